@@ -37,7 +37,7 @@ test-integrations: $(VENV)/.dev  ## prove the work with SDKs, agents, a browser 
 	$(BIN)/pytest $(TOGETHER) --tier integrations
 
 test-warm: $(VENV)/.dev  ## run the tests of the command with a server that answers it
-	$(BIN)/pytest $(TOGETHER) --warm tests/skins/cli
+	$(BIN)/pytest $(TOGETHER) --warm tests/cli
 
 test-slow: $(VENV)/.dev  ## run the tests that take minutes
 	$(BIN)/pytest $(call BOUND,3600) --tier all -m slow

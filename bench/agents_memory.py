@@ -42,8 +42,8 @@ import numpy as np
 from bench import corpus, report
 from memories import Memories, load_config
 from memories.embedders import open_embedder
+from memories.guard.origin import Place
 from memories.identity.project import identify
-from memories.origin import Place
 
 DATA = Path(__file__).with_name("histories")
 EVERYWHERE = "*"

@@ -12,9 +12,9 @@ import numpy as np
 import uvicorn
 
 from memories import Config, Memories
-from memories.skins import tokens
-from memories.skins.server.app import Options, build
-from memories.skins.server.protocol import Protocol
+from memories.identity import tokens
+from memories.server.app import Options, build
+from memories.server.protocol import Protocol
 
 
 class Searched(NamedTuple):

@@ -13,13 +13,13 @@ from pathlib import Path
 sys.modules["sqlite3"] = importlib.import_module("pysqlite3")  # as in the command
 
 from bench.report import environment, note, p50_p95, table  # noqa: E402
+from memories.integrations.chat.agent import Agent  # noqa: E402
+from memories.integrations.chat.fake_kimi import FakeKimi  # noqa: E402
+from memories.integrations.chat.longterm import LongTerm  # noqa: E402
+from memories.integrations.chat.recall import recall_of  # noqa: E402
+from memories.integrations.chat.settings import Settings  # noqa: E402
+from memories.integrations.chat.shortterm import FILE, ShortTerm  # noqa: E402
 from memories.settings import Secret  # noqa: E402
-from memories.skins.chat.agent import Agent  # noqa: E402
-from memories.skins.chat.fake_kimi import FakeKimi  # noqa: E402
-from memories.skins.chat.longterm import LongTerm  # noqa: E402
-from memories.skins.chat.recall import recall_of  # noqa: E402
-from memories.skins.chat.settings import Settings  # noqa: E402
-from memories.skins.chat.shortterm import FILE, ShortTerm  # noqa: E402
 
 FACTS = (
     "dog:Rex", "sister:Mara", "favourite colour:teal", "home town:Ulm", "employer:Halden", "car:Saab", "doctor:Weiss",

@@ -24,7 +24,7 @@ _BARS = {"--help": 5.0, "status": 6.5, "get": 6.5, "list": 6.5, "search": 22.0} 
 # One process that does what `memory search` does, step by step; each step's end is printed in seconds.
 _STEPS = """
 import time; print("interpreter", time.monotonic())
-import memories.skins.cli.app, memories.skins.cli.search, memories.service
+import memories.cli.app, memories.cli.search, memories.memories
 import memories.stores.sqlite.store, memories.search.search
 print("import the command and the store", time.monotonic())
 import numpy; print("import numpy", time.monotonic())
@@ -33,7 +33,7 @@ import sys; from memories.embedders import open_embedder
 embedder = open_embedder("minilm"); embedder.embed("a")
 print("load the model", time.monotonic())
 embedder.embed(sys.argv[1]); print("embed the query", time.monotonic())
-memories = memories.service.Memories(embedder=embedder); memories.explain(sys.argv[1])
+memories = memories.Memories(embedder=embedder); memories.explain(sys.argv[1])
 print("open the store and search, counting the access", time.monotonic())
 memories.close(); sys.stdout.flush()
 import os; os._exit(0)

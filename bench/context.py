@@ -12,11 +12,11 @@ from bench.retrieval import datasets, metrics, progress, systems
 from bench.retrieval.datasets import Conversation, DataSet, Pool, Question, Turn
 from bench.retrieval.vectors import KeptVectors
 from memories import ContextBuilder, Memories, MemoryGateway, load_config
-from memories.agent import rendering
-from memories.agent.engine import EngineBackend
-from memories.agent.payloads import HistoryTurn
-from memories.agent.tokens import estimate_tokens
-from memories.times import to_iso
+from memories.context import rendering
+from memories.context.engine import EngineBackend
+from memories.context.payloads import HistoryTurn
+from memories.context.tokens import estimate_tokens
+from memories.core.times import to_iso
 
 BUDGETS = (500, 1_000, 2_000, 4_000)
 WAYS = ("context", "best turns", "whole sessions", "last turns")

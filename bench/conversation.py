@@ -14,7 +14,7 @@ from bench import corpus as corpora
 from bench import report
 from bench.corpus import Corpus
 from memories import Config, Draft, Memories, MemoryGateway, TurnDraft, load_config
-from memories.agent.engine import EngineBackend
+from memories.context.engine import EngineBackend
 
 MEMORIES = 10_000
 QUERIES = 1_500

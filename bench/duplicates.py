@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memories.embedders import open_embedder
-from memories.write.duplicates import Verdict, judge
+from memories.write.compare.duplicates import Verdict, judge
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"

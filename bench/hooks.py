@@ -20,7 +20,7 @@ from pathlib import Path
 from bench import corpus as corpora
 from bench import report
 from memories import Draft, Memories, load_config
-from memories.skins.capture.hook import EVENTS
+from memories.hooks.hook import EVENTS
 
 _APPENDING = ("answer", "stop", "pre-compact", "session-end")
 _BAR = 3.0  # times `python -c pass`, for events that only append

@@ -6,7 +6,7 @@ from functools import partial
 
 from bench import report
 from memories import Memories
-from memories.text import index_text, query_terms
+from memories.languages.text import index_text, query_terms
 
 PARTS = ("a", "don't ", "a.", ".", "a-", '"a ', "字", "🎉", "a#", "+", "x_1/")
 LENGTH, TIMES, ROUNDS = 50_000, 8, 3

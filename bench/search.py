@@ -16,9 +16,9 @@ from bench import disk, peers, report
 from bench.corpus import Corpus
 from bench.peers import Measured
 from memories import Config, Draft, Memories, Store, load_config
+from memories.languages.text import query_terms
 from memories.stores import open_store
 from memories.stores.records import Candidate, Collection, Filter
-from memories.text import query_terms
 
 SIZES = (10_000, 100_000)
 QUERIES = 1_500

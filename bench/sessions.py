@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bench import corpus as corpora
 from bench import report
 from memories import Draft, Memories, load_config
-from memories.disk import tried
+from memories.core.disk import tried
 
 _TESTS = Path(__file__).parents[1] / "tests" / "processes"  # which run the same agents, with the same model
 _MEMORY = Path(sys.executable).with_name("memory")

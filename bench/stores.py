@@ -21,12 +21,12 @@ from bench.corpus import Corpus
 from bench.stores_raw import Asked, K, Row, Scope
 from bench.stores_servers import KINDS, Place, ProgramMissing
 from memories import Draft, Memories, Store, load_config
+from memories.core.ids import new_id
 from memories.embedders.minilm import MiniLM
-from memories.ids import new_id
 from memories.models import SHARED
+from memories.read.versions import first_version
 from memories.stores import open_store
 from memories.stores.records import Record
-from memories.versions import first_version
 
 SIZES = (10_000, 100_000)
 QUERIES = 500

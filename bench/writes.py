@@ -55,7 +55,7 @@ def _inside(name: str) -> Row:
     """Measure threads of the server's own process, each with a memory of its own, through the queue alone."""
     from memories import Draft, Memories, load_config
     from memories.embedders import open_embedder
-    from memories.skins.warm.writers import Writers
+    from memories.server.writers import Writers
     from memories.stores import open_store
 
     with tempfile.TemporaryDirectory(prefix="bench-writes-") as folder:
@@ -139,7 +139,7 @@ class _Server(NamedTuple):
 
 @contextmanager
 def _serving(home: Path, embedder: str) -> Iterator[_Server]:
-    from memories.skins import tokens
+    from memories.identity import tokens
 
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"MEMORY_HOME": str(home), "XDG_RUNTIME_DIR": str(home), "EMBEDDER": embedder}

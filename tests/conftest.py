@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from memories.origin import agent_variable
+from forked import Forked
+from memories.guard.origin import agent_variable
 from memories.settings import SETTINGS
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
@@ -31,6 +32,7 @@ TESTS = Path(__file__).parent
 # times. `make check` runs the same tests on the disk.
 IN_MEMORY = Path("/dev/shm")
 ROOM = 1 << 30  # bytes; a run takes an eighth of it if nothing is removed
+SURFACES = ("cli", "connect", "hooks", "integrations", "mcp", "server")  # folders of tests that use the default store
 # What `make test` leaves out: files that need a server, a browser or a program of others. The rest is the core.
 TIERS = {
     "stores": (
@@ -42,20 +44,16 @@ TIERS = {
         "stores/test_qdrant*",
     ),
     "integrations": (
-        "agent/test_chroma_mcp*",
+        "context/test_chroma_mcp*",
         "processes/test_chroma_mcp*",
         "processes/test_connected_agents*",
         "processes/test_images*",
         "processes/test_mcp_clients*",
         "processes/test_plugins_real*",
-        "skins/amplifier/*",
-        "skins/chat/*",
-        "skins/langgraph/*",
-        "skins/pages/test_browser*",
-        "skins/server/test_oauth*",
-        "skins/server/test_openapi*",
-        "skins/test_agents_session*",
-        "skins/test_anthropic_tool*",
+        "integrations/*",
+        "server/pages/test_browser*",
+        "server/test_oauth*",
+        "server/test_openapi*",
     ),
 }
 
@@ -86,6 +84,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(folder.parent))
     monkeypatch.setenv("MEMORY_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def own_home(request: pytest.FixtureRequest) -> None:
+    """Give each test of a surface a home: commands, hooks and servers use the default store."""
+    if any(request.path.is_relative_to(TESTS / surface) for surface in SURFACES):
+        request.getfixturevalue("home")
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Forked]:
+    """Runs the command in processes of its own."""
+    command = Forked()
+    yield command
+    command.close()
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from typing import Any
 from forkserver import ForkServer, Piped, Process
 
 _PRELOADED = (
-    "agent", "embedders.fake", "hot", "redaction", "search", "skins.capture", "skins.server.serve", "skins.warm",
-    "stores", "transfer", "write",
+    "context", "embedders.fake", "guard", "hooks", "scratchpad", "search", "server.serve", "stores", "transfer",
+    "warm", "write",
 )  # fmt: skip
 _LEFT_OUT = ("chroma", "files", "postgres", "qdrant", "http")  # stores and services that the command seldom uses
 _INTERPRETER = ("PYTHON", "LC_", "LANG")  # variables that the interpreter reads when it starts
@@ -25,7 +25,7 @@ _SERVER = """
 import os, sys
 from memories import __main__ as front_door
 from memories.config import load_config
-from memories.skins.server import serve, watch
+from memories.server import serve, watch
 config = load_config({"store": sys.argv[1] or None}, tell=lambda _: None)
 os.chdir("/")
 sys.exit(serve.serve(config, watch.Asked(http=False), front_door.answer, lambda: print("ready", flush=True)))

@@ -147,7 +147,7 @@ def together(
     Each ends with 0 and writes no error.
     """
     server = ForkServer(
-        f"{STRICT}; import memories.embedders.fake, memories.search.search, memories.service, memories.write.create"
+        f"{STRICT}; import memories.embedders.fake, memories.search.search, memories.memories, memories.write.create"
     )
     ready, begin = os.pipe()
     with contextlib.ExitStack() as opened:

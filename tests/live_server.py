@@ -13,11 +13,11 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from memories.identity import tokens
+from memories.server import mcp_http
+from memories.server.app import Options, build
+from memories.server.protocol import Protocol
 from memories.settings import Config
-from memories.skins import tokens
-from memories.skins.server import mcp_http
-from memories.skins.server.app import Options, build
-from memories.skins.server.protocol import Protocol
 
 WAIT = 60.0
 

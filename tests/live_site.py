@@ -24,8 +24,9 @@ def serving(folder: Path) -> Iterator[Site]:
     """Serve an empty memory that finds by words alone, while inside."""
     import uvicorn
 
-    from memories.skins import tokens
-    from memories.skins.server import app, pages
+    from memories.identity import tokens
+    from memories.server import app
+    from memories.server import page_routes as pages
 
     home = folder / "home"
     home.mkdir(mode=0o700)

@@ -23,8 +23,8 @@ from memories import (
     MemoryPolicy,
     load_config,
 )
-from memories.agent import backend, context, engine, gateway, payloads, policy
-from memories.agent import memory as agent_memory
+from memories.context import backend, context, engine, gateway, payloads, policy
+from memories.context import memory as agent_memory
 from memories.settings import SETTINGS
 
 ROOT = Path(__file__).parent.parent
@@ -133,13 +133,13 @@ INTERFACES = dict(
 def test_ac_qual_001_the_interfaces_of_the_specification_are_among_those_inspected() -> None:
     named = {name.removeprefix("memories.") for name in INTERFACES}
     assert named >= {
-        "agent.gateway.MemoryGateway.__init__", "agent.gateway.MemoryGateway.ensure_collections",
-        "agent.gateway.MemoryGateway.append_history", "agent.gateway.MemoryGateway.tail_history",
-        "agent.gateway.MemoryGateway.write_memory", "agent.gateway.MemoryGateway.recall_memory",
-        "agent.context.ContextBuilder.__init__", "agent.context.ContextBuilder.build_context",
-        "agent.context.ContextBuilder.format_for_prompt", "agent.policy.MemoryPolicy.__init__",
-        "agent.policy.MemoryPolicy.should_store", "agent.policy.MemoryPolicy.enforce_rate_limit",
-        "agent.policy.MemoryPolicy.validate_memory_type", "agent.memory.AgentMemory.health",
+        "context.gateway.MemoryGateway.__init__", "context.gateway.MemoryGateway.ensure_collections",
+        "context.gateway.MemoryGateway.append_history", "context.gateway.MemoryGateway.tail_history",
+        "context.gateway.MemoryGateway.write_memory", "context.gateway.MemoryGateway.recall_memory",
+        "context.context.ContextBuilder.__init__", "context.context.ContextBuilder.build_context",
+        "context.context.ContextBuilder.format_for_prompt", "context.policy.MemoryPolicy.__init__",
+        "context.policy.MemoryPolicy.should_store", "context.policy.MemoryPolicy.enforce_rate_limit",
+        "context.policy.MemoryPolicy.validate_memory_type", "context.memory.AgentMemory.health",
     }  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def test_ac_qual_001_every_public_interface_has_type_hints_and_a_docstring() -> 
 def test_ac_qual_002_most_of_gateway_context_and_policy_is_run_by_their_tests(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
-    tests = [str(ROOT / "tests" / "agent" / f"test_{name}.py") for name in ("gateway", "context", "policy")]
+    tests = [str(ROOT / "tests" / "context" / f"test_{name}.py") for name in ("gateway", "context", "policy")]
     environment = {**clean_environment, "COVERAGE_FILE": str(tmp_path / "coverage")}
     run = [sys.executable, "-m", "coverage", "run", "--source=memories", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run([*run, "-k", "not process and not kill", *tests], cwd=ROOT, env=environment, timeout=3000)

@@ -4,7 +4,9 @@ import ast
 import functools
 import importlib
 import io
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tokenize
@@ -15,7 +17,7 @@ import pytest
 
 import memories
 from memories import stores
-from memories.skins.cli import COMMANDS
+from memories.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "memories"
@@ -26,11 +28,18 @@ MODULES = [
 NAMES = frozenset(MODULES)
 
 # What each package holds, from the bottom up: an import, wherever it is written, leads to a level further left, never
-# to a neighbour on its own. So there is no cycle and no skin needs another, but warm, api and server: they answer over
-# a socket and HTTP what the command and MCP answer. Of the stores, Chroma and Qdrant need the layer for documents,
-# which they are drivers of, and files the SQLite store that is its index.
+# to a neighbour on its own. So there is no cycle. Of the stores, Chroma and Qdrant need the layer for documents, which
+# they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories.stores.http": "wire secret < driver < store",
+    "memories": """errors languages < guard < models < settings < core < config < stores < embedders < read <
+        search write < scratchpad transfer < memories < context < identity < answers < hooks connect < cli mcp < warm <
+        integrations < server langgraph skins < __main__""",
+    "memories.languages": "days text unseen < dates",
+    "memories.guard": "origin values < rules < contexts own_rules < spoken < scan < redactor < validate",
+    "memories.core": "batches deadline decay disk logs times urls < events http ids trust",
+    "memories.stores": """records claims < damage words copies sql chain sound < protocol columns used < wrapper wire <
+        deferred < logged < sqlite postgres documents http < chroma qdrant files""",
+    "memories.stores.http": "driver < store",
     "memories.stores.sqlite": """codes < engine sidefile errors counts quantize pages kept < schema place < creation
         log < connection query < postings vectors < words < spaces turns backup salvage rehearsal < check rows <
         store""",
@@ -43,45 +52,48 @@ ORDER = {
     "memories.stores.files": "connection schema joined < former log move < index < local < store",
     "memories.embedders": "protocol wordpiece unigram runtime < fake minilm e5 service",
     "memories.embedders.service": "models cache windows rest < providers < client < embedder",
-    "memories.answers": "fields",
-    "memories.languages": "days",
-    "memories.redaction": "values < rules < contexts < spoken < scan own < redactor",
-    "memories.where": "language < selector",
-    "memories.agent": """fence policy tokens < payloads < admission backend rendering recalling < engine
-        chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
-    "memories.skins.capture": """place sentences asking < session stamps inbox prompts told < switch extract
-        echo transcripts < session_note block fresh noting < recall < trying < writing events health < hook flush""",
-    "memories.skins.langgraph": "values < store tools",
-    "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
-    "memories.skins.mcp": "answers < tools < server < stdio",
-    "memories.skins.warm": "place writers < client start caller < warm",
-    "memories.skins.api": """problems params schemas metrics feed keyfile < guard access once < handles oauth < server <
-        routes records < verbs openapi changes < many talks whole""",
-    "memories.skins.server": "watch protocol mcp_http pages < app manage < http < serve",
-    "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
-        trust < times settings < config < events ids http_client < stores < embedders versions turns < lookup
-        deadline < conversations where < write search overview listing < hot transfer < service < answers
-        agent < identity < skins < __main__ langgraph""",
-    "memories.stores": """records claims < damage words copies sql chain sound < protocol columns used < wrapper <
-        deferred < logged < sqlite postgres documents http < chroma qdrant files""",
-    "memories.write": """vocabulary queue orders parts quota < reading suspicion < duplicates < corrections < links <
-        change turns forget waiting accesses < repetitions < create < many review repeats < rollback""",
+    "memories.read": "turns versions where < lookup selector < conversations listing overview",
     "memories.search": """filters speakers surroundings calibration relevance < ranking < candidates noise < results <
         search""",
+    "memories.write": """compare queue orders parts quota accesses < suspicion waiting links < change turns forget <
+        repetitions many < create < review repeats rollback""",
+    "memories.write.compare": "vocabulary < reading < duplicates < corrections",
+    "memories.scratchpad": """entries byhand file < layout metadata < scratchpad < choice at_hand <
+        matching mirror sync < scratchpads""",
     "memories.transfer": "lines pages proof stats < audit export importing migrate reembed secrets < backup < doctor",
-    "memories.hot": """entries byhand file < layout metadata < scratchpad < choice at_hand < matching mirror sync <
-        scratchpads""",
-    "memories.identity": """git remotes registry captured scratchpad degraded < namespaces objects prompt < project <
+    "memories.context": """fence policy tokens < payloads < admission backend rendering recalling < engine
+        chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
+    "memories.identity": """git remotes registry captured degraded tokens < namespaces objects prompt < project <
         place""",
-    "memories.skins": """added shapes compact compare connect tokens < transfers home < capture <
-        cli mcp langgraph chat amplifier anthropic_tool agents_session pages < warm api < server""",
-    "memories.skins.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
-    "memories.skins.pages": "asked plots < browse one manage render",
-    "memories.skins.amplifier": "settings compaction block < mounted < tool context switching < capture",
-    "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <
+    "memories.answers": "added compare fields < compact shapes < transfers",
+    "memories.hooks": """place sentences asking < session stamps inbox prompts told < switch extract
+        echo transcripts < session_note block fresh noting < recall < trying < writing events health < hook flush""",
+    "memories.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
+    "memories.cli": """output home < text < said < session < complete < options < backup many bulk < edit <
         log memories search stats turns context stores status serve identities scratchpad capture connect tokens <
         review < app""",
+    "memories.mcp": "answers < tools < server < stdio",
+    "memories.warm": "place < client start < manage",
+    "memories.integrations": "amplifier anthropic chat langgraph openai",
+    "memories.integrations.amplifier": """settings compaction block < mounted < tool context switching < capture""",
+    "memories.integrations.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
+    "memories.integrations.langgraph": "values < store tools",
+    "memories.server": "api pages watch caller writers < protocol warm mcp_http page_routes < app < http < serve",
+    "memories.server.api": """problems params schemas metrics feed keyfile < guard access once < handles oauth <
+        server < routes records < verbs openapi changes < many talks whole""",
+    "memories.server.pages": "asked plots < browse one manage render",
+    "memories.skins": "agents_session amplifier anthropic_tool",
 }
+# Ring 1 is the core, ring 2 what every user has, ring 3 is optional. No ring imports one further out: what is there is
+# opened by its name. Only the class `Memories` may use ring 2, since it has a method for each verb.
+RING_2 = (
+    "answers", "cli", "connect", "context", "hooks", "identity", "mcp", "scratchpad", "transfer", "warm", "__main__",
+)  # fmt: skip
+RING_3 = (
+    "embedders.e5", "embedders.service", "integrations", "langgraph", "server", "skins",
+    "stores.chroma", "stores.documents", "stores.files", "stores.http", "stores.postgres", "stores.qdrant",
+)  # fmt: skip
+CORE_TESTS = ("core", "languages", "read", "search", "write", "scratchpad", "test_service.py")
 MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
@@ -117,8 +129,16 @@ def leads_down(importer: str, imported: str) -> bool:
     return level(package, here[both]) > level(package, there[both])
 
 
-LEAVES = ("memories.skins.cli", "memories.languages")  # packages whose `__init__` imports nothing of their own
-ABOVE_ALL = ("skins", "langgraph", "__main__")  # which nothing imports, so they may import names from `memories`
+LEAVES = ("memories.cli", "memories.languages")  # packages whose `__init__` imports nothing of their own
+ABOVE_ALL = (
+    "mcp",
+    "warm",
+    "integrations",
+    "server",
+    "langgraph",
+    "skins",
+    "__main__",
+)  # may import names from `memories`
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -172,6 +192,50 @@ def test_imports_lead_down() -> None:
         elif module != "memories":  # it only names what is exported; that importing it stays light is tested below
             wrong += [f"{module} imports {name}" for name in sorted(ours) if not leads_down(module, name)]
     assert wrong == []
+
+
+def ring(module: str) -> int:
+    """Return which ring a module is in."""
+    inside = f"{module.removeprefix('memories.')}."
+    if any(inside.startswith(f"{name}.") for name in RING_3):
+        return 3
+    return 2 if any(inside.startswith(f"{name}.") for name in RING_2) else 1
+
+
+def test_no_import_leads_to_an_outer_ring() -> None:
+    wrong = []
+    for file, module in zip(FILES, MODULES, strict=True):
+        if module not in ("memories", "memories.memories"):
+            outer = {name for name in imports(file) if name in NAMES and ring(name) > ring(module)}
+            wrong += [f"{module} imports {name}" for name in sorted(outer - {"memories.memories"})]
+    assert wrong == []
+
+
+def test_each_optional_folder_can_be_deleted_by_itself() -> None:
+    users = {"stores.documents": ("stores.chroma", "stores.qdrant"), "integrations": ("langgraph", "skins")}
+    wrong = []
+    for file, module in zip(FILES, MODULES, strict=True):
+        for name in RING_3:
+            may_import = any(f"{module}.".startswith(f"memories.{user}.") for user in (name, *users.get(name, ())))
+            if not may_import:
+                inside = {found for found in imports(file) if f"{found}.".startswith(f"memories.{name}.")}
+                wrong += [f"{module} imports {found}" for found in sorted(inside)]
+    assert wrong == []
+
+
+@pytest.mark.thorough  # runs the tests of the core a second time
+def test_the_core_works_when_all_that_is_optional_is_deleted(tmp_path: Path) -> None:
+    copy = tmp_path / "src"
+    shutil.copytree(SOURCE, copy / "memories", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in RING_3:
+        place = copy.joinpath("memories", *name.split("."))
+        shutil.rmtree(place) if place.is_dir() else place.with_suffix(".py").unlink()
+    rooms = [str(ROOT / "tests" / name) for name in CORE_TESTS]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *rooms],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
 
 def test_every_module_has_its_level() -> None:
@@ -281,7 +345,7 @@ def test_no_file_or_function_is_too_long_and_no_folder_too_deep() -> None:
     over = []
     for file, module in zip(FILES, MODULES, strict=True):
         lines = code_lines(file)
-        if len(lines) > (MAX_OF_MEMORIES if module == "memories.service" else MAX_CODE_LINES):
+        if len(lines) > (MAX_OF_MEMORIES if module == "memories.memories" else MAX_CODE_LINES):
             over.append(f"{module} has {len(lines)} lines of code")
         if len(file.relative_to(SOURCE).parts) > MAX_DEPTH:
             over.append(f"{module} is too deep")

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
+from memories.cli.serve import serve
 from memories.settings import SETTINGS
-from memories.skins.cli.serve import serve
 
 ROOT = Path(__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.server.yml").read_text(encoding="utf-8"))

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from memories import trust
-from memories.config import cache_folder, load_config, registers, without_password
+from memories.answers import shapes
+from memories.cli import text as texts
+from memories.config import cache_folder, load_config, registers
+from memories.core import trust
+from memories.core.urls import without_password
 from memories.errors import ConfigError
 from memories.settings import SETTINGS
-from memories.skins import shapes
-from memories.skins.cli import text as texts
 
 ROOT = Path(__file__).parent.parent
 

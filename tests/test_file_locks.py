@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from memories import Memories, disk, trust
-from memories.hot import scratchpad
+from memories import Memories
+from memories.core import disk, trust
 from memories.identity import registry
+from memories.scratchpad import scratchpad
 from memories.stores.records import Collection, Ref
 from memories.transfer import proof
 from memories.write import queue

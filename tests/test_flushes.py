@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memories import Memories, load_config
-from memories.disk import replacing
+from memories.core.disk import replacing
 from memories.settings import Config
 from memories.transfer.backup import back_up, restore
 from memories.transfer.doctor import save

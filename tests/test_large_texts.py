@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from memories import InvalidInput, Memories, validate
-from memories.redaction.redactor import redact
-from memories.text import query_terms
+from memories import InvalidInput, Memories
+from memories.guard import validate
+from memories.guard.redactor import redact
+from memories.languages.text import query_terms
 
 SIZE = 1_000_000
 _random = random.Random(16)
@@ -125,7 +126,7 @@ class _Counted(str):
 
 
 def test_a_row_of_one_sign_is_tried_at_its_end_alone() -> None:
-    from memories.redaction import scan
+    from memories.guard import scan
 
     known = scan.rules_of(personal=False, own=())
     for sign in "-", "a":

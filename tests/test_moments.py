@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from memories import Draft, Memories, events, versions
-from memories.lookup import narrowed
+from memories import Draft, Memories
+from memories.core import events
+from memories.core.times import parse_time, to_millis
+from memories.read import versions
+from memories.read.lookup import narrowed
 from memories.stores.records import Collection, Filter, Record
-from memories.times import parse_time, to_millis
 
 T = datetime(2026, 6, 1, 12, tzinfo=UTC)
 DAY, MILLISECOND = timedelta(days=1), timedelta(milliseconds=1)

@@ -10,8 +10,8 @@ import pytest
 
 from changes import CHANGES, chain, moment, talk, waiting
 from memories import Draft, Memories
-from memories.hot import sync
-from memories.ids import new_id
+from memories.core.ids import new_id
+from memories.scratchpad import sync
 from memories.stores.records import Filter
 from memories.stores.sqlite.store import SQLiteStore
 

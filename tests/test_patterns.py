@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from memories import dates, text, unseen, validate
-from memories.agent import fence
+from memories.context import fence
 from memories.errors import InvalidInput
-from memories.languages import days
-from memories.redaction import contexts, redactor, rules, scan, spoken
-from memories.skins.capture import extract, prompts
+from memories.guard import contexts, redactor, rules, scan, spoken, validate
+from memories.hooks import extract, prompts
+from memories.languages import dates, days, text, unseen
 from memories.stores.sqlite import check
-from memories.write import corrections, create, duplicates, orders, suspicion
+from memories.write import create, orders, suspicion
+from memories.write.compare import corrections, duplicates
 
 pytestmark = pytest.mark.thorough
 SOURCE = Path(__file__).parent.parent / "src" / "memories"
@@ -48,13 +48,13 @@ GENERAL = ("a", "1", " ", '"', "'", "[", "(", "<", "{", "\n", ".", "-", "\\", "A
 COMPUTED = {
     "languages/days.py: _said": "of a language's words, tried on the first _LONGEST characters",
     "languages/days.py: _when": days._when("de").pattern,
-    "redaction/own.py: _checked": "of the user: its steps are counted before it is used",
-    "redaction/scan.py: _one": "TOKENS, CONTEXTS, PERSONAL",
-    "redaction/scan.py: _everywhere": "LONG, NUMBERS",
-    "redaction/spoken.py: find": spoken._pattern(latin_only=False),
+    "guard/own_rules.py: _checked": "of the user: its steps are counted before it is used",
+    "guard/scan.py: _one": "TOKENS, CONTEXTS, PERSONAL",
+    "guard/scan.py: _everywhere": "LONG, NUMBERS",
+    "guard/spoken.py: find": spoken._pattern(latin_only=False),
     "search/speakers.py: _pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
-    "skins/capture/extract.py: _phrases": "_PHRASES",
-    "skins/capture/prompts.py: wish": "of the names of the wishes, tried on at most 120 characters",
+    "hooks/extract.py: _phrases": "_PHRASES",
+    "hooks/prompts.py: wish": "of the names of the wishes, tried on at most 120 characters",
     "stores/sqlite/check.py: _is_of": "|".join(part.rows for part in check.PARTS if part.rows),
     "text.py: _telling": "什么|怎么样|(?<!\\w)wann(?!\\w)",
     "transfer/backup.py: _remove_oldest": r"backup-\d{8}T\d{6}Z(-\d+)?\.(db|jsonl)",
@@ -162,12 +162,12 @@ def patterns() -> tuple[set[Found], set[str]]:
         reader.read()
         found |= reader.found
         computed |= reader.computed
-    found.add(Found("redaction/spoken.py", spoken._pattern(latin_only=True), 0, "finditer"))
+    found.add(Found("guard/spoken.py", spoken._pattern(latin_only=True), 0, "finditer"))
     for given in (*contexts.LONG, *contexts.NUMBERS):
-        found.add(Found("redaction/contexts.py", given.pattern, 0, "finditer"))
+        found.add(Found("guard/contexts.py", given.pattern, 0, "finditer"))
     for flags, table in ((re.S, orders.RULES), (re.I | re.S, orders.STRUCTURES)):
         found |= {Found("write/orders.py", order.pattern, int(flags), "finditer") for order in table}
-    found |= {Found("skins/capture/extract.py", phrase.pattern, 0, "finditer") for phrase in extract._PHRASES}
+    found |= {Found("hooks/extract.py", phrase.pattern, 0, "finditer") for phrase in extract._PHRASES}
     for place, pattern in COMPUTED.items():
         if "\\" in pattern:
             found.add(Found(place.partition(":")[0], pattern, 0, "finditer"))

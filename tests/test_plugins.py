@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import memories
-from memories.skins.connect.hosts import HOSTS
+from memories.connect.hosts import HOSTS
 
 ROOT = Path(__file__).parent.parent
 CLAUDE, GEMINI, OPENCODE = (
@@ -148,7 +148,7 @@ def test_the_plugin_of_opencode_goes_on_without_the_command(command: str, tmp_pa
     for name, text in (("failing", "exit 2"), ("silent", "cat >/dev/null"), ("noise", "echo '{nothing'")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o700)
-    body = (ROOT / "src" / "memories" / "skins" / "connect" / "opencode.js").read_text()
+    body = (ROOT / "src" / "memories" / "connect" / "opencode.js").read_text()
     program = tmp_path / command if (tmp_path / command).exists() else command
     head = f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = []\nconst CAPTURE = true\n"
     script = """
@@ -174,7 +174,7 @@ def test_the_plugin_of_opencode_captures_what_a_person_says(parent: str | None, 
     program, log = tmp_path / "memory", tmp_path / "log"
     program.write_text(f'#!/bin/sh\ncat >/dev/null\necho "$*" >>{log}\n')
     program.chmod(0o700)
-    body = (ROOT / "src" / "memories" / "skins" / "connect" / "opencode.js").read_text()
+    body = (ROOT / "src" / "memories" / "connect" / "opencode.js").read_text()
     head = f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = ['--capture']\nconst CAPTURE = true\n"
     script = f"""
 const data = {{ id: "s", parentID: {json.dumps(parent)} }}

@@ -56,7 +56,7 @@ def test_the_python_story(tmp_path: Path, environment: dict[str, str]) -> None:
 
 
 def test_the_exit_codes_are_one_sentence_everywhere() -> None:
-    from memories.skins.cli import help_page
+    from memories.cli import help_page
 
     sentence = "0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged records were left out"
     sentence += ", or the store was out of reach and the scratchpad answered."

@@ -107,7 +107,7 @@ def test_mvp_opt_in_enablement_works(tmp_path: Path) -> None:
     """An agent whose session says nothing of memory has none, and nothing is written; one word of it is enough."""
     from amplifier_core import create_test_coordinator
 
-    from memories.skins.amplifier import mount_context, mount_tool
+    from memories.integrations.amplifier import mount_context, mount_tool
 
     async def mounted(config: dict[str, Any]) -> tuple[list[str], list[Any]]:
         coordinator = create_test_coordinator()
@@ -207,7 +207,7 @@ def test_v1_context_is_injected_at_session_start() -> None:
     """The first request of a session begins with what the last one stored; the modules' tests run whole sessions."""
     from amplifier_core import create_test_coordinator
 
-    from memories.skins.amplifier import mount_context
+    from memories.integrations.amplifier import mount_context
 
     with Memories(namespace="bob") as memories:
         memories.create("The user prefers PostgreSQL for new projects")

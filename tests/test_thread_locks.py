@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from memories import Memories, ids
-from memories.hot.mirror import Mirror
+from memories import Memories
+from memories.core import ids
+from memories.scratchpad.mirror import Mirror
 from memories.stores.damage import Damaged, damaged_record
 from memories.stores.records import Collection, Ref
 from memories.stores.sqlite.connection import SQLiteFile

@@ -34,7 +34,7 @@ def wanted() -> dict[Path, str]:
         texts[ROOT / name] = re.sub(r'("version": )"[^"]*"', rf"\1{json.dumps(version)}", text)
     for name in SHARED:
         texts[EXTENSIONS / "gemini" / name] = (CLAUDE / name).read_text()
-    body = (ROOT / "src" / "memories" / "skins" / "connect" / "opencode.js").read_text()
+    body = (ROOT / "src" / "memories" / "connect" / "opencode.js").read_text()
     texts[EXTENSIONS / "opencode" / "memories.js"] = _OPENCODE + body
     return texts
 

@@ -14,14 +14,13 @@ Importing this package loads nothing heavy: its names come when they are first u
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs more than a command that a server answers may take
 if TYPE_CHECKING:
-    from memories.agent.backend import Backend, MCPError
-    from memories.agent.context import ContextBuilder, ContextBuildError
-    from memories.agent.gateway import MemoryGateway
-    from memories.agent.memory import AgentMemory
-    from memories.agent.payloads import ContextPackage, HistoryTurn, MemoryItem
-    from memories.agent.policy import MemoryPolicy
     from memories.config import load_config
-    from memories.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
+    from memories.context.backend import Backend, MCPError
+    from memories.context.context import ContextBuilder, ContextBuildError
+    from memories.context.gateway import MemoryGateway
+    from memories.context.memory import AgentMemory
+    from memories.context.payloads import ContextPackage, HistoryTurn, MemoryItem
+    from memories.context.policy import MemoryPolicy
     from memories.embedders import Embedder, Space
     from memories.errors import (
         AmbiguousId,
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
         StoreUnreachable,
         SystemFault,
     )
+    from memories.guard.origin import Origin
+    from memories.memories import Memories
     from memories.models import (
         Actor,
         Change,
@@ -58,14 +59,13 @@ if TYPE_CHECKING:
         Status,
         Version,
     )
-    from memories.origin import Origin
+    from memories.read.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
+    from memories.read.turns import Turn, TurnDraft
     from memories.search.filters import SearchFilters
     from memories.search.results import Considered, Explanation, Hit
-    from memories.service import Memories
     from memories.settings import Config
     from memories.stores import Store
     from memories.transfer.audit import LogFilters
-    from memories.turns import Turn, TurnDraft
     from memories.write.create import Created, Similar
     from memories.write.many import Affected, Step
 
@@ -90,14 +90,14 @@ __all__ = [
 _HOMES = {
     name: home
     for home, names in {
-        "agent.backend": "Backend MCPError",
-        "agent.context": "ContextBuildError ContextBuilder",
-        "agent.gateway": "MemoryGateway",
-        "agent.memory": "AgentMemory",
-        "agent.payloads": "ContextPackage HistoryTurn MemoryItem",
-        "agent.policy": "MemoryPolicy",
+        "context.backend": "Backend MCPError",
+        "context.context": "ContextBuildError ContextBuilder",
+        "context.gateway": "MemoryGateway",
+        "context.memory": "AgentMemory",
+        "context.payloads": "ContextPackage HistoryTurn MemoryItem",
+        "context.policy": "MemoryPolicy",
         "config": "Config load_config",
-        "conversations": "Conversation ConversationFilters ConversationPage TurnFilters",
+        "read.conversations": "Conversation ConversationFilters ConversationPage TurnFilters",
         "embedders": "Embedder Space",
         "errors": (
             "AmbiguousId ConfigError Conflict EmbedderError EmbedderMismatch ErasureUnfinished InvalidInput "
@@ -109,15 +109,15 @@ _HOMES = {
             "Actor Change DecayPolicy Draft Forgotten History LogCheck LogEntry Memory NamespaceCounts Page Status "
             "Version"
         ),
-        "origin": "Origin",
+        "guard.origin": "Origin",
         "search.results": "Considered Explanation Hit",
         "search.filters": "SearchFilters",
-        "service": "Memories",
+        "memories": "Memories",
         "stores": "Store",
         "write.create": "Created Similar",
         "write.many": "Affected Step",
         "transfer.audit": "LogFilters",
-        "turns": "Turn TurnDraft",
+        "read.turns": "Turn TurnDraft",
     }.items()
     for name in names.split()
 }

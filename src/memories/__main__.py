@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from memories.service import Memories
+    from memories.memories import Memories
     from memories.settings import Config
 
 
 def main() -> None:
     """Run the command; exit with one of the codes that its help lists."""
     if sys.argv[1:2] == ["hook"] and not {"-h", "--help"} & {*sys.argv[2:]}:  # an agent waits for it
-        from memories.skins.capture.hook import main as run_hook
+        from memories.hooks.hook import main as run_hook
 
         run_hook(sys.argv[2:], _recalled, _start)
     gc.set_threshold(100_000)  # imports make many objects that stay: looking through them costs a tenth of a command
@@ -39,7 +39,7 @@ def main() -> None:
 def _recalled(asked: bytes) -> bytes | None:
     """Have the server of the store recall what a hook asks for; None if the hook has to do that."""
     from memories import __version__
-    from memories.skins.warm import client
+    from memories.warm import client
 
     return client.recalled(asked, __version__)
 
@@ -47,14 +47,14 @@ def _recalled(asked: bytes) -> bytes | None:
 def ask(arguments: list[str]) -> int:
     """Have the server of the store run the command, or else run it here; return the exit code."""
     from memories import __version__
-    from memories.skins.warm import client
+    from memories.warm import client
 
     try:
         code = client.ask(arguments, __version__)
     except client.Lost as lost:
         if lost.once:  # with this id it is stored once, whatever the server has done
             return answer(arguments, None, lost.once)[0]
-        from memories.skins.cli import output
+        from memories.cli import output
 
         return output.fail(client.LOST, 1)
     return run(arguments) if code is None else code
@@ -62,14 +62,14 @@ def ask(arguments: list[str]) -> int:
 
 def _start_wanted(arguments: list[str]) -> None:
     """Start a server for the store of the command that was just run here, if a setting wants one."""
-    session = sys.modules.get("memories.skins.cli.session")
+    session = sys.modules.get("memories.cli.session")
     if session is not None and session.WANTED and arguments[:1] != ["serve"]:
         _start(session.WANTED[-1])
 
 
 def _start(store: str) -> None:
     """Start a server of a store."""
-    from memories.skins.warm.start import start
+    from memories.warm.start import start
 
     start(store)
 
@@ -88,11 +88,11 @@ def answer(
         The exit code, and what it changed, as a part of a sentence.
     """
     if arguments[:1] == ["hook"]:  # no command, but what a hook asks of a server
-        from memories.skins.capture.recall import served
+        from memories.hooks.recall import served
 
         sys.stdout.write(served(sys.stdin.buffer.read(), opened))
         return 0, ""
-    from memories.skins.cli import output, session
+    from memories.cli import output, session
 
     session.OPENED.set(opened)
     session.ONCE.set(once)
@@ -102,8 +102,8 @@ def answer(
 
 def run(arguments: "Sequence[str]") -> int:
     """Run the command with these arguments; print its answer or its error, and return the exit code."""
+    from memories.cli import output
     from memories.errors import MemoriesError
-    from memories.skins.cli import output
 
     output.begin()
     try:
@@ -123,11 +123,11 @@ def _answer(arguments: "Sequence[str]") -> object:
     first = arguments[0] if arguments else "--help"
     if first in ("--help", "-h", "--version") and "_MEMORY_COMPLETE" not in os.environ:
         from memories import __version__
-        from memories.skins.cli import help_page, output
+        from memories.cli import help_page, output
 
         output.say(__version__ if first == "--version" else help_page())
         return 0
-    from memories.skins.cli.app import run as run_command
+    from memories.cli.app import run as run_command
 
     answer = run_command(arguments)
     if isinstance(answer, tuple):
@@ -145,26 +145,27 @@ def load_commands() -> None:
     """Import what the commands that a server answers need."""
     from importlib import import_module
 
-    from memories.skins.cli import COMMANDS
+    from memories.cli import COMMANDS
 
     for module in ("app", "text", "said", *dict.fromkeys(name for name, _, _ in COMMANDS.values())):
-        import_module(f"memories.skins.cli.{module}")
+        import_module(f"memories.cli.{module}")
     for module in ("recall", "fresh"):  # and those that a hook asks for
-        import_module(f"memories.skins.capture.{module}")
+        import_module(f"memories.hooks.{module}")
 
 
 def _serve(config: "Config", asked: "Mapping[str, Any]") -> int:
-    """Start the server that a command asked for; here, since no skin knows another."""
-    from memories.skins.server.serve import serve
-    from memories.skins.server.watch import Asked
+    """Start the server that a command asked for, by its name: its folder can be deleted."""
+    from importlib import import_module
 
-    return serve(config, Asked(**asked), answer, load_commands)
+    request = import_module("memories.server.watch").Asked(**asked)
+    serve: Callable[..., int] = import_module("memories.server.serve").serve
+    return serve(config, request, answer, load_commands)
 
 
 def _manage(config: "Config", how: str) -> int:
     """Do what a command asked about a server."""
-    from memories.skins.cli.output import emit, note
-    from memories.skins.server import manage
+    from memories.cli.output import emit, note
+    from memories.warm import manage
 
     if how in ("status", "stop"):
         told = manage.asked(config, how) or {"running": False}
@@ -182,13 +183,13 @@ def _manage(config: "Config", how: str) -> int:
 
 
 def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
-    """Start the server that a command asked for; here, since no skin knows another."""
+    """Start the server that a command asked for."""
     import signal
 
-    from memories.skins.cli.output import note
+    from memories.cli.output import note
 
     gc.disable()  # the SDK makes many objects that stay: without looking through them it is there 70 ms earlier
-    from memories.skins.mcp.stdio import serve
+    from memories.mcp.stdio import serve
 
     gc.freeze()
     gc.enable()
@@ -199,32 +200,18 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
 
 
 def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, live: bool) -> int:
-    """Start the chat that a command asked for; here, since no skin knows another."""
-    from importlib.util import find_spec
+    """Start the chat that a command asked for."""
+    from importlib import import_module
 
-    from memories.errors import ConfigError
-    from memories.skins.chat import settings
-
-    missing = [name for name in ("langgraph", "langchain_moonshot") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"{', '.join(missing)} is missing; run: {sys.executable} -m pip install 'memoriae[chat]'")
-    given = None if demo and not live else settings.read(root, env_file)
-    if demo:
-        from memories.skins.chat.demo import run as run_demos
-        from memories.skins.cli.output import say
-
-        return 0 if run_demos(given, say) else 1
-    from memories.skins.chat.loop import Chat
-
-    assert given is not None
-    return Chat(given, config.redactor()).run()
+    start: Callable[..., int] = import_module("memories.integrations.chat").start
+    return start(config, root, env_file, demo=demo, live=live)
 
 
 def _interrupted() -> int:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not cut the sentence off
-    from memories.skins.cli import output
+    from memories.cli import output
 
     return output.interrupted()
 

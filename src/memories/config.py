@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from memories import validate
-from memories.decay import HalfLife
+from memories.core.decay import HalfLife
+from memories.core.urls import local_path, slashes_hint
 from memories.errors import ConfigError, InvalidInput
+from memories.guard import validate
 from memories.settings import SETTINGS, Config, Setting
 from memories.settings import namespace as _namespace
 
 if TYPE_CHECKING:
-    from memories.redaction.rules import Rule
+    from memories.guard.rules import Rule
 
 
 def load_config(
@@ -56,7 +57,7 @@ def load_config(
     if (reinforceable := values["decay_reinforceable_hours"]) is not None:
         values["decay_half_life_hours"] = HalfLife(values["decay_half_life_hours"], reinforceable)
     values["home"] = home or values["home"] or _platform_folder("data")
-    from memories.trust import home_in_doubt
+    from memories.core.trust import home_in_doubt
 
     if doubt := home_in_doubt(values["home"]):
         raise ConfigError(doubt)
@@ -71,20 +72,6 @@ def load_config(
     identity = values["namespace"] if sources["namespace"] != "flag" else _identity(layers[1:])
     known = None if sources["namespace"] == "default" else identity
     return Config(**values, sources=sources, identity=known, redact_rules=own)
-
-
-def slashes_hint(url: str) -> str:
-    """Return a sentence about a relative path that was probably meant as an absolute one; empty if it was not.
-
-    It is one if it begins with a folder of the root, as `sqlite:///tmp/notes.db` does, and nothing is there yet.
-    """
-    scheme, _, rest = url.partition(":///")
-    first = Path(rest).parts[:1]
-    if scheme not in ("sqlite", "files", "qdrant") or not first or first[0] in ("/", "~", ".", ".."):
-        return ""
-    if not Path("/", *first).is_dir() or Path(rest).exists():
-        return ""
-    return f"{url} is a relative path, {Path(rest).absolute()}; for /{rest} write four slashes: {scheme}:////{rest}"
 
 
 def _identity(layers: list[tuple[str, Mapping[str, Any]]]) -> str | None:
@@ -131,53 +118,6 @@ def _first(setting: Setting, layers: list[tuple[str, Mapping[str, Any]]]) -> tup
     return setting.default, "default"
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, whatever the network does."""
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-# Options of a URL whose values tell no secret; those of all others are masked.
-_PLAIN_OPTIONS = frozenset(
-    "schema partitions dbname user host hostaddr port application_name fallback_application_name connect_timeout "
-    "client_encoding sslmode sslcompression sslcert sslrootcert sslcrl sslsni gssencmode channel_binding require_auth "
-    "target_session_attrs load_balance_hosts keepalives keepalives_idle keepalives_interval keepalives_count "
-    "tcp_user_timeout collection https timeout api-version".split()
-)
-
-
-def without_password(url: str) -> str:
-    """Return a URL as it may be shown: with *** in place of all that may be a password, also in a malformed one."""
-    head, mark, rest = url.partition("?")
-    query, hash_, fragment = rest.partition("#")
-    options = (option.partition("=") for option in query.split("&"))
-    shown = (
-        f"{name}={value}" if equals and name.lower() in _PLAIN_OPTIONS else f"{name}=***" if equals else name and "***"
-        for name, equals, value in options
-    )
-    return _without_user(head) + mark + "&".join(shown) + hash_ + (fragment and "***")
-
-
-def _without_user(head: str) -> str:
-    """Return the part of a URL before its options, without a password before the host."""
-    scheme, separator, rest = head.partition("://")
-    if not separator:
-        return f"***@{head.rpartition('@')[2]}" if "@" in head else head
-    if rest.startswith(("/", "~", ".")):  # a path
-        return head
-    user, at, host = rest.rpartition("@")
-    name, colon, password = (user if at else rest).partition(":")
-    if not at:  # a port, or the password of one who forgot the host
-        written = password.partition("/")[0]
-        return head if not colon or written.isdigit() or rest.startswith("[") else f"{scheme}://{name}:***"
-    told = f"{name}:***" if colon else name if scheme.startswith("postgres") else "***"
-    return f"{scheme}://{told}@{host}"
-
-
 def _working_folder() -> Path | None:
     try:
         return Path.cwd()
@@ -196,7 +136,7 @@ def _dotenv(folder: Path | None, registers: Path) -> tuple[dict[str, str], list[
     file = folder and folder / ".env"
     if not (file and file.exists()):
         return {}, [], ""
-    from memories import trust
+    from memories.core import trust
 
     found = trust.read(file, registers)
     given = _by_name(found.values)
@@ -233,7 +173,7 @@ def _toml(file: Path) -> dict[str, Any]:
         return {}
     import tomllib
 
-    from memories.trust import others_may_write
+    from memories.core.trust import others_may_write
 
     if doubt := others_may_write(file):
         raise ConfigError(f"{file} {doubt}")
@@ -260,7 +200,7 @@ _RULES = "[[redact]]"
 
 
 def _own_rules(file: Path, tables: list[Any]) -> "tuple[Rule, ...]":
-    from memories.redaction.own import rule
+    from memories.guard.own_rules import rule
 
     try:
         return tuple(rule(number, table) for number, table in enumerate(tables, 1))
@@ -307,11 +247,3 @@ def is_own_name(namespace: str, config: Config) -> bool:
 
 
 _BESIDE_STORE = ("-wal", "-shm", "-journal", "-requests", ".")  # how names begin that files beside a store have
-
-
-def local_path(url: str) -> Path | None:
-    """Return the file or the folder of a store on this machine; None for one on a server."""
-    scheme, _, rest = url.partition("://")
-    if scheme not in ("sqlite", "files", "qdrant") or not rest.startswith("/") or rest == "/":
-        return None
-    return Path(rest[1:]).expanduser().absolute()

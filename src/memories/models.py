@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from memories.origin import Origin
+from memories.guard.origin import Origin
 
 Moment = datetime | str
 

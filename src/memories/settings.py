@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories import validate
 from memories.errors import InvalidInput
+from memories.guard import validate
 from memories.models import SHARED
 
 if TYPE_CHECKING:
-    from memories.redaction.redactor import Redactor
-    from memories.redaction.rules import Rule
+    from memories.guard.redactor import Redactor
+    from memories.guard.rules import Rule
 
 
 RANKS = ("relevance", "similarity", "formula")
@@ -128,7 +128,7 @@ class Config(NamedTuple):
 
     def redactor(self) -> "Redactor":
         """Return what takes secrets out of what is written, as these settings want it."""
-        from memories.redaction.redactor import Redactor  # reading does without it
+        from memories.guard.redactor import Redactor  # reading does without it
 
         return Redactor(self.redact, self.redact_rules)
 

@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memories import Memories, trust
+from memories import Memories
 from memories.config import load_config, registers
-from memories.deadline import Deadline
+from memories.core import trust
+from memories.core.deadline import Deadline
+from memories.core.http import FIRST_PAUSE_SECONDS, Retry
 from memories.embedders import (
     EmbedderUnavailable,
     RemoteEmbedder,
@@ -43,7 +45,6 @@ from memories.embedders.service.providers import Patience
 from memories.embedders.service.rest import LEAST_SECONDS, MOST_SECONDS, Rest
 from memories.embedders.service.windows import windows
 from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
-from memories.http_client import FIRST_PAUSE_SECONDS, Retry
 from memories.settings import Config
 
 KEY = "sk-very-secret-0123456789"

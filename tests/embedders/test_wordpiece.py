@@ -16,7 +16,7 @@ from tokenizers.implementations import BertWordPieceTokenizer
 
 from memories.embedders.minilm import _NAME, _WEIGHTS, MAX_WINDOWS, WINDOW_STEP, WINDOW_TOKENS, MiniLM
 from memories.embedders.wordpiece import WordPiece
-from memories.text import normal_form
+from memories.languages.text import normal_form
 
 VOCABULARY, CHARACTERS = (_WEIGHTS / f"{_NAME}.{end}" for end in ("vocab.txt", "characters.json"))
 SOURCES = {".py", ".pyi", ".js", ".css", ".html", ".md", ".rst", ".txt", ".json", ".csv", ".xml", ".c", ".h", ".toml"}

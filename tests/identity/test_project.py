@@ -15,11 +15,11 @@ import pytest
 
 from memories import Memories
 from memories.config import load_config
-from memories.disk import locked
+from memories.core.disk import locked
+from memories.guard.origin import Place
 from memories.identity import objects, place, registry
 from memories.identity.project import Project, identify
 from memories.identity.remotes import name_of
-from memories.origin import Place
 
 ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",

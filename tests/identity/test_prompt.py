@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from memories import InvalidInput, Memories
-from memories.agent.tokens import estimate_tokens
 from memories.config import registers
+from memories.context.tokens import estimate_tokens
 from memories.identity import prompt, registry
 from memories.identity.prompt import block, build
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from forkserver import together
-from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError, StoreBusy, events
+from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError, StoreBusy
 from memories.config import load_config
-from memories.disk import tried
+from memories.core import events
+from memories.core.disk import tried
 from memories.embedders import open_embedder
 from memories.identity import captured, namespaces
 from memories.settings import Config

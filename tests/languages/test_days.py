@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memories import languages
-from memories.dates import asks_when, span, spans, tells_time
+from memories.core.times import parse_span
+from memories.languages.dates import asks_when, span, spans, tells_time
 from memories.languages.days import in_english
-from memories.times import parse_span
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)  # a Saturday
 SAID = ("yesterday", "the day before yesterday", "last week", "2 weeks ago", "3 May 2023", "in March")

@@ -15,7 +15,7 @@ import pytest
 from tokenizers.implementations import BertWordPieceTokenizer
 
 from memories import MemoryGateway
-from memories.agent.chroma_mcp import ChromaMcpBackend
+from memories.context.chroma_mcp import ChromaMcpBackend
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 Each case stores a memory, brings the fault about, writes and reads, takes the fault away, and does both again. Faults
 of single system calls stand in `test_faults`, files that go while a store is open with the store, lost answers in
-`skins/cli/test_lost_answers`.
+`cli/test_lost_answers`.
 """
 
 import json

@@ -22,7 +22,7 @@ from torture import forks
 from torture.forks import fork
 from pathlib import Path
 import memories.search.search, memories.stores.sqlite.store, memories.stores.sqlite.vectors
-import memories.text, memories.versions
+import memories.languages.text, memories.read.versions
 import memories.write.create
 from memories import Memories, NotFound
 from memories.embedders import open_embedder

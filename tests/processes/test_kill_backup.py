@@ -18,7 +18,7 @@ from torture import forks
 from torture.forks import fork
 from datetime import UTC, datetime
 from pathlib import Path
-import memories.search.search, memories.versions, memories.write.create, memories.write.turns
+import memories.search.search, memories.read.versions, memories.write.create, memories.write.turns
 import memories.stores.sqlite.backup, memories.transfer.backup
 from memories import Memories
 from memories.config import load_config

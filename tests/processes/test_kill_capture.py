@@ -19,7 +19,7 @@ from torture.forks import fork
 from pathlib import Path
 from memories import Memories
 from memories.embedders import open_embedder
-from memories.skins.capture import flush, inbox
+from memories.hooks import flush, inbox
 
 open_embedder("fake").embed("warm")
 home, rounds = sys.argv[1], int(sys.argv[2])

@@ -19,11 +19,11 @@ sys.modules["sqlite3"] = __import__("pysqlite3")
 from torture import forks
 from torture.forks import fork
 from pathlib import Path
-import memories.skins.chat.agent, memories.skins.chat.recall
+import memories.integrations.chat.agent, memories.integrations.chat.recall
 from memories.settings import Secret
-from memories.redaction.redactor import Redactor
-from memories.skins.chat.loop import Chat
-from memories.skins.chat.settings import Settings
+from memories.guard.redactor import Redactor
+from memories.integrations.chat.loop import Chat
+from memories.integrations.chat.settings import Settings
 
 forks.LONGEST_SECONDS = 300
 url, key, root, rounds, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), *map(int, sys.argv[4:])
@@ -84,7 +84,7 @@ def test_a_chat_that_is_killed_loses_nothing_that_it_showed(
     size: Callable[[int, int], int],
     figures: dict[str, Any],
 ) -> None:
-    from memories.skins.chat.fake_kimi import FakeKimi
+    from memories.integrations.chat.fake_kimi import FakeKimi
 
     rounds = size(4, 200)
     with FakeKimi(delay=0.02) as kimi:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from memories import Memories
+from memories.read.turns import parts_of
 from memories.stores.records import Collection, Filter
-from memories.turns import parts_of
 
 ROUNDS = 6
 WRITER = """

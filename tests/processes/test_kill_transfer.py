@@ -17,9 +17,9 @@ import contextlib, json, os, random, shutil, signal, sys, time
 from torture import forks
 from torture.forks import fork
 from pathlib import Path
-import memories.search.search, memories.stores.sqlite.turns, memories.versions, memories.write.create
+import memories.search.search, memories.stores.sqlite.turns, memories.read.versions, memories.write.create
 from memories import Memories, EmbedderMismatch
-from memories.turns import TurnDraft
+from memories.read.turns import TurnDraft
 from memories.embedders.fake import FakeEmbedder
 from memories.transfer.migrate import migrate
 from memories.stores.records import Collection, Filter

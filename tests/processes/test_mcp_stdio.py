@@ -39,7 +39,7 @@ sys.exit(run(["mcp"]))
 PATIENT = """
 import sys
 from memories.__main__ import run
-from memories.skins.mcp import stdio
+from memories.mcp import stdio
 from memories.stores.sqlite import connection
 connection.BUSY_SECONDS, stdio.LEAVING_SECONDS = 3600, 0.5
 sys.exit(run(["mcp"]))

@@ -9,11 +9,11 @@ import pytest
 from memories import Hit, Memories, TurnDraft
 from memories.embedders import Embedder
 from memories.embedders.fake import FakeEmbedder
+from memories.languages.text import query_terms
 from memories.search.candidates import MIN_READ, Gathered, Query, standalone, with_surroundings
 from memories.search.ranking import FULL_LENGTH, Evidence
 from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter
-from memories.text import query_terms
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)  # a Saturday
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -42,6 +42,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 from contract.log import check, opened  # noqa: E402
 
 from memories import Memories  # noqa: E402
+from memories.core.http import Address, Answer  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -52,7 +53,6 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
-from memories.http_client import Address, Answer  # noqa: E402
 from memories.stores.documents import client as client_module  # noqa: E402
 from memories.stores.documents import pending as remote_pending  # noqa: E402
 from memories.stores.documents import search as remote_search  # noqa: E402

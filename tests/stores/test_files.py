@@ -35,8 +35,8 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 )
 
 from memories.errors import Conflict, RequestError, StoreBusy, StoreDamaged, StoreError  # noqa: E402
+from memories.memories import Memories  # noqa: E402
 from memories.models import LogCheck  # noqa: E402
-from memories.service import Memories  # noqa: E402
 from memories.stores.files import connection  # noqa: E402
 from memories.stores.files.schema import file_name, namespace_of  # noqa: E402
 from memories.stores.files.store import FilesStore  # noqa: E402

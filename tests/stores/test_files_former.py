@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from memories.service import Memories
+from memories.memories import Memories
 from memories.stores.files import local
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "files_format1.tar.gz"

@@ -38,9 +38,9 @@ from test_files import STORE, all_bytes, foreign, written  # noqa: E402
 
 from memories import stores  # noqa: E402
 from memories.config import load_config  # noqa: E402
+from memories.core.ids import new_id  # noqa: E402
 from memories.errors import ConfigError, NotFound, StoreDamaged, StoreError  # noqa: E402
-from memories.ids import new_id  # noqa: E402
-from memories.service import Memories  # noqa: E402
+from memories.memories import Memories  # noqa: E402
 from memories.settings import Config  # noqa: E402
 from memories.stores import Store  # noqa: E402
 from memories.stores.files import move as files_move  # noqa: E402

@@ -20,9 +20,9 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
+from memories.identity import tokens  # noqa: E402
+from memories.server.api import records  # noqa: E402
 from memories.settings import Config  # noqa: E402
-from memories.skins import tokens  # noqa: E402
-from memories.skins.api import records  # noqa: E402
 from memories.stores import open_store as open_url  # noqa: E402
 from memories.stores.http.store import HttpStore  # noqa: E402
 from memories.stores.records import Collection, Space  # noqa: E402

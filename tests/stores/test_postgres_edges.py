@@ -10,7 +10,7 @@ import pytest
 from contract import SPACE, pool, record
 from psycopg import conninfo
 
-from memories.agent.gateway import MemoryGateway
+from memories.context.gateway import MemoryGateway
 from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
 from memories.stores.postgres import connection as postgres_server
 from memories.stores.postgres import errors as postgres_errors

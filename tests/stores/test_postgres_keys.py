@@ -31,7 +31,7 @@ WAIT = 120.0
 SERVE = """
 import sys, time
 place = sys.argv[1]
-from memories.skins.api import routes
+from memories.server.api import routes
 from memories.stores.postgres import connection
 
 def stand():

@@ -24,7 +24,7 @@ WAIT = 120.0
 # Streams of this one look for changes only when they are told that there are some.
 SERVE = """
 import sys
-from memories.skins.api import feed
+from memories.server.api import feed
 from memories.stores.postgres import listen
 feed.POLL_SECONDS = feed.PING_SECONDS = 3600.0
 listen._FIRST_PAUSE = 0.1

@@ -38,13 +38,13 @@ def own_mounts() -> None:
 
 def warm() -> None:
     """Import all that forks need, so that they begin at once."""
+    import memories.read.turns
+    import memories.read.versions
     import memories.search.search
     import memories.stores.sqlite.store
     import memories.stores.sqlite.turns
     import memories.stores.sqlite.vectors
     import memories.transfer.backup
-    import memories.turns
-    import memories.versions
     import memories.write.change
     import memories.write.create
     import memories.write.forget

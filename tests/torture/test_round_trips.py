@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memories import Memories
+from memories.core.ids import new_id
 from memories.embedders.fake import FakeEmbedder
-from memories.ids import new_id
 from memories.stores.records import Collection, Record, Ref
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export

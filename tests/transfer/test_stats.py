@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memories import Draft, InvalidInput, Memories, events
+from memories import Draft, InvalidInput, Memories
+from memories.core import events
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from memories import Draft, Memories, TurnDraft, load_config
+from memories.core.ids import new_id
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch, InvalidInput, RequestError, StoreBusy, StoreDamaged, StoreError
-from memories.ids import new_id
 from memories.stores import open_store
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record, Ref, Space

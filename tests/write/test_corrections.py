@@ -14,7 +14,7 @@ from memories.stores.records import Collection, Filter, Patch
 from memories.transfer.export import export
 from memories.transfer.importing import Intake, import_
 from memories.transfer.migrate import migrate
-from memories.write.corrections import corrects
+from memories.write.compare.corrections import corrects
 
 DATA = Path(__file__).parents[1] / "data"
 OLD, NEW, NEWEST = (f"The API listens on port {port}." for port in (8080, 9090, 7070))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from memories import Draft, Memories
 from memories.embedders.minilm import MiniLM
-from memories.write import duplicates
-from memories.write.duplicates import Judgement, Verdict, judge, same_lines
+from memories.write.compare import duplicates
+from memories.write.compare.duplicates import Judgement, Verdict, judge, same_lines
 
 DATA = Path(__file__).parents[1] / "data"
 PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"

@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from memories.errors import InvalidInput
-from memories.validate import content
+from memories.guard.validate import content
 from memories.write.parts import PART_CHARACTERS, split
 
 SAMPLES = {

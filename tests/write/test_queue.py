@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from memories import MCPError, load_config
-from memories.disk import locked
+from memories.core.disk import locked
 from memories.write.queue import QueueFull, RetryQueue, files_of
 
 Step = Callable[[], object]

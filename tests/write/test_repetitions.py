@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memories import Created, Draft, Memories
-from memories.validate import MAX_TAGS
+from memories.guard.validate import MAX_TAGS
 from memories.write.repetitions import NOTE_TAGS, NOTE_TRUST, NOTE_WAITS
 
 TEXT = "The deploys of the harbour happen on Tuesdays"
@@ -276,7 +276,7 @@ def test_an_agent_reinforces_what_a_person_said_and_changes_nothing_else(
     memories: Memories, open_as: Callable[..., Memories], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     person = open_as("cli")
-    monkeypatch.setattr("memories.origin.is_person", lambda: True)
+    monkeypatch.setattr("memories.guard.origin.is_person", lambda: True)
     memory_id = first(person, decay="reinforceable")
     clock.now += 5 * DAY
     made = memories.create(TEXT, tags={"type": "fact"})
@@ -368,7 +368,7 @@ def test_what_a_person_said_is_not_turned_back_by_an_agent(
     memories: Memories, open_as: Callable[..., Memories], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     person = open_as("cli")
-    monkeypatch.setattr("memories.origin.is_person", lambda: True)
+    monkeypatch.setattr("memories.guard.origin.is_person", lambda: True)
     old, new = (person.create(text).id for text in (OLD, NEW))
     made = memories.create(OLD)
     assert (made.stored, made.corrects) == (True, new)

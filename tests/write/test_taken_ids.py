@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from memories import Created, Draft, Memories
-from memories.skins import compact, shapes
-from memories.skins.cli import text
+from memories.answers import compact, shapes
+from memories.cli import text
 from memories.stores.records import Collection, Filter
 from memories.transfer.export import export
 from memories.transfer.importing import Intake, import_

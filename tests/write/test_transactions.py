@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from memories import Memories
-from memories.lookup import Lookup
+from memories.read.lookup import Lookup
 from memories.transfer.export import export
 from memories.transfer.importing import _Importer, import_
 from memories.write import many

@@ -15,8 +15,8 @@ import pytest
 from memories import InvalidInput, Memories, RequestError, load_config
 from memories.embedders.minilm import MiniLM
 from memories.errors import Conflict, NotFound
+from memories.read.turns import TurnDraft
 from memories.stores.records import Collection, Filter
-from memories.turns import TurnDraft
 from memories.write.turns import MAX_TURN_CHARACTERS, SESSION_TURNS
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -358,7 +358,7 @@ def test_eight_threads_append_to_one_conversation(memories: Memories) -> None:
 WRITER = """
 import sys, threading
 from memories import Memories
-from memories.turns import TurnDraft
+from memories.read.turns import TurnDraft
 url, name = sys.argv[1:]
 failed = []
 with Memories(url, embedder="fake") as memories:

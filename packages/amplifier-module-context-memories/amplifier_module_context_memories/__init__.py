@@ -1,6 +1,6 @@
-"""Amplifier module, the context manager: `memories.skins.amplifier` mounts it, docs/amplifier.md tells of it."""
+"""Amplifier module, the context manager: `memories.integrations.amplifier` mounts it, docs/amplifier.md tells of it."""
 
-from memories.skins.amplifier import mount_context as mount
+from memories.integrations.amplifier import mount_context as mount
 
 __all__ = ["mount"]
 __amplifier_module_type__ = "context"

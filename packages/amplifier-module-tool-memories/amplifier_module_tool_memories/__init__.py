@@ -1,6 +1,6 @@
-"""Amplifier module, the tool `memory`: `memories.skins.amplifier` mounts it, docs/amplifier.md tells of it."""
+"""Amplifier module, the tool `memory`: `memories.integrations.amplifier` mounts it, docs/amplifier.md tells of it."""
 
-from memories.skins.amplifier import mount_tool as mount
+from memories.integrations.amplifier import mount_tool as mount
 
 __all__ = ["mount"]
 __amplifier_module_type__ = "tool"

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.times import to_iso
+from memories.core.times import to_iso
 
 if TYPE_CHECKING:
+    from memories.guard.origin import Origin
     from memories.models import Memory
-    from memories.origin import Origin
 
 ALWAYS: Any = object()
 _SCALARS = frozenset({str, int, float, bool, type(None)})  # which JSON has as they are

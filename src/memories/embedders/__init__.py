@@ -1,6 +1,7 @@
 """Embedders turn text into vectors; `open_embedder` returns one by its name."""
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
 from memories.embedders.protocol import (
     Embedded,
@@ -53,9 +54,7 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
 
             return MiniLM()
         case "e5":
-            from memories.embedders.e5 import E5
-
-            return E5()
+            return cast("Embedder", import_module(f"{__name__}.e5").E5())
         case "fake":
             from memories.embedders.fake import FakeEmbedder
 
@@ -64,11 +63,9 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
             return None
     if name.partition(":")[0] in _REMOTE:
         from memories.config import load_config
-        from memories.embedders.service.embedder import HTTPEmbedder
-        from memories.embedders.service.providers import choose
 
-        config = config or load_config()
-        return HTTPEmbedder(choose(name, config), config)
+        service = import_module(f"{__name__}.service.embedder")
+        return cast("Embedder", service.open_service(name, config or load_config()))
     raise ConfigError(
         f'there is no embedder "{name}"; EMBEDDER is minilm, e5, none, or a service: {", ".join(_REMOTE)}, then :MODEL'
     )

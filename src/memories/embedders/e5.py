@@ -93,7 +93,7 @@ class E5:
 
     def familiarity(self, text: str) -> float:
         """Return the share of words that consist of few pieces; what is not in Latin letters counts as known."""
-        from memories.text import cased_form, is_latin
+        from memories.languages.text import cased_form, is_latin
 
         tokenizer = self._load().tokenizer
         words = _WORD.findall(cased_form(text))
@@ -108,7 +108,7 @@ class E5:
         model = self._load()  # before numpy is imported: it limits numpy's library to one thread
         import numpy as np
 
-        from memories.text import cased_form
+        from memories.languages.text import cased_form
 
         first = list(model.tokenizer.ids(prefix))
         said = model.tokenizer.ids(f"{prefix} {cased_form(text)}")

@@ -5,8 +5,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
+from memories.languages.text import STOP_WORDS, index_text
 from memories.stores.records import Space
-from memories.text import STOP_WORDS, index_text
 
 if TYPE_CHECKING:
     import numpy as np

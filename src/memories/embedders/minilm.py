@@ -61,7 +61,7 @@ class MiniLM:
         tokenizer, session = self._load()  # before numpy is imported: it limits numpy's library to one thread
         import numpy as np
 
-        from memories.text import normal_form
+        from memories.languages.text import normal_form
 
         ids = list(islice(tokenizer.ids(normal_form(text)), _SEEN_TOKENS))
         cut = runtime.windows(ids, WINDOW_TOKENS, WINDOW_STEP)
@@ -71,7 +71,7 @@ class MiniLM:
 
     def familiarity(self, text: str) -> float:
         """Return the share of words that are in the vocabulary, whole or, if long, as two pieces."""
-        from memories.text import normal_form
+        from memories.languages.text import normal_form
 
         tokenizer, _ = self._load()
         words: list[list[str]] = []

@@ -2,11 +2,10 @@
 
 import contextlib
 import functools
-import time
 from collections.abc import Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
+from memories.core.deadline import WAIT
 from memories.errors import EmbedderError
 from memories.stores.records import Space
 
@@ -31,38 +30,6 @@ class EmbedderUnavailable(EmbedderError):
     ) -> None:
         super().__init__(message)
         self.words_instead, self.after_seconds, self.quoted = words_instead, after_seconds, quoted
-
-
-class Wait:
-    """The time that one call spends waiting for its embedder, which a deadline tells from that of the store.
-
-    Attributes:
-        most_seconds: The most that the embedder may take for one text; None for what its settings allow.
-    """
-
-    def __init__(self, most_seconds: float | None = None) -> None:
-        self.most_seconds = most_seconds
-        self._ended, self._since = 0.0, 0.0
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the call waits now."""
-        return bool(self._since)
-
-    @property
-    def seconds(self) -> float:
-        """How long it has waited so far."""
-        since = self._since
-        return self._ended + (time.monotonic() - since if since else 0.0)
-
-    def __enter__(self) -> None:
-        self._since = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended, self._since = self.seconds, 0.0
-
-
-WAIT: "ContextVar[Wait | None]" = ContextVar("wait", default=None)  # of the call that this thread makes
 
 
 class Embedder(Protocol):

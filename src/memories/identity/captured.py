@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from memories import validate
-from memories.disk import read_file, replacing, tried
+from memories.core.disk import read_file, replacing, tried
 from memories.errors import StoreBusy
+from memories.guard import validate
 from memories.models import SHARED
 from memories.settings import Config
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 from memories.errors import InvalidInput, StoreUnreachable
 
 if TYPE_CHECKING:
-    from memories.agent.gateway import MemoryGateway
-    from memories.agent.payloads import Document
-    from memories.service import Memories
+    from memories.context.gateway import MemoryGateway
+    from memories.context.payloads import Document
+    from memories.memories import Memories
 
 
 class WithScratchpad:
@@ -33,7 +33,7 @@ class WithScratchpad:
 
     def recall_offline(self, query_text: str, k: int, min_confidence: float) -> "list[Document]":
         """Search the scratchpad; it has none where there is no file."""
-        from memories.agent.engine import memory_document  # which a search of the store does without
+        from memories.context.engine import memory_document  # which a search of the store does without
 
         if not self._memories.has_scratchpad:
             return []

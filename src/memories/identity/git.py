@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.disk import open_file
+from memories.core.disk import open_file
 
 MAX_CONFIG_BYTES = 262_144
 _MAX_POINTER_BYTES = 8_192  # of `.git`, `commondir` and `HEAD`

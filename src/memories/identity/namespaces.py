@@ -13,15 +13,17 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from memories import events, validate
 from memories.config import is_own_name
-from memories.disk import locked
+from memories.core import events
+from memories.core.disk import locked
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
-from memories.hot import metadata
+from memories.guard import validate
+from memories.guard.origin import origin_of, tags_of
 from memories.identity import captured
-from memories.lookup import accepted
 from memories.models import SHARED
-from memories.origin import origin_of, tags_of
+from memories.read.lookup import accepted
+from memories.read.versions import is_unaccepted, plain_key
+from memories.scratchpad import metadata
 from memories.settings import Config
 from memories.stores.chain import CHAIN, Link, chain_of, conversation_digest, follow, link_of, record_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
@@ -29,7 +31,6 @@ from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.transfer.backup import backups_of
 from memories.transfer.lines import content_hash
 from memories.transfer.pages import Place, pages
-from memories.versions import is_unaccepted, plain_key
 from memories.write.queue import RetryQueue, files_of
 
 _ALL = (*SEARCHED, Collection.LOG)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memories.errors import InvalidInput
-from memories.origin import Place
+from memories.guard.origin import Place
 from memories.settings import Config
 
 _FRESH_SECONDS = 2.0  # after which a server looks anew: another branch may be checked out

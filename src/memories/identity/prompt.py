@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from memories.agent import fence
+from memories.context import fence
 from memories.errors import InvalidInput
-from memories.hot.entries import SESSIONS, Entry, moment
+from memories.guard.origin import CAPTURED, IMPORTED
 from memories.models import SHARED, is_session_note
-from memories.origin import CAPTURED, IMPORTED
+from memories.scratchpad.entries import SESSIONS, Entry, moment
 from memories.write.suspicion import marks
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from memories.hot.at_hand import Scratchpad
-    from memories.service import Memories
+    from memories.memories import Memories
+    from memories.scratchpad.at_hand import Scratchpad
     from memories.settings import Config
 
 SHOWN = 10
@@ -210,7 +210,7 @@ def _fitted(
 
 
 def _tokens(text: str) -> int:
-    from memories.agent.tokens import estimate_tokens
+    from memories.context.tokens import estimate_tokens
 
     return estimate_tokens(text)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.disk import locked, make_folder, read_file, replacing
+from memories.core.disk import locked, make_folder, read_file, replacing
 from memories.errors import ConfigError, InvalidInput
 
 _FOLDER = ".projects"  # no namespace begins with a dot, and folders of namespaces may lie beside it

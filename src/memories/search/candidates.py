@@ -5,17 +5,18 @@ from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories import dates, versions
 from memories.embedders.protocol import embed_query
-from memories.lookup import accepted_by_then, known_at
+from memories.guard.origin import PART, PINNED
+from memories.languages import dates
+from memories.languages.text import is_latin, normal_form
 from memories.models import DecayPolicy
-from memories.origin import PART, PINNED
+from memories.read import versions
+from memories.read.lookup import accepted_by_then, known_at
+from memories.read.turns import PARTS, start_of
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
 from memories.stores.protocol import Store
 from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Record, Ref, TurnQuery
-from memories.text import is_latin, normal_form
-from memories.turns import PARTS, start_of
 
 if TYPE_CHECKING:
     import numpy as np

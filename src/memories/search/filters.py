@@ -6,7 +6,7 @@ To add a filter, add a key to `SearchFilters` and a row to `FILTERS` here, and h
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
-from memories.origin import TRUSTS
+from memories.guard.origin import TRUSTS
 from memories.settings import RANKS
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from memories.embedders.protocol import Embedder
+from memories.languages.text import STOP_WORDS, covered
 from memories.search.calibration import uncalibrated
 from memories.search.ranking import Features
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Filter
-from memories.text import STOP_WORDS, covered
 
 MIN_FAMILIARITY = 0.5  # more of its words are known to the model: a question, however strange
 SURE = 0.997  # calibrated; nonsense comes this near only in a store of texts that look like nonsense

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from memories import versions
 from memories.models import Memory
+from memories.read import versions
 from memories.search.calibration import calibrated
 from memories.search.candidates import Query
 from memories.search.ranking import Evidence, Features, Ranked
 from memories.stores.records import Candidate, Collection, Record
 
 if TYPE_CHECKING:
-    from memories.turns import Turn
+    from memories.read.turns import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Found(NamedTuple):
 
     def _item(self, record: Record) -> "Memory | Turn":
         if record.ref.collection is Collection.HISTORY:
-            from memories.turns import to_turn  # a search of memories does without it
+            from memories.read.turns import to_turn  # a search of memories does without it
 
             return to_turn(record)
         return versions.to_memory(record, self.query.judged_at, self.query.half_life_hours)

@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories import validate
+from memories.core.times import asked_at
 from memories.errors import EmbedderError, InvalidInput
-from memories.lookup import Lookup, narrowed, waiting, with_global
+from memories.guard import validate
+from memories.languages.text import other_terms, query_terms
+from memories.read.lookup import Lookup, narrowed, waiting, with_global
+from memories.read.turns import in_conversation
 from memories.search import noise
 from memories.search.calibration import uncalibrated
 from memories.search.candidates import Gathered, Query, standalone, with_surroundings
@@ -21,9 +24,6 @@ from memories.search.results import Found
 from memories.settings import RANKS, Config
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
-from memories.text import other_terms, query_terms
-from memories.times import asked_at
-from memories.turns import in_conversation
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -159,7 +159,7 @@ def _meeting(
     expression: str, where: Filter, moment: datetime, config: Config
 ) -> tuple[Filter, Callable[[Record], bool]]:
     """Return a filter with what a store can find of an expression, and whether a record meets all of it."""
-    from memories.where import selector  # which most searches do without
+    from memories.read import selector  # which most searches do without
 
     asked = selector.read(expression, where.collection, selector.Moment(moment, config.decay_half_life_hours))
     if asked.states:

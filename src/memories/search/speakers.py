@@ -7,7 +7,7 @@ the vector is made of the question without it. Words keep it, and turns of the o
 import re
 from collections.abc import Iterable
 
-from memories.text import STOP_WORDS, cased_form, is_unspaced, normal_form
+from memories.languages.text import STOP_WORDS, cased_form, is_unspaced, normal_form
 
 _SHORT = 2  # letters; a name so short needs its capital, and a shorter one tells nothing
 # Names that are words too: only a capital letter shows that somebody is meant.

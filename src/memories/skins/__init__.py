@@ -1,1 +1,1 @@
-"""Who talks: each skin parses, calls one method, and renders; each can be deleted."""
+"""Former places of what is in `memories.integrations`; they go with the next release."""

@@ -6,7 +6,7 @@ To add a store, write a package with the files of the others and add its scheme 
 import importlib
 from typing import cast
 
-from memories.config import local_path, without_password
+from memories.core.urls import local_path, without_password
 from memories.errors import ConfigError
 from memories.settings import Config
 from memories.stores.protocol import Store

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from memories.core.times import from_millis, to_millis
 from memories.models import Actor
 from memories.stores.records import Collection, Filter, Record, Ref
-from memories.times import from_millis, to_millis
 
 CHAIN = "\x1f"  # no memory has such an id
 MAX_ITEMS = 500  # in one entry; what is more goes into the next one

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from memories.core.times import to_millis
 from memories.stores.records import Matches, Record
 from memories.stores.words import WordHits, WordScores
-from memories.times import to_millis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

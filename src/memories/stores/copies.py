@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from memories.core.times import to_millis
 from memories.stores.records import Patch, Record
-from memories.times import to_millis
 
 
 def immutable(record: Record) -> tuple[Any, ...]:

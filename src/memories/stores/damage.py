@@ -4,10 +4,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from memories import unseen
 from memories.errors import StoreDamaged
+from memories.guard.validate import shown
+from memories.languages import unseen
 from memories.stores.records import Collection, Finding, Ref
-from memories.validate import shown
 
 UNKNOWN = "?"  # a namespace that can't be read; no namespace has this name
 UNREADABLE = "damaged-"  # and a number: the group of a record whose own can't be read or asked for

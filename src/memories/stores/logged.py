@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import ErasureUnfinished, MemoriesError, StoreDamaged, StoreError
+from memories.guard.origin import Origin, host, program, stamped, user
 from memories.models import PENDING, Actor
-from memories.origin import Origin, host, program, stamped, user
 from memories.stores.damage import UNREADABLE
 from memories.stores.protocol import GONE, PARTLY_GONE, UNSURE, erasure_unfinished
 from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record, Ref

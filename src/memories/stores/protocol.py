@@ -35,7 +35,7 @@ class Store(Protocol):
       second live record with one key.
     - *Collections* do not disturb each other: turns make no memory's words common, and no search of memories slower.
     - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over the terms of
-      `memories.text`, larger is better, 0 if no term matches. A turn's words include the name of its speaker.
+      `memories.languages.text`, larger is better, 0 if no term matches. A turn's words include the name of its speaker.
     - *Vectors* of two models are never compared: the store remembers the space of its first vector and raises
       `EmbedderMismatch` for any other, on writes and on searches.
     - *Threads and processes* may share a store. A store that can't be shared says so here: (none).
@@ -127,7 +127,7 @@ class Store(Protocol):
         Args:
             where: Which records.
             vector: The query, shape (dimension,), unit length; None to search by words alone.
-            terms: From `memories.text.query_terms`: words, phrases of several words, and beginnings of words, which
+            terms: From `languages.text.query_terms`: words, phrases of several words, and beginnings of words, which
                 end in `*`; any of them may match.
             k: How many of the best by vector, and how many of the best by words: at most 2k in all.
 

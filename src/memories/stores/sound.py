@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from memories import validate
+from memories.core.ids import storable
+from memories.core.times import from_millis
 from memories.errors import InvalidInput
-from memories.ids import storable
+from memories.guard import validate
+from memories.guard.origin import PART
+from memories.guard.validate import shown
 from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
-from memories.origin import PART
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
-from memories.times import from_millis
-from memories.validate import shown
 
 _MAX = validate.MAX_KEY
 _SCOPE = "\x1f"  # between a key and the project or the conversation that it belongs to

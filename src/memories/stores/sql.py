@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from memories.core.times import to_millis
 from memories.stores.records import Filter
-from memories.times import to_millis
 
 
 def plain_conditions(where: Filter) -> list[tuple[str, tuple[Any, ...]]]:

@@ -70,7 +70,7 @@ class WordHits(NamedTuple):
 
 def tokens(text: str) -> list[str]:
     """Return the tokens of a text in order: normalized, without accents, English words reduced to their stems."""
-    from memories.text import index_text  # its patterns take 4 ms to compile, and reading does without them
+    from memories.languages.text import index_text  # its patterns take 4 ms to compile, and reading does without them
 
     with _lock:
         return _split()(index_text(text))
@@ -88,7 +88,7 @@ def spoken(record: Record) -> str:
 
 
 def parse(term: str) -> Term | None:
-    """Return a term of `memories.text.query_terms` as tokens; None if it has none."""
+    """Return a term of `memories.languages.text.query_terms` as tokens; None if it has none."""
     beginning = term.removesuffix("*")
     with _lock:
         found = tuple(_split()(beginning.replace("\0", " ")))
@@ -100,7 +100,7 @@ def score(documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corp
 
     Args:
         documents: The tokens of each document.
-        terms: From `memories.text.query_terms`.
+        terms: From `memories.languages.text.query_terms`.
         corpus: The whole of which the documents are a part; by default there are no others.
     """
     import numpy as np

@@ -7,14 +7,14 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple, TypedDict
 
-from memories import validate
+from memories.core.ids import parse_id
+from memories.core.times import to_moment
 from memories.errors import InvalidInput, StoreDamaged
-from memories.ids import parse_id
+from memories.guard import validate
 from memories.models import Change, LogCheck, LogEntry, Moment
 from memories.stores.chain import CHAIN, Link, chain_of, conversation_digest, hash_of, link_of, parse_item
 from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
-from memories.times import to_moment
 from memories.transfer.pages import Place, pages
 
 ACTIONS = tuple("create update restore delete supersede reinforce rollback turns forget import undone change".split())

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.config import without_password
-from memories.disk import make_folder, open_file, put_in_place, tried
+from memories.core.disk import make_folder, open_file, put_in_place, tried
+from memories.core.ids import digest
+from memories.core.times import to_iso
+from memories.core.urls import without_password
 from memories.embedders.protocol import Embedder
 from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
-from memories.ids import digest
 from memories.settings import Config
 from memories.stores import local_path, open_store
-from memories.times import to_iso
 from memories.transfer.export import export
 from memories.transfer.importing import Intake, check, import_
 from memories.transfer.lines import read_header

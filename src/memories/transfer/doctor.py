@@ -14,9 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories import events
-from memories.config import is_own_name, without_password
-from memories.disk import put_in_place
+from memories.config import is_own_name
+from memories.core import events
+from memories.core.disk import put_in_place
+from memories.core.urls import without_password
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
 from memories.settings import Config
 from memories.stores import local_path, open_store

@@ -9,21 +9,21 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.conversations import ABOUT
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, InvalidInput
+from memories.guard.origin import CONTINUED, HELD, IMPORT, IMPORTED, PART, TRUST, is_reserved, tags_of
 from memories.models import PENDING
-from memories.origin import CONTINUED, HELD, IMPORT, IMPORTED, PART, TRUST, is_reserved, tags_of
+from memories.read.conversations import ABOUT
+from memories.read.versions import LINK
 from memories.stores.copies import immutable
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line, refuse_other_files
 from memories.transfer.pages import PAGE, Place, with_vectors
-from memories.versions import LINK
 from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
-    from memories.redaction.redactor import Redactor
+    from memories.guard.redactor import Redactor
 
 MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
 MAX_BATCH_CHARACTERS = 33_554_432

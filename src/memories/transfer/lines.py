@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories import validate
+from memories.core.ids import ID_LENGTH, parse_id, storable
+from memories.core.times import kept, to_iso
 from memories.errors import InvalidInput
-from memories.ids import ID_LENGTH, parse_id, storable
+from memories.guard import validate
+from memories.guard.validate import shown
 from memories.stores.copies import plain_number
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.stores.sound import foreign, problem
-from memories.times import kept, to_iso
-from memories.validate import shown
 
 if TYPE_CHECKING:
     import numpy as np

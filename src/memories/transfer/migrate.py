@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from memories.batches import by_count
+from memories.core.batches import by_count
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, RequestError, StoreError
 from memories.stores.copies import change, ends_first, immutable, mutable

@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from memories.disk import CREATING, locked, replacing
+from memories.core.disk import CREATING, locked, replacing
 from memories.errors import ConfigError
 
 _NAME = "export.key"

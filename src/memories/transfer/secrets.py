@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from memories import versions
-from memories.redaction.redactor import Redactor
+from memories.guard.redactor import Redactor
+from memories.read import versions
 from memories.settings import Config
 from memories.stores import open_store
 from memories.stores.records import Collection, Finding, Record

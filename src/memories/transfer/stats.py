@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from memories import events
-from memories.ids import ID_LENGTH
-from memories.lookup import Lookup
+from memories.core import events
+from memories.core.ids import ID_LENGTH
+from memories.core.times import from_millis, to_iso
+from memories.read.lookup import Lookup
 from memories.settings import Config
 from memories.stores.records import Filter
-from memories.times import from_millis, to_iso
 
 SHOWN = 5  # most used memories, and some that were never used
 _UNKNOWN = ""

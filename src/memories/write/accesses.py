@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.disk import CREATING, make_folder, open_file, tried
+from memories.core.disk import CREATING, make_folder, open_file, tried
 from memories.errors import MemoriesError
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Record, Ref

@@ -4,17 +4,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories import validate, versions
+from memories.core.times import from_millis, to_millis
 from memories.embedders.protocol import embed_to_store
 from memories.errors import Conflict, InvalidInput, NotFound, NotReinforceable, RequestError
-from memories.lookup import Lookup, refuse_waiting
+from memories.guard import validate
+from memories.guard.origin import PINNED, is_reserved, tags_of
 from memories.models import PENDING, DecayPolicy, Draft
-from memories.origin import PINNED, is_reserved, tags_of
+from memories.read import versions
+from memories.read.lookup import Lookup, refuse_waiting
 from memories.stores.chain import reinforced
 from memories.stores.logged import append_kept, as_added
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
-from memories.times import from_millis, to_millis
 from memories.write.links import recheck, release, relink, unlink, unlinked
 from memories.write.suspicion import marked
 
@@ -22,7 +23,7 @@ MOST_PINNED = 50
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
-    from memories.redaction.redactor import Redactor
+    from memories.guard.redactor import Redactor
 
 
 class Update(NamedTuple):

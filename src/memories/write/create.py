@@ -5,27 +5,28 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories import validate, versions
-from memories.batches import by_count
+from memories.core.batches import by_count
+from memories.core.ids import new_id, whole_id
+from memories.core.times import kept
 from memories.embedders.protocol import Embedded, embed_to_store
 from memories.errors import InvalidInput, NotFound
-from memories.ids import new_id, whole_id
-from memories.lookup import Lookup
+from memories.guard import validate
+from memories.guard.origin import Origin, origin_of, tags_of
+from memories.languages.text import query_terms
 from memories.models import PENDING, SHARED, DecayPolicy, Draft, Memory, is_session_note
-from memories.origin import Origin, origin_of, tags_of
+from memories.read import versions
+from memories.read.lookup import Lookup
 from memories.stores.logged import adding_together, append_kept, as_added
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record
-from memories.text import query_terms
-from memories.times import kept
-from memories.write.corrections import corrects
-from memories.write.duplicates import Judgement, Verdict, judge, same_lines
+from memories.write.compare.corrections import corrects
+from memories.write.compare.duplicates import Judgement, Verdict, judge, same_lines
 from memories.write.links import linked, recheck, unlink
 from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
-    from memories.redaction.redactor import Redactor
+    from memories.guard.redactor import Redactor
     from memories.write.repetitions import Repeated, Repetition
 
 BATCH = 500  # drafts in one transaction: one disk flush for all of them

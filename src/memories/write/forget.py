@@ -5,12 +5,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from memories import validate
-from memories.conversations import keep_about, not_own, place_of
+from memories.core.ids import storable
 from memories.errors import NotFound
-from memories.ids import storable
+from memories.guard import validate
+from memories.guard.origin import CONTINUED
 from memories.models import Forgotten
-from memories.origin import CONTINUED
+from memories.read.conversations import keep_about, not_own, place_of
 from memories.stores.chain import reinforced
 from memories.stores.protocol import Store, once_erased
 from memories.stores.records import SEARCHED, Collection, Filter, Ref

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from memories.core.times import to_millis
+from memories.read.versions import LINK
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
-from memories.times import to_millis
-from memories.versions import LINK
 
 
 def linked(
@@ -155,7 +155,7 @@ def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | N
 
 
 def _still(newer: Record, older: Record) -> bool:
-    from memories.write.corrections import corrects  # which reads word lists, and few changes need them
+    from memories.write.compare.corrections import corrects  # which reads word lists, and few changes need them
 
     same_project = newer.labels.get("project") == older.labels.get("project")
     return same_project and corrects(newer.text, older.text, None, threshold=1.0)

@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories import validate, versions
-from memories.batches import by_count, by_weight
-from memories.conversations import keep_about
+from memories.core.batches import by_count, by_weight
+from memories.core.times import to_iso
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, RequestError
-from memories.lookup import Lookup
+from memories.guard import validate
+from memories.guard.origin import tags_of
 from memories.models import Forgotten
-from memories.origin import tags_of
+from memories.read import versions
+from memories.read.conversations import keep_about
+from memories.read.lookup import Lookup
+from memories.read.selector import Selector, is_from, source_of
+from memories.read.turns import messages, parts_of, refs_of, start_of, whole
 from memories.stores.chain import chain_of, reinforced
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import Collection, Filter, Record, Ref
-from memories.times import to_iso
-from memories.turns import messages, parts_of, refs_of, start_of, whole
-from memories.where.selector import Selector, is_from, source_of
 from memories.write.links import relink, unlink, unlinked
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
-from memories.disk import CREATING, flush_folder, locked, read_file, replacing, tried, write_all
+from memories.core.disk import CREATING, flush_folder, locked, read_file, replacing, tried, write_all
 from memories.errors import SystemFault
 from memories.settings import Config
 from memories.stores import local_path

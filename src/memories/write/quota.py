@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from memories.errors import RequestError
+from memories.guard.origin import HELD
 from memories.models import PENDING
-from memories.origin import HELD
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record
 

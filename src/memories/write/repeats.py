@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from memories import versions
+from memories.guard.origin import tags_of
 from memories.models import Draft, Memory
-from memories.origin import tags_of
+from memories.read import versions
+from memories.read.selector import Selector
 from memories.stores.records import Collection, Filter, Record
-from memories.where.selector import Selector
 from memories.write.create import Similar, Writer
 
 _PAGE = 250

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories import versions
+from memories.core.times import to_millis
+from memories.guard.origin import AGENT, TRUST, USER, tags_of
+from memories.guard.validate import MAX_TAGS
 from memories.models import DecayPolicy, Draft
-from memories.origin import AGENT, TRUST, USER, tags_of
+from memories.read import versions
 from memories.stores.logged import append_kept, as_added
 from memories.stores.protocol import Store
 from memories.stores.records import Record
-from memories.times import to_millis
-from memories.validate import MAX_TAGS
 from memories.write.change import reset_decay
 from memories.write.links import last_correction, recorrected
 from memories.write.suspicion import marked

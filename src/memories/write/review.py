@@ -6,17 +6,18 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-from memories import validate, versions
-from memories.batches import by_count
+from memories.core.batches import by_count
+from memories.core.times import to_millis
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotFound, RequestError
-from memories.lookup import Lookup, narrowed
+from memories.guard import validate
+from memories.guard.origin import HELD, IMPORT, Origin, refuse_agent, tags_of
+from memories.languages.text import index_text
 from memories.models import PENDING, Draft, Memory, Moment, Page
-from memories.origin import HELD, IMPORT, Origin, refuse_agent, tags_of
+from memories.read import versions
+from memories.read.lookup import Lookup, narrowed
 from memories.stores.logged import append_kept, as_added
 from memories.stores.records import Filter, Patch, Record
-from memories.text import index_text
-from memories.times import to_millis
 from memories.write.create import BATCH_COMPARED, Compared, Similar, Writer
 from memories.write.links import linked, recheck
 from memories.write.suspicion import marked
@@ -89,7 +90,7 @@ class Review:
         Args:
             writer: Compares and writes what is accepted.
             origin: Who decides.
-            noting: Notes a decision; see `memories.events.noting`.
+            noting: Notes a decision; see `memories.core.events.noting`.
         """
         self._writer, self._origin, self._noting = writer, origin, noting
         self._lookup: Lookup = writer.lookup

@@ -9,17 +9,17 @@ from datetime import datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories import versions
-from memories.batches import by_count, by_weight
+from memories.core.batches import by_count, by_weight
+from memories.core.times import kept, to_iso, to_millis, to_moment
 from memories.errors import InvalidInput
-from memories.lookup import Lookup, known_at
+from memories.guard.origin import HELD
 from memories.models import Moment
-from memories.origin import HELD
+from memories.read import versions
+from memories.read.lookup import Lookup, known_at
+from memories.read.selector import Selector
 from memories.stores import chain
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Finding, Patch, Record
-from memories.times import kept, to_iso, to_millis, to_moment
-from memories.where.selector import Selector
 from memories.write.links import relink, unlink
 from memories.write.many import BATCH, CLOCKS, PAGE, Affected, Tally, moment_after, vectors_of
 

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from memories.unseen import is_unseen
+from memories.languages.unseen import is_unseen
 from memories.write.orders import RULES, STRUCTURES, TALK
 
 if TYPE_CHECKING:

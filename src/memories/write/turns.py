@@ -5,17 +5,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories import validate
-from memories.conversations import TITLE, USER, About, Conversation, describe, find, not_own, place_of
+from memories.core.times import kept
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput
+from memories.guard import validate
+from memories.guard.origin import CONTINUED, PART
 from memories.models import MAX_MESSAGE_CHARACTERS, MAX_TURN_CHARACTERS
-from memories.origin import CONTINUED, PART
-from memories.stores.logged import as_added
-from memories.stores.protocol import Store, refuse_damaged
-from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
-from memories.times import kept
-from memories.turns import (
+from memories.read.conversations import TITLE, USER, About, Conversation, describe, find, not_own, place_of
+from memories.read.turns import (
     KNOWN,
     MESSAGE_ID,
     OFFSET,
@@ -29,12 +26,15 @@ from memories.turns import (
     scoped_key,
     turn_of,
 )
+from memories.stores.logged import as_added
+from memories.stores.protocol import Store, refuse_damaged
+from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 from memories.write.parts import split
 from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
-    from memories.redaction.redactor import Redactor
+    from memories.guard.redactor import Redactor
 
 SESSION_PAUSE = timedelta(hours=1)  # a longer one begins a new session
 SESSION_TURNS = 64  # and so does a session of this many turns, so that none grows without end

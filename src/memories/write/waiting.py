@@ -5,10 +5,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from memories.conversations import Conversation, ConversationPage
+from memories.read.conversations import Conversation, ConversationPage
+from memories.read.turns import Turn, scoped_key
 from memories.stores.protocol import Store
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter
-from memories.turns import Turn, scoped_key
 
 if TYPE_CHECKING:
     from memories.write.queue import RetryQueue

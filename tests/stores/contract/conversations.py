@@ -12,12 +12,12 @@ from contract.samples import HISTORY, SPACE, T0, OpenStore, everything, pool
 from memories import Memories
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import InvalidInput, NotFound, RequestError
+from memories.read.turns import TurnDraft
 from memories.stores import Store
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
 from memories.transfer.importing import import_
 from memories.transfer.migrate import migrate
-from memories.turns import TurnDraft
 
 HOUR = timedelta(hours=1)
 

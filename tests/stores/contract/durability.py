@@ -25,8 +25,8 @@ from contract.samples import (
     search,
     seen,
 )
+from memories.core.ids import new_id
 from memories.errors import MemoriesError
-from memories.ids import new_id
 from memories.stores import Store
 from memories.stores.records import SPEAKER, Patch, Record, Ref
 

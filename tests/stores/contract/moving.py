@@ -31,9 +31,9 @@ from contract.samples import (
     unit_vectors,
     unstaged,
 )
+from memories.core.ids import new_id
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch
-from memories.ids import new_id
 from memories.stores import Store
 from memories.stores.records import SEARCHED, SPEAKER, Patch, Ref, Space, TurnQuery
 from memories.stores.sqlite.store import SQLiteStore

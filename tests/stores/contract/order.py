@@ -19,8 +19,8 @@ from contract.samples import (
     search,
 )
 from memories import Memories
+from memories.core.ids import new_id
 from memories.errors import Conflict
-from memories.ids import new_id
 from memories.stores import Store
 from memories.stores.records import Patch, Ref
 from tables import failed_cases

@@ -11,7 +11,7 @@ from contract.samples import SPACE, OpenStore, record
 from memories import Memories, TurnDraft
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import InvalidInput
-from memories.origin import origin, origin_of
+from memories.guard.origin import origin, origin_of
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.migrate import migrate
 

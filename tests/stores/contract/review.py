@@ -7,9 +7,9 @@ import pytest
 
 from contract.samples import T0, OpenStore
 from memories import Draft, Memories, Memory, NotFound, RequestError
-from memories.agent.context import ContextBuilder
-from memories.agent.engine import EngineBackend
-from memories.agent.gateway import ENGINE, MemoryGateway
+from memories.context.context import ContextBuilder
+from memories.context.engine import EngineBackend
+from memories.context.gateway import ENGINE, MemoryGateway
 from memories.embedders.fake import FakeEmbedder
 from memories.stores import Store
 from memories.write import review

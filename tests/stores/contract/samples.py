@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from memories.embedders.fake import FakeEmbedder
+from memories.languages.text import query_terms
 from memories.stores import Store
 from memories.stores.records import SEARCHED, Candidate, Collection, Filter, Matches, Record, Ref, Space, TurnQuery
-from memories.text import query_terms
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
 SPACE = FakeEmbedder.space

@@ -28,10 +28,10 @@ from contract.samples import (
     turns,
     unit_vectors,
 )
-from memories.ids import new_id
+from memories.core.ids import new_id
+from memories.languages.text import query_terms
 from memories.stores import Store
 from memories.stores.records import SEARCHED, SPEAKER, Collection, Ref, TurnQuery
-from memories.text import query_terms
 from tables import failed_cases
 
 _FILTERS: list[tuple[dict[str, Any], str]] = [

@@ -11,12 +11,12 @@ from contract.samples import T0, Opened, everything, pool
 from memories import Memories
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import InvalidInput, MemoriesError
-from memories.origin import tags_of
+from memories.guard.origin import tags_of
+from memories.read.selector import PENDING
+from memories.read.turns import TurnDraft
+from memories.read.versions import confidence, plain_key
 from memories.stores import Store
 from memories.stores.records import Collection, Filter, Record
-from memories.turns import TurnDraft
-from memories.versions import confidence, plain_key
-from memories.where.selector import PENDING
 from memories.write import many
 
 ANN = Filter(Collection.MEMORY, ("ann",), state="any")

@@ -20,10 +20,10 @@ from contract.samples import (
     turns,
     unit_vectors,
 )
+from memories.languages.text import query_terms
 from memories.stores import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record, Ref, TurnQuery
 from memories.stores.words import score, tokens_of
-from memories.text import query_terms
 from tables import failed_cases
 
 _WORDS = "apple banana cherry date elder fig grape hazel iris juniper".split()

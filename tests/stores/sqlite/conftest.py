@@ -15,7 +15,7 @@ from memories.stores.sqlite.store import SQLiteStore
 
 IMPORTED = (
     "memories.embedders.fake",
-    "memories.service",
+    "memories.memories",
     "memories.stores.sqlite.store",
     "memories.stores.sqlite.check",
     "memories.stores.sqlite.vectors",

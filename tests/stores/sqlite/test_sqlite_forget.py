@@ -14,8 +14,8 @@ from contract import MEMORY, OTHER, SPACE, OpenStore, at, by_words, pool, record
 from sqlite_scripts import CHECK, GREP, RunPython
 
 from memories import ErasureUnfinished, Memories, NotFound, StoreError, TurnDraft
-from memories.batches import by_count
 from memories.config import load_config
+from memories.core.batches import by_count
 from memories.errors import StoreBusy
 from memories.identity.namespaces import delete
 from memories.settings import Config

@@ -169,7 +169,7 @@ def tables(db):
     sql = {name: sql for name, sql in db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")}
     return {name: re.sub(r"--.*|\\s+", "", text) for name, text in sql.items()}
 db = apsw.Connection(sys.argv[1])
-from memories.text import index_text
+from memories.languages.text import index_text
 for (trigger,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
     db.execute(f"DROP TRIGGER {trigger}")
 db.execute("DROP INDEX record_deleted")

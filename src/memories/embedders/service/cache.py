@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from memories.disk import make_folder
+from memories.core.disk import make_folder
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,11 +6,11 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from memories.core.http import Address, Answer, Failed, JsonClient, NoAnswer, Retry, TimedOut, Unusable
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service.providers import Patience, Service
 from memories.errors import EmbedderError
-from memories.http_client import Address, Answer, Failed, JsonClient, NoAnswer, Retry, TimedOut, Unusable
-from memories.validate import shown
+from memories.guard.validate import shown
 
 MAX_ANSWER_BYTES = 64 * 1_048_576
 MAX_TRIES = 8

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from memories.batches import by_weight
 from memories.config import cache_folder
-from memories.embedders.protocol import WAIT, EmbedderUnavailable
+from memories.core.batches import by_weight
+from memories.core.deadline import WAIT
+from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service import providers
 from memories.embedders.service.cache import VectorCache
-from memories.embedders.service.providers import Chosen, Patience
+from memories.embedders.service.providers import Chosen, Patience, choose
 from memories.embedders.service.rest import Rest
 from memories.embedders.service.windows import windows
 from memories.errors import EmbedderError
@@ -188,3 +189,16 @@ class HTTPEmbedder:
         vectors /= largest  # the squares of huge numbers would be infinite
         unit: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
         return unit
+
+
+def open_service(name: str, config: Config) -> HTTPEmbedder:
+    """Return the embedder of a service.
+
+    Args:
+        name: Its name, with or without `:MODEL`.
+        config: Where it is, and its key.
+
+    Raises:
+        ConfigError: A setting is missing or not acceptable.
+    """
+    return HTTPEmbedder(choose(name, config), config)

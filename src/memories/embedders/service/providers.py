@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from memories.config import is_loopback
+from memories.core.urls import is_loopback
 from memories.embedders.service.models import UNKNOWN_TOKENS, Known, known
 from memories.errors import ConfigError, EmbedderError
+from memories.guard.validate import shown
 from memories.settings import Config, Secret
 from memories.stores.records import Space
-from memories.validate import shown
 
 # A model that was not measured here hides and refuses nothing: no query counts as noise, and only texts that are nearly
 # the same count as duplicates.

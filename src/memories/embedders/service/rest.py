@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memories.disk import replacing
+from memories.core.disk import replacing
 
 LEAST_SECONDS, MOST_SECONDS = 15.0, 600.0
 _CLOSE = 2  # a caller who would wait at most so many times as long is told of the failure

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from memories.batches import by_count, by_weight
+from memories.core.batches import by_count, by_weight
+from memories.core.http import Address, Answer
 from memories.errors import StoreDamaged, StoreError
-from memories.http_client import Address, Answer
+from memories.languages.text import is_latin
 from memories.stores.documents.client import StoreClient
 from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
 from memories.stores.records import Collection
-from memories.text import is_latin
 
 if TYPE_CHECKING:
     import numpy as np

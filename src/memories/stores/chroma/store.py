@@ -2,9 +2,9 @@
 
 from urllib.parse import unquote, urlsplit
 
-from memories.config import without_password
+from memories.core.http import Address
+from memories.core.urls import without_password
 from memories.errors import ConfigError
-from memories.http_client import Address
 from memories.stores.chroma.driver import ChromaDriver
 from memories.stores.documents.client import checked, tls_of
 from memories.stores.documents.store import RemoteStore

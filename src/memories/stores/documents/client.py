@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from memories.core.http import Address, Answer, JsonClient, NoAnswer, TimedOut, Unusable
 from memories.errors import ConfigError, StoreError, StoreUnreachable
-from memories.http_client import Address, Answer, JsonClient, NoAnswer, TimedOut, Unusable
 
 _ANSWER_SECONDS = 10  # to connect, and to begin the answer to a question
 _WRITE_SECONDS = 120  # a large write on a busy server

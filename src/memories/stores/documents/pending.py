@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memories.disk import read_file, replacing
+from memories.core.disk import read_file, replacing
 from memories.errors import StoreError
 from memories.stores.documents.driver import Point, Value
 from memories.stores.documents.schema import PENDING, write_id_of

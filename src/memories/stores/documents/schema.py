@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from memories.core.times import from_millis, to_millis
 from memories.errors import StoreDamaged
 from memories.stores.damage import Damaged, damaged_record
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
 from memories.stores.sound import problem
-from memories.times import from_millis, to_millis
 
 # The state of a record is one number, so that every filter is a plain conjunction: the millisecond at which it ended,
 # or one of these two, which no time reaches.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from memories.core.times import to_millis
 from memories.stores.columns import OF_A_DAY, leading, matches_of
 from memories.stores.documents.driver import Condition, Kind, Part
 from memories.stores.documents.query import Place, View, parts_of, place_of, ref_at
 from memories.stores.documents.schema import Stored, decode, is_narrow, is_specific, ref_of
 from memories.stores.records import BESIDE, Candidate, Filter, Matches, Ref, TurnQuery
 from memories.stores.words import Corpus, Term, best, occurrences, parse, score, tokens_of
-from memories.times import to_millis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memories.config import cache_folder
-from memories.disk import make_folder, tried
+from memories.core.disk import make_folder, tried
+from memories.core.times import to_millis
+from memories.core.trust import others_may_write
 from memories.errors import Conflict, StoreBusy, StoreError
 from memories.stores.chain import CHAIN, chain_of, undone
 from memories.stores.damage import Damaged
@@ -22,8 +24,6 @@ from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id,
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 from memories.stores.used import used_among
-from memories.times import to_millis
-from memories.trust import others_may_write
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,9 +13,9 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.disk import FULL, flush_folder, tried, write_all
+from memories.core.disk import FULL, flush_folder, tried, write_all
+from memories.core.trust import open_to_everybody
 from memories.errors import StoreBusy, StoreError, StoreFull
-from memories.trust import open_to_everybody
 
 BUSY_SECONDS = 30.0
 INNER = ".memories"  # for the index and what is in the making; git leaves it out

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from memories.ids import digest
+from memories.core.ids import digest
+from memories.guard.validate import read_json
 from memories.stores.files.schema import CHANGE, CREATE, END, REMOVE, Event, time_text, to_event
 from memories.stores.records import Collection, Record, Ref
-from memories.validate import read_json
 
 Address = tuple[str, int]
 _BOM = b"\xef\xbb\xbf"

@@ -16,8 +16,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from memories.batches import by_count
-from memories.config import without_password
+from memories.core.batches import by_count
+from memories.core.times import to_iso
+from memories.core.urls import without_password
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
 from memories.settings import Config
 from memories.stores.copies import immutable, mutable
@@ -25,7 +26,6 @@ from memories.stores.files.connection import Folder
 from memories.stores.files.schema import file_name, namespace_of, stem
 from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref, Space
-from memories.times import to_iso
 
 OpenStore = Callable[[str, Space | None, Config | None], Store]
 

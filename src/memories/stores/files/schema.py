@@ -9,9 +9,9 @@ import re
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from memories.ids import digest, hyphenated
+from memories.core.ids import digest, hyphenated
+from memories.core.times import from_millis, to_iso, to_millis
 from memories.stores.records import Collection, Record, Ref
-from memories.times import from_millis, to_iso, to_millis
 
 UNTYPED = "memory"  # the kind of a memory without a tag `type`
 _KINDS = {Collection.MEMORY: UNTYPED, Collection.HISTORY: "turn", Collection.LOG: "log"}

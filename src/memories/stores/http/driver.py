@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from memories import errors
-from memories.config import is_loopback
+from memories.core.http import Address, Answer, JsonClient, NoAnswer
+from memories.core.urls import is_loopback
 from memories.errors import ConfigError, StoreError, StoreUnreachable
-from memories.http_client import Address, Answer, JsonClient, NoAnswer
 from memories.settings import Config
 
 MAX_ANSWER_BYTES = 268_435_456
@@ -99,7 +99,7 @@ def _token(config: Config | None, host: str) -> str:
     Raises:
         ConfigError: There is none.
     """
-    from memories.stores.http.secret import read_secret
+    from memories.core.trust import read_secret
 
     if config is not None and config.token is not None:
         return config.token.reveal()

@@ -9,8 +9,8 @@ from memories.errors import MemoriesError, StoreError
 from memories.settings import Config
 from memories.stores.damage import Damaged
 from memories.stores.http.driver import Driver
-from memories.stores.http.wire import from_wire, to_wire
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.wire import from_wire, to_wire
 
 if TYPE_CHECKING:
     import numpy as np

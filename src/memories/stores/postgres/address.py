@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from memories.config import without_password
+from memories.core.urls import without_password
 from memories.errors import ConfigError
 
 MAX_PARTITIONS = 64

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from memories.disk import ForkGuard
+from memories.core.disk import ForkGuard
 from memories.errors import ConfigError, SchemaTooNew, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.postgres import schema
 from memories.stores.postgres.address import parse_url

@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from memories.core.times import from_millis, to_millis
 from memories.errors import StoreError
 from memories.stores.records import Collection, Record, Ref
-from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
     from psycopg.types.json import Jsonb

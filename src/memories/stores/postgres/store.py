@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from memories.core.times import to_millis
 from memories.errors import StoreDamaged, StoreError
 from memories.stores.damage import Damaged
 from memories.stores.postgres import counts, erasure, rewrite, spaces
@@ -32,7 +33,6 @@ from memories.stores.postgres.words import indexed_tokens
 from memories.stores.protocol import required
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 from memories.stores.used import used_among
-from memories.times import to_millis
 
 if TYPE_CHECKING:
     import numpy as np

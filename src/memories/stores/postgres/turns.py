@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from memories.core.times import to_millis
 from memories.stores.columns import OF_A_DAY, leading, matches_at, places_of
 from memories.stores.postgres import vectors
 from memories.stores.postgres.query import Selection, extent, one_of
@@ -11,7 +12,6 @@ from memories.stores.postgres.transaction import Transaction, Vectors
 from memories.stores.postgres.words import ranked
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.words import WordHits
-from memories.times import to_millis
 
 _FEW = 4_096  # up to this many are all returned
 _PLACE = (

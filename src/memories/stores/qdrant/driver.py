@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from memories.batches import by_count, by_weight
+from memories.core.batches import by_count, by_weight
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
 from memories.stores.records import Collection

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memories.disk import ForkGuard, read_file, replacing, tried
+from memories.core.disk import ForkGuard, read_file, replacing, tried
+from memories.core.trust import others_may_write
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
 from memories.stores.qdrant import points
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
 from memories.stores.qdrant.local import LocalCollection
-from memories.trust import others_may_write
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient

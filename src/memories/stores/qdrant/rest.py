@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from memories.core.http import Address, Answer
 from memories.errors import StoreBusy, StoreError
-from memories.http_client import Address, Answer
 from memories.stores.documents.client import StoreClient
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from memories.config import is_loopback
+from memories.core.urls import is_loopback
 from memories.errors import ConfigError
 from memories.stores.documents.store import RemoteStore
 from memories.stores.qdrant.driver import QdrantDriver, Transport

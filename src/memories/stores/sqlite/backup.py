@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from memories.disk import flush_folder, put_in_place
+from memories.core.disk import flush_folder, put_in_place
+from memories.core.ids import digest
 from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError, StoreFull
-from memories.ids import digest
 from memories.stores.records import Collection
 from memories.stores.sqlite import schema, sidefile
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile

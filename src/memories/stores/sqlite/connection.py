@@ -14,7 +14,7 @@ from pathlib import Path
 
 import apsw
 
-from memories.disk import ForkGuard, tried
+from memories.core.disk import ForkGuard, tried
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError, StoreFull
 from memories.stores.sqlite import place, schema, sidefile
 from memories.stores.sqlite.engine import connect, connect_frozen, engine_is_safe, overwrite_gaps

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import apsw
 
-from memories.disk import CREATING, put_in_place
+from memories.core.disk import CREATING, put_in_place
 from memories.errors import StoreDamaged
 from memories.stores.sqlite import schema
 from memories.stores.sqlite.engine import connect

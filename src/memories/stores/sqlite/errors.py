@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 
-from memories.disk import FULL
+from memories.core.disk import FULL
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 
 _DESCRIPTORS = 4

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.disk import CREATING
+from memories.core.disk import CREATING
 
 _LEAF = 13  # the first byte of a page with rows of a table
 _HEADER = 100  # bytes before the first page's own

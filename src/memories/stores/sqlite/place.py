@@ -5,8 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+from memories.core.trust import open_to_everybody
 from memories.errors import StoreError
-from memories.trust import open_to_everybody
 
 # Several machines see them, but not each other's locks and shared memory, which SQLite's log needs. Folders that a
 # virtual machine shares with its host are such file systems too: their locks end at the machine's border.

@@ -15,10 +15,10 @@ from typing import Any
 
 import apsw
 
+from memories.core.times import from_millis, to_millis
 from memories.stores.records import SPEAKER, Collection, Record, Ref
 from memories.stores.sqlite import counts
 from memories.stores.sqlite.sidefile import Marker
-from memories.times import from_millis, to_millis
 
 _CACHE_KIB = 16_384  # of pages that are kept in memory: searches read rows from all over the file
 _MISMATCH = "it does not match its checksum"
@@ -62,7 +62,7 @@ CREATE TABLE record_label (label INTEGER, seq INTEGER, PRIMARY KEY (label, seq))
 -- Apart from the record, so that counting a read does not rewrite a text.
 CREATE TABLE access (seq INTEGER PRIMARY KEY, count INTEGER NOT NULL);
 
--- The words of memories.text.index_text(text), of live records and of ended ones. Contentless: the text is in the
+-- The words of languages.text.index_text(text), of live records and of ended ones. Contentless: the text is in the
 -- record, once.
 CREATE VIRTUAL TABLE words USING fts5 (
   text, content = '', contentless_delete = 1,

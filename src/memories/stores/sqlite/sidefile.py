@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from memories.disk import CREATING, write_all
+from memories.core.disk import CREATING, write_all
 from memories.errors import StoreBusy
 
 _SIGNED = 20  # bytes at the beginning: the process that holds the lock, and when it took it

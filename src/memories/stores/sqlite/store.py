@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from memories.core.times import to_millis
 from memories.errors import Conflict, StoreDamaged, StoreError
 from memories.stores.damage import Damaged, damaged_record, refusal
 from memories.stores.protocol import required
@@ -46,7 +47,6 @@ from memories.stores.sqlite.query import (
     unwritable_ref,
 )
 from memories.stores.sqlite.rows import add, drop
-from memories.times import to_millis
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import apsw
 import numpy as np
 
+from memories.core.times import to_millis
 from memories.errors import StoreDamaged
 from memories.stores.columns import OF_A_DAY, Places, leading, matches_at, places_of
 from memories.stores.damage import Damaged
@@ -27,7 +28,6 @@ from memories.stores.sqlite.query import (
 from memories.stores.sqlite.schema import decode_group
 from memories.stores.sqlite.vectors import VectorIndex, is_large, windows_of
 from memories.stores.words import WordHits
-from memories.times import to_millis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import apsw
 import numpy as np
 
-from memories.batches import by_count
+from memories.core.batches import by_count
 from memories.errors import StoreDamaged
 from memories.stores.records import Collection
 from memories.stores.sqlite.quantize import Quantizer

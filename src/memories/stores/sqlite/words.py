@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import apsw
 
-from memories.batches import by_count
+from memories.core.batches import by_count
 from memories.stores.damage import Damaged
 from memories.stores.records import Finding, Record
 from memories.stores.sqlite.errors import WordsDamaged

@@ -1,0 +1,188 @@
+"""Commands that keep a store safe: backup, doctor, and the part of restore that takes a file."""
+
+import shutil
+import sys
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memories.answers import shapes, transfers
+from memories.cli.options import command, format_option, option, store_option, whole_number, with_settings
+from memories.cli.output import emit, note
+from memories.cli.session import Bar, texts
+from memories.errors import InvalidInput
+from memories.stores.records import Finding
+
+if TYPE_CHECKING:
+    from memories.settings import Config
+    from memories.transfer.doctor import Examined
+
+_KEEP = "--keep must be a whole number from 1 to 10000"
+
+
+@command(epilog="memory backup\nmemory backup /mnt/disk/memories --keep 14")
+@click.argument("target", metavar="[FILE|DIR]", required=False)
+@option(
+    "--keep",
+    metavar="N",
+    help="In DIR, remove older backups of this store than the newest N. [default: none]",
+)
+@with_settings(store_option, format_option)
+def backup(config: "Config", target: str | None, keep: str | None) -> None:
+    """Copy the whole store into a file, and verify the copy.
+
+    Others may write meanwhile. In DIR the file gets a name with its store and time; by default DIR is the folder
+    backups in MEMORY_HOME. A SQLite store becomes a SQLite file, any other one an export with vectors.
+    """
+    from memories.transfer.backup import back_up
+    from memories.write.queue import waiting
+
+    kept = whole_number(keep, _KEEP)
+    if kept is not None and not 1 <= kept <= 10_000:
+        raise InvalidInput(_KEEP)
+    with Bar() as bar:
+        done = back_up(config, target, keep=kept, now=datetime.now(UTC), progress=bar)
+    queued = waiting(config)
+    answer = transfers.backed_up(done, config.store, queued)
+    emit(answer, lambda: texts().backed_up(answer))
+    if queued:
+        note(
+            f"{queued} turns wait in the retry queue and are not in the backup; they are stored when an agent goes on."
+        )
+
+
+def restore_store(config: "Config", file: str, *, replace: bool) -> None:
+    """Make the store of the settings from a file, and say so."""
+    from memories.embedders import open_embedder
+    from memories.scratchpad.scratchpad import mark_all_stale
+    from memories.transfer.backup import restore
+
+    embedder = open_embedder(config.embedder, config)
+    with Bar() as bar:
+        done = restore(config, Path(file), embedder, replace=replace, now=datetime.now(UTC), progress=bar)
+    mark_all_stale(config.home)
+    answer = transfers.restored(done, file, config.store)
+    emit(answer, lambda: texts().restored(answer))
+    if done.unchecked:
+        note(f"Note: {shapes.HINT_UNCHECKED}.")
+
+
+@command(
+    epilog="memory doctor --deep\nmemory doctor --fix\nmemory doctor --secrets\nmemory doctor --salvage saved.jsonl"
+)
+@option("--deep", is_flag=True, help="Look at everything in the store, however long it takes.")
+@option("--fix", is_flag=True, help="Make again what is derived and wrong (indexes, vectors), after a backup.")
+@option("--secrets", is_flag=True, help="Also look for secrets that were stored; name where they are, never what.")
+@option("--salvage", metavar="FILE", help="Write every sound record to FILE, an export, and name the others.")
+@with_settings(store_option, format_option)
+def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:
+    """Find out what is wrong with a store, and what to do.
+
+    Nothing is changed without --fix, and that leaves records as they are. Exits 1 if something is wrong.
+    """
+    from memories.transfer.doctor import examine, save
+    from memories.transfer.doctor import fix as run_fix
+
+    if fix and salvage is not None:
+        raise InvalidInput("--fix and --salvage can't be combined; salvage first")
+    if secrets and (fix or salvage is not None):
+        raise InvalidInput(
+            "--secrets only finds; each finding tells the command that erases it, so leave the others out"
+        )
+    with Bar() as bar:
+        if salvage is not None:
+            saved = save(config, Path(salvage), progress=bar)
+            emit(transfers.salvaged(saved, salvage), lambda: texts().salvaged(saved, salvage))
+            return 1 if saved.lost else 0
+        found = examine(config, deep=deep)
+        look_around(config, found)
+        fixed = None
+        if fix:
+            fixed = run_fix(config, found.findings, now=datetime.now(UTC), progress=bar)
+            found = examine(config, deep=deep)
+            look_around(config, found)
+        if secrets:
+            from memories.transfer.secrets import find
+            from memories.write.queue import lines_of
+
+            found.findings.extend(find(config, lines_of(config), bar))
+    answer = transfers.examined(found, fixed)
+    emit(answer, lambda: texts().examined(answer))
+    return 1 if found.findings else 0
+
+
+def look_around(config: "Config", found: "Examined") -> None:
+    """Look at what is not the store's: the queue, the hooks, the model, the settings, and which program runs."""
+    from memories.cli.home import examine as examine_home
+    from memories.hooks.health import examine as examine_hooks
+    from memories.settings import SETTINGS
+    from memories.write.queue import refused, waiting
+
+    found.facts["queued"] = waiting(config)
+    aside = refused(config)
+    found.findings.extend(
+        Finding(f"{count} queued turns were refused for good and lie in {file}", f"read them, then run: rm {file}")
+        for file, count in aside.items()
+    )
+    facts, findings = examine_hooks(str(config.home))
+    found.facts.update(facts)
+    found.findings.extend([*findings, *examine_home(config)])
+    _look_at_model(config.embedder, found)
+    found.facts["settings"] = {
+        setting.name: config.sources[setting.name] for setting in SETTINGS if config.sources[setting.name] != "default"
+    }
+    _look_for_program(found)
+    _look_at_hosts(found)
+
+
+def _look_at_hosts(found: "Examined") -> None:
+    """Look which agents are connected, and whether what they start is there."""
+    import os
+
+    from memories.config import registers
+    from memories.connect.connect import Connector
+    from memories.connect.hosts import Where
+    from memories.connect.status import connections, problem
+
+    try:
+        every = connections(Connector(Where(Path.home(), os.environ), registers()), None)
+    except InvalidInput:
+        return  # the register is damaged, which the look at the home tells
+    found.facts["connected"] = sorted(f"{each.host} in {each.root}" if each.root else each.host for each in every)
+    found.findings.extend(Finding(*problem(each)) for each in every if each.problem)
+
+
+def _look_at_model(embedder: str, found: "Examined") -> None:
+    """Look whether the files of a packaged model are what was packaged."""
+    package = {"minilm": "memoriae", "e5": "memoriae-e5"}.get(embedder)
+    if package is None:
+        return
+    altered = import_module(f"memories.embedders.{embedder}").altered_files()
+    found.facts["model_files"] = "altered" if altered else "as packaged"
+    found.findings.extend(
+        Finding(f"{file} of the packaged model is missing or was altered", f"install {package} again")
+        for file in altered
+    )
+
+
+def _look_for_program(found: "Examined") -> None:
+    """Look which `memory` is first on PATH: an agent starts that one."""
+    first, ours = shutil.which("memory"), Path(sys.executable).with_name("memory")
+    same = first is not None and ours.exists() and Path(first).samefile(ours)
+    found.facts["program"] = {"python": sys.executable, "first_on_path": first, "is_this_one": same}
+    if first is None or same:
+        return
+    try:
+        is_memories = b"memories" in Path(first).read_bytes()[:4096]
+    except OSError:
+        is_memories = False
+    if not is_memories:
+        found.findings.append(
+            Finding(f"{first}, the first memory on PATH, is another program", f"put {ours.parent} before it in PATH")
+        )
+
+
+COMMANDS = (backup, doctor)

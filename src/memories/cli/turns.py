@@ -1,0 +1,279 @@
+"""Commands for the turns of conversations: turns add, tail, show, list, update, forget."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memories.answers import shapes
+from memories.answers.added import added as shape_of
+from memories.cli.options import Group, dry_run_option, filtered_by, in_session, no_redact_option, option, whole_number
+from memories.cli.output import changing, confirm, emit, fail
+from memories.cli.session import read_argument, texts
+from memories.core.times import parse_time_in_zone
+from memories.errors import InvalidInput, SystemFault
+from memories.guard.validate import parse_tag, read_json
+from memories.search.filters import ROLES
+
+if TYPE_CHECKING:
+    from memories.memories import Memories
+    from memories.read.turns import Turn
+
+MAX_INPUT_BYTES = 67_108_864  # of JSON lines
+_said_options = filtered_by("role", "speaker", "since", "until", "as_of", "limit")
+_NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
+
+
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
+    epilog='memory turns add standup "We ship on Friday" --speaker Ann\nmemory turns tail standup',
+)
+@click.pass_context
+def turns(context: click.Context) -> None:
+    """Add, read and erase what was said in conversations.
+
+    To search conversations: memory search QUERY --in history.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@turns.command(
+    epilog='memory turns add standup "We ship on Friday" --speaker Ann\nmemory turns add standup - <turns.jsonl'
+)
+@click.argument("conversation")
+@click.argument("content")
+@option("--role", metavar="ROLE", values=ROLES, help="user, assistant, system or tool. [default: user]")
+@option("--speaker", metavar="NAME", help="Who said it.")
+@option("--at", "created_at", metavar="TIME", help="When it was said. [default: now]")
+@option("--message-id", metavar="ID", help="Its id elsewhere; a turn whose id is already there is not added again.")
+@no_redact_option
+@in_session(reads=False)
+def add(memories: "Memories", conversation: str, content: str, no_redact: bool, **given: str | None) -> int:
+    """Add a turn to a conversation, or many.
+
+    CONTENT is what was said, or - to read many turns from standard input: a JSON object on each line, with the keys
+    content, role, speaker, created_at, message_id and tags. Each is stored, known (its message id is there with the
+    same content) or refused (with another content); if one is refused the others are stored and the exit code is 1.
+    """
+    from memories.read.turns import TurnDraft
+
+    fields = {name: value for name, value in given.items() if value is not None}
+    if content != "-":
+        draft = TurnDraft(content, **_read(fields))
+        [said] = changing(lambda: memories.add_turns(conversation, [draft], redact=not no_redact), _stored)
+        emit(shapes.turn(said), lambda: texts("said").added_one(said))
+        return _refusals([said])
+    if fields:
+        raise InvalidInput("with -, each line has its own role, speaker, time and id; remove these options")
+    lines = enumerate(read_argument("-", "input", MAX_INPUT_BYTES).split("\n"), 1)
+    drafts = [_draft(line, number) for number, line in lines if line.strip()]
+    if not drafts:
+        raise InvalidInput("input has no turns; write a JSON object on each line")
+    added = changing(lambda: memories.add_turns(conversation, drafts, redact=not no_redact), _stored)
+    emit(shape_of(conversation, added), lambda: texts("said").added(added))
+    return _refusals(added)
+
+
+@turns.command(epilog="memory turns tail standup --limit 16\nmemory turns tail standup --speaker Ann --since 7d")
+@click.argument("conversation")
+@_said_options
+@in_session(reads=True)
+def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
+    """Show the last turns of a conversation, oldest first.
+
+    Turns that wait to be stored come last; if the store does not answer they are shown alone, and the exit code is 1.
+    """
+    return _shown(memories, conversation, lambda: memories.tail_turns(conversation, **filters))
+
+
+@turns.command(epilog="memory turns show standup --from 100 --limit 50\nmemory turns show standup --role assistant")
+@click.argument("conversation")
+@option("--from", "start", metavar="INDEX", section="Output", help="First turn to show, counted from 0. [default: 0]")
+@_said_options
+@in_session(reads=True)
+def show(memories: "Memories", conversation: str, start: str | None, filters: Mapping[str, Any]) -> int:
+    """Show the turns of a conversation, oldest first.
+
+    Turns that wait to be stored come last; if the store does not answer they are shown alone, and the exit code is 1.
+    """
+    first = whole_number(start, "from must be a whole number from 0")
+    return _shown(memories, conversation, lambda: memories.turns(conversation, start=first or 0, **filters))
+
+
+def _shown(memories: "Memories", conversation: str, read: "Callable[[], list[Turn]]") -> int:
+    """Print turns, or those that wait if the store does not answer; return the exit code."""
+    try:
+        found, problem = read(), None
+    except SystemFault as exc:
+        found, problem = memories.waiting_turns(conversation), exc
+        if not found:
+            raise
+    emit(shapes.turns(found), lambda: texts("said").turns(found))
+    return 0 if problem is None else fail(f"{problem}; only turns that wait to be stored are shown", 1)
+
+
+@turns.command(
+    "list",
+    epilog="memory turns list --speaker Ann --since 7d\nmemory turns list --title release --tag project=shop",
+)
+@option("--title", metavar="TEXT", section="Filters", help="Only conversations whose title has this text.")
+@option("--user", metavar="NAME", section="Filters", help="Only conversations held with this user.")
+@option(
+    "--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True, section="Filters",
+    help="Only conversations with this tag; may be repeated, and all must match.",
+)  # fmt: skip
+@_said_options
+@option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
+@in_session(reads=True)
+def list_(
+    memories: "Memories",
+    title: str | None,
+    user: str | None,
+    tag: Sequence[str],
+    cursor: str | None,
+    filters: Mapping[str, Any],
+) -> int:
+    """List conversations, newest first.
+
+    --role, --speaker, --since and --until: only conversations with such a turn. If the store does not answer, those
+    with turns that wait to be stored are shown, and the exit code is 1.
+    """
+    given = {"title": title, "user": user, "tags": dict(parse_tag(text) for text in tag), **filters}
+    chosen = {name: value for name, value in given.items() if value not in (None, {})}
+    problem = None
+    try:
+        found = memories.list_conversations(cursor=cursor, **chosen)
+    except SystemFault as exc:
+        from memories.read.conversations import ConversationPage
+        from memories.write.waiting import with_waiting
+
+        found, problem = with_waiting(ConversationPage((), None), memories.waiting_turns(), first=True), exc
+        if not found.conversations:
+            raise
+    emit(shapes.conversations(found), lambda: texts("said").conversations(found))
+    return 0 if problem is None else fail(f"{problem}; only conversations with turns that wait are shown", 1)
+
+
+@turns.command(
+    epilog='memory turns update standup --title "Release of May" --tag project=shop\n'
+    'memory turns update standup --title "" --remove-tag project'
+)
+@click.argument("conversation")
+@option("--title", metavar="TEXT", help="What it is called; empty to remove it.")
+@option("--user", metavar="NAME", help="Whom it is held with; empty to remove it.")
+@option("--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True, section="Tags", help="A tag; may be repeated.")
+@option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
+@no_redact_option
+@in_session(reads=True)
+def update(
+    memories: "Memories",
+    conversation: str,
+    title: str | None,
+    user: str | None,
+    tag: Sequence[str],
+    remove_tag: Sequence[str],
+    no_redact: bool,
+) -> None:
+    """Give a conversation a title, a user and tags.
+
+    What is not given stays as it is.
+    """
+    tags = dict(parse_tag(text) for text in tag)
+    changed = changing(
+        lambda: memories.update_conversation(
+            conversation, title=title, user=user, tags=tags, remove_tags=remove_tag, redact=not no_redact
+        ),
+        lambda done: f"{done.id} was updated",
+    )
+    emit(shapes.conversation(changed), lambda: texts("said").conversation(changed))
+
+
+@turns.command(
+    epilog="memory turns forget standup --with-memories --dry-run\nmemory turns forget standup --index 3 --yes"
+)
+@click.argument("conversation")
+@option("--index", metavar="INDEX", help="Only this turn. [default: the whole conversation]")
+@option("--with-memories", is_flag=True, help="Also erase the memories that were made from them.")
+@dry_run_option
+@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@in_session(reads=False)
+def forget(
+    memories: "Memories", conversation: str, index: str | None, with_memories: bool, dry_run: bool, yes: bool
+) -> int:
+    """Erase a conversation, or one of its turns, for good.
+
+    No byte of it stays in the store, and nothing brings it back. The other turns keep their index.
+    """
+    from memories.cli.many import tell_copies
+
+    number = whole_number(index, "index must be a whole number from 0")
+    what = f"turn {number} of {conversation}" if number is not None else f"the conversation {conversation}"
+    too = " and the memories made from it" if with_memories else ""
+    if not yes and not dry_run and not confirm(f"Forget {what}{too} for good?"):
+        return 1
+    gone = changing(
+        lambda: memories.forget_turns(conversation, index=number, with_memories=with_memories, dry_run=dry_run),
+        lambda _: f"{what}{too} was forgotten for good",
+    )
+    done = "Would be forgotten for good" if dry_run else "Forgotten for good"
+    made = f", and {gone.memories} memories made from them" if with_memories else ""
+    emit(
+        shapes.forgotten_turns(gone, gone.memories if with_memories else None, dry_run=dry_run),
+        lambda: f"{done}: {gone.versions} turns of {gone.id}{made}",
+    )
+    tell_copies(gone.also_in)
+    return 0
+
+
+def _refusals(said: "Sequence[Turn]") -> int:
+    """Say how many messages were refused and why the first one was; return the exit code."""
+    reasons = [turn.reason for turn in said if turn.reason]
+    if not reasons:
+        return 0
+    return fail(f"{len(reasons)} of {len(said)} messages not stored: {reasons[0]}", 1)
+
+
+def _stored(said: "Sequence[Turn]") -> str:
+    """Return what was stored, as a part of a sentence, and whether a second run would store it again."""
+    said = [turn for turn in said if turn.status == "stored"]
+    if not said:
+        return "nothing new was stored; running it again does no harm"
+    ids = [said[0].id, *([said[-1].id] if len(said) > 1 else [])]
+    known = all(turn.message_id is not None for turn in said)
+    again = "its message id is known now, so running it again stores nothing twice"
+    return f"stored as {' to '.join(ids)}; {again if known else 'running it again would store it twice'}"
+
+
+def _draft(line: str, number: int) -> Any:
+    """Return the turn that a line describes.
+
+    Raises:
+        InvalidInput: It is not an object with the keys of a turn.
+    """
+    from memories.read.turns import TurnDraft
+
+    try:
+        given = read_json(line)
+    except InvalidInput as exc:
+        raise InvalidInput(f"line {number} {exc}; nothing was stored") from exc
+    fields = {_NAMES.get(str(name), str(name)): value for name, value in given.items()} if type(given) is dict else {}
+    if type(given) is dict and len(fields) < len(given):
+        raise InvalidInput(f"line {number} has a key twice, under both of its names; nothing was stored")
+    known = TurnDraft.__annotations__
+    if "content" not in fields or not fields.keys() <= known.keys():
+        what = f"it must be a JSON object with keys among {', '.join(known)}"
+        raise InvalidInput(f"line {number} is not a turn: {what}; nothing was stored")
+    return TurnDraft(**_read(fields))
+
+
+def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a draft, the time as a time."""
+    from datetime import UTC, datetime
+
+    time = fields.get("created_at")
+    return dict(fields) | ({} if time is None else {"created_at": parse_time_in_zone(str(time), datetime.now(UTC))})
+
+
+COMMANDS = (turns,)

@@ -1,0 +1,318 @@
+"""What is accepted as content, query, tag, namespace and so on: the limits, and one sentence for each refusal."""
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from memories.errors import InvalidInput
+from memories.languages import unseen
+
+MAX_CONTENT_BYTES = 1_048_576
+MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES  # of NFKC, in which words are indexed: one sign may stand for a phrase
+MAX_QUERY_CHARACTERS = 4_096
+MAX_LIMIT = 1_000
+MAX_TAGS = 100
+MAX_TAG_KEY = 64
+MAX_TAG_VALUE = 256
+MAX_KEY = 256
+MAX_NAMESPACE = 63
+_QUOTED = 4_096  # characters of a text that a message may quote from
+
+_NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
+# The folder of a namespace lies in the home, beside the program's own files and folders. These are all names that they
+# have, or could get: `tests/skins/cli/test_own_names.py` fails for a file that is missing here.
+OWN_FOLDERS = frozenset({"backups", "hooks", "inbox", "serve", "sessions"})
+_OWN_FILE = re.compile(
+    r"off|requests-[0-9a-f]{8}(?:[.].*)?|.+[.](?:db|json|jsonl|key|lock|log|sqlite|token|toml)(?:[.-].*)?"
+)
+_TAG_KEY = re.compile(r"[^\s=,\x00-\x1f\x7f]+")
+_SECOND_TAG = re.compile(r",\s*[\w.-]+=")
+
+
+def content(text: str, most_bytes: int | None = MAX_CONTENT_BYTES) -> str:
+    """Return content as it is stored: NFC, without a byte order mark.
+
+    Args:
+        text: What was given.
+        most_bytes: How large it may be; None for what another limit holds for.
+
+    Raises:
+        InvalidInput: It is empty or invisible, too large, also in its normal form, or not text.
+    """
+    text = _text(_typed(text, "content").removeprefix("\ufeff"), "content")
+    size = len(text.encode())
+    if most_bytes is not None and size > most_bytes:
+        raise InvalidInput(f"content is {size} bytes; the limit is {most_bytes}; store it in parts")
+    most_normal = max(MAX_NORMAL_BYTES, 4 * size)
+    if not text.isascii() and (size := len(unicodedata.normalize("NFKC", text).encode())) > most_normal:
+        raise InvalidInput(f"content is {size} bytes in its normal form (NFKC); the limit is {most_normal}")
+    return text
+
+
+def data(text: str) -> str:
+    """Return a JSON object, as text, that is kept beside a content; "" if there is to be none.
+
+    Raises:
+        InvalidInput: It is no JSON object, or too large.
+    """
+    if not text:
+        return ""
+    size = len(_typed(text, "data").encode("utf-8", "replace"))
+    if size > MAX_CONTENT_BYTES:
+        raise InvalidInput(f"data is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts")
+    _storable(text, "data")
+    try:
+        value = read_json(text)
+    except InvalidInput as exc:
+        raise InvalidInput(f"data {exc}") from exc
+    if not isinstance(value, dict):
+        raise InvalidInput("data is not a JSON object")
+    return text
+
+
+def query(text: str) -> str:
+    """Return a query.
+
+    Raises:
+        InvalidInput: It is empty or invisible, too long, or not text.
+    """
+    if len(_typed(text, "query")) > MAX_QUERY_CHARACTERS:
+        raise InvalidInput(f"query is {len(text)} characters; the limit is {MAX_QUERY_CHARACTERS}; shorten it")
+    return _text(text, "query")
+
+
+def tags(given: Mapping[str, str]) -> dict[str, str]:
+    """Return tags, their keys and values without surrounding spaces.
+
+    Raises:
+        InvalidInput: There are too many, or one is not acceptable.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"tags are of type {type(given).__name__}; give a mapping of text to text")
+    if len(given) > MAX_TAGS:
+        raise InvalidInput(f"{len(given)} tags were given; the limit is {MAX_TAGS}")
+    return dict(_tag(key, value) for key, value in given.items())
+
+
+def tag_key(key: str) -> str:
+    """Return the key of a tag.
+
+    Raises:
+        InvalidInput: It is not acceptable.
+    """
+    key = _one_line(_typed(key, "tag key").strip(), "tag key", MAX_TAG_KEY)
+    if not _TAG_KEY.fullmatch(key):
+        raise InvalidInput(f'tag key "{shown(key)}" is not usable; leave out spaces, commas and "="')
+    return key
+
+
+def _tag(key: str, value: object) -> tuple[str, str]:
+    if not isinstance(key, str) or not isinstance(value, str):
+        raise InvalidInput(f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; give text')
+    text = value.strip()
+    if not 0 < len(text) <= MAX_TAG_VALUE or not text.isprintable():  # `shown` costs more than all other checks
+        text = _one_line(text, f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
+    return tag_key(key), text
+
+
+def parse_tag(text: str) -> tuple[str, str]:
+    """Return key and value of a written tag, `key=value`.
+
+    Raises:
+        InvalidInput: It is not of that form.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise InvalidInput(f'tag "{shown(text)}" is not of the form key=value')
+    if _SECOND_TAG.search(value):
+        raise InvalidInput(f'tag "{shown(text)}" holds a second tag; repeat --tag for each')
+    return _tag(key, value)
+
+
+def is_own_name(name: str) -> bool:
+    """Return whether a file or folder of the program has this name in the home, or could get it."""
+    return name in OWN_FOLDERS or _OWN_FILE.fullmatch(name) is not None
+
+
+def refuse_own_name(name: str) -> None:
+    """Raise InvalidInput for a namespace that would have the name of one of the program's own files."""
+    raise InvalidInput(f'namespace "{shown(name)}" has the name of a file of this program; choose another name')
+
+
+def namespace(name: str) -> str:
+    """Return the name of a namespace in its canonical form: NFKC, lower case.
+
+    Raises:
+        InvalidInput: It is empty, too long, has other characters than a-z 0-9 . _ - or is the name of one of the
+            program's own files.
+    """
+    folded = canonical_namespace(name)
+    if is_own_name(folded):
+        refuse_own_name(folded)
+    return folded
+
+
+def canonical_namespace(name: str) -> str:
+    """Return what `namespace` does, also for names of our own files: earlier versions let namespaces have them.
+
+    Raises:
+        InvalidInput: It is empty, too long, or has other characters than a-z 0-9 . _ -
+    """
+    folded = unicodedata.normalize("NFKC", _typed(name, "namespace")).casefold().strip(" ")
+    if not folded:
+        raise InvalidInput("namespace is empty; leave it out for the shared one")
+    if len(folded) > MAX_NAMESPACE:
+        raise InvalidInput(f"namespace is {len(folded)} characters; the limit is {MAX_NAMESPACE}")
+    if not _NAMESPACE.fullmatch(folded):
+        raise InvalidInput(f'namespace "{shown(name)}" is not usable; use a-z 0-9 . _ - after a letter or digit')
+    if folded == "all":
+        raise InvalidInput('namespace "all" would be mistaken for every namespace; choose another name')
+    return folded
+
+
+def key(text: str) -> str:
+    """Return the key of a memory, such as `user/editor`.
+
+    Raises:
+        InvalidInput: It is empty, too long, or of several lines.
+    """
+    return one_line(text, "key")
+
+
+def one_line(text: str, name: str) -> str:
+    """Return a name of at most `MAX_KEY` characters on one line, such as the id of a conversation.
+
+    Args:
+        text: The name.
+        name: What it names, for the message.
+
+    Raises:
+        InvalidInput: It is empty, too long, or of several lines.
+    """
+    return _one_line(unicodedata.normalize("NFC", _typed(text, name).strip()), name, MAX_KEY)
+
+
+def limit(number: int, name: str = "limit") -> int:
+    """Return how many results are wanted.
+
+    Args:
+        number: How many.
+        name: What the number is called, for the message.
+
+    Raises:
+        InvalidInput: It is not a whole number from 1 to `MAX_LIMIT`.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_LIMIT:
+        raise InvalidInput(f"{name} must be a whole number from 1 to {MAX_LIMIT}")
+    return number
+
+
+def index(number: int) -> int:
+    """Return the index of a turn.
+
+    Raises:
+        InvalidInput: It is not a whole number from 0.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**53:
+        raise InvalidInput("start must be a whole number from 0")
+    return number
+
+
+def unit(number: float, name: str) -> float:
+    """Return a number from 0 to 1.
+
+    Raises:
+        InvalidInput: It is outside, or not a number.
+    """
+    if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number) or not 0 <= number <= 1:
+        raise InvalidInput(f"{name} must be a number from 0 to 1")
+    return float(number)
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        InvalidInput: It is not JSON that means one thing only: a key stands twice in an object, a number is none that
+            JSON knows, it is nested too deep. The message is the rest of a sentence about the text.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_number, parse_float=_number)
+    except InvalidInput:
+        raise
+    except RecursionError:
+        raise InvalidInput("is not JSON that can be read (it is nested too deep)") from None
+    except ValueError as exc:
+        raise InvalidInput(f"is not JSON ({exc})") from exc
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f'has the key "{shown(twice)}" twice; keep one of them')
+    return made
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise InvalidInput(f"is not JSON ({shown(text)} is not a number)")
+    return number
+
+
+def shown(text: str) -> str:
+    """Return text for a message: short, on one line, with no secret and nothing that could act on a terminal."""
+    from memories.guard.redactor import redact  # only where something is wrong
+
+    text = redact(text[:_QUOTED]).text
+    cut = text if len(text) <= 60 else text[:60] + "…"
+    return unseen.shown(cut, lambda sign: sign.encode("unicode_escape", "replace").decode())
+
+
+def _typed(text: object, name: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} is of type {type(text).__name__}; give text")
+    return text
+
+
+def _text(text: str, name: str) -> str:
+    if not text:
+        raise InvalidInput(f"{name} is empty")
+    _storable(text, name)
+    if not any(_visible(character) for character in text):
+        raise InvalidInput(f"{name} has no visible text")
+    return unicodedata.normalize("NFC", text)
+
+
+def _one_line(text: str, name: str, most: int) -> str:
+    if not text:
+        raise InvalidInput(f"{name} is empty")
+    if len(text) > most:
+        raise InvalidInput(f"{name} is {len(text)} characters; the limit is {most}")
+    _storable(text, name)
+    if has_control(text):
+        raise InvalidInput(f"{name} has a line break or another control character")
+    return text
+
+
+def has_control(text: str) -> bool:
+    """Return whether a text has a control character, such as a line break."""
+    return not text.isprintable() and any(unicodedata.category(character) == "Cc" for character in text)
+
+
+def _storable(text: str, name: str) -> None:
+    if "\0" in text:
+        raise InvalidInput(f"{name} has a NUL character at {text.index(chr(0))}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidInput(f"{name} is not valid Unicode at {exc.start}") from None
+
+
+def _visible(character: str) -> bool:
+    return character.isalnum() or unicodedata.category(character)[0] in "LNPSM"

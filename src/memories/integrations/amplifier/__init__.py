@@ -1,0 +1,150 @@
+"""Microsoft Amplifier: what its modules mount. The distributions in packages/ are entry points to these functions.
+
+A module is mounted by `await mount(coordinator, config)`, which returns what undoes it. `amplifier_core` is there
+whenever that happens, and is imported nowhere else.
+"""
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memories.errors import ConfigError
+from memories.integrations.amplifier import settings as settings_of
+
+if TYPE_CHECKING:
+    from memories.integrations.amplifier.mounted import Mounted
+
+_log = logging.getLogger(__name__)
+
+Cleanup = Callable[[], Awaitable[None]]
+
+
+async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) -> Cleanup:
+    """Mount the tool `memory`, if memory is on.
+
+    Args:
+        coordinator: The session's coordinator.
+        config: See `settings.Settings`.
+
+    Raises:
+        ConfigError: A setting is not acceptable.
+    """
+    settings = settings_of.read(coordinator.config, config)
+    if _is_refused(settings):
+        return _nothing
+    from memories.integrations.amplifier.mounted import Mounted
+    from memories.integrations.amplifier.switching import listen
+    from memories.integrations.amplifier.tool import MemoryTool
+
+    mounted = await Mounted.of(coordinator, settings)
+    tool = MemoryTool(mounted, settings)
+
+    async def mount() -> None:
+        await coordinator.mount("tools", tool, name=tool.name)
+
+    if mounted.is_on(settings):
+        await mount()
+    listening = listen(coordinator, mounted, settings, mount) if coordinator.parent_id is None else None
+
+    async def unmount() -> None:
+        if listening is not None:
+            listening()
+        if tool.name in (coordinator.get("tools") or {}):
+            await coordinator.unmount("tools", name=tool.name)
+
+    return _releasing(mounted, unmount)
+
+
+async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = None) -> Cleanup:
+    """Mount the context manager. With memory off, or in explicit mode, it is one without memory.
+
+    Args:
+        coordinator: The session's coordinator.
+        config: See `settings.Settings`.
+
+    Raises:
+        ConfigError: A setting is not acceptable.
+    """
+    from memories.integrations.amplifier.context import MemoriesContext
+
+    settings = settings_of.read(coordinator.config, config)
+    mounted = None
+    if settings.mode != settings_of.EXPLICIT:
+        mounted = await _mounted_for_context(coordinator, settings)
+    if mounted is None:
+        await coordinator.mount("context", MemoriesContext(None, settings.max_tokens, hooks=coordinator.hooks))
+        return _nothing
+    from memories.integrations.amplifier.block import block
+
+    async def read() -> str:
+        if not mounted.is_on(settings):
+            return ""
+        said, given = await mounted.ask(lambda memories: block(memories, mounted.folder, settings.block_tokens))
+        mounted.given |= given
+        return said
+
+    context = MemoriesContext(read, settings.max_tokens, settings.delay_seconds, coordinator.hooks)
+    await coordinator.mount("context", context)
+    return _releasing(mounted, context.forget_block)
+
+
+async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = None) -> Cleanup:
+    """Mount the hooks that capture what is said, if memory is on and capture is.
+
+    Args:
+        coordinator: The session's coordinator.
+        config: See `settings.Settings`.
+
+    Raises:
+        ConfigError: A setting is not acceptable.
+    """
+    settings = settings_of.read(coordinator.config, config)
+    if (
+        _is_refused(settings) or not settings.capture or coordinator.parent_id is not None
+    ):  # what an agent tells another one, no person said
+        return _nothing
+    from memories.integrations.amplifier.capture import Capture
+    from memories.integrations.amplifier.mounted import Mounted
+
+    mounted = await Mounted.of(coordinator, settings)
+    registered = Capture(coordinator, mounted, settings).register()
+
+    async def unmount() -> None:
+        for unregister in registered:
+            unregister()
+
+    return _releasing(mounted, unmount)
+
+
+def _releasing(mounted: "Mounted", undo: Cleanup) -> Cleanup:
+    """Return what undoes a mount and then releases the memory."""
+
+    async def unmount() -> None:
+        await undo()
+        await mounted.release()
+
+    return unmount
+
+
+async def _mounted_for_context(coordinator: Any, settings: settings_of.Settings) -> "Mounted | None":
+    """Return the memory of a session; None if it is off, or not usable: there is no session without a context."""
+    from memories.integrations.amplifier.mounted import Mounted
+
+    try:
+        return None if _is_refused(settings) else await Mounted.of(coordinator, settings)
+    except (ConfigError, OSError, ValueError) as exc:
+        _log.warning("the session goes on without its memory: %s", exc)
+        return None
+
+
+def _is_refused(settings: settings_of.Settings) -> bool:
+    """Return whether memory is to be off whatever the user says: somebody switched it off."""
+    from memories.hooks import switch
+
+    return settings.enabled is False or not switch.state(str(Path.cwd()), None, os.environ).on
+
+
+async def _nothing() -> None:
+    """Undo nothing."""

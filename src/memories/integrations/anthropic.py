@@ -1,0 +1,277 @@
+"""Anthropic's memory tool over a store of ours: a file is a memory whose key is its path, and an edit is a version.
+
+runner = client.beta.messages.tool_runner(..., tools=[MemoriesTool(Memories(namespace="ann"))])
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from anthropic.lib.tools import BetaAbstractMemoryTool, ToolError
+
+from memories import Draft, Memories, MemoriesError, Memory
+
+if TYPE_CHECKING:
+    from anthropic.types.beta import (
+        BetaMemoryTool20250818CreateCommand,
+        BetaMemoryTool20250818DeleteCommand,
+        BetaMemoryTool20250818InsertCommand,
+        BetaMemoryTool20250818RenameCommand,
+        BetaMemoryTool20250818StrReplaceCommand,
+        BetaMemoryTool20250818ViewCommand,
+    )
+
+ROOT = "/memories"
+MAX_LINES = 999_999
+_TAGS = {"tool": "memory"}  # of the memories that are files
+_PAGE = 1_000
+_BESIDE = 2  # lines before and after an edit that are shown
+
+
+class MemoriesTool(BetaAbstractMemoryTool):
+    """The tool `memory` of Claude. Its answers and errors are worded as the protocol has them."""
+
+    def __init__(self, memories: Memories) -> None:
+        """Prepare.
+
+        Args:
+            memories: What it reads from and writes to; the caller closes it. Only its own namespace has files.
+        """
+        super().__init__()
+        self._memories = memories
+
+    def view(self, command: "BetaMemoryTool20250818ViewCommand") -> str:
+        """Show a file with the numbers of its lines, or what is in a folder, two levels deep."""
+        path = _checked(command.path)
+        known = self._files()
+        if path not in known:
+            if path != ROOT and not _inside(known, path):
+                raise ToolError(f"The path {command.path} does not exist. Please provide a valid path.")
+            return _listing(known, path)
+        lines = _text(known[path]).split("\n")
+        if len(lines) > MAX_LINES:
+            raise ToolError(f"File {command.path} exceeds maximum line limit of 999,999 lines.")
+        first, last = 1, len(lines)
+        if command.view_range and len(command.view_range) == 2:
+            first = max(1, command.view_range[0])
+            last = last if command.view_range[1] == -1 else command.view_range[1]
+        return f"Here's the content of {command.path} with line numbers:\n{_numbered(lines, first, last)}"
+
+    def create(self, command: "BetaMemoryTool20250818CreateCommand") -> str:
+        """Make a new file."""
+
+        def create() -> str:
+            path, known = _checked(command.path), self._files()
+            if path in known or path == ROOT or _inside(known, path):
+                raise ToolError(f"File {command.path} already exists")
+            self._refuse_file_above(known, path)
+            self._write(path, command.file_text)
+            return f"File created successfully at: {command.path}"
+
+        return self._changed(create)
+
+    def str_replace(self, command: "BetaMemoryTool20250818StrReplaceCommand") -> str:
+        """Replace a text that stands in a file once."""
+
+        def replace() -> str:
+            path, text = self._file(command.path)
+            count = text.count(command.old_str) if command.old_str else 0
+            where = f"`{command.old_str}`"
+            if count == 0:
+                raise ToolError(
+                    f"No replacement was performed, old_str {where} did not appear verbatim in {command.path}."
+                )
+            if count > 1:
+                lines = ", ".join(map(str, _lines_with(text, command.old_str)))
+                raise ToolError(
+                    f"No replacement was performed. Multiple occurrences of old_str {where} in lines: {lines}. "
+                    "Please ensure it is unique"
+                )
+            line = text[: text.index(command.old_str)].count("\n") + 1
+            changed = text.replace(command.old_str, command.new_str)
+            self._write(path, changed)
+            lines_now = changed.split("\n")
+            snippet = _numbered(lines_now, max(1, line - _BESIDE), min(len(lines_now), line + _BESIDE))
+            told = "The memory file has been edited. Here is the snippet showing the change (with line numbers):"
+            return f"{told}\n{snippet}"
+
+        return self._changed(replace)
+
+    def insert(self, command: "BetaMemoryTool20250818InsertCommand") -> str:
+        """Insert lines behind a line of a file; 0 stands for its beginning."""
+
+        def insert() -> str:
+            path, text = self._file(command.path)
+            lines = text.split("\n")[:-1] if text.endswith("\n") else text.split("\n")
+            if not 0 <= command.insert_line <= len(lines):
+                raise ToolError(
+                    f"Invalid `insert_line` parameter: {command.insert_line}. "
+                    f"It should be within the range [0, {len(lines)}]."
+                )
+            lines.insert(command.insert_line, command.insert_text.rstrip("\n"))
+            self._write(path, "\n".join(lines) + "\n")
+            return f"The file {command.path} has been edited."
+
+        return self._changed(insert)
+
+    def delete(self, command: "BetaMemoryTool20250818DeleteCommand") -> str:
+        """Delete a file, or a folder with all that is in it; a person can restore them."""
+
+        def delete() -> str:
+            path, known = _checked(command.path), self._files()
+            if path == ROOT:
+                raise ToolError("Cannot delete the /memories directory itself")
+            gone = [path] if path in known else _inside(known, path)
+            if not gone:
+                raise ToolError(f"The path {command.path} does not exist")
+            for each in gone:
+                self._memories.delete(known[each].id)
+            return f"Successfully deleted {command.path}"
+
+        return self._changed(delete)
+
+    def rename(self, command: "BetaMemoryTool20250818RenameCommand") -> str:
+        """Move a file, or a folder with all that is in it."""
+
+        def rename() -> str:
+            old, new, known = _checked(command.old_path), _checked(command.new_path), self._files()
+            if old == ROOT:
+                raise ToolError("Cannot rename the /memories directory itself")
+            moved = [old] if old in known else _inside(known, old)
+            if not moved:
+                raise ToolError(f"The path {command.old_path} does not exist")
+            if new in known or new == ROOT or _inside(known, new):
+                raise ToolError(f"The destination {command.new_path} already exists")
+            if new.startswith(f"{old}/"):
+                raise ToolError(f"Cannot move {command.old_path} into itself")
+            self._refuse_file_above(known, new)
+            for each in moved:
+                self._write(new + each.removeprefix(old), _text(known[each]))
+                self._memories.delete(known[each].id)
+            return f"Successfully renamed {command.old_path} to {command.new_path}"
+
+        return self._changed(rename)
+
+    def clear_all_memory(self) -> str:
+        """Delete all files; a person can restore them."""
+
+        def clear() -> str:
+            for memory in self._files().values():
+                self._memories.delete(memory.id)
+            return "All memory cleared"
+
+        return self._changed(clear)
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _changed(self, act: Callable[[], str]) -> str:
+        """Do something in one step, with no other writer in between; tell an error of ours as the tool tells them."""
+        try:
+            with self._memories.transaction():
+                return act()
+        except MemoriesError as exc:
+            raise ToolError(str(exc)) from exc
+
+    def _files(self) -> dict[str, Memory]:
+        """Return all files by their paths."""
+        return {memory.key: memory for memory in self._listed() if memory.key and _is_path(memory.key)}
+
+    def _listed(self) -> Iterator[Memory]:
+        cursor = None
+        while True:
+            page = self._memories.list(tags=_TAGS, limit=_PAGE, cursor=cursor)
+            yield from (memory for memory in page.memories if memory.namespace == self._memories.namespace)
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def _file(self, given: str) -> tuple[str, str]:
+        """Return the path and the text of a file."""
+        path, known = _checked(given), self._files()
+        if path in known:
+            return path, _text(known[path])
+        if _inside(known, path):
+            raise ToolError(f"The path {given} is not a file.")
+        raise ToolError(f"The path {given} does not exist. Please provide a valid path.")
+
+    def _write(self, path: str, text: str) -> None:
+        content = text if any(map(str.isalnum, text)) else path
+        data = json.dumps({"text": text}, ensure_ascii=False)  # the content is kept in one Unicode form
+        self._memories.create_many([Draft(content, _TAGS, key=path, data=data)], force=True)
+
+    @staticmethod
+    def _refuse_file_above(known: Mapping[str, Memory], path: str) -> None:
+        folder = path.rpartition("/")[0]
+        while folder != ROOT:
+            if folder in known:
+                raise ToolError(f"The path {folder} is a file, not a directory")
+            folder = folder.rpartition("/")[0]
+
+
+def _checked(path: str) -> str:
+    """Return a path in its one form.
+
+    Raises:
+        ToolError: It leads out of the tool's folder, or into doubt.
+    """
+    path = path.rstrip("/") if len(path) > 1 else path
+    if path != ROOT and not path.startswith(f"{ROOT}/"):
+        raise ToolError(f"Path must start with /memories, got: {path}")
+    if not _is_path(path) and path != ROOT:
+        raise ToolError(f"Path {path} would escape /memories directory or is no path")
+    return path
+
+
+def _is_path(path: str) -> bool:
+    parts = path.removeprefix(f"{ROOT}/").split("/")
+    return path.startswith(f"{ROOT}/") and all(
+        part.strip() == part and part not in ("", ".", "..") and "\\" not in part and "%" not in part for part in parts
+    )
+
+
+def _inside(known: Mapping[str, Memory], folder: str) -> list[str]:
+    return [path for path in known if path.startswith(f"{folder}/")]
+
+
+def _text(memory: Memory) -> str:
+    """Return the text of a file; of one whose memory was changed by hand, what that says now."""
+    found = None if memory.data is None else json.loads(memory.data).get("text")
+    return found if isinstance(found, str) else memory.content
+
+
+def _listing(known: Mapping[str, Memory], folder: str) -> str:
+    """Return what is in a folder, two levels deep, hidden files left out; a folder is as large as what is in it."""
+    sizes = {"": 0}
+    for path in _inside(known, folder):
+        size, parts = len(_text(known[path]).encode()), path.removeprefix(f"{folder}/").split("/")
+        sizes[""] += size
+        if any(part.startswith(".") or part == "node_modules" for part in parts):
+            continue
+        for depth in range(1, min(2, len(parts)) + 1):
+            name = "/".join(parts[:depth]) + ("/" if depth < len(parts) else "")
+            sizes[name] = sizes.get(name, 0) + size
+    named = sorted((name, size) for name, size in sizes.items() if name)
+    lines = [f"{_size(sizes[''])}\t{folder}", *(f"{_size(size)}\t{folder}/{name}" for name, size in named)]
+    head = f"Here're the files and directories up to 2 levels deep in {folder}, excluding hidden items:"
+    return "\n".join([head, *lines])
+
+
+def _size(count: float) -> str:
+    """Return a number of bytes as `6B`, `1.5K` or `4K`."""
+    units = iter("BKMG")
+    unit = next(units)
+    while count >= 1024 and unit != "G":
+        count, unit = count / 1024, next(units)
+    return f"{count:.1f}".removesuffix(".0") + unit
+
+
+def _numbered(lines: list[str], first: int, last: int) -> str:
+    return "\n".join(f"{number:6d}\t{line}" for number, line in enumerate(lines[first - 1 : last], first))
+
+
+def _lines_with(text: str, part: str) -> list[int]:
+    """Return the numbers of the lines in which a part begins."""
+    found, at = [], text.find(part)
+    while at >= 0:
+        found.append(text[:at].count("\n") + 1)
+        at = text.find(part, at + 1)
+    return found

@@ -1,0 +1,35 @@
+"""The chat agent of `memory chat`: LangGraph, Kimi, a session on disk, and facts about the user as JSON lines."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from memories.errors import ConfigError
+from memories.integrations.chat import settings
+from memories.settings import Config
+
+
+def start(config: Config, root: Path, env_file: Path | None, *, demo: bool, live: bool) -> int:
+    """Chat with the user, or run the demos, until they end; return the exit code.
+
+    Args:
+        config: The settings of the memory.
+        root: The folder whose settings count.
+        env_file: A file of settings; None for those of the folder.
+        demo: Whether to run the demos instead.
+        live: Whether the demos ask the real model.
+
+    Raises:
+        ConfigError: A package is missing, or a setting is not acceptable.
+    """
+    missing = [name for name in ("langgraph", "langchain_moonshot") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} is missing; run: {sys.executable} -m pip install 'memoriae[chat]'")
+    if demo:
+        from memories.cli.output import say
+        from memories.integrations.chat.demo import run as run_demos
+
+        return 0 if run_demos(settings.read(root, env_file) if live else None, say) else 1
+    from memories.integrations.chat.loop import Chat
+
+    return Chat(settings.read(root, env_file), config.redactor()).run()

@@ -1,0 +1,231 @@
+"""The graph of the chat, and one turn through it. Importing this loads LangGraph and the model's classes: 1.5 seconds.
+
+A turn is written to the session step by step and counts when it has ended. One that was cut off is finished when the
+chat starts again; one that failed or was stopped is dropped. So the session never holds half a turn, which the model's
+API would refuse from then on.
+"""
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, message_chunk_to_message
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langchain_moonshot import ChatMoonshot
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import InjectedState, ToolNode, tools_condition
+
+from memories.context import fence
+from memories.integrations.chat.longterm import Fact, LongTerm
+from memories.integrations.chat.settings import Settings
+from memories.integrations.chat.shortterm import ShortTerm
+
+RULES = """\
+You are a helpful assistant in a terminal. Answer briefly and in plain text.
+With the tool memory_upsert you can store one fact about the user in a turn. Store only what will still matter in \
+other conversations: durable facts, preferences and constraints that the user stated. Skip requests that pass, small \
+talk, guesses, and what is known already. If you are not sure, do not store."""
+MAX_STEPS = 12
+_REQUESTS = 3  # of a model for one answer: the first, and two more if it failed
+Recall = Callable[[str], list[Fact]]
+Show = Callable[[str], None]
+_log = logging.getLogger("memories.chat")
+
+
+class State(TypedDict):
+    """What a session holds: the conversation, and the turn that it is at."""
+
+    messages: Annotated[list[AnyMessage], add_messages]
+    turn_id: str
+
+
+class TurnFailed(Exception):
+    """A turn could not be done, and was dropped; the message says why."""
+
+
+class Agent:
+    """Answers messages of one user in one session."""
+
+    def __init__(self, settings: Settings, session: ShortTerm, memory: LongTerm, recall: Recall) -> None:
+        """Build the graph.
+
+        Args:
+            settings: The key, the model, and how long it may take.
+            session: Where the conversation is kept.
+            memory: Where facts are kept.
+            recall: Returns the facts that go before the model, for a message.
+        """
+        self._session, self._memory, self._recall = session, memory, recall
+        self._stop = threading.Event()
+        self._stopped: tuple[threading.Thread, str | None] | None = None
+        given: dict[str, Any] = {"api_key": settings.key.reveal(), "timeout": settings.seconds}
+        if settings.base is not None:
+            given["base_url"] = settings.base
+        model = ChatMoonshot(model=settings.model, max_retries=_REQUESTS - 1, streaming=True, **given)
+        upsert = self._tool()
+        self._model = model.bind_tools([upsert])
+        graph: Any = StateGraph(State)
+        graph.add_node("model", self._call)
+        graph.add_node("tools", ToolNode([upsert]))
+        graph.add_edge(START, "model")
+        graph.add_conditional_edges("model", tools_condition)
+        graph.add_edge("tools", "model")
+        self._graph: Any = graph.compile(checkpointer=session.saver)
+
+    def answer(self, text: str, show: Show) -> None:
+        """Answer a message.
+
+        Args:
+            text: The message.
+            show: Is given the answer, piece by piece.
+
+        Raises:
+            TurnFailed: It failed. The turn is dropped, and the session is as it was.
+            KeyboardInterrupt: It was stopped; the turn is dropped too.
+        """
+        self._run({"messages": [HumanMessage(text)], "turn_id": uuid.uuid4().hex}, show, self._session.last_id())
+
+    def unfinished(self) -> str | None:
+        """Return the message whose turn was cut off when the chat last ended; None if there is none."""
+        self.settle()
+        state = self._graph.get_state(self._session.config)
+        if not state.tasks:  # not `next`, which leaves out a step that is done and whose state is not written yet
+            return None
+        asked = [message for message in state.values.get("messages", ()) if isinstance(message, HumanMessage)]
+        return str(asked[-1].text) if asked else ""
+
+    def finish(self, show: Show) -> None:
+        """Finish the turn that was cut off; see `answer`."""
+        self._run(None, show, self._before_turn())
+
+    def _before_turn(self) -> str | None:
+        """Return the id of the last state in which no turn was under way."""
+        for state in self._graph.get_state_history(self._session.config):
+            if not state.tasks:
+                return str(state.config["configurable"]["checkpoint_id"])
+        return None
+
+    def settle(self) -> None:
+        """Drop what a turn that was stopped has written meanwhile; it may still wait for a piece of its answer."""
+        if self._stopped is not None:
+            turn, before = self._stopped
+            turn.join()
+            self._session.drop_after(before)
+            self._stopped = None
+        self._stop.clear()
+
+    def _run(self, given: Any, show: Show, before: str | None) -> None:
+        """Run a turn in a thread, so that Ctrl-C need not wait for the model."""
+        self.settle()
+        pieces: SimpleQueue[str | Exception | None] = SimpleQueue()
+        turn = threading.Thread(target=self._stream, args=(given, pieces), daemon=True)
+        turn.start()
+        try:
+            while (piece := pieces.get()) is not None:
+                if isinstance(piece, Exception):
+                    raise TurnFailed(_why(piece)) from piece
+                show(piece)
+        except BaseException:
+            self._stop.set()
+            self._stopped = turn, before
+            self._session.drop_after(before)
+            raise
+
+    def _stream(self, given: Any, pieces: "SimpleQueue[str | Exception | None]") -> None:
+        """Run the graph; hand on the answer piece by piece, then None, or the exception that ended it."""
+        config = {**self._session.config, "recursion_limit": MAX_STEPS}
+        try:
+            with _timed("turn"):
+                for message, where in self._graph.stream(given, config, stream_mode="messages", durability="sync"):
+                    if where["langgraph_node"] == "model" and message.text:
+                        pieces.put(str(message.text))
+            with _timed("checkpoint"):
+                self._session.keep_last()
+            pieces.put(None)
+        except Exception as exc:  # noqa: BLE001 - it is raised where the answer is waited for
+            pieces.put(exc)
+
+    def _call(self, state: State, config: RunnableConfig) -> dict[str, Any]:
+        """Ask the model. What is known about the user stands before the conversation, and never in it."""
+        asked = next(str(each.text) for each in reversed(state["messages"]) if isinstance(each, HumanMessage))
+        with _timed("recall"):
+            known = self._known(asked)
+        said: Any = None
+        with _timed("model"):
+            for chunk in self._model.stream([SystemMessage(known), *state["messages"]], config):
+                if self._stop.is_set():
+                    raise TurnFailed("it was stopped")
+                said = chunk if said is None else said + chunk
+        return {"messages": [_with_one_call(message_chunk_to_message(said))]}
+
+    def _known(self, asked: str) -> str:
+        try:
+            facts = self._recall(asked)
+        except Exception as exc:  # noqa: BLE001 - whatever is wrong with a memory, the chat goes on
+            _log.warning("what is known could not be read: %s", exc)
+            facts = []
+        if not facts:
+            return RULES
+        lines = [fence.line({"at": fact.updated_at, "kind": fact.kind, "text": fact.content}) for fact in facts]
+        block = fence.block("Known memory", lines, fence.new_boundary())
+        return f"{RULES}\n\nKnown memory about the user, which may help and may be outdated. {fence.RULE}\n{block}"
+
+    def _tool(self) -> Any:
+        memory = self._memory
+
+        @tool
+        def memory_upsert(content: str, state: Annotated[dict[str, Any], InjectedState], kind: str = "fact") -> str:
+            """Store one durable fact, preference or constraint of the user. At most once per turn; if unsure, don't.
+
+            Args:
+                content: One self-contained sentence about the user.
+                state: The session.
+                kind: fact, preference or constraint.
+            """
+            with _timed("memory_upsert"):
+                try:
+                    stored = memory.add(content, kind, state["turn_id"])
+                except OSError as exc:
+                    _log.warning("a fact could not be stored: %s", exc)
+                    return json.dumps({"stored": False, "why": "it could not be written"})
+            return json.dumps({"stored": stored.id is not None, "id": stored.id, "why": stored.why or None})
+
+        return memory_upsert
+
+
+def _with_one_call(said: Any) -> Any:
+    """Return a message of a model with at most one call of a tool: a turn stores one fact."""
+    if not isinstance(said, AIMessage) or len(said.tool_calls) < 2:
+        return said
+    return said.model_copy(update={"tool_calls": said.tool_calls[:1], "additional_kwargs": _first_call(said)})
+
+
+def _first_call(said: AIMessage) -> dict[str, Any]:
+    kept = dict(said.additional_kwargs)
+    if "tool_calls" in kept:
+        kept["tool_calls"] = kept["tool_calls"][:1]
+    return kept
+
+
+def _why(exc: Exception) -> str:
+    """Return why a turn failed: one line, without what providers print beside it."""
+    said = str(exc).strip().splitlines()
+    return f"{type(exc).__name__}: {said[0][:300]}" if said else type(exc).__name__
+
+
+@contextmanager
+def _timed(step: str) -> Iterator[None]:
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        spent = round(1000 * (time.perf_counter() - began), 1)
+        _log.info("%s", step, extra={"fields": {"step": step, "milliseconds": spent}})

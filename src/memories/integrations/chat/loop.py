@@ -1,0 +1,276 @@
+"""The conversation at the terminal: a line is a command or a message; a pipe works as well.
+
+The prompt is there before the model's classes are: they load while the user types.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memories.core import disk
+from memories.core.logs import JsonLines
+from memories.errors import ConfigError, MemoriesError
+from memories.guard.redactor import Redactor
+from memories.integrations.chat.longterm import LongTerm
+from memories.integrations.chat.settings import Settings
+from memories.integrations.chat.shortterm import FILE, ShortTerm
+from memories.languages import unseen
+
+if TYPE_CHECKING:
+    from memories.integrations.chat.agent import Agent
+
+COMMANDS = {
+    "/help": "show the commands",
+    "/memories": "show what is known about you",
+    "/export": "print what is known about you as JSON lines, or write it to a file: /export PATH",
+    "/session-clear": "forget this conversation",
+    "/memory-clear": "forget what is known about you",
+    "/reset": "forget both",
+}
+MAX_LOG_BYTES = 1_000_000
+_PROMPT = "> "
+
+
+class Chat:
+    """A conversation of one user, from the first line to the last."""
+
+    def __init__(self, settings: Settings, redactor: Redactor) -> None:
+        """Prepare; nothing is loaded or written yet.
+
+        Args:
+            settings: What the chat is set to.
+            redactor: Takes secrets out of what is remembered.
+        """
+        self._settings = settings
+        self._memory = LongTerm(settings.data / "memory", settings.user_id, redactor)
+        self._talks = sys.stdin.isatty()  # with a person, not with a script
+        self._failed = self._resumed = False
+        self._agent: Agent | None = None
+        self._session: ShortTerm | None = None
+        self._loading_error: MemoriesError | None = None
+        self._opening = threading.Lock()
+        self._loading = threading.Thread(target=self._load, daemon=True)
+
+    def run(self) -> int:
+        """Talk until the input ends; return the exit code: 1 if a turn failed, else 0."""
+        os.environ.update({name: value for name, value in self._settings.tracing.items() if name not in os.environ})
+        self._loading.start()
+        with _logging(self._settings.data), _completing(self._talks):
+            for line in self._lines():
+                self._handle(line.strip())
+        if self._session is not None:
+            self._session.close()
+        return int(self._failed)
+
+    def _lines(self) -> Iterator[str]:
+        if not self._talks:
+            yield from sys.stdin
+            return
+        _say(f"Kimi, thread {self._settings.thread_id} of {self._settings.user_id}. /help shows the commands.")
+        while True:
+            try:
+                yield input(_PROMPT)
+            except KeyboardInterrupt:
+                _say("")
+            except EOFError:
+                _say("")
+                return
+
+    def _handle(self, line: str) -> None:
+        if not line:
+            return
+        try:
+            if line.startswith("/"):
+                self._command(*line.split(maxsplit=1))
+            else:
+                self._finish()
+                self._turn(line)
+        except KeyboardInterrupt:
+            _say("\nStopped; the turn was dropped.")
+        except (MemoriesError, OSError) as exc:
+            self._fail(str(exc))
+
+    def _turn(self, text: str) -> None:
+        from memories.integrations.chat.agent import TurnFailed
+
+        try:
+            self._ready().answer(text, _stream)
+            _say("")
+        except TurnFailed as exc:
+            self._fail(f"the turn failed and was dropped: {exc}")
+
+    def _finish(self) -> None:
+        """Before the first message, finish the turn that was cut off when the chat last ended."""
+        if self._resumed:
+            return
+        agent = self._ready()
+        self._resumed = True
+        asked = agent.unfinished()
+        if asked is None:
+            return
+        from memories.integrations.chat.agent import TurnFailed
+
+        _note(f'finishing the turn that was cut off: "{_shown(asked[:80])}"')
+        try:
+            agent.finish(_stream)
+            _say("")
+        except TurnFailed as exc:
+            self._fail(f"it failed and was dropped: {exc}")
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def _command(self, name: str, rest: str = "") -> None:
+        if name not in COMMANDS:
+            self._fail(f"there is no command {_shown(name)}; use {', '.join(COMMANDS)}")
+        elif rest and name != "/export":
+            self._fail(f"{name} takes nothing after it; nothing was done")
+        elif name == "/help":
+            _say("\n".join(f"{command:<15}  {what}" for command, what in COMMANDS.items()))
+            _say("Ctrl-C stops an answer, Ctrl-D ends the chat.")
+        elif name == "/memories":
+            facts = self._memory.all()
+            _say("\n".join(f"{fact.updated_at[:10]}  {fact.kind:<10}  {_shown(fact.content)}" for fact in facts))
+            _say(f"{len(facts)} {'fact is' if len(facts) == 1 else 'facts are'} known about {self._settings.user_id}.")
+        elif name == "/export":
+            self._export(rest)
+        else:
+            self._clear(session=name != "/memory-clear", memory=name != "/session-clear")
+
+    def _clear(self, *, session: bool, memory: bool) -> None:
+        if session:
+            thread = self._settings.thread_id
+            if self._agent is not None:
+                self._agent.settle()
+            cleared = self._opened().clear()
+            _say(f"The session {thread} is cleared." if cleared else f"The session {thread} was empty already.")
+        if memory:
+            user = self._settings.user_id
+            cleared = self._memory.clear()
+            _say(f"What was known about {user} is cleared." if cleared else f"Nothing was known about {user}.")
+
+    def _export(self, path: str) -> None:
+        lines = "".join(f"{fact.line}\n" for fact in self._memory.all())
+        if not path:
+            sys.stdout.write(lines)
+            return
+        target = Path(path).expanduser()
+        if target.exists():
+            self._fail(f"{_shown(path)} exists; name a new file")
+            return
+        with disk.replacing(target) as stream:
+            stream.write(lines.encode())
+        _say(f"{lines.count(chr(10))} facts are written to {_shown(path)}.")
+
+    # --- loading ---------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        try:
+            session = self._opened()
+            from memories.integrations.chat.agent import Agent
+            from memories.integrations.chat.recall import recall_of
+
+            self._agent = Agent(self._settings, session, self._memory, recall_of(self._settings, self._memory))
+        except Exception as exc:  # noqa: BLE001 - it is told where the answer is waited for
+            self._loading_error = _load_error(exc)
+
+    def _ready(self) -> "Agent":
+        self._loading.join()
+        if self._loading_error is not None:
+            raise self._loading_error
+        assert self._agent is not None
+        return self._agent
+
+    def _opened(self) -> ShortTerm:
+        with self._opening:
+            if self._session is None:
+                thread = f"{self._settings.user_id}:{self._settings.thread_id}"  # two users never share a session
+                self._session = ShortTerm(self._settings.data / FILE, thread)
+            return self._session
+
+    def _fail(self, why: str) -> None:
+        self._failed = True
+        _note(f"error: {why}")
+
+
+def _load_error(exc: Exception) -> MemoriesError:
+    """Return why the chat can't answer, as an error of ours."""
+    if isinstance(exc, MemoriesError):
+        return exc
+    if isinstance(exc, ImportError):
+        return ConfigError(f"a package of the chat is missing ({exc}); run: pip install 'memoriae[chat]'")
+    return ConfigError(f"the chat can't begin ({type(exc).__name__}: {exc})")
+
+
+def _shown(text: str) -> str:
+    """Return a text in which nothing acts on a terminal."""
+    return unseen.shown(text, lambda sign: f"\\u{{{ord(sign):x}}}")
+
+
+def _stream(piece: str) -> None:
+    sys.stdout.write(unseen.shown(piece, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200c\u200d\ufe0f"))
+    sys.stdout.flush()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _note(line: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+class _Notes(logging.Handler):
+    """Tells a warning in one line on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _note(f"warning: {record.getMessage()}")
+
+
+@contextlib.contextmanager
+def _logging(folder: Path) -> Iterator[None]:
+    """Log how long each step takes, without contents, into `chat.log`; tell warnings on standard error as well."""
+    logger = logging.getLogger("memories.chat")
+    disk.make_folder(folder)
+    path = folder / "chat.log"
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    os.close(os.open(path, disk.CREATING | os.O_APPEND | os.O_WRONLY, 0o600))
+    to_file, to_user = logging.FileHandler(path, encoding="utf-8"), _Notes(logging.WARNING)
+    to_file.setFormatter(JsonLines())
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    for handler in (to_file, to_user):
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in (to_file, to_user):
+            logger.removeHandler(handler)
+        to_file.close()
+
+
+@contextlib.contextmanager
+def _completing(talks: bool) -> Iterator[None]:
+    """Let the terminal complete commands and repeat lines of this conversation; none of them is kept on disk."""
+    if not talks:
+        yield
+        return
+    import readline
+
+    def complete(begun: str, number: int) -> str | None:
+        found = [name for name in COMMANDS if begun and name.startswith(begun)]
+        return found[number] if number < len(found) else None
+
+    readline.set_completer_delims("")
+    readline.set_completer(complete)
+    readline.parse_and_bind("tab: complete")
+    yield
+    readline.set_completer(None)

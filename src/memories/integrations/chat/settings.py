@@ -1,0 +1,142 @@
+"""What the chat is set to: the environment goes before the `.env` of its root, or of a path that was named."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from memories.config import registers
+from memories.core import trust
+from memories.core.urls import is_loopback
+from memories.errors import ConfigError
+from memories.guard.validate import shown
+from memories.settings import Secret
+
+DEFAULT_MODEL = "kimi-k3"
+KEY, BASE = "MOONSHOT_API_KEY", "MOONSHOT_API_BASE"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_HARMLESS = ("MEMCLI_USER_ID", "MEMCLI_THREAD_ID")
+_FOR_TRACING = ("LANGSMITH_", "LANGCHAIN_")  # variables of LangSmith begin so
+_RECALLS = ("recency", "search")
+_DEFAULT_SECONDS = "60"
+
+
+class Settings(NamedTuple):
+    """What the chat is set to.
+
+    Attributes:
+        root: The folder whose `data` is written.
+        user_id: Whose facts are known.
+        thread_id: Which session of the user goes on.
+        key: The key of Moonshot's API.
+        base: The URL of the API, if it is not Moonshot's.
+        model: The name of the model.
+        seconds: How long one request may take.
+        recall: `recency`, the last facts, or `search`, those that answer the message.
+        tracing: Variables of LangSmith that the `.env` sets.
+    """
+
+    root: Path
+    user_id: str
+    thread_id: str
+    key: Secret
+    base: str | None
+    model: str
+    seconds: float
+    recall: str
+    tracing: Mapping[str, str]
+
+    @property
+    def data(self) -> Path:
+        """The folder with everything that the chat keeps."""
+        return self.root / "data"
+
+
+def read(root: Path, env_file: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings.
+
+    Args:
+        root: The folder whose `data` is written, and whose `.env` is read; never that of a folder above it.
+        env_file: Read this file instead.
+        environment: Used instead of the process's own.
+
+    Raises:
+        ConfigError: A setting is missing or not acceptable; the message says what to do.
+    """
+    environment = os.environ if environment is None else environment
+    file, ignored = _dotenv(root, env_file)
+    known = {**file, **{name: value for name, value in environment.items() if value}}
+    if not known.get(KEY):
+        raise ConfigError(_no_key(root, ignored))
+    recall = known.get("MEMCLI_RECALL", _RECALLS[0])
+    if recall not in _RECALLS:
+        raise ConfigError(f'MEMCLI_RECALL must be {" or ".join(_RECALLS)}, not "{shown(recall)}"')
+    user = _id(known, "MEMCLI_USER_ID", "default-user")
+    if recall == "search" and user != user.lower():
+        raise ConfigError(f'MEMCLI_RECALL=search needs a user id in lower case, not "{user}"')
+    return Settings(
+        root=root,
+        user_id=user,
+        thread_id=_id(known, "MEMCLI_THREAD_ID", "default-thread"),
+        key=Secret(known[KEY]),
+        base=_base(known.get(BASE)),
+        model=known.get("MEMCLI_MODEL", DEFAULT_MODEL),
+        seconds=_seconds(known.get("MEMCLI_TIMEOUT", _DEFAULT_SECONDS)),
+        recall=recall,
+        tracing={name: value for name, value in file.items() if name.startswith(_FOR_TRACING)},
+    )
+
+
+def _dotenv(root: Path, env_file: Path | None) -> tuple[Mapping[str, str], list[str]]:
+    """Return what a `.env` sets, and the names that it may not set because nobody approved it."""
+    if env_file is not None:
+        if not env_file.is_file():
+            raise ConfigError(f"there is no file {env_file}; name the .env that has {KEY}")
+        return trust.read(env_file, registers()).values, []
+    found = trust.read(root / ".env", registers())
+    if found.approved:
+        return found.values, []
+    ours = [name for name in found.values if name in (KEY, BASE) or name.startswith(("MEMCLI_", *_FOR_TRACING))]
+    taken = {} if found.doubt else {name: found.values[name] for name in ours if name in _HARMLESS}
+    return taken, [name for name in ours if name not in taken]
+
+
+def _no_key(root: Path, ignored: list[str]) -> str:
+    if KEY in ignored:
+        return (
+            f"{KEY} stands in {root / '.env'}, which you have not approved; run memory trust there, or name the file "
+            f"with --env-file"
+        )
+    return f"{KEY} is not set; get a key from Moonshot's console and run: export {KEY}=…"
+
+
+def _id(known: Mapping[str, str], name: str, default: str) -> str:
+    given = known.get(name, default)
+    if not _ID.fullmatch(given):
+        raise ConfigError(
+            f'{name} must be 1 to 63 letters, digits and . _ - after a letter or digit, not "{shown(given)}"'
+        )
+    return given
+
+
+def _base(given: str | None) -> str | None:
+    if given is None:
+        return None
+    parts = urlsplit(given)
+    if parts.scheme == "https" and parts.hostname:
+        return given
+    if parts.scheme == "http" and is_loopback(parts.hostname or ""):
+        return given
+    raise ConfigError(f'{BASE} must be an https URL, or http on this machine, not "{shown(given)}"')
+
+
+def _seconds(given: str) -> float:
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 600:
+        raise ConfigError(f'MEMCLI_TIMEOUT must be a number of seconds from 1 to 600, not "{shown(given)}"')
+    return seconds

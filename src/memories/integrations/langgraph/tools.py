@@ -1,0 +1,96 @@
+"""Tools for any agent of LangChain: search, remember, forget. What they return is fenced: it is data, not orders."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+
+from memories import Created, InvalidInput, Memories, MemoriesError, Memory
+from memories.context import fence
+from memories.guard.origin import writer
+
+MAX_RESULTS = 50
+_NOTHING = "Nothing is known about that."
+Act = Callable[..., str]
+
+
+def memory_tools(memories: Memories) -> list[BaseTool]:
+    """Return the tools `search_memory`, `remember` and `forget`.
+
+        agent = create_agent(model, memory_tools(Memories(namespace="ann")))
+
+    Args:
+        memories: What they read from and write to; the caller closes it.
+    """
+
+    def search_memory(query: str, limit: int = 5) -> str:
+        """Find what is known about people, projects, decisions and preferences, by meaning and by word.
+
+        Args:
+            query: The question.
+            limit: How many results at most, up to 50.
+        """
+        if not 1 <= limit <= MAX_RESULTS:
+            raise InvalidInput(f"limit must be a whole number from 1 to {MAX_RESULTS}")
+        hits = memories.search(query, limit=limit)
+        if not hits:
+            return _NOTHING
+        lines = [fence.line(_item(hit.memory)) for hit in hits]
+        return f"{fence.RULE}\n{fence.block('memories', lines, fence.new_boundary())}"
+
+    def remember(content: str, key: str = "") -> str:
+        """Store one statement that will matter later: self-contained, with names and absolute dates.
+
+        Args:
+            content: The statement.
+            key: A stable name of what it says, such as user/editor: what is stored by that name is replaced.
+        """
+        return _told(memories.create(content, key=key or None))
+
+    def forget(memory_id: str) -> str:
+        """Delete a memory that is wrong or no longer wanted. A person can restore it.
+
+        Args:
+            memory_id: Its id, as search_memory shows it.
+        """
+        return f"deleted {memories.delete(memory_id).id}"
+
+    return [
+        StructuredTool.from_function(_told_of_errors(act), handle_tool_error=True, parse_docstring=True)
+        for act in (search_memory, remember, forget)
+    ]
+
+
+def _item(memory: Memory) -> dict[str, Any]:
+    """Return a memory as a model is shown it, dated and attributed."""
+    return {
+        "id": memory.id,
+        "at": f"{memory.updated_at:%Y-%m-%d %H:%M}Z",
+        **writer(memory.origin),
+        "tags": dict(memory.tags) or None,
+        "corrected_by": memory.corrected_by,
+        "suspicious": " ".join(memory.suspicious) or None,
+        "text": memory.content,
+    }
+
+
+def _told(created: Created) -> str:
+    if created.memory is not None:
+        return f"{'stored as' if created.stored else 'known already as'} {created.memory.id}"
+    lines = [fence.line({"id": each.id, "text": each.content}) for each in created.duplicates]
+    block = fence.block("duplicates", lines, fence.new_boundary())
+    return f"nothing was stored, since it is known; to correct one, give its key or forget it first\n{block}"
+
+
+def _told_of_errors(act: Act) -> Act:
+    """Return an action whose errors are told to the model in one sentence."""
+
+    @wraps(act)
+    def told(*args: object, **kwargs: object) -> str:
+        try:
+            return act(*args, **kwargs)
+        except MemoriesError as exc:
+            raise ToolException(str(exc)) from exc
+
+    return told

@@ -1,0 +1,115 @@
+"""A session of the OpenAI Agents SDK: an agent's conversation, kept as turns that `memory search --in history` finds.
+
+result = await Runner.run(agent, "Hello", session=MemoriesSession("standup", Memories(namespace="ann")))
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memories import InvalidInput, Memories, NotFound, Turn, TurnDraft
+from memories.guard import validate
+
+if TYPE_CHECKING:
+    from agents.memory import SessionSettings
+
+_PAGE = 1_000
+_AS_JSON = {"format": "agents-item"}  # tag of a turn whose content is the JSON of an item
+_ROLES = ("user", "assistant", "system", "tool")
+
+
+class MemoriesSession:
+    """The items of one conversation, in order; several processes may share it.
+
+    A message that is nothing but a role and a text is a turn of that role; any other item is kept as its JSON.
+
+    Attributes:
+        session_id: The conversation.
+        session_settings: The SDK's settings of a session.
+    """
+
+    def __init__(self, session_id: str, memories: Memories, session_settings: "SessionSettings | None" = None) -> None:
+        """Prepare.
+
+        Args:
+            session_id: The conversation, at most 256 characters.
+            memories: Where it is kept: in its own namespace; the caller closes it.
+            session_settings: The SDK's settings, such as how many items a run is given.
+        """
+        self.session_id = validate.one_line(session_id, "conversation id")
+        self.session_settings = session_settings
+        self._memories = memories
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        """Return the last items in order; all of them without a limit here and in the settings."""
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
+        return await asyncio.to_thread(lambda: [_item(turn) for turn in self._turns(limit)])
+
+    async def add_items(self, items: Sequence[Any]) -> None:
+        """Append items, all in one transaction."""
+        await asyncio.to_thread(self._add, items)
+
+    async def pop_item(self) -> Any:
+        """Erase the last item, and return it; None if there is none."""
+        return await asyncio.to_thread(self._pop)
+
+    async def clear_session(self) -> None:
+        """Erase the whole conversation, so that no byte of it stays in the store."""
+        await asyncio.to_thread(self._forget, None)
+
+    def _turns(self, limit: int | None) -> list[Turn]:
+        if limit is not None and limit <= 0:
+            return []
+        if limit is not None and limit <= _PAGE:
+            return self._memories.tail_turns(self.session_id, limit=limit)
+        found = list(self._all())
+        return found if limit is None else found[-limit:]
+
+    def _all(self) -> Iterator[Turn]:
+        start = 0
+        while page := self._memories.turns(self.session_id, start=start, limit=_PAGE):
+            yield from page
+            start = page[-1].index + page[-1].parts
+
+    def _add(self, items: Sequence[Mapping[str, Any]]) -> None:
+        if items:
+            redactor = self._memories.config.redactor()
+            drafts = [_draft(item, lambda text: redactor.data(text).text) for item in items]
+            self._memories.add_turns(self.session_id, drafts)
+
+    def _pop(self) -> Any:
+        for last in self._memories.tail_turns(self.session_id, limit=1):
+            self._forget(last.index)
+            return _item(last)
+        return None
+
+    def _forget(self, index: int | None) -> None:
+        try:
+            self._memories.forget_turns(self.session_id, index=index)
+        except NotFound:
+            return  # there is nothing to erase
+
+
+def _draft(item: Mapping[str, Any], redacted: Callable[[str], str]) -> TurnDraft:
+    """Return the turn that keeps an item."""
+    role, content = item.get("role"), item.get("content")
+    if set(item) == {"role", "content"} and role in _ROLES and _is_kept_as_it_is(content):
+        return TurnDraft(str(content), role=str(role))
+    kept = str(role) if role in _ROLES else "tool" if str(item.get("type", "")).endswith("output") else "assistant"
+    return TurnDraft(redacted(json.dumps(item, ensure_ascii=True)), role=kept, tags=_AS_JSON)
+
+
+def _is_kept_as_it_is(content: object) -> bool:
+    """Return whether a text comes back from a turn as it was: contents are kept in one Unicode form."""
+    try:
+        return isinstance(content, str) and any(map(str.isalnum, content)) and validate.content(content) == content
+    except InvalidInput:
+        return False
+
+
+def _item(turn: Turn) -> Any:
+    if _AS_JSON.items() <= turn.tags.items():
+        return json.loads(turn.content)
+    return {"role": turn.role, "content": turn.content}

@@ -1,0 +1,1 @@
+"""Reading: one memory, lists, conversations, versions, and the language of `--where`."""

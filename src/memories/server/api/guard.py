@@ -1,0 +1,190 @@
+"""What stands before every route: who is asked for (Host), from where (Origin, Sec-Fetch-Site), how much and how long.
+
+It goes before pages, API and MCP alike. Who asks is `access`.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memories.server.api.problems import Refused, failed, stopped
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+MAX_BODY = 1_048_576
+MAX_IMPORT = 268_435_456
+MAX_STORE = 67_108_864  # a batch of records with their vectors
+BODY_SECONDS = 10.0  # for a whole body; for a streamed one, for each piece of it
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+SAFE = frozenset({"GET", "HEAD"})
+READS = frozenset("scan groups candidates matches read values count labels days used vectors info refs".split())
+STREAMED: Mapping[str, int] = {"/api/import": MAX_IMPORT, "/store/v1/": MAX_STORE}  # by how the path begins
+_HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?)(?::(\d{1,5}))?")
+_PATH = re.compile(r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
+_ONCE = (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"authorization", b"if-match",
+         b"idempotency-key", b"transfer-encoding", b"last-event-id", b"mcp-session-id")  # fmt: skip
+_JSON = ("application/json", "application/x-ndjson")
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+
+
+class Rules(NamedTuple):
+    """What a server answers to.
+
+    Attributes:
+        hosts: Names under which it may be asked for, without a port.
+    """
+
+    hosts: frozenset[str]
+
+    @classmethod
+    def of(cls, hosts: Iterable[str] = ()) -> "Rules":
+        """Return rules for the names of this machine to itself, and for more names."""
+        return cls(frozenset({*LOOPBACK, *(name.lower() for name in hosts)}))
+
+    def check(self, scope: Scope) -> None:
+        """Refuse a request that no client of ours would send.
+
+        Raises:
+            Refused: 400, 403, 405, 413, 415 or 421.
+        """
+        headers = _single(scope["headers"])
+        host = headers.get(b"host", "").lower()
+        found = _HOST.fullmatch(host)
+        if found is None:
+            raise Refused(400, "the request needs one Host header that names this server")
+        if found[1] not in self.hosts:
+            raise Refused(421, "this server does not answer to that host name; add it with --host-name")
+        if headers.get(b"sec-fetch-site", "same-origin").lower() not in ("same-origin", "none"):
+            raise Refused(403, "another site sent this request; open the page of this server itself")
+        origin = headers.get(b"origin")
+        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+            raise Refused(403, "another site sent this request (Origin)")
+        if scope["method"] not in METHODS:
+            raise Refused(405, "this method is not known here", headers={"allow": ", ".join(sorted(METHODS))})
+        _check_body(scope, headers)
+
+
+def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
+    """Return the headers that count here; one that stands there twice could mean two things."""
+    found: dict[bytes, str] = {}
+    for name, value in headers:
+        if name in _ONCE:
+            if name in found:
+                raise Refused(400, f"the header {name.decode()} stands there twice; send it once")
+            found[name] = value.decode("latin-1").strip()
+    return found
+
+
+def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
+    if b"transfer-encoding" in headers and (
+        b"content-length" in headers or headers[b"transfer-encoding"].lower() != "chunked"
+    ):
+        raise Refused(400, "the request does not say clearly where its body ends", headers={"connection": "close"})
+    length = headers.get(b"content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        raise Refused(400, "Content-Length is not a number", headers={"connection": "close"})
+    if int(length) > limit_of(scope):
+        raise _too_large(limit_of(scope))
+    if scope["method"] in SAFE:
+        if int(length) or b"transfer-encoding" in headers:
+            raise Refused(400, "a request that only reads has no body", headers={"connection": "close"})
+        return
+    kind, _, parameter = headers.get(b"content-type", "").lower().partition(";")
+    empty = length == "0" and b"transfer-encoding" not in headers
+    if (kind.strip() not in _JSON and not (empty and not kind)) or parameter.strip() not in ("", "charset=utf-8"):
+        raise Refused(415, "send JSON, in UTF-8: Content-Type: application/json")
+
+
+def limit_of(scope: Scope) -> int:
+    """Return how large the body of a request may be."""
+    return next((most for begin, most in STREAMED.items() if scope["path"].startswith(begin)), MAX_BODY)
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(413, f"the body has more than {most} bytes, the limit", headers={"connection": "close"})
+
+
+class Guard:
+    """Passes on what `Rules` allow, bounds bodies in size and time, and adds headers to every answer.
+
+    The path of what it passes on is as it was sent, percent-encoded: so a `/` in an id is none between segments.
+    """
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self._app, self._rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        started = False
+
+        async def answer(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(each for each in HEADERS if each[0] not in given)]
+            await send(message)
+
+        try:
+            scope = {**scope, "path": _path(scope)}
+            self._rules.check(scope)
+            await self._app(scope, _bounded(receive, scope), answer)
+        except asyncio.CancelledError:  # the server stops, and its patience is over
+            if not started:
+                await stopped(in_doubt=not _reads(scope))(scope, receive, answer)
+        except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
+            problem = failed(exc)
+            if not started:
+                await problem(scope, receive, answer)
+
+
+def _reads(scope: Scope) -> bool:
+    """Return whether a request changes nothing, so that nobody has to find out whether it was done."""
+    path = scope["path"]
+    return scope["method"] in SAFE or path in ("/api/context", "/login") or path.removeprefix("/store/v1/") in READS
+
+
+def _path(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = raw.partition(b"?")[0].decode("latin-1")
+    if not _PATH.fullmatch(path) or any(part in (".", "..") for part in path.split("/")):
+        raise Refused(400, "the path has what no path here has; percent-encode it")
+    return path
+
+
+def _bounded(receive: Receive, scope: Scope) -> Receive:
+    """Return what reads a body, up to its limit and in time."""
+    most, streamed = limit_of(scope), limit_of(scope) != MAX_BODY
+    read, over, until = 0, False, 0.0
+
+    async def piece() -> Message:
+        nonlocal read, over, until
+        until = until or asyncio.get_running_loop().time() + BODY_SECONDS
+        if over:  # what comes now is only that the client has left
+            return await receive()
+        try:
+            async with asyncio.timeout(BODY_SECONDS) if streamed else asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise Refused(408, "the body did not arrive in time", headers={"connection": "close"}) from None
+        read += len(message.get("body", b""))
+        over = not message.get("more_body", False)
+        if read > most:
+            raise _too_large(most)
+        return message
+
+    return piece

@@ -1,0 +1,116 @@
+"""Errors as HTTP answers: the sentences of the command as problem details (RFC 9457), one status for each error."""
+
+import errno
+import json
+import logging
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from memories import errors
+from memories.core.disk import FULL
+from memories.guard.redactor import redact
+
+_logger = logging.getLogger(__name__)
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+# The first that fits counts. The exit code is the one that the command has for it. 500 is for bugs alone.
+STATUS: tuple[tuple[type[Exception], int, int], ...] = (
+    (errors.InvalidInput, 400, 2),
+    (errors.ConfigError, 503, 2),
+    (errors.NotFound, 404, 1),
+    (errors.RequestError, 409, 1),
+    (errors.StoreFull, 507, 1),
+    (errors.SystemFault, 503, 1),
+)
+_PASSING = (errors.StoreBusy, errors.StoreUnreachable, errors.EmbedderError)  # trying again helps, without an operator
+TITLES = {
+    400: "Bad request", 401: "Not signed in", 403: "Forbidden", 404: "Not found", 405: "Method not allowed",
+    408: "Request timeout", 409: "Conflict", 411: "Length required", 412: "Precondition failed", 413: "Too large",
+    415: "Unsupported media type", 421: "Misdirected request", 422: "Unprocessable request",
+    429: "Too many requests", 431: "Header too large", 500: "Internal error", 503: "Unavailable", 504: "Timeout",
+    507: "Insufficient storage",
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """A request is refused before it reaches the memory.
+
+    Attributes:
+        status: Of the answer.
+        headers: More headers of it.
+        more: More members of its JSON.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.headers, self.more = status, dict(headers or {}), dict(more or {})
+
+
+def encoded(value: Any) -> bytes:
+    """Return JSON in UTF-8; half a character, which UTF-8 can't hold, stays the escape that JSON has for it."""
+    return _json(value).encode("utf-8", "backslashreplace")
+
+
+def problem(status: int, detail: str, more: Mapping[str, Any] | None = None, **headers: str) -> Response:
+    """Return an error as an answer.
+
+    Args:
+        status: Of the answer.
+        detail: One sentence; `error` has the same, as the command prints it.
+        more: More members.
+        **headers: More headers, `_` for `-`.
+    """
+    detail = " ".join(redact(detail).text.split())
+    shape = {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail}
+    body = encoded({**shape, "error": detail, **(more or {})})
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(body, status, given, media_type="application/problem+json")
+
+
+def failed(exc: Exception) -> Response:
+    """Return the answer to a request that raised; what is unexpected is logged by its place, never by its content."""
+    if isinstance(exc, Refused):
+        return problem(exc.status, str(exc), exc.more, **exc.headers)
+    for kind, status, code in STATUS:
+        if isinstance(exc, kind):
+            matches = getattr(exc, "matches", ())
+            more = {"kind": _kind(exc), "exit_code": code} | ({"matches": list(matches)} if matches else {})
+            wait = {"retry_after": "1"} if isinstance(exc, _PASSING) else {}
+            return problem(status, str(exc), more, **wait)
+    if isinstance(exc, ClientDisconnect):
+        return problem(400, "the client left before its request was complete")
+    if isinstance(exc, OSError):
+        wait = {"retry_after": "1"} if exc.errno in (errno.EMFILE, errno.ENFILE) else {}
+        detail = f"the server met an error of its system: {exc.strerror or type(exc).__name__}"
+        _logger.error("%s (%s)", detail, exc.filename)
+        return problem(507 if exc.errno in FULL else 503, detail, {"exit_code": 1}, **wait)
+    places = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(exc.__traceback__)]
+    _logger.error("%s at %s", type(exc).__name__, " < ".join(reversed(places[-5:])))
+    return problem(500, "something went wrong in the server; its log tells where", {"exit_code": 1})
+
+
+def stopped(*, in_doubt: bool) -> Response:
+    """Return the answer to a request that the server had no time to complete.
+
+    Args:
+        in_doubt: Whether it may have changed something.
+    """
+    said = "this may or may not have been done: read before you send it again" if in_doubt else "try again in a second"
+    more = {"kind": "StoreUnreachable", "exit_code": 1}
+    return problem(503, f"the server is stopping; {said}", more, retry_after="1", connection="close")
+
+
+def _kind(exc: Exception) -> str:
+    """Return the name of the public class of an error, which clients know."""
+    return next(each.__name__ for each in type(exc).__mro__ if each.__module__ == errors.__name__)

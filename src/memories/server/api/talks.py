@@ -1,0 +1,184 @@
+"""Routes about conversations, and the context that a model is given."""
+
+import contextlib
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from memories.answers import shapes
+from memories.answers.added import added
+from memories.context.context import ContextBuilder
+from memories.context.engine import EngineBackend
+from memories.context.gateway import ENGINE, MemoryGateway
+from memories.core.events import noting
+from memories.core.times import parse_time_in_zone
+from memories.errors import InvalidInput
+from memories.identity.place import names_of
+from memories.identity.prompt import CLIENTS, build
+from memories.identity.prompt import shape as prompt_shape
+from memories.read.turns import TurnDraft
+from memories.search.filters import ROLES
+from memories.server.api.params import Field, Fields
+from memories.server.api.routes import Answer, Call, Route
+from memories.server.api.verbs import AS_OF, CURSOR, FILTERED, LIMIT
+
+MAX_TURNS = 1_000
+_SAID: Fields = {name: FILTERED[name] for name in ("role", "speaker", "since", "until", "as_of")}
+_TURN: Fields = {
+    "content": Field("text", "What was said.", required=True),
+    "role": Field("text", "Who says it.", choices=ROLES),
+    "speaker": Field("text", "The name of who says it."),
+    "created_at": Field("text", "When it was said; now by default."),
+    "message_id": Field("text", "Its id elsewhere: a turn whose id is there is not added again."),
+    "tags": Field("tags", "Free pairs."),
+}
+_REDACT = Field("flag", "Take out secrets; true by default.")
+_DRY_RUN = Field("flag", "Erase nothing, only tell how much there is.")
+
+
+def conversations(call: Call) -> Any:
+    """Return a page of conversations."""
+    given = dict(call.given)
+    if "tag" in given:
+        given["tags"] = given.pop("tag")
+    return shapes.conversations(call.memories.list_conversations(**given))
+
+
+def conversation(call: Call) -> Any:
+    """Return one conversation."""
+    found = call.memories.conversation(call.given["conversation"], as_of=call.given.get("as_of"))
+    return shapes.conversation(found)
+
+
+def name(call: Call) -> Any:
+    """Give a conversation a title, a user and tags."""
+    given = dict(call.given)
+    return shapes.conversation(call.memories.update_conversation(given.pop("conversation"), **given))
+
+
+def turns(call: Call) -> Any:
+    """Return turns of a conversation: the last ones, or those from an index on."""
+    given = dict(call.given)
+    which, start = given.pop("conversation"), given.pop("start", None)
+    if start is None:
+        return shapes.turns(call.memories.tail_turns(which, **given))
+    return shapes.turns(call.memories.turns(which, start=start, **given))
+
+
+def add(call: Call) -> Answer:
+    """Append turns to a conversation."""
+    given = call.given["turns"]
+    if not 1 <= len(given) <= MAX_TURNS:
+        raise InvalidInput(f"turns must have 1 to {MAX_TURNS} objects; it has {len(given)}")
+    now = datetime.now(UTC)
+    drafts: list[TurnDraft] = []
+    for each in given:
+        if "created_at" in each:
+            each["created_at"] = parse_time_in_zone(each["created_at"], now)
+        if call.key is not None:  # so that a retry after the server was killed stores none twice
+            each.setdefault("message_id", _message_id(call, len(drafts)))
+        drafts.append(TurnDraft(**each))
+    said = call.memories.add_turns(call.given["conversation"], drafts, redact=call.given.get("redact", True))
+    shape = added(call.given["conversation"], said)
+    return Answer(shape, 409 if shape["refused"] else 201 if shape["stored"] else 200)
+
+
+def _message_id(call: Call, number: int) -> str:
+    """Return the id that a turn gets from the idempotency key of its request."""
+    return f"{hashlib.sha256(f'{call.who.id}/{call.key}'.encode()).hexdigest()[:32]}-{number}"
+
+
+def forget(call: Call) -> Any:
+    """Erase a conversation, or one of its turns."""
+    given = dict(call.given)
+    with_memories, dry_run = given.get("with_memories", False), given.get("dry_run", False)
+    gone = call.memories.forget_turns(given.pop("conversation"), **given)
+    return shapes.forgotten_turns(gone, gone.memories if with_memories else None, dry_run=dry_run)
+
+
+def waiting(call: Call) -> Any:
+    """Return turns that wait to be stored."""
+    return shapes.turns(call.memories.waiting_turns(call.given.get("conversation")))
+
+
+def context(call: Call) -> Any:
+    """Assemble what a model needs to answer a message."""
+    given = dict(call.given)
+    query, which, budget = given.pop("query"), given.pop("conversation", None), given.pop("budget", None)
+    if budget is not None and not 1 <= budget <= 100_000_000:
+        raise InvalidInput("budget must be a whole number of tokens from 1 to 100000000")
+    engine = EngineBackend(call.memories, include_corrected=given.pop("include_corrected", False))
+    asked = {"include_suspicious": given.get("include_suspicious", False)}
+    asked |= {"include_tool_turns": given.get("include_tool_turns", False)}
+    gateway = MemoryGateway(ENGINE, backend=engine)
+    asking = call.memories.event_figures()["agent"]  # as it is noted
+    config = call.memories.config._replace(namespace=call.memories.namespace, identity=asking)
+    builder = ContextBuilder.from_config(gateway, config, budget, **asked)
+    with contextlib.closing(gateway):
+        built = builder.build_everywhere(query) if which is None else builder.build_context(which, query)
+    return shapes.context(built, builder.format_for_prompt(built))
+
+
+def scratchpad(call: Call) -> Any:
+    """Return what a session begins with; a path of the server is for who manages the whole store."""
+    shape = shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
+    return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
+
+
+def prompt(call: Call) -> Any:
+    """Return the block that a session's prompt begins with."""
+    given, config = call.given, call.memories.config
+    budget = given.get("budget", config.prompt_tokens)
+    if not 100 <= budget <= 100_000:
+        raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
+    project = next(iter(names_of(given.get("project") or "")), None)
+    with noting(config, "prompt", **call.memories.event_figures()) as known:
+        found = build(call.memories, project=project, budget=budget, client=given.get("for", CLIENTS[0]))
+        known["tokens"], known["results"] = found.tokens, len(found.entries) + len(found.sessions)
+    shape = prompt_shape(found)
+    return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
+
+
+_ONE = "/api/conversations/{conversation}"
+ROUTES = (
+    Route("GET", "/api/conversations", conversations, "read", "List conversations, newest first.",
+          {200: "Conversations"},
+          {"title": Field("text", "Only those whose title has this text."),
+           "user": Field("text", "Only those held with this user."),
+           "tag": FILTERED["tag"]} | _SAID | LIMIT | CURSOR),
+    Route("GET", _ONE, conversation, "read", "Return one conversation.", {200: "Conversation"}, AS_OF),
+    Route("PATCH", _ONE, name, "write", "Give a conversation a title, a user and tags.", {200: "Conversation"},
+          body={"title": Field("text", "Its title; empty to remove it."),
+                "user": Field("text", "Whom it is held with; empty to remove it."),
+                "tags": Field("tags", "Tags to add or change."),
+                "remove_tags": Field("texts", "Keys of tags to remove."), "redact": _REDACT}, kind="write"),
+    Route("GET", f"{_ONE}/turns", turns, "read", "Return the last turns of a conversation, or those from start on.",
+          {200: "Turns"}, {"start": Field("whole", "The index of the first turn.")} | _SAID | LIMIT),
+    Route("POST", f"{_ONE}/turns", add, "write", "Append turns to a conversation.",
+          {201: "Added", 200: "Added", 409: "Added"},
+          body={"turns": Field("objects", "What was said, in order.", required=True, of=_TURN), "redact": _REDACT},
+          kind="write"),
+    Route("POST", f"{_ONE}/forget", forget, "admin", "Erase a conversation, or one of its turns, for good.",
+          {200: "ForgottenTurns"},
+          body={"index": Field("whole", "Only this turn."),
+                "with_memories": Field("flag", "Also the memories that were made from them."),
+                "dry_run": _DRY_RUN}, kind="write"),
+    Route("GET", "/api/waiting-turns", waiting, "read", "Return turns that wait to be stored.", {200: "Turns"},
+          {"conversation": Field("text", "Only those of this conversation.")}),
+    Route("POST", "/api/context", context, "read", "Assemble what a model needs to answer a message.",
+          {200: "Context"},
+          body={"query": Field("text", "The message.", required=True),
+                "conversation": Field("text", "The conversation that it belongs to."),
+                "budget": Field("whole", "Maximum number of tokens of the prompt."),
+                "include_suspicious": Field("flag", "Include texts that seem to give orders to a model, marked."),
+                "include_tool_turns": Field("flag", "Include turns of the roles tool and system."),
+                "include_corrected": Field("flag", "Also show a memory that another one shown corrects.")},
+          kind="search"),
+    Route("GET", "/api/scratchpad", scratchpad, "read", "Return what a session begins with, pinned memories first.",
+          {200: "Scratchpad"}),
+    Route("GET", "/api/prompt", prompt, "read", "Return the block that a session's prompt begins with.",
+          {200: "Prompt"},
+          {"project": Field("text", "The project that the session works in."),
+           "budget": Field("whole", "Maximum number of tokens, from 100 to 100,000."),
+           "for": Field("text", "How the agent reaches its memory.", choices=("shell", "mcp"))}),
+)  # fmt: skip

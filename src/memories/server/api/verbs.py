@@ -1,0 +1,354 @@
+"""Routes about memories: list and search, create, get, change."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from memories.answers import shapes
+from memories.answers.compare import steps
+from memories.core.ids import same_id
+from memories.errors import Conflict, InvalidInput, RequestError
+from memories.models import Change, Draft, Forgotten, Memory
+from memories.search.filters import FILTERS, Parameter
+from memories.server.api.params import Field, Fields
+from memories.server.api.problems import Refused
+from memories.server.api.routes import Answer, Call, Later, Route
+from memories.write.create import BATCH, BATCH_COMPARED, Created
+
+_KINDS = {"time": "text", "share": "number"}  # the other kinds of a filter have the same name here
+
+
+def _field(row: Parameter) -> Field:
+    """Return the parameter of a filter, as `search.filters` describes it."""
+    return Field(_KINDS.get(row.kind, row.kind), row.meaning, choices=row.choices)
+
+
+FILTERED: Fields = {row.public_name: _field(row) for row in FILTERS.values()}
+LIMIT: Fields = {"limit": FILTERED["limit"]}
+CURSOR: Fields = {"cursor": Field("text", "Continue after a page: its next_cursor.")}
+AS_OF: Fields = {"as_of": FILTERED["as_of"]}
+MAX_BATCH = 1_000
+SEARCH: Fields = {
+    "q": Field("text", "The question: search, best match first. Without it, list, newest first."),
+    **FILTERED,
+    "explain": Field("flag", "Also every candidate, its numbers, and why it was left out."),
+}
+LISTING: Fields = {
+    "deleted": Field("flag", "List deleted memories instead."),
+    "sort": Field(
+        "text", "The order of a list.",
+        choices=("created", "updated", "reinforced", "confidence", "accesses", "version", "key"),
+    ),
+    "reverse": Field("flag", "The other way round."),
+    **{row.public_name: FILTERED[row.public_name] for row in FILTERS.values() if row.lists},
+    **CURSOR,
+}  # fmt: skip
+DRAFT: Fields = {
+    "content": Field("text", "The statement.", required=True),
+    "tags": Field("tags", "Free pairs; agent, personality, project, type and global are known ones."),
+    "decay": Field("text", "How its confidence ages.", choices=("stable", "contextual", "reinforceable")),
+    "key": Field("text", "Stable key, such as user/editor; creating with one that exists adds a version."),
+    "supersedes": Field("text", "Id of a memory that this one replaces."),
+    "confidence": Field("number", "How sure the writer is, 0 to 1."),
+    "source": Field("text", "Conversation, or turn of one, that it was made from."),
+    "pending": Field("flag", "It waits for review."),
+}
+CHANGE: Fields = {
+    "content": Field("text", "The new text; by default as it is."),
+    "tags": Field("tags", "Tags to add or change."),
+    "remove_tags": Field("texts", "Keys of tags to remove."),
+    "decay": DRAFT["decay"],
+    "confidence": DRAFT["confidence"],
+    "not_corrects": Field("text", "Id of a memory that it does not correct after all: both hold."),
+    "redact": Field("flag", "Take out secrets; true by default."),
+}
+WRITING: Fields = {
+    "force": Field("flag", "Store without comparing with what is there."),
+    "redact": Field("flag", "Take out secrets; true by default."),
+}
+
+
+def find(call: Call) -> Any:
+    """Search if there is a question, else list."""
+    given = dict(call.given)
+    if "q" not in given:
+        _only(given, LISTING, "a list; add q to search")
+        return shapes.page(call.memories.list(**_named(given)))
+    _only(given, SEARCH, "a search; leave out q to list")
+    query, explain = given.pop("q"), given.pop("explain", False)
+    return shapes.found(call.memories.explain(query, **_named(given)), explain=explain)
+
+
+def _only(given: dict[str, Any], known: Fields, what: str) -> None:
+    for name in given:
+        if name not in known:
+            raise InvalidInput(f"{name} does not go with {what}")
+
+
+def _named(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a query by the names that the verbs of `Memories` have for them."""
+    aliases = {row.alias: name for name, row in FILTERS.items() if row.alias}
+    return {aliases.get(name, name): value for name, value in given.items()}
+
+
+def create(call: Call) -> Answer:
+    """Store a memory."""
+    [done] = _stored(call, *_asked(call))
+    return _created(done)
+
+
+def submit(call: Call) -> Later:
+    """Store a memory, without waiting for it."""
+    [draft], force, redact = _asked(call)
+    assert call.server.submit is not None
+    return Later(call.server.submit(call.memories, draft, force, redact), lambda made: _created(made[0]))
+
+
+def _asked(call: Call) -> tuple[list[Draft], bool, bool]:
+    """Return what is to be stored, whether duplicates are, and whether secrets go."""
+    given = dict(call.given)
+    force, redact = given.pop("force", False), given.pop("redact", True)
+    return [Draft(**given)], force, redact
+
+
+def _created(done: Created) -> Answer:
+    status = 201 if done.stored else 200 if done.memory is not None else 409
+    return Answer(shapes.created(done), status)
+
+
+def _stored(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int = 0) -> Sequence[Created]:
+    """Store drafts; those of a request with a key have ids that are the same when it is sent again."""
+    if call.key is not None and call.begun_at is not None:
+        seed = f"{call.who.id}/{call.key}"
+        ids = (same_id(call.begun_at, seed, number) for number in range(first, first + len(drafts)))
+        drafts = [replace(draft, id=each, fresh=not call.again) for draft, each in zip(drafts, ids, strict=True)]
+    return call.server.create(call.memories, drafts, force, redact)
+
+
+def get(call: Call) -> Answer:
+    """Return a memory, with its version as the ETag."""
+    found = call.memories.get(call.given["id"], as_of=call.given.get("as_of"))
+    return Answer(shapes.memory(found), headers={"etag": f'"{found.version}"'})
+
+
+def create_many(call: Call) -> Answer:
+    """Store many memories, some hundreds in a transaction; one that is refused costs no other one."""
+    drafts = [Draft(**given) for given in call.given["memories"]]
+    if not 1 <= len(drafts) <= MAX_BATCH:
+        raise InvalidInput(f"memories must have 1 to {MAX_BATCH} objects; it has {len(drafts)}")
+    force, redact = call.given.get("force", False), call.given.get("redact", True)
+    results: list[dict[str, Any]] = []
+    size = BATCH if force else BATCH_COMPARED
+    for first in range(0, len(drafts), size):
+        results += _each(call, drafts[first : first + size], force, redact, first)
+    return Answer({"results": results, "count": len(results)})
+
+
+def _each(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int) -> list[dict[str, Any]]:
+    """Store what has room in one transaction; return what became of each."""
+    try:
+        return [shapes.created(done) for done in _stored(call, drafts, force, redact, first)]
+    except RequestError as exc:  # none of them is stored
+        if len(drafts) == 1:
+            return [{"id": None, "stored": False, "error": str(exc)}]
+    return [each for at, draft in enumerate(drafts, first) for each in _each(call, [draft], force, redact, at)]
+
+
+def by_key(call: Call) -> Answer:
+    """Return the memory that has a key."""
+    given = dict(call.given)
+    as_of = given.pop("as_of", None)
+    return get(call._replace(given={"id": call.memories.id_of_key(**given), "as_of": as_of}))
+
+
+def _changed(found: Memory) -> Answer:
+    return Answer(shapes.memory(found), headers={"etag": f'"{found.version}"'})
+
+
+def _wanted(call: Call) -> list[int] | None:
+    """Return the versions that If-Match allows; None if any will do.
+
+    Raises:
+        Refused: 412, it names none.
+    """
+    given = call.request.headers.get("if-match")
+    if given is None or given.strip() == "*":
+        return None
+    found = [int(number) for number in re.findall(r'(?<![/"\w])"(\d{1,9})"', given)]
+    if not found:
+        raise Refused(412, 'If-Match must be the ETag of the memory, such as "3"')
+    return found
+
+
+@contextlib.contextmanager
+def _if_match(call: Call) -> Iterator[None]:
+    """Do something only if the memory has a version that If-Match names, with no other writer in between."""
+    wanted = _wanted(call)
+    if wanted is None:
+        yield
+        return
+    with call.memories.transaction():
+        versions = call.memories.history(call.given["id"]).versions
+        if versions[-1].version not in wanted:
+            raise _other(f"it has version {versions[-1].version} now")
+        yield
+
+
+def _logged(call: Call, action: str) -> Change | None:
+    """Return what the log has of a change since the same request was begun by a server that was stopped then."""
+    if not call.again:
+        return None
+    found = call.own.log(call.given["id"], since=call.begun_at)
+    changes = (change for entry in found for change in entry.changes if change.action == action)
+    return next((each for each in changes if (each.id or "").startswith(call.given["id"])), None)
+
+
+def _is_updated(call: Call) -> bool:
+    """Return whether a version since then says what is asked; others may have added more since."""
+    given = call.given
+    if not call.again or call.begun_at is None or not given.keys() & {"content", "tags", "remove_tags"}:
+        return False
+    found = call.memories.history(given["id"])
+    return found.namespace == call.memories.namespace and any(
+        version.operation == "update"
+        and version.created_at >= call.begun_at
+        and given.get("content", version.content) == version.content
+        and given.get("tags", {}).items() <= version.tags.items()
+        and not version.tags.keys() & {*given.get("remove_tags", ())}
+        for version in found.versions
+    )
+
+
+def _other(what: str) -> Refused:
+    return Refused(412, f"the memory was changed meanwhile: {what}; read it again")
+
+
+def update(call: Call) -> Answer:
+    """Add a version to a memory."""
+    if _is_updated(call):
+        return _changed(call.own.get(call.given["id"]))
+    given = dict(call.given)
+    wanted = _wanted(call)
+    several = wanted is not None and len(wanted) > 1
+    if wanted is not None and not several:
+        given["if_version"] = wanted[0]
+    try:
+        with _if_match(call) if several else contextlib.nullcontext():
+            return _changed(call.memories.update(given.pop("id"), given.pop("content", None), **given))
+    except Conflict as exc:
+        if wanted is None:
+            raise
+        raise _other(str(exc)) from exc
+
+
+def delete(call: Call) -> Any:
+    """Delete a memory."""
+    if done := _logged(call, "delete"):
+        return {"id": done.id, "deleted": True}
+    with _if_match(call):
+        return shapes.deleted(call.memories.delete(call.given["id"]))
+
+
+def restore(call: Call) -> Answer:
+    """Bring a memory back."""
+    if _logged(call, "restore"):
+        return _changed(call.own.get(call.given["id"]))
+    with _if_match(call):
+        return _changed(call.memories.restore(call.given["id"], version=call.given.get("version")))
+
+
+def reinforce(call: Call) -> Any:
+    """Restart the decay of a memory."""
+    if _logged(call, "reinforce"):
+        return shapes.reinforced(call.own.get(call.given["id"]))
+    with _if_match(call):
+        return shapes.reinforced(call.memories.reinforce(call.given["id"]))
+
+
+def pin(call: Call) -> Answer:
+    """Keep a memory in the scratchpad."""
+    return _changed(call.memories.pin(call.given["id"]))
+
+
+def unpin(call: Call) -> Answer:
+    """Take back that a memory is kept in the scratchpad."""
+    return _changed(call.memories.unpin(call.given["id"]))
+
+
+def forget(call: Call) -> Any:
+    """Erase a memory."""
+    try:
+        done = call.memories.forget(call.given["id"])
+    except RequestError:  # the log has it before it is done, so that alone does not prove it
+        logged = _logged(call, "forget")
+        if logged is None or logged.id is None:
+            raise
+        done = Forgotten(logged.id, logged.last - logged.first + 1, ())
+    return shapes.forgotten(done)
+
+
+def history(call: Call) -> Any:
+    """Return every version of a memory."""
+    found = call.memories.history(call.given["id"], as_of=call.given.get("as_of"))
+    answer = shapes.history(found)
+    if call.given.get("diff"):
+        pieces = steps([version.content for version in found.versions])
+        for version, parts in zip(answer["versions"], pieces, strict=True):
+            version |= {"diff": [part._asdict() for part in parts]}
+    return answer
+
+
+def duplicates(call: Call) -> Any:
+    """Return memories that say the same as older ones."""
+    found = call.memories.duplicates(**call.given)
+    results = [shapes.memory(each.memory) | {"duplicates": shapes.similar(each.of)} for each in found]
+    return {"results": results, "count": len(results)}
+
+
+def ids(call: Call) -> Any:
+    """Return ids that begin so."""
+    found = call.memories.ids(call.given["prefix"], limit=call.given.get("limit"))
+    return {"results": found, "count": len(found)}
+
+
+def short_ids(call: Call) -> Any:
+    """Return short ids."""
+    return {"short_ids": call.memories.short_ids(call.given["id"])}
+
+
+_ID = "/api/memories/{id}"
+ROUTES = (
+    Route("GET", "/api/memories", find, "read", "Search memories and turns with q, or list memories.",
+          {200: "Results"}, SEARCH | LISTING, kind="search"),
+    Route("POST", "/api/memories", create, "write", "Store a memory, unless it is already there.",
+          {201: "Created", 200: "Created", 409: "Created"}, body=DRAFT | WRITING, kind="write", submit=submit),
+    Route("POST", "/api/memories/batch", create_many, "write", "Store many memories at once.",
+          {200: "CreatedMany"},
+          body={"memories": Field("objects", "What to store.", required=True, of=DRAFT)} | WRITING, kind="write"),
+    Route("GET", "/api/keys/{key}", by_key, "read", "Return the memory that has a key.", {200: "Memory"},
+          {"project": Field("text", "Project of the key; each has keys of its own."), **AS_OF}),
+    Route("GET", _ID, get, "read", "Return one memory; its ETag is its version.", {200: "Memory"}, AS_OF),
+    Route("PATCH", _ID, update, "write", "Add a version: new text, new tags. If-Match: only if it is still that one.",
+          {200: "Memory"}, body=CHANGE, kind="write"),
+    Route("DELETE", _ID, delete, "write", "Delete a memory; restore brings it back.", {200: "Deleted"}, kind="write"),
+    Route("POST", f"{_ID}/restore", restore, "write", "Bring back a deleted or superseded memory, or a version.",
+          {200: "Memory"}, body={"version": Field("whole", "The version that it is to be like again.")}, kind="write"),
+    Route("POST", f"{_ID}/reinforce", reinforce, "write", "Restart the decay of a reinforceable memory.",
+          {200: "Reinforced"}, body={}, kind="write"),
+    Route("POST", f"{_ID}/pin", pin, "write", "Keep a memory in the scratchpad of its namespace.",
+          {200: "Memory"}, body={}, kind="write"),
+    Route("POST", f"{_ID}/unpin", unpin, "write", "Take back that a memory is kept in the scratchpad.",
+          {200: "Memory"}, body={}, kind="write"),
+    Route("POST", f"{_ID}/forget", forget, "admin", "Erase a memory for good, every version of it.",
+          {200: "Forgotten"}, body={}, kind="write"),
+    Route("GET", f"{_ID}/history", history, "read", "Return every version of a memory, oldest first.",
+          {200: "History"}, {"diff": Field("flag", "What each version changed, word by word."), **AS_OF}),
+    Route("GET", "/api/duplicates", duplicates, "read", "Find memories that say the same as older ones.",
+          {200: "Duplicates"}, {"where": FILTERED["where"], **LIMIT}, kind="search"),
+    Route("GET", "/api/ids", ids, "read", "Return ids of memories that begin so.", {200: "Ids"},
+          {"prefix": Field("text", "The beginning, 8 or more characters.", required=True), **LIMIT}),
+    Route("GET", "/api/short-ids", short_ids, "read", "Return the shortest beginnings that name memories.",
+          {200: "ShortIds"}, {"id": Field("texts", "An id; may be given several times.", required=True)}),
+)  # fmt: skip

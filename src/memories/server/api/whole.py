@@ -1,0 +1,244 @@
+"""Routes about a namespace or the store as a whole: status, log, export, import, backup."""
+
+import functools
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import anyio
+from starlette.responses import Response, StreamingResponse
+
+from memories.answers import shapes, transfers
+from memories.config import registers
+from memories.core.events import noting
+from memories.core.ids import new_id
+from memories.errors import InvalidInput
+from memories.guard.origin import AGENT, Origin, origin
+from memories.guard.validate import namespace as checked_namespace
+from memories.read.selector import Moment, read, with_versions
+from memories.scratchpad.scratchpad import mark_all_stale
+from memories.search.search import collections_of
+from memories.server.api.params import Field, Fields
+from memories.server.api.routes import Answer, Call, Route, json_answer
+from memories.server.api.verbs import AS_OF, LIMIT
+from memories.stores.logged import logged
+from memories.stores.records import Collection
+from memories.transfer.backup import back_up
+from memories.transfer.export import export
+from memories.transfer.importing import Imported, Intake, check, import_
+from memories.transfer.lines import MAX_LINE_BYTES
+from memories.transfer.proof import own_key
+from memories.write.queue import waiting as queued_turns
+from memories.write.quota import admission
+
+_IN_MEMORY_BYTES = 16_777_216
+_PIECE = 262_144
+_SCOPE = Field("text", "What is exported, with where.", choices=("memories", "history", "all"))
+
+
+def me(call: Call) -> Any:
+    """Tell who asks, and what they may do."""
+    return {"id": call.who.id, "name": call.who.name, "namespaces": dict(call.who.grants)}
+
+
+def namespaces(call: Call) -> Any:
+    """List the namespaces that the token reads, with how much is in each."""
+    found = call.memories.namespaces(as_of=call.given.get("as_of"))
+    rows = [shapes.present(each._asdict()) for each in found if call.who.level(each.name)]
+    return {"namespaces": rows, "count": len(rows)}
+
+
+def status(call: Call) -> Any:
+    """Tell how the memory is; a path of the server is for who manages the whole store."""
+    shape = shapes.status(call.memories.status())
+    return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
+
+
+def stats(call: Call) -> Any:
+    """Tell what was done in the namespaces that are read, and what of them is used."""
+    return transfers.stats(call.memories.stats(**call.given))
+
+
+def log(call: Call) -> Any:
+    """Return entries of the audit log."""
+    given = dict(call.given)
+    return transfers.log_entries(call.memories.log(given.pop("id", None), **given))
+
+
+def verify_log(call: Call) -> Any:
+    """Check the audit log."""
+    return transfers.log_checks(call.memories.verify_log(against=call.given.get("against")))
+
+
+def backup(call: Call) -> Any:
+    """Copy the whole store into a file in the folder of backups."""
+    config = call.server.config
+    with noting(config, "backup", **call.memories.event_figures()):
+        done = back_up(config, None, keep=call.given.get("keep"), now=datetime.now(UTC), progress=_silent)
+    return transfers.backed_up(done, config.store, queued_turns(config))
+
+
+def _silent(*_: object) -> None:
+    """Show nobody how far it is."""
+
+
+async def export_lines(call: Call) -> Response:
+    """Stream an export; it is written to a temporary file first, so that no slow reader keeps writers out."""
+    names = _names(call)
+    where = call.given.get("where")
+    chosen = None if where is None else _chosen(call, where)
+    spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it has been sent
+
+    def write() -> None:
+        with noting(call.server.config, "export", **call.memories.event_figures()):
+            export(
+                call.server.handles.store,
+                lambda line: spool.write(line.encode()),
+                namespaces=names,
+                with_vectors=call.given.get("vectors", False),
+                prove=(lambda: own_key(registers(), make=True)) if call.who.everywhere >= 3 else (lambda: None),
+                chosen=chosen,
+                progress=_silent,
+            )
+        spool.seek(0)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        with spool:
+            while piece := await anyio.to_thread.run_sync(spool.read, _PIECE):
+                yield piece
+
+    try:
+        await anyio.to_thread.run_sync(write, limiter=call.server.limits["transfer"])
+    except BaseException:
+        spool.close()
+        raise
+    return StreamingResponse(pieces(), media_type="application/x-ndjson")
+
+
+def _names(call: Call) -> tuple[str, ...] | None:
+    """Return the namespaces that are read; None for all, which only a manager of the store may."""
+    if call.given.get("all_namespaces"):
+        call.who.require("admin")
+        return None
+    return call.readable
+
+
+def _chosen(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Iterator[Any]]:
+    moment = Moment(datetime.now(UTC), call.server.config.decay_half_life_hours)
+    kinds = collections_of(call.given.get("in", "all"))
+    selectors = {kind: read(where, kind, moment, any_state=kind is Collection.MEMORY) for kind in kinds}
+    return lambda kind, records: with_versions(selectors[kind], records) if kind in selectors else iter(())
+
+
+async def import_lines(call: Call) -> Response:
+    """Read an export as it arrives into a temporary file, check it as a whole, then store it."""
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:
+        async for piece in call.request.stream():
+            await anyio.to_thread.run_sync(spool.write, piece)
+        run = functools.partial(_import, call, spool)
+        return await anyio.to_thread.run_sync(run, limiter=call.server.limits["transfer"])
+
+
+def _import(call: Call, spool: IO[bytes]) -> Response:
+    trusted, dry_run = call.given.get("trusted", False), call.given.get("dry_run", False)
+    if trusted:
+        call.who.require("admin", call.memories.namespace)
+    names = _written(call, trusted=trusted)
+    with noting(call.server.config, "import", **call.memories.event_figures()) as known:
+        done, import_id = _stored(call, spool, names, trusted=trusted, dry_run=dry_run)
+        known["written"] = 0 if dry_run else done.imported
+    shape = transfers.imported(done, import_id, dry_run=dry_run)
+    return json_answer(Answer(shape, 409 if done.conflict_count else 200))
+
+
+def _stored(
+    call: Call, spool: IO[bytes], names: tuple[str, ...] | None, *, trusted: bool, dry_run: bool
+) -> tuple[Imported, str | None]:
+    """Check an export, and store what is in it; return that, and the id of the import if it waits for review."""
+    config, model, into = call.server.config, call.server.handles.embedder, call.given.get("as")
+    redactor = config.redactor() if call.given.get("redact", True) else None
+    key = None if trusted or call.who.everywhere < 3 else own_key(registers())
+    proven = check(_lines(spool), namespaces=names, key=key, redactor=redactor, into=into).proven
+    import_id = None if trusted or proven else new_id(datetime.now(UTC))
+    by = None if proven else _importer(call, into or call.memories.namespace, trusted=trusted)
+    admit = admission(config.namespace_quota)
+    store = logged(
+        call.server.handles.store, call.who.channel, lambda: datetime.now(UTC), by, action="import", admit=admit
+    )
+    intake = Intake(import_id, redactor, into=into, accepted=by is None)
+    try:
+        return import_(store, _lines(spool), model, namespaces=names, dry_run=dry_run, intake=intake), import_id
+    finally:  # of one that was refused half way, the batches before stay
+        mark_all_stale(config.home)
+
+
+def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Origin] | None:
+    """Return what tells who writes what no key proves to be the user's; None if records keep their origins.
+
+    A token is a program's; only on the page a person trusts a file.
+    """
+    if trusted and call.who.browser:
+        return None
+    writer = origin("import", namespace, (call.who.name, ""))
+    return lambda: writer._replace(trust=AGENT) if trusted else writer
+
+
+def _written(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
+    """Return which namespaces of an export are taken; None for any, which all get another name, or are managed.
+
+    Raises:
+        Refused: 403.
+    """
+    into = call.given.get("as")
+    if into is not None:
+        if call.given.get("all_namespaces"):
+            raise InvalidInput("as takes an export of one namespace, so it does not go with all_namespaces")
+        call.given["as"] = into = checked_namespace(into)
+        call.who.require("admin" if trusted else "write", into)
+        return None
+    if call.given.get("all_namespaces"):
+        call.who.require("admin")
+        return None
+    return (call.memories.namespace,)
+
+
+def _lines(spool: IO[bytes]) -> Iterator[bytes]:
+    spool.seek(0)
+    while line := spool.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise InvalidInput(f"the body has a line of more than {MAX_LINE_BYTES} bytes; it is not an export")
+        yield line
+
+
+_ALL = Field("flag", "The whole store, every namespace in it; only who manages it may.")
+_LOG: Fields = {
+    "id": Field("text", "Only changes of this memory."),
+    "conversation": Field("text", "Only changes of this conversation."),
+    "action": Field("text", "Only changes of this kind."),
+    "since": Field("text", "Only at this time or later."),
+    "until": Field("text", "Only at this time or earlier."),
+}
+ROUTES = (
+    Route("GET", "/api/me", me, "signed", "Who asks, and what they may do.", {200: "Me"}),
+    Route("GET", "/api/namespaces", namespaces, "signed", "List the namespaces that the token reads.",
+          {200: "Namespaces"}, AS_OF),
+    Route("GET", "/api/status", status, "read", "How the memory is, and what it holds.", {200: "Status"}),
+    Route("GET", "/api/stats", stats, "read", "What was done, how fast, and what is used.", {200: "Stats"},
+          {"since": Field("text", "Only at this time or later.")}),
+    Route("GET", "/api/log", log, "read", "Who changed what and when, newest first.", {200: "Log"}, _LOG | LIMIT),
+    Route("GET", "/api/log/verify", verify_log, "read", "Check that no entry of the log was changed or removed.",
+          {200: "LogChecks"}, {"against": Field("text", "A head that an earlier check returned.")}, kind="transfer"),
+    Route("POST", "/api/backup", backup, "store", "Copy the whole store into a file on the server; verify it.",
+          {200: "BackedUp"}, body={"keep": Field("whole", "Remove older backups than the newest so many.")},
+          kind="transfer"),
+    Route("GET", "/api/export", export_lines, "read", "Stream all memories and turns as JSON lines.", {200: "Lines"},
+          {"where": Field("text", "Only what meets this expression."), "in": _SCOPE,
+           "vectors": Field("flag", "Include vectors."), "all_namespaces": _ALL}, kind="transfer", streams=True),
+    Route("POST", "/api/import", import_lines, "write", "Read an export; what is not proven your own waits for review.",
+          {200: "Imported", 409: "Imported"},
+          {"as": Field("text", "Namespace for the records of an export that has one namespace."),
+           "dry_run": Field("flag", "Store nothing."), "trusted": Field("flag", "Take it over without review."),
+           "redact": Field("flag", "Take out secrets; true by default."), "all_namespaces": _ALL},
+          kind="transfer", streams=True),
+)  # fmt: skip

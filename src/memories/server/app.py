@@ -1,0 +1,179 @@
+"""The server as one ASGI application: guard, API, sign-in; the process around it is `serve`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import anyio
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from memories.embedders import Embedder
+from memories.server.api import changes, many, talks, verbs, whole
+from memories.server.api.access import SESSION_SECONDS, Access, Principal
+from memories.server.api.guard import Guard, Rules
+from memories.server.api.handles import Create, Handles, Submit, create_at_once
+from memories.server.api.metrics import Named
+from memories.server.api.oauth import WELL_KNOWN, Issuer
+from memories.server.api.openapi import document
+from memories.server.api.params import Field, from_body
+from memories.server.api.problems import Refused, encoded, failed, problem
+from memories.server.api.records import Records
+from memories.server.api.records import route as store_route
+from memories.server.api.routes import Route, endpoint
+from memories.server.api.server import Server
+from memories.server.mcp_http import PATH, McpOverHttp
+from memories.settings import Config
+from memories.stores import Store
+
+ROUTES: tuple[Route, ...] = (*verbs.ROUTES, *many.ROUTES, *talks.ROUTES, *whole.ROUTES, *changes.ROUTES)
+_TOKEN = {"token": Field("text", "The token to sign in with.", required=True)}
+
+
+class Options(NamedTuple):
+    """How a server is run.
+
+    Attributes:
+        port: Of the TCP socket; it names the cookie of the page.
+        hosts: Names under which it may be asked for, besides those of this machine to itself.
+        store: Used instead of the one that the settings name; it is not closed.
+        embedder: Goes with `store`; None searches by words alone.
+        create: Stores drafts, such as in transactions that several requests share.
+        submit: Does so with one draft, and returns before; None if `create` has to.
+        routes: More routes, such as those of the page.
+        secure: Browsers reach it over TLS only.
+        issuer: The URL of an OAuth issuer whose tokens count too.
+        public_url: The URL under which clients elsewhere reach it; its host is one of `hosts` by that.
+    """
+
+    port: int = 0
+    hosts: Sequence[str] = ()
+    store: Store | None = None
+    embedder: Embedder | None = None
+    create: Create = create_at_once
+    submit: Submit | None = None
+    routes: Sequence[BaseRoute] = ()
+    secure: bool = False
+    issuer: str | None = None
+    public_url: str | None = None
+
+
+def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B008 - it never changes
+    """Return the application; `app.state.server` is what its requests share.
+
+    Args:
+        config: The settings.
+        options: How it is run.
+
+    Raises:
+        ConfigError: The files of tokens or the store's URL can't be used.
+    """
+    public = (options.public_url or f"http://127.0.0.1:{options.port}").rstrip("/")
+    issuer = Issuer(options.issuer, f"{public}{PATH}", config.namespace) if options.issuer else None
+    access = Access(config.home, options.port, verify=issuer, challenge="" if issuer is None else issuer.challenge())
+    handles = Handles(config, store=options.store, embedder=options.embedder)
+    server = Server(config, access, handles, options.create, options.submit)
+    records, mcp = Records(server), McpOverHttp(server)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        server.begin()
+        stop = asyncio.Event()
+        loading = asyncio.create_task(mcp.run(stop))
+        try:
+            yield
+        finally:
+            server.end_streams()
+            stop.set()
+            await loading
+            await anyio.to_thread.run_sync(records.close)
+            await anyio.to_thread.run_sync(server.close)
+
+    async def login(request: Request) -> Response:
+        return await _login(request, access, secure=options.secure)
+
+    app = Starlette(
+        routes=[
+            Named("/health", _health, methods=["GET"]),
+            Named("/openapi.json", _openapi, methods=["GET"]),
+            Named("/login", login, methods=["POST"]),
+            Named("/logout", _logout, methods=["POST"]),
+            *map(endpoint, ROUTES),
+            store_route(),
+            Named(PATH, mcp, methods=["GET", "POST", "DELETE"]),
+            *(_metadata(issuer) if issuer is not None else ()),
+            *options.routes,
+        ],
+        middleware=[Middleware(Guard, rules=Rules.of([*options.hosts, urlsplit(public).hostname or ""]))],
+        exception_handlers={404: _nowhere, 405: _nowhere},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False  # a redirect would make clients send their token and body again
+    app.state.server, app.state.records = server, records
+    return app
+
+
+async def principal(request: Request) -> Principal:
+    """Return who sends a request, for routes outside of the table such as those of the page.
+
+    Raises:
+        Refused: Nobody is known to; `problems.failed` makes the answer.
+    """
+    server: Server = request.app.state.server
+    return await anyio.to_thread.run_sync(server.access.principal, request.scope, limiter=server.limits["sign"])
+
+
+def _metadata(issuer: Issuer) -> list[BaseRoute]:
+    """Return the routes that tell OAuth clients where to sign in."""
+
+    async def metadata(_: Request) -> Response:
+        return Response(encoded(issuer.metadata()), media_type="application/json")
+
+    return [Named(f"{WELL_KNOWN}{path}", metadata, methods=["GET"]) for path in ("", PATH)]
+
+
+async def _health(_: Request) -> Response:
+    return Response(encoded({"ok": True}), media_type="application/json")
+
+
+async def _openapi(_: Request) -> Response:
+    return Response(encoded(document(ROUTES)), media_type="application/json")
+
+
+async def _login(request: Request, access: Access, *, secure: bool) -> Response:
+    """Give a browser a cookie for a token."""
+    try:
+        token = from_body(await request.body(), _TOKEN)["token"]
+        value = await anyio.to_thread.run_sync(access.session, token)
+        if value is None:
+            await anyio.to_thread.run_sync(access.refused, request.scope)
+            raise Refused(401, "there is no such token; memory tokens create makes one")
+    except Exception as exc:  # noqa: BLE001 - as for every route
+        return failed(exc)
+    answer = Response(encoded({"ok": True}), media_type="application/json")
+    answer.set_cookie(
+        access.cookie, value, max_age=SESSION_SECONDS, httponly=True, samesite="strict", path="/", secure=secure
+    )
+    return answer
+
+
+async def _logout(request: Request) -> Response:
+    server: Server = request.app.state.server
+    try:
+        await anyio.to_thread.run_sync(server.access.end_session, request.scope, limiter=server.limits["sign"])
+    except Exception as exc:  # noqa: BLE001 - as for every route
+        return failed(exc)
+    answer = Response(encoded({"ok": True}), media_type="application/json")
+    answer.delete_cookie(server.access.cookie, path="/", httponly=True, samesite="strict")
+    return answer
+
+
+async def _nowhere(request: Request, exc: Exception) -> Response:
+    status = getattr(exc, "status_code", 404)
+    said = "there is nothing at this path" if status == 404 else f"{request.method} does not go with this path"
+    return problem(status, f"{said}; /openapi.json lists all routes", **(getattr(exc, "headers", None) or {}))

@@ -1,0 +1,305 @@
+"""Answers the command over a Unix socket: it runs what was asked in a thread, and sends the bytes and the exit code.
+
+`client` is the other side, and tells what goes over the socket.
+"""
+
+import contextlib
+import contextvars
+import functools
+import io
+import json
+import os
+import socket
+import struct
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memories.core.deadline import DEADLINE, Deadline
+from memories.embedders import Embedder
+from memories.identity.place import here
+from memories.memories import Memories
+from memories.models import Draft
+from memories.server.caller import Caller, Direct, own_folder, standing_for
+from memories.server.writers import Ending, Writers
+from memories.settings import Config
+from memories.stores import Store
+from memories.warm.client import DIRECT, GREETING, HOOK, is_carried
+from memories.warm.place import absolute
+from memories.write.create import Created
+
+_THREADS = 16
+_MOST_OPEN = 256
+_MOST_LINE = 4 << 20  # bytes: arguments and variables; the system allows a process fewer
+_READ_SECONDS = 10.0
+_DOT_SECONDS = 1.0
+_MAX_INPUT = 64 << 20
+
+# Runs a command: arguments, what opens the memory, and the id for a new one. Returns the exit code and what changed.
+Run = Callable[[Sequence[str], Callable[[Config, bool], Memories], str], tuple[int, str]]
+
+
+class Served(NamedTuple):
+    """What a server serves.
+
+    Attributes:
+        config: The settings that it was started with.
+        url: Of the store, with an absolute path.
+        store: The open store.
+        embedder: Its model; None to go by words alone.
+        writers: Of that store.
+        version: Of this program.
+        fits: Whether the store is still the one that was opened.
+        end: Ends the server; what is given is why.
+        status: Tells how it is.
+    """
+
+    config: Config
+    url: str
+    store: Store
+    embedder: Embedder | None
+    writers: Writers
+    version: str
+    fits: Callable[[], bool]
+    end: Callable[[str], None]
+    status: Callable[[], Mapping[str, Any]]
+
+
+class _Grouped(Memories):
+    """The memory of one command, whose new memories share transactions with those of others."""
+
+    writers: Writers
+
+    def create_many(self, drafts: Any, *, force: bool = False, redact: bool = True, within: Any = ()) -> list[Created]:
+        if within or isinstance(drafts, str):
+            return super().create_many(drafts, force=force, redact=redact, within=within)
+        given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
+        try:
+            return self.writers.create(self, given, force, redact)
+        except Ending:
+            raise Direct from None
+
+
+class Warm:
+    """Accepts commands on a listening socket, until it is closed."""
+
+    def __init__(self, listening: socket.socket, served: Served, run: Run) -> None:
+        """Begin.
+
+        Args:
+            listening: The socket; it is closed at the end.
+            served: What is served.
+            run: Runs a command.
+        """
+        self._socket, self._served, self._run = listening, served, run
+        self._greeting = f"{GREETING} {served.version}\n".encode()
+        self._thread = threading.local()
+        self._deadline = functools.lru_cache(maxsize=16)(Deadline)
+        self._open: set[socket.socket] = set()
+        self._working: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self.answered = 0
+        self.last_at = time.monotonic()
+        self._pool = ThreadPoolExecutor(_THREADS, "warm", initializer=self._begin_thread)
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        threading.Thread(target=self._tick, name="dots", daemon=True).start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a command is being run."""
+        return bool(self._open)
+
+    def close(self, seconds: float = 3.0) -> None:
+        """Accept nothing more; wait for what is being run, but not for long."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        until = time.monotonic() + seconds
+        while self._open and time.monotonic() < until:
+            time.sleep(0.01)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin_thread(self) -> None:
+        self._thread.apart = own_folder()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if self._closed:
+                    return
+                time.sleep(0.05)  # no descriptors are left: those that are open will be closed
+                continue
+            if self._closed or len(self._open) >= _MOST_OPEN or not _is_own(connection):
+                connection.close()
+                continue
+            with self._lock:
+                self._open.add(connection)
+            try:
+                connection.settimeout(_READ_SECONDS)
+                connection.sendall(self._greeting)
+                self._pool.submit(self._answer, connection)
+            except (OSError, RuntimeError):  # it has left, or the server ends
+                self._drop(connection)
+
+    def _tick(self) -> None:
+        """Tell those who wait that their command is being worked on."""
+        while not self._closed or self._open:
+            time.sleep(_DOT_SECONDS)
+            with self._lock:
+                for connection in self._working:
+                    with contextlib.suppress(OSError):
+                        connection.send(b".", socket.MSG_DONTWAIT)
+
+    def _drop(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(connection)
+            self._working.discard(connection)
+        connection.close()
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            asked = self._read(connection)
+            if asked is None:
+                return
+            if asked[0]["argv"][:1] == [HOOK]:  # which does its own work unless it sees that this begins
+                connection.sendall(b".")
+            with self._lock:
+                self._working.add(connection)
+            answer = contextvars.copy_context().run(self._done, *asked)
+            with self._lock:
+                self._working.discard(connection)
+            connection.sendall(answer)
+            self.answered += answer != DIRECT
+            self.last_at = time.monotonic()
+        except (OSError, ValueError):  # it left, or is no client of ours
+            return
+        finally:
+            self._drop(connection)
+
+    def _read(self, connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
+        """Return what is asked and its input; None if it is nothing."""
+        data = bytearray()
+        while b"\n" not in data:
+            piece = connection.recv(1 << 16)
+            if not piece or len(data) > _MOST_LINE:
+                return None
+            data += piece
+        line, _, given = bytes(data).partition(b"\n")
+        if not line.startswith(b"{"):
+            self._told(connection, line.decode())
+            return None
+        asked = json.loads(line)
+        pieces, left = [given], min(asked["input"], _MAX_INPUT) - len(given)
+        while left > 0:
+            piece = connection.recv(min(left, 1 << 16))
+            if not piece:
+                return None
+            pieces.append(piece)
+            left -= len(piece)
+        return asked, b"".join(pieces)
+
+    def _told(self, connection: socket.socket, line: str) -> None:
+        """Do what a line without a command says; see `manage`."""
+        word, _, version = line.partition(" ")
+        if word == "newer" and _number(version) > _number(self._served.version):
+            self._served.end("a newer version of the program was installed")
+        elif word in ("status", "stop"):
+            connection.sendall(json.dumps(self._served.status()).encode() + b"\n")
+            if word == "stop":
+                self._served.end("told to stop")
+
+    def _done(self, asked: dict[str, Any], given: bytes) -> bytes:
+        """Run a command; return its answer."""
+        environment = {str(name): str(value) for name, value in asked["env"].items()}
+        written: list[tuple[int, bytes]] = []
+        stream = io.BytesIO(given) if asked["input"] >= 0 else None
+        told = asked["terminals"], stream, asked["cwd"], asked["umask"]
+        caller = Caller(environment, is_carried, *told, written)
+        if not self._served.fits():
+            self._served.end("the store was removed or replaced")
+            return DIRECT
+        if environment.get("TZ") != os.environ.get("TZ"):  # the time zone is one of the process
+            return DIRECT
+        try:
+            with standing_for(caller, apart=self._thread.apart):
+                found = os.stat(".")  # noqa: PTH116
+                if [found.st_dev, found.st_ino] != asked["folder"]:
+                    return DIRECT  # another place by the same name, as in a container
+                DEADLINE.set(self._deadline)
+                code, changed = self._run(asked["argv"], self._opener(asked["argv"]), asked["once"])
+        except Direct:
+            return DIRECT
+        except Exception as exc:  # noqa: BLE001 - a bug; the client shows what the command would have shown
+            code, changed = 1, ""
+            written.append((2, "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace")))
+        self._served.fits()  # now, should the command have made the file
+        return _encoded(code, changed, written)
+
+    def _opener(self, arguments: Sequence[str]) -> Callable[[Config, bool], Memories]:
+        def opened(config: Config, shared: bool) -> Memories:
+            ours = self._served.config
+            same = absolute(config.store) == self._served.url and all(
+                getattr(config, name) == getattr(ours, name) for name in _OF_STORE
+            )
+            same = same and (config.home == ours.home or config.home.resolve() == ours.home.resolve())
+            keys = all(_shown(getattr(config, name)) == _shown(getattr(ours, name)) for name in _SECRET)
+            context = arguments[0] == "context" and config.sources["log_level"] != "default"
+            logged = context or config.log_level == "DEBUG"
+            if not (same and keys) or logged or config.mcp_endpoint != ours.mcp_endpoint:
+                raise Direct
+            served = self._served
+            model = served.embedder or "none"
+            place = here(config, Path.cwd())  # told, since the thread that writes is in another folder
+            channel = "hook" if arguments[0] == HOOK else "cli"
+            memories = _Grouped(
+                served.store, shared=shared, embedder=model, config=config, channel=channel, place=place
+            ).at_home()
+            memories.writers = served.writers
+            return memories
+
+        return opened
+
+
+# Settings that belong to the open store and model; a client that has others does its own work.
+_OF_STORE = (
+    "embedder", "embedder_url", "embedder_dimensions", "embedder_timeout", "embedder_fallback",
+    "embedder_plain_http", "embedder_cache_mb", "embedder_calibration", "collection_name", "file_migrate_at",
+    "file_migrate_to", "compact", "chromadb_host", "chromadb_port", "token_file", "plain_http",
+)  # fmt: skip
+_SECRET = ("embedder_api_key", "openai_api_key", "voyage_api_key", "cohere_api_key", "token")
+
+
+def _shown(secret: Any) -> str:
+    return "" if secret is None else str(secret.reveal())
+
+
+def _encoded(code: int, changed: str, written: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return an answer: a line with the exit code and the length of each part, then the parts."""
+    parts: list[tuple[int, bytes]] = []
+    for number, data in [*([(3, changed.encode("utf-8", "surrogateescape"))] if changed else []), *written]:
+        if parts and parts[-1][0] == number:
+            parts[-1] = number, parts[-1][1] + data
+        else:
+            parts.append((number, data))
+    head = " ".join([str(code), "done", *(f"{number}:{len(data)}" for number, data in parts)])
+    return b"".join([f"{head}\n".encode(), *(data for _, data in parts)])
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _is_own(connection: socket.socket) -> bool:
+    """Return whether a client is this same user, where the system tells."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # the folder keeps others out
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(uid == os.geteuid())

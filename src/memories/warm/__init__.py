@@ -1,0 +1,1 @@
+"""How the command asks a running server over a Unix socket, and starts one."""

@@ -1,0 +1,87 @@
+"""What `memory serve` does besides serving: query a running server, stop it, remove what `--install` wrote."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memories.errors import SystemFault
+from memories.settings import Config
+from memories.warm.client import GREETING
+from memories.warm.place import is_ours, socket_of
+
+_SECONDS = 10.0
+
+
+class Unit(NamedTuple):
+    """A file that made the system start a server.
+
+    Attributes:
+        path: The file.
+        text: Its text.
+        stop: The commands that make the system forget the server.
+    """
+
+    path: Path
+    text: str
+    stop: Sequence[str]
+
+
+def asked(config: Config, word: str) -> Mapping[str, Any] | None:
+    """Tell the server of a store a word, `status` or `stop`; return what it says, None if there is none.
+
+    Raises:
+        SystemFault: It does not answer.
+    """
+    path = socket_of(config.store, os.environ)
+    try:
+        if not is_ours(path):
+            return None
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_SECONDS)
+            connection.connect(path)
+            with connection.makefile("rwb") as stream:
+                greeting = stream.readline().decode()
+                stream.write(f"{word}\n".encode())
+                stream.flush()
+                told = stream.readline()
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except OSError as exc:
+        raise SystemFault(f"the server does not answer: {exc.strerror or exc}; end its process") from exc
+    if not greeting.startswith(GREETING) or not told:
+        raise SystemFault("the server does not answer as this program does; end its process")
+    said: Mapping[str, Any] = json.loads(told)
+    return said
+
+
+def uninstall(config: Config) -> Unit | None:
+    """Remove the unit of systemd or launchd that an earlier version wrote for a store by `memory serve --install`.
+
+    Returns:
+        What was removed; None if there is no such file.
+
+    Raises:
+        SystemFault: The file can't be read or removed.
+    """
+    name = Path(socket_of(config.store, os.environ)).stem
+    if sys.platform == "darwin":
+        label = f"memories.serve.{name}"
+        path = Path.home() / "Library" / "LaunchAgents" / f"{label}.plist"
+        stop = [f"launchctl bootout gui/{os.getuid()}/{label}"]
+    else:
+        service = f"memories-{name}.service"
+        base = Path(os.environ.get("XDG_CONFIG_HOME", "").strip() or Path.home() / ".config")
+        path = base / "systemd" / "user" / service
+        stop = [f"systemctl --user disable --now {service}", "systemctl --user daemon-reload"]
+    try:
+        text = path.read_text(errors="replace")
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise SystemFault(f"cannot remove {path}: {exc.strerror or exc}") from exc
+    return Unit(path, text, stop)

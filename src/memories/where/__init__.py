@@ -1,1 +1,0 @@
-"""The filter language: `language` reads an expression, `selector` says which records it selects."""

@@ -1,0 +1,1 @@
+"""Whether two statements say the same, or one corrects the other."""

@@ -1,0 +1,221 @@
+"""The `memory` command as tests run it: in this process, in one of its own, or on a terminal."""
+
+import copy
+import functools
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from forked import Forked
+from memories import __main__ as front_door
+from memories.embedders import minilm
+from memories.scratchpad.file import check
+from memories.warm import client, place
+
+if TYPE_CHECKING:
+    from forkserver import Piped
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a run of the command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code in (0, 3, 4), self.err
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> str:
+        assert self.out == ""
+        assert self.err.count("\n") == 1
+        shape = json.loads(self.err)
+        assert list(shape) in (["error"], ["error", "matches"])
+        return str(shape["error"])
+
+
+Command = Callable[..., Answer]
+Once = Callable[[Callable[[], Any]], Any]
+
+
+@pytest.fixture(autouse=True)
+def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder without a `.env`, with the embedder for tests."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("EMBEDDER", "fake")
+    return work
+
+
+_load_model_once = functools.cache(minilm._load_model)
+
+
+@pytest.fixture(autouse=True)
+def _loaded_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load the model of the default embedder once: commands in this process would load it each time."""
+    monkeypatch.setattr(minilm, "_load_model", _load_model_once)
+
+
+class Servers:
+    """Servers for the stores of one test, each started when a command first asks for its store."""
+
+    def __init__(self, forked: Forked | None) -> None:
+        self._forked = forked
+        self._started: dict[str, Piped] = {}
+
+    def begin(self, arguments: Sequence[str]) -> None:
+        """Start the server that a command will ask, unless there is one."""
+        if self._forked is None or not client.is_warm(arguments):
+            return
+        store = client.store_of(arguments)
+        path = place.socket_of(store, os.environ)
+        if path not in self._started:
+            self._started[path] = self._forked.serve(store, os.environ, _here())
+
+    def end(self) -> None:
+        """End them all."""
+        for server in self._started.values():
+            server.close()
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return "/"
+
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """The servers of one test, if commands are to ask them (`--warm`); none if it is about a machine without one."""
+    is_cold = not request.config.getoption("--warm") or request.node.get_closest_marker("cold")
+    found = Servers(None if is_cold else request.getfixturevalue("forked"))
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def memory(servers: Servers) -> Command:
+    """Run the command in this process, its streams being pipes."""
+
+    def run(*arguments: str, stdin: bytes | str = b"", env: Mapping[str, str | None] | None = None) -> Answer:
+        with CliRunner().isolation(input=stdin, env=env) as (out, err, _):
+            servers.begin(arguments)
+            code = front_door.ask(list(arguments))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            printed, said = out.getvalue(), err.getvalue()
+        return Answer(code, printed.decode(), said.decode())
+
+    return run
+
+
+@pytest.fixture
+def stored(memory: Command) -> Callable[..., str]:
+    """Store a memory whatever is there already; return its id."""
+
+    def store(content: str, *options: str) -> str:
+        return str(memory("create", content, "--force", *options).json["id"])
+
+    return store
+
+
+class Kept(NamedTuple):
+    """A home that was filled: where it was, a copy of it, and what the function that filled it returned."""
+
+    home: Path
+    copy: Path
+    made: Any
+
+
+@pytest.fixture(scope="module")
+def homes() -> dict[str, Kept]:
+    """The homes that `once` has filled for the tests of a module, by the name of the function."""
+    return {}
+
+
+@pytest.fixture
+def once(
+    home: Path,
+    homes: dict[str, Kept],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Once:
+    """Fill the home by a function once for the tests of a module, then copy it: a copy costs less than commands."""
+
+    def fill(how: Callable[[], Any]) -> Any:
+        if home.exists() or request.config.getoption("--warm"):  # a server has the store open
+            return how()
+        name = how.__qualname__
+        if name not in homes:
+            homes[name] = Kept(home, tmp_path_factory.mktemp("home") / "memories", how())
+            shutil.copytree(home, homes[name].copy)
+            return homes[name].made
+        kept = homes[name]
+        shutil.copytree(kept.copy, home)
+        for file in home.rglob("scratchpad.yaml"):  # which names its store
+            text = file.read_text().replace(str(kept.home), str(home)).rpartition("check: ")[0]
+            file.write_text(f'{text}check: "{check(text)}"\n')
+        return copy.deepcopy(kept.made)
+
+    return fill
+
+
+@pytest.fixture
+def process(forked: Forked) -> Command:
+    """Run the command in a process of its own."""
+
+    def run(*arguments: str, stdin: bytes | None = b"", shell: str = "", **options: Any) -> Answer:
+        if shell.startswith(">/"):
+            done = forked.run(arguments, input=stdin, stdout=shell[1:], **options)
+        elif shell:
+            command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "memories", *arguments]
+            done = subprocess.run(command, input=stdin, capture_output=True, timeout=300, **options)
+        else:
+            done = forked.run(arguments, input=stdin, **options)
+        return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def terminal(forked: Forked) -> Command:
+    """Run the command on a terminal; `out` is all that appears there."""
+
+    def run(*arguments: str, typed: str = "", env: Mapping[str, str] | None = None) -> Answer:
+        ours, its = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", **(env or {})}
+        environment.pop("NO_COLOR", None) if not env or "NO_COLOR" not in env else None
+        running = forked.start(arguments, (its, its, its), environment, _here())
+        os.close(its)
+        shown = b""
+        try:
+            os.write(ours, typed.encode())
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        except OSError:
+            pass  # how Linux says that the other side was closed
+        except BaseException:
+            running.kill()
+            raise
+        finally:
+            os.close(ours)
+            code = running.wait(300)
+        return Answer(code, shown.decode().replace("\r\n", "\n"), "")
+
+    return run

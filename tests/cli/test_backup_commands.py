@@ -1,0 +1,654 @@
+"""backup, restore of a file, doctor, and what status says of damage."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import Once
+from memories.stores.sqlite import schema
+from memories.transfer import doctor as examining
+from memories.transfer.backup import scratch_beside
+
+Command = Callable[..., Any]
+Store = Callable[..., str]
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+DAMAGE = "import apsw, sys; apsw.Connection(sys.argv[1]).execute(sys.argv[2]).fetchall()"
+
+
+@pytest.fixture
+def ids(memory: Command, stored: Store, once: Once) -> list[str]:
+    """Memories of two namespaces with a version, a tag and a deleted one, and turns; their ids."""
+
+    def fill() -> list[str]:
+        first = stored("The user prefers Python", "--type", "preference")
+        memory("update", first, "The user prefers Rust")
+        second = stored("Deploys happen on Tuesdays")
+        memory("delete", second)
+        third = stored("Ann likes tea", "--namespace", "ann")
+        memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann")
+        return [first, second, third]
+
+    kept: list[str] = once(fill)
+    return kept
+
+
+@pytest.fixture
+def store(home: Path) -> Path:
+    return home / "memories.db"
+
+
+@pytest.fixture
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A disk of 300 KB, at `disk`."""
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k,mode=700", "tmpfs", disk]
+    if os.geteuid() or subprocess.run(mount, timeout=60).returncode:
+        pytest.skip("only root can mount a small disk")
+    yield disk
+    subprocess.run(["umount", disk], check=True, timeout=300)
+
+
+def everything(memory: Command, *options: str) -> str:
+    return str(memory("export", "--all-namespaces", *options).out)
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+# --- backup ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("ids")
+def test_a_backup_has_everything_and_is_for_its_owner_only(memory: Command, home: Path, store: Path) -> None:
+    before = everything(memory)
+    os.umask(0)
+    shape = memory("backup").json
+    os.umask(0o022)
+    file = Path(shape["backup"])
+    assert file.parent == home / "backups"
+    assert file.name.startswith("memories-20")
+    assert (shape["kind"], shape["verified"], shape["records"], shape["queued"]) == ("sqlite", True, 5, 0)
+    assert (file.parent.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
+    assert list(file.parent.iterdir()) == [file]
+    assert everything(memory, "--store", url(file)) == before
+    assert everything(memory) == before
+
+
+@pytest.mark.usefixtures("ids")
+def test_a_backup_is_never_written_over_what_is_none(memory: Command, folder: Path, store: Path) -> None:
+    precious = folder / "precious.db"
+    precious.write_text("precious")
+    (folder / "link.db").symlink_to(precious)
+    memory("create", "Another store", "--store", url(folder / "other.db"))
+    memory("backup", str(folder / "others.db"), "--store", url(folder / "other.db"))
+    for name, complaint in [
+        ("precious.db", "is there already and is no backup"),
+        ("link.db", "is there already and is no backup"),
+        ("other.db", "is there already and is no backup"),
+        ("others.db", "is a backup of another store"),
+        (str(store), "is there already and is no backup"),
+    ]:
+        answer = memory("backup", name)
+        assert answer.code == 1
+        assert complaint in answer.error
+    assert precious.read_text() == "precious"
+    assert memory("backup", "mine.db").code == memory("backup", "mine.db").code == 0
+    restored = url(folder / "restored.db")
+    memory("restore", "mine.db", "--store", restored)
+    answer = memory("backup", "restored.db")  # it was made of a backup of this store, and is one no longer
+    assert "is there already and is no backup" in answer.error
+    assert "there is no folder" in memory("backup", "missing/mine.db").error
+    assert sorted(found.name for found in folder.iterdir() if found.name.startswith(".")) == []
+
+
+@pytest.mark.usefixtures("ids")
+def test_keep_removes_the_oldest_backups_of_this_store_only(memory: Command, folder: Path) -> None:
+    others = memory("backup", "all/", "--store", "sqlite:///other.db", "--keep", "1")
+    assert "nothing to back up" in others.error
+    memory("create", "Another store", "--store", url(folder / "x" / "memories.db"))
+    other = memory("backup", "all/", "--store", url(folder / "x" / "memories.db")).json["backup"]
+    mine = [memory("backup", "all").json["backup"] for _ in range(3)]
+    (folder / "all" / "memories-20260101T000000Z.db").write_text("no backup")
+    named = memory("backup", "all/before-upgrade.db").json["backup"]
+    shape = memory("backup", "all", "--keep", "2").json
+    assert shape["removed"] == sorted(mine[:2])
+    left = {str(file) for file in (folder / "all").iterdir()}
+    assert left == {other, mine[2], named, shape["backup"], str(folder / "all" / "memories-20260101T000000Z.db")}
+    for wrong in ("0", "-1", "x", "10001"):
+        assert memory("backup", "all", "--keep", wrong).error == "--keep must be a whole number from 1 to 10000"
+    assert memory("backup", "mine.db", "--keep", "1").code == 2
+
+
+@pytest.mark.usefixtures("ids")
+def test_a_backup_removes_what_one_left_that_was_killed_and_not_what_another_one_writes(memory: Command) -> None:
+    done = Path(memory("backup", "all/").json["backup"])
+    left = done.with_name(f".{done.name}.0123abcd.new")
+    left.touch()
+    with scratch_beside(done) as in_use:
+        memory("backup", "all/")
+        assert (left.exists(), in_use.exists()) == (False, True)
+
+
+@pytest.mark.usefixtures("ids")
+def test_a_damaged_store_gets_no_backup_and_keeps_the_old_ones(
+    memory: Command, store: Path, home: Path, run_python: RunPython
+) -> None:
+    memory("backup", "--keep", "1")
+    [kept] = (home / "backups").iterdir()
+    run_python(DAMAGE, store, "UPDATE record SET text = 'The user prefers Perl' WHERE seq = 1")
+    answer = memory("backup", "--keep", "1")
+    assert answer.code == 1
+    assert "memories.db is damaged, so no backup was made: record 1 can't be read" in answer.error
+    assert "memory doctor --salvage" in answer.error
+    assert list((home / "backups").iterdir()) == [kept]
+
+
+@pytest.mark.usefixtures("ids")
+def test_another_store_becomes_an_export_with_vectors(memory: Command, folder: Path) -> None:
+    files = f"files:///{folder}/notes"
+    memory("migrate", "--to", files)
+    exported = everything(memory, "--store", files, "--vectors").splitlines()
+    shape = memory("backup", "all/", "--store", files).json
+    header, *lines = Path(shape["backup"]).read_text().splitlines()
+    assert (shape["kind"], shape["records"]) == ("export", 5)
+    assert json.loads(header)["model"] == "fake/1"
+    assert lines[:-1] == exported[1:-1]
+    again = memory("backup", "all/", "--store", files, "--keep", "1").json
+    assert again["removed"] == [shape["backup"]]
+    assert Path(again["backup"]).stat().st_mode & 0o777 == 0o600
+    for other in (f"files:///{folder}/copy", url(folder / "copy.db")):
+        restored = memory("restore", again["backup"], "--store", other).json
+        assert (restored["records"], restored["without_vector"]) == (5, 0)
+        assert everything(memory, "--store", other) == everything(memory, "--store", files)
+    answer = memory("restore", again["backup"], "--store", f"files:///{folder}/copy")
+    assert "is not empty; to add what it lacks, run: memory import" in answer.error
+
+
+@pytest.mark.usefixtures("ids")
+def test_turns_that_wait_are_told(memory: Command, store: Path) -> None:
+    (store.parent / f"{store.name}.ann.turns.jsonl").write_text('{"conversation_id": "c"}\n' * 2)
+    answer = memory("backup")
+    assert answer.json["queued"] == 2
+    assert "2 turns wait in the retry queue and are not in the backup" in answer.err
+    assert memory("doctor").out.count('"queued": 2') == 1
+
+
+@pytest.mark.usefixtures("ids")
+def test_a_full_disk_leaves_the_backup_from_before(memory: Command, small_disk: Path) -> None:
+    memory("backup", "disk/mine.db")
+    before = (small_disk / "mine.db").read_bytes()
+    answer = memory("backup", "disk/mine.db")
+    assert answer.code == 1
+    assert "disk" in answer.error
+    assert "full" in answer.error
+    assert [(file.name, file.read_bytes()) for file in small_disk.iterdir()] == [("mine.db", before)]
+
+
+# --- restore ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("ids")
+def test_a_backup_is_restored_and_the_old_store_is_kept(memory: Command, store: Path) -> None:
+    before, file = everything(memory), memory("backup").json["backup"]
+    memory("create", "Written later", "--namespace", "bob")
+    after = everything(memory)
+    refused = memory("restore", file)
+    assert (refused.code, "add --replace" in refused.error) == (1, True)
+    assert everything(memory) == after
+    shape = memory("restore", file, "--replace").json
+    assert (shape["records"], shape["verified"]) == (5, True)
+    assert everything(memory) == before
+    assert everything(memory, "--store", url(Path(shape["kept"]))) == after
+    memory("create", "And written again")
+    assert memory("status").json["memory_count"] == 2
+    assert [path.name for path in store.parent.iterdir() if path.name.startswith(".")] == []
+    shown = memory("restore", file, "--replace", "--format", "text").out
+    assert shown.startswith(f"Restored and verified: 5 records from {file}, made at 20")
+    assert "The store from before is kept as" in shown
+
+
+def test_a_scratchpad_shows_what_was_restored(memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}/kept")
+    memory("create", "Deploys happen on Tuesdays", "-n", "bob")
+    memory("backup", str(folder / "b.jsonl"))
+    memory("create", "The port is 80", "-n", "bob")
+    memory("scratchpad", "show", "-n", "bob")
+    shutil.rmtree(folder / "kept")
+    assert memory("restore", str(folder / "b.jsonl")).code == 0
+    shown = memory("scratchpad", "show", "-n", "bob").json["results"]
+    assert [each["content"] for each in shown] == ["Deploys happen on Tuesdays"]
+
+
+def test_a_memory_is_still_restored_by_its_id(memory: Command, ids: list[str], folder: Path) -> None:
+    (folder / ids[1][:8]).write_text("a file that looks like an id")
+    assert memory("restore", ids[1][:18]).json["content"] == "Deploys happen on Tuesdays"
+    assert "is not a file" in memory("restore", "missing.db").error
+    assert "is not a memory id" in memory("restore", "missing").error
+
+
+@pytest.mark.parametrize("log", ["own", "foreign", "random"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_log_of_before_does_not_reach_the_restored_store(
+    memory: Command, ids: list[str], store: Path, run_python: RunPython, log: str, missing: bool
+) -> None:
+    """A process was killed and left its log, or the file beside the log is another one, or gone."""
+    before, file = everything(memory), memory("backup").json["backup"]
+    killed = "import os, sys; from memories import Memories; memories = Memories(sys.argv[1], embedder='none')\n"
+    killed += "memories.create('Written later', force=True); os.kill(os.getpid(), 9)"
+    there = store if log == "own" else store.parent / "else" / "memories.db"
+    run_python(killed, url(there), check=False)
+    if log != "own":
+        shutil.copy(f"{there}-wal", f"{store}-wal")
+    if log == "random":
+        Path(f"{store}-wal").write_bytes(os.urandom(20_000))
+    if missing:
+        store.unlink()
+    assert "--replace" in memory("restore", file).error
+    shape = memory("restore", file, "--replace").json
+    assert everything(memory) == before
+    memory("create", "Written again")
+    assert memory("status").json["memory_count"] == 2
+    assert Path(shape["kept"]).exists()
+    if missing or log == "foreign":
+        assert Path(f"{shape['kept'].removesuffix('-wal')}-wal").exists()
+
+
+KILLED = """
+import os, sys
+from memories import Memories
+Memories(sys.argv[1], embedder='none').create('Written later', force=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_restore_leaves_no_log_behind_that_leads_on_from_the_file(
+    memory: Command, ids: list[str], store: Path, run_python: RunPython, replaced: bool
+) -> None:
+    run_python(KILLED, url(store), check=False)
+    moved = store.with_name("moved.db")
+    store.rename(moved)
+    if replaced:
+        run_python(KILLED, url(store.parent / "else" / "memories.db"), check=False)
+        shutil.copy(store.parent / "else" / "memories.db", store)
+    before = {file: file.read_bytes() for file in store.parent.glob("memories.db*")}
+    error = memory("restore", str(moved), "--replace").error
+    assert f"is the log of {moved}" in error
+    assert ("to another folder, then" in error) == replaced
+    assert {file: file.read_bytes() for file in before} == before
+    moved.rename(store)
+    assert "Written later" in everything(memory)
+
+
+def test_a_file_beside_the_log_of_another_is_saved_alone_and_told(
+    memory: Command, ids: list[str], store: Path, run_python: RunPython
+) -> None:
+    before = said(everything(memory))
+    there = store.parent / "else" / "memories.db"
+    run_python(KILLED, url(there), check=False)
+    shutil.copy(f"{there}-wal", f"{store}-wal")
+    assert "memory doctor --salvage FILE" in memory("list").error
+    done = memory("doctor", "--salvage", "saved.jsonl")
+    assert done.code == 1
+    assert [found["what"].partition(" is ")[0] for found in json.loads(done.out)["lost"]] == ["the log memories.db-wal"]
+    assert "is of another file" in memory("restore", str(store), "--replace", "--store", "sqlite:///new.db").error
+    kept = Path(memory("restore", "saved.jsonl", "--replace").json["kept"])
+    assert said(everything(memory)) == before
+    assert Path(f"{kept}-wal").read_bytes() == Path(f"{there}-wal").read_bytes()
+
+
+def test_a_touched_file_is_saved_with_its_log(
+    memory: Command, ids: list[str], store: Path, run_python: RunPython, folder: Path
+) -> None:
+    run_python(KILLED, url(store), check=False)
+    os.utime(store, ns=(1, 1))
+    assert memory("doctor", "--salvage", "saved.jsonl").json["lost"] == []
+    assert "Written later" in (folder / "saved.jsonl").read_text("utf-8")
+
+
+def test_what_is_no_sound_backup_is_refused_in_one_sentence(
+    memory: Command, ids: list[str], store: Path, folder: Path, run_python: RunPython
+) -> None:
+    file, before = Path(memory("backup", "mine.db").json["backup"]), everything(memory)
+    sound, texts = file.read_bytes(), b"The user prefers Rust"
+    (folder / "cut.db").write_bytes(sound[: len(sound) // 2 // 4096 * 4096])
+    (folder / "ragged.db").write_bytes(sound[:-100])
+    (folder / "flipped.db").write_bytes(sound.replace(texts, b"The user prefers Rusty"[:21].replace(b"u", b"U")))
+    (folder / "empty.db").write_bytes(b"")
+    (folder / "text.db").write_text("hello")
+    (folder / "random.db").write_bytes(os.urandom(50_000))
+    run_python("import apsw, sys; apsw.Connection(sys.argv[1]).execute('CREATE TABLE t (x)')", folder / "foreign.db")
+    for name, change in [
+        ("newer.db", f"PRAGMA user_version={len(schema.MIGRATIONS) + 1}"),
+        ("trigger.db", "CREATE TRIGGER spy AFTER INSERT ON record BEGIN DELETE FROM record; END"),
+        ("view.db", "CREATE VIEW spied AS SELECT * FROM record"),
+    ]:
+        shutil.copy(file, folder / name)
+        run_python(DAMAGE, folder / name, change)
+    exported = everything(memory).splitlines(keepends=True)
+    (folder / "cut.jsonl").write_text("".join(exported[:-2]))
+    (folder / "inner").mkdir()
+    for name, code, complaint in [
+        ("cut.db", 1, "cut.db is no sound backup"),
+        ("ragged.db", 1, "ragged.db is no sound backup"),
+        ("flipped.db", 1, "flipped.db is no sound backup"),
+        ("empty.db", 2, "no records"),
+        ("text.db", 2, "no SQLite backup and no export"),
+        ("random.db", 2, "no SQLite backup and no export"),
+        ("foreign.db", 1, "is a SQLite database of another program"),
+        ("newer.db", 1, f"has schema {len(schema.MIGRATIONS) + 1} and this program knows"),
+        ("trigger.db", 1, "trigger.db has a trigger spy, which Memories never made"),
+        ("view.db", 1, "view.db has a view spied, which Memories never made"),
+        ("cut.jsonl", 2, "the export is incomplete"),
+        ("./inner", 2, "is not a file"),
+        (str(store), 2, "is the store itself"),
+    ]:
+        for options in (["--replace"], ["--replace", "--store", url(folder / "new" / "new.db")]):
+            if name == str(store) and len(options) > 1:
+                continue
+            answer = memory("restore", name, *options)
+            assert (answer.code, complaint in answer.error) == (code, True), (name, answer)
+    assert everything(memory) == before
+    assert [path.name for path in store.parent.iterdir() if "replaced" in path.name or ".restore" in path.name] == []
+    assert not (folder / "new" / "new.db").exists()
+
+
+@pytest.mark.parametrize("version", range(1, len(schema.MIGRATIONS)))
+def test_the_snapshot_of_an_upgrade_is_restored(
+    memory: Command, folder: Path, store: Path, run_python: RunPython, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file as an older program left it: with fewer tables, and without the mark of a backup."""
+    older = """
+import os, sys, zlib, apsw
+from memories.stores.sqlite import schema
+db = apsw.Connection(sys.argv[1])
+for version in range(1, int(sys.argv[2]) + 1):
+    with db:
+        schema.migrate(db, version)
+db.execute(f"PRAGMA application_id={schema.APPLICATION_ID}; PRAGMA user_version={sys.argv[2]}")
+db.execute("INSERT INTO pool (id, collection, namespace) VALUES (1, 'memory', 'shared')")
+parts = ("shared", "01a1fdf1-92cd-72f2-8000-0a1b2c3d4e5f", "1", "1763700000000", "", "An old note")
+db.execute(
+    "INSERT INTO record (pool, grp, position, created_at, crc, text) VALUES (1, ?, 1, 1763700000000, ?, 'An old note')",
+    (bytes.fromhex(parts[1].replace("-", "")), zlib.crc32("\\0".join(parts).encode())),
+)
+if int(sys.argv[2]) > 3:
+    crc = zlib.crc32("\\0".join(parts).encode())
+    db.execute("UPDATE record SET state_crc = ?", (schema.state_crc(crc, None, None, None, None),))
+"""
+    file = folder / f"memories.db.v{version}.backup"
+    run_python(older, file, version)
+    before = file.read_bytes()
+    assert memory("restore", file.name).json["records"] == 1
+    assert memory("list").json["results"][0]["content"] == "An old note"
+    assert memory("doctor", "--fix").json["schema_version"] == len(schema.MIGRATIONS)  # it had no words
+    assert file.read_bytes() == before
+
+
+@pytest.mark.usefixtures("ids")
+@pytest.mark.cold  # a server would keep its disk from being unmounted
+def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> None:
+    file = memory("backup", "mine.db").json["backup"]
+    store = url(small_disk / "memories.db")
+    memory("create", "The old one", "--store", store)
+    before = sorted(found.name for found in small_disk.iterdir())
+    (small_disk / "filler").write_bytes(bytes(20_000))
+    answer = memory("restore", file, "--replace", "--store", store)
+    assert answer.code == 1
+    assert "full" in answer.error
+    (small_disk / "filler").unlink()
+    assert sorted(found.name for found in small_disk.iterdir()) == before
+    assert [hit["content"] for hit in memory("list", "--store", store).json["results"]] == ["The old one"]
+
+
+# --- doctor ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sound_store_has_no_findings_and_is_left_as_it_is(memory: Command, ids: list[str], store: Path) -> None:
+    def contents() -> dict[Path, bytes]:
+        return {
+            file: file.read_bytes()
+            for file in store.parent.rglob("*")
+            if file.is_file() and file.name != "events.jsonl"
+        }
+
+    before = contents()
+    for options in ([], ["--deep"]):
+        shape = memory("doctor", *options).json
+        assert (shape["status"], shape["findings"], shape["records"]) == ("healthy", [], 5)
+    assert shape["engine"].startswith("SQLite 3.")
+    assert shape["settings"]["embedder"] == "environment"
+    assert memory("doctor", "--format", "text").out.startswith("Nothing is wrong.\n")
+    assert contents() == before
+    assert memory("doctor", "--fix").json["repaired"] == []
+    assert contents() == before
+
+
+def test_a_store_that_is_not_there_is_no_fault(memory: Command, home: Path) -> None:
+    assert memory("doctor").json["records"] == 0
+    assert not home.exists()
+
+
+def test_the_model_is_compared_with_what_was_packaged(memory: Command, monkeypatch: Any, tmp_path: Path) -> None:
+    from memories.embedders import minilm
+
+    assert memory("doctor", env={"EMBEDDER": "minilm"}).json["model_files"] == "as packaged"
+    copy = tmp_path / "weights"
+    shutil.copytree(minilm._WEIGHTS, copy)
+    data = bytearray((copy / "all-MiniLM-L6-v2.int8.onnx").read_bytes())
+    data[11_000_000] ^= 1
+    (copy / "all-MiniLM-L6-v2.int8.onnx").write_bytes(data)
+    monkeypatch.setattr(minilm, "_WEIGHTS", copy)
+    answer = memory("doctor", env={"EMBEDDER": "minilm"})
+    assert answer.code == 1
+    assert "int8.onnx of the packaged model is missing or was altered" in answer.out
+
+
+def test_what_is_derived_is_mended_after_a_copy_was_made(
+    memory: Command, ids: list[str], store: Path, run_python: RunPython
+) -> None:
+    run_python(DAMAGE, store, "DELETE FROM words_docsize WHERE id = (SELECT min(id) FROM words_docsize)")
+    assert memory("search", "Rust").json["count"] == 1  # by its vector
+    memory("status")  # has this read counted
+    before = everything(memory)
+    answer = memory("doctor")
+    assert answer.code == 1
+    assert [finding["derived"] for finding in json.loads(answer.out)["findings"]] == [True]
+    assert (memory("status").code, "memory doctor" in memory("status").out) == (1, True)
+    shape = memory("doctor", "--fix").json
+    assert shape["findings"] == []
+    assert len(shape["repaired"]) == 1
+    assert memory("status").code == 0
+    assert everything(memory) == before
+    assert everything(memory, "--store", url(Path(shape["backup"]))) == before
+
+
+def test_a_damaged_record_is_told_by_doctor_and_status_and_left_as_it_is(
+    memory: Command, ids: list[str], store: Path, run_python: RunPython
+) -> None:
+    run_python(DAMAGE, store, "UPDATE record SET text = 'Ann likes TEA' WHERE text = 'Ann likes tea'")
+    before = store.read_bytes()
+    answer = memory("doctor", "--fix")
+    assert answer.code == 1
+    [finding] = json.loads(answer.out)["findings"]
+    assert (finding["namespace"], finding["group"], finding["derived"]) == ("ann", ids[2], False)
+    assert store.read_bytes() == before
+    for options in ([], ["-n", "ann"]):
+        answer = memory("status", *options)
+        assert answer.code == 1
+        assert json.loads(answer.out)["status"] == "unhealthy"
+        assert ("ann" in json.loads(answer.out)["error"]) == bool(options)  # of others no more than that
+
+
+@pytest.mark.cold  # a server may have the first page in its log, and then the store can be read
+@pytest.mark.parametrize("kind", ["zeroed", "text", "cut", "empty"])
+def test_a_store_that_can_not_be_opened_is_examined(memory: Command, ids: list[str], store: Path, kind: str) -> None:
+    sound = store.read_bytes()
+    damaged = {"zeroed": bytes(4096) + sound[4096:], "text": b"hello" * 99, "cut": sound[:9000], "empty": b""}[kind]
+    store.write_bytes(damaged)
+    answer = memory("doctor", "--deep")
+    assert answer.code == 1
+    assert "memory restore FILE --replace" in json.loads(answer.out)["findings"][0]["remedy"]
+    assert memory("status").code == 1
+    assert store.read_bytes() == damaged
+
+
+def test_what_others_may_read_is_told(memory: Command, ids: list[str], store: Path) -> None:
+    store.chmod(0o644)
+    answer = memory("doctor")
+    assert answer.code == 1
+    [finding] = json.loads(answer.out)["findings"]
+    assert (finding["what"], finding["remedy"]) == (f"others may read {store}", f"run: chmod 600 {store}")
+
+
+def test_what_killed_processes_left_is_told(memory: Command, ids: list[str], store: Path, monkeypatch: Any) -> None:
+    left = store.parent / ".memories.db.0a1b2c3d.restore"
+    left.write_bytes(b"")
+    assert memory("doctor").code == 0  # it may be in use
+    os.utime(left, (0, 0))
+    assert f"rm {left}" in memory("doctor").out
+    monkeypatch.setattr(examining, "_LEAST_FREE_BYTES", 2**60)
+    assert "make room on it" in memory("doctor").out
+
+
+def test_another_program_of_the_same_name_is_told(memory: Command, folder: Path) -> None:
+    folder.chmod(0o755)
+    (folder / "memory").write_text("#!/bin/sh\necho another program\n")
+    (folder / "memory").chmod(0o755)
+    answer = memory("doctor", env={"PATH": str(folder)})
+    assert answer.code == 1
+    assert "the first memory on PATH, is another program" in answer.out
+
+
+def test_a_store_that_no_server_answers_for_is_told(memory: Command) -> None:
+    answer = memory("doctor", "--store", "postgresql://127.0.0.1:1/x")
+    assert answer.code == 1
+    assert "nothing listens" in answer.out
+
+
+# --- salvage ---------------------------------------------------------------------------------------------------------
+
+
+def pages_with(data: bytes, text: bytes) -> list[int]:
+    return [start for start in range(0, len(data), 4096) if text in data[start : start + 4096]]
+
+
+@pytest.fixture
+def many(memory: Command, folder: Path, run_python: RunPython, store: Path) -> str:
+    """A store of several hundred records; what it exports."""
+    fill = """
+import sys
+from memories import Memories
+from memories.read.turns import TurnDraft
+with Memories(sys.argv[1], embedder="fake") as memories:
+    memories.create_many([f"note {n} " + "x" * (n % 90 * 90) for n in range(400)], force=True)
+    memories.add_turns("talk", [TurnDraft(f"said {n}", speaker="Zoe") for n in range(100)])
+"""
+    run_python(fill, url(store))
+    return everything(memory)
+
+
+def said(exported: str) -> set[str]:
+    return {line for line in exported.splitlines() if line.startswith('{"collection"')}
+
+
+@pytest.mark.parametrize("kind", ["default", "sqlite", "files"])
+def test_forgetting_names_the_backups_that_still_have_it(
+    memory: Command, stored: Store, home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind != "default":
+        monkeypatch.setenv("MEMORY_STORE", f"{kind}:///{folder}/other/notes")
+        memory("create", "another store of the same name", "--store", f"{kind}:///{folder}/elsewhere/notes")
+        memory("backup", "--store", f"{kind}:///{folder}/elsewhere/notes")
+    for number in range(4):
+        stored(f"The safe code is {number}{number}{number}", "--namespace", "bob", "--force")
+    memory("turns", "add", "standup", "We ship on Friday", "--namespace", "bob")
+    backup = memory("backup").json["backup"]
+    assert Path(backup).parent == home / "backups"
+    first = memory("list", "--namespace", "bob").json["results"][0]["id"]
+    for command in (
+        ["forget", first, "--yes"],
+        ["forget", "--where", "content ~ 111", "--yes"],
+        ["turns", "forget", "standup", "--yes"],
+        ["namespaces", "delete", "bob", "--yes"],
+    ):
+        answer = memory(*command, *(["--namespace", "bob"] if command[0] != "namespaces" else []))
+        assert answer.json["also_in"] == [backup], command
+        assert backup in answer.err
+
+
+@pytest.mark.thorough
+def test_every_sound_record_is_saved_and_the_others_are_named(
+    memory: Command, many: str, store: Path, folder: Path, run_python: RunPython
+) -> None:
+    run_python(DAMAGE, store, "UPDATE record SET text = 'Note 7' WHERE seq = 8 OR position = 7 AND session IS NOT NULL")
+    damaged = store.read_bytes()
+    answer = memory("doctor", "--salvage", "saved.jsonl")
+    shape = json.loads(answer.out)
+    assert (answer.code, shape["saved"], shape["lost_count"]) == (1, 498, 2)
+    assert {(lost["collection"], lost["position"]) for lost in shape["lost"]} == {("memory", 1), ("history", 7)}
+    assert store.read_bytes() == damaged
+    assert said(many) > said((folder / "saved.jsonl").read_text())
+    assert (folder / "saved.jsonl").stat().st_mode & 0o777 == 0o600
+    assert "is there already" in memory("doctor", "--salvage", "saved.jsonl").error
+    assert memory("restore", "saved.jsonl", "--replace").json["records"] == 498
+    assert memory("doctor", "--deep").json["findings"] == []
+
+
+@pytest.mark.parametrize("what", ["first page", "header", "root", "one leaf", "every 20th page", "half"])
+@pytest.mark.thorough
+def test_what_sqlite_calls_malformed_is_saved_around_the_lost_pages(
+    memory: Command, many: str, store: Path, folder: Path, run_python: RunPython, what: str
+) -> None:
+    sound = store.read_bytes()
+    root = int(run_python("import apsw, sys; print(apsw.Connection(sys.argv[1]).execute(\"SELECT rootpage FROM "
+                          "sqlite_schema WHERE name = 'record'\").fetchall()[0][0])", store).stdout)  # fmt: skip
+    pages = {
+        "first page": [0], "root": [4096 * (root - 1)], "one leaf": pages_with(sound, b"note 5 "),
+        "every 20th page": range(4096, len(sound), 20 * 4096),
+    }.get(what, [])  # fmt: skip
+    data = bytearray(sound)
+    for start in pages:
+        data[start : start + 4096] = bytes(4096)
+    data[:100] = bytes(100) if what == "header" else data[:100]
+    store.write_bytes(data[: len(data) // 2 // 4096 * 4096] if what == "half" else data)
+    Path(f"{store}-wal").unlink(missing_ok=True)
+    damaged = store.read_bytes()
+    answer = memory("doctor", "--salvage", "saved.jsonl")
+    shape = json.loads(answer.out)
+    saved = said((folder / "saved.jsonl").read_text())
+    assert saved <= said(many)
+    assert shape["saved"] == len(saved)
+    assert store.read_bytes() == damaged
+    if what in ("first page", "header", "root"):
+        assert saved == said(many)  # no record is in them
+    else:
+        assert shape["lost_count"] > 0
+        assert {"one leaf": 400, "every 20th page": 350, "half": 50}[what] <= len(saved) < 500
+
+
+def test_what_was_forgotten_is_not_saved(memory: Command, ids: list[str], store: Path, folder: Path) -> None:
+    memory("forget", ids[0], "--yes")
+    data = store.read_bytes()
+    store.write_bytes(bytes(4096) + data[4096:])
+    answer = memory("doctor", "--salvage", "saved.jsonl")
+    assert "prefers" not in (folder / "saved.jsonl").read_text()
+    assert json.loads(answer.out)["saved"] == 3
+
+
+def test_nothing_to_save_is_an_error(memory: Command, folder: Path, store: Path) -> None:
+    assert "there is no store at" in memory("doctor", "--salvage", "saved.jsonl").error
+    store.parent.mkdir(parents=True)
+    store.write_text("hello" * 1000)
+    assert "nothing can be read of" in memory("doctor", "--salvage", "saved.jsonl").error
+    assert memory("doctor", "--salvage", "a.jsonl", "--fix").code == 2
+    assert list(folder.iterdir()) == []

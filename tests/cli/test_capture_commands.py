@@ -1,0 +1,86 @@
+"""off, on and capture, as a person types them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Command
+from memories.hooks import inbox, session, switch
+
+
+def is_on(name: str | None = None) -> bool:
+    return bool(switch.state(str(Path.cwd()), name, os.environ))
+
+
+def test_off_and_on_are_for_this_project(memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = memory("off").json
+    assert (answer["switched"], answer["for"], answer["on"]) == ("off", str(folder), False)
+    assert not is_on()
+    monkeypatch.chdir(folder.parent)
+    assert is_on()
+    monkeypatch.chdir(folder)
+    assert memory("on").json["on"]
+    assert is_on()
+
+
+def test_off_in_a_folder_of_a_repository_is_for_all_of_it(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("objects", "refs"):  # without which git itself takes it for no repository
+        (folder / ".git" / part).mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (folder / "inner").mkdir()
+    monkeypatch.chdir(folder / "inner")
+    memory("off")
+    monkeypatch.chdir(folder)
+    assert not is_on()
+
+
+def test_all_and_back(memory: Command) -> None:
+    memory("off", "--all")
+    assert not is_on()
+    assert memory("on").json["on"] is False
+    assert memory("on", "--all").json["on"] is True
+
+
+def test_a_session(memory: Command, home: Path, folder: Path) -> None:
+    assert "no session of an agent is known" in memory("off", "--session").error
+    session.note(str(home), "codex.s1", folder=str(folder))
+    assert memory("off", "--session").json["for"] == "session codex.s1"
+    assert (is_on("codex.s1"), is_on("codex.s2"), is_on()) == (False, True, True)
+    assert memory("on", "--session").json["on"]
+    assert memory("off", "--session", env={"CLAUDE_CODE_SESSION_ID": "x1"}).json["for"] == "session claude-code.x1"
+
+
+def test_on_says_what_else_keeps_it_off(memory: Command, folder: Path) -> None:
+    (folder / ".memories-off").touch()
+    answer = memory("on").json
+    assert (answer["on"], ".memories-off" in answer["why"]) == (False, True)
+
+
+def test_two_of_them_do_not_go_together(memory: Command) -> None:
+    done = memory("off", "--session", "--all")
+    assert (done.code, "do not go together" in done.error) == (2, True)
+
+
+def test_a_home_that_cannot_be_written(memory: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert memory("off", env={"MEMORY_HOME": str(tmp_path / "file" / "x")}).code == 1
+
+
+def test_flush_and_status(memory: Command, home: Path, folder: Path) -> None:
+    event = {"id": "1", "at": 1, "host": "codex", "event": "user-prompt", "session": "s1", "folder": str(folder)}
+    inbox.add(str(home), "codex.s1", event | {"prompt": "remember that Ann sails", "store": ""})
+    found = memory("capture", "status").json
+    assert (found["on"], found["waiting_sessions"], found["hooks"]) == (True, ["codex.s1"], [])
+    done = memory("capture", "flush").json
+    assert (done["turns"], done["proposed"], done["waiting"]) == (1, 1, 0)
+    assert [each["content"] for each in memory("review").json["results"]] == ["Ann sails"]
+    assert memory("capture", "flush", "--quiet").out == ""
+
+
+def test_flush_tells_why_something_waits(memory: Command, home: Path) -> None:
+    inbox.add(str(home), "codex.s1", {"id": "1", "event": "stop", "store": "another"})
+    done = memory("capture", "flush")
+    assert (done.code, "another MEMORY_STORE" in done.out) == (1, True)

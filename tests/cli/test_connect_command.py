@@ -1,0 +1,710 @@
+"""`memory connect` and `memory disconnect`: what they write into the files of agents, and that it can be undone."""
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories.connect.hosts import HOSTS, Where
+from memories.connect.program import EVENTS, hook, installed, is_hook, is_server, words_of
+
+Command = Callable[..., Any]
+
+PROGRAM = Path(sys.executable).with_name("memory")
+TOKEN = "ghp_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dF3hJ5"  # a value that no test may find in what is printed
+MINE = {
+    "claude-code": {
+        ".claude.json": '{"numStartups": 4, "mcpServers": {"other": {"command": "x"}}, "oauth": "' + TOKEN + '"}',
+        ".claude/settings.json": '{\n    "model": "opus",\n    "hooks": {\n        "Stop": [\n            {"hooks": '
+        '[{"type": "command", "command": "say done"}]}\n        ]\n    }\n}',
+    },
+    "codex": {
+        ".codex/config.toml": '# mine\nmodel = "m"\n\n[mcp_servers.other]\ncommand = "x"\n',
+        ".codex/hooks.json": '{"hooks": {"SessionStart": [{"matcher": "startup", "hooks": []}]}}\n',
+    },
+    "gemini": {".gemini/settings.json": '{\n  // mine\n  "theme": "x" // dark\n}\n'},
+    "opencode": {".config/opencode/opencode.json": '{\n\t"model": "m", // the best\n\t"mcp": {},\n}\n'},
+    "cursor": {
+        ".cursor/mcp.json": '{"mcpServers": {}}',
+        ".cursor/hooks.json": '{\n  "version": 1,\n  "hooks": {\n    "stop": [{"command": "./say-done.sh"}]\n  }\n}\n',
+    },
+    "vscode": {".config/Code/User/mcp.json": '{\n\t"servers": {\n\t},\n\t"inputs": []\n}'},
+    "claude-desktop": {".config/Claude/claude_desktop_config.json": '{"globalShortcut": ""}\r\n'},
+    "windsurf": {".codeium/windsurf/mcp_config.json": "{}"},
+    "zed": {".config/zed/settings.json": '// Zed\n{\n  "theme": "One",\n  /* no servers */\n}\n'},
+}
+HOOKED = ("claude-code", "codex", "gemini", "cursor")
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of a user whose agents are where they are by default."""
+    for variable in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "OPENCODE_CONFIG_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("MEMORY_HOME")
+    monkeypatch.setattr(sys, "platform", "linux")
+    home = tmp_path / "home"
+    home.mkdir()
+    return home
+
+
+def write_mine(home: Path, host: str) -> dict[Path, bytes]:
+    for name, text in MINE[host].items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_bytes(text.encode())
+    return everything(home)
+
+
+def everything(home: Path) -> dict[Path, bytes]:
+    """All files of a home but for those of Memories itself."""
+    own = home / ".config" / "memories"
+    return {file: file.read_bytes() for file in home.rglob("*") if file.is_file() and not file.is_relative_to(own)}
+
+
+def copies(home: Path) -> list[Path]:
+    return sorted(home.rglob("*.before-memories-*"))
+
+
+def entry_of(home: Path, host: str) -> Any:
+    files = HOSTS[host].user(Where(home, {}, "linux"))
+    text = files.server.read_text()
+    if files.server.suffix == ".toml":
+        return tomllib.loads(text)["mcp_servers"]["memories"]
+    from memories.connect.jsonc import Document
+
+    return Document(text, comments=True).get((*HOSTS[host].servers, "memories"))
+
+
+def commands_of(file: Path) -> dict[str, list[str]]:
+    """The hooks of ours in a file, by the host's event."""
+    from memories.connect.jsonc import Document
+
+    groups = Document(file.read_text(), comments=True).get(("hooks",)) or {}
+    found = {
+        event: [each["command"] for group in listed for each in group.get("hooks", [group])]
+        for event, listed in groups.items()
+    }
+    ours = {event: [each for each in listed if " hook " in each] for event, listed in found.items()}
+    return {event: listed for event, listed in ours.items() if listed}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_each_host_gets_a_server_that_starts_and_loses_it_again(host: str, memory: Command, user: Path) -> None:
+    before = write_mine(user, host)
+    answer = memory("connect", host, "--capture", "-n", "bob").json["connected"][0]
+    assert answer["changed"]
+    assert answer["undo"] == f"memory disconnect {host}"
+    assert {Path(file["path"]) for file in answer["files"]} == {
+        file for file, data in everything(user).items() if before.get(file) != data and file not in copies(user)
+    }
+    entry = entry_of(user, host)
+    command = entry["command"] if host == "opencode" else [entry["command"], *entry["args"]]
+    assert command == [str(PROGRAM), "mcp", "-n", "bob"]
+    assert os.access(command[0], os.X_OK)
+    row = memory("connect", "--status", host).json["hosts"][0]
+    assert row["installed"]
+    assert [(each["mcp"], each["namespace"], each["problem"]) for each in row["connected"]] == [(True, "bob", None)]
+    assert memory("disconnect", host).json["disconnected"][0]["changed"]
+    assert everything(user) == before
+
+
+SHAPES: dict[str, tuple[str, Any]] = {
+    "claude-code": ("mcpServers", {"type": "stdio", "command": str(PROGRAM), "args": ["mcp"]}),
+    "codex": ("mcp_servers", {"command": str(PROGRAM), "args": ["mcp"], "startup_timeout_sec": 20}),
+    "gemini": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
+    "opencode": ("mcp", {"type": "local", "command": [str(PROGRAM), "mcp"], "enabled": True, "timeout": 15_000}),
+    "cursor": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
+    "vscode": ("servers", {"type": "stdio", "command": str(PROGRAM), "args": ["mcp"]}),
+    "claude-desktop": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
+    "windsurf": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
+    "zed": ("context_servers", {"command": str(PROGRAM), "args": ["mcp"]}),
+}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_entries_have_the_form_that_the_host_documents(host: str, memory: Command, user: Path, tmp_path: Path) -> None:
+    memory("connect", host)
+    name, entry = SHAPES[host]
+    assert HOSTS[host].servers == (name,)
+    assert entry_of(user, host) == entry
+    elsewhere = {"MEMORY_HOME": str(tmp_path / "elsewhere")}
+    memory("connect", host, env=elsewhere)
+    assert entry_of(user, host) == entry | {"environment" if host == "opencode" else "env": elsewhere}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_an_empty_home_is_empty_again(host: str, memory: Command, user: Path) -> None:
+    answer = memory("connect", host, "--capture").json["connected"][0]
+    assert any("was not found here" in note for note in answer["notes"])
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in everything(user))
+    memory("disconnect", host)
+    assert everything(user) == {}
+    assert [each.name for each in user.iterdir()] == [".config"]
+    assert [each.name for each in (user / ".config").iterdir()] == ["memories"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_second_run_changes_nothing(host: str, memory: Command, user: Path) -> None:
+    write_mine(user, host)
+    memory("connect", host)
+    before = everything(user)
+    answer = memory("connect", host).json["connected"][0]
+    assert not answer["changed"]
+    assert answer["files"] == []
+    assert "nothing to change" in answer["notes"][0]
+    assert everything(user) == before
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_what_was_changed_since_stays(host: str, memory: Command, user: Path) -> None:
+    """Only entries of ours go from a file that something else has written to, and the register is not needed."""
+    write_mine(user, host)
+    memory("connect", host, "--capture")
+    found = dict.fromkeys(HOSTS[host].user(Where(user, {}, "linux")))
+    files = [file for file in found if file is not None and file.suffix != ".js" and file.exists()]
+    for file in files:
+        text = file.read_bytes().decode()
+        file.write_bytes((text + "\n# new\n" if file.suffix == ".toml" else text + "\n").encode())
+    (user / ".config" / "memories" / "connected.json").unlink()
+    memory("disconnect", host)
+    for file in files:
+        assert b"memor" not in file.read_bytes()
+        name = str(file.relative_to(user))
+        if name in MINE[host] and "{}" not in MINE[host][name] and "[]" not in MINE[host][name]:
+            added = "\n# new\n" if file.suffix == ".toml" else "\n"
+            assert file.read_bytes().decode() == (MINE[host][name] + added).replace("{\n\t}", "{}")
+
+
+@pytest.mark.parametrize("host", HOOKED)
+def test_hooks_are_written_with_their_time_limits(host: str, memory: Command, user: Path) -> None:
+    write_mine(user, host)
+    hooks = HOSTS[host].user(Where(user, {}, "linux")).hooks
+    assert hooks is not None
+    memory("connect", host)
+    recall = commands_of(hooks)
+    assert {words_of(command)[2] for listed in recall.values() for command in listed} == {
+        "session-start",
+        "user-prompt",
+    }
+    memory("connect", host, "--capture", "-n", "bob")
+    names = {each.name: event for event, each in HOSTS[host].hooks.items()}
+    for name, listed in commands_of(hooks).items():
+        assert listed == [f"{PROGRAM} hook {names[name]} --host {host} --capture -n bob"]
+    assert set(commands_of(hooks)) == set(names)
+    unit = 1000 if host == "gemini" else 1
+    written = json.dumps(_parsed(hooks))
+    assert f'"timeout": {5 * unit}' in written
+    if host in ("claude-code", "codex"):
+        [end] = _parsed(hooks)["hooks"]["SessionEnd"]
+        assert end["hooks"][0]["timeout"] <= 3
+    memory("connect", host)
+    assert commands_of(hooks) == recall
+
+
+def _parsed(file: Path) -> Any:
+    from memories.connect.jsonc import Document
+
+    return Document(file.read_text(), comments=True).get(())
+
+
+CURSOR_KNOWS = {  # one event that it does not know, and Cursor takes none of the file
+    "beforeShellExecution", "beforeMCPExecution", "afterShellExecution", "afterMCPExecution", "beforeReadFile",
+    "afterFileEdit", "beforeTabFileRead", "afterTabFileEdit", "stop", "beforeSubmitPrompt", "afterAgentResponse",
+    "afterAgentThought", "sessionStart", "sessionEnd", "preCompact", "subagentStart", "subagentStop", "preToolUse",
+    "postToolUse", "postToolUseFailure",
+}  # fmt: skip
+
+
+def test_cursor_gets_hooks_that_it_takes(memory: Command, user: Path) -> None:
+    memory("connect", "cursor", "--capture", "-n", "bob")
+    file = user / ".cursor" / "hooks.json"
+    written = json.loads(file.read_text())  # no comments
+    assert written.keys() == {"version", "hooks"}
+    assert written["version"] == 1
+    assert written["hooks"].keys() <= CURSOR_KNOWS
+    for [handler] in written["hooks"].values():
+        assert handler.keys() == {"command", "timeout"}
+        assert shlex.split(handler["command"])[0] == str(PROGRAM)
+        assert 0 < handler["timeout"] <= 10  # seconds
+        assert "//" not in handler["command"]  # Cursor reads on from there as a comment
+    memory("connect", "cursor")
+    assert json.loads(file.read_text())["hooks"].keys() == {"sessionStart", "beforeSubmitPrompt"}
+    memory("disconnect", "cursor")
+    assert not file.exists()
+
+
+def test_hooks_of_others_stay_beside_ours_in_cursor(memory: Command, user: Path) -> None:
+    file = user / ".cursor" / "hooks.json"
+    file.parent.mkdir()
+    mine = {"version": 1, "hooks": {"sessionStart": [{"command": "./a.sh"}], "afterFileEdit": [{"command": "./b.sh"}]}}
+    file.write_text(json.dumps(mine))
+    memory("connect", "cursor", "--capture")
+    found = json.loads(file.read_text())
+    assert found["hooks"]["sessionStart"][0] == {"command": "./a.sh"}
+    assert len(found["hooks"]["sessionStart"]) == 2
+    found["hooks"]["stop"].append({"command": "./c.sh"})
+    file.write_text(json.dumps(found))
+    shown = memory("disconnect", "cursor", "--dry-run").json["disconnected"][0]["diff"]
+    assert "-" in shown
+    assert "./c.sh" in shown
+    memory("disconnect", "cursor")
+    mine["hooks"] |= {"stop": [{"command": "./c.sh"}]}  # type: ignore[operator]
+    assert json.loads(file.read_text()) == mine
+
+
+def test_a_hook_of_cursor_that_is_gone_is_told(memory: Command, user: Path, folder: Path) -> None:
+    memory("connect", "cursor", "--capture")
+    file = user / ".cursor" / "hooks.json"
+    file.write_text(file.read_text().replace(str(PROGRAM), "/gone/memory"))
+    (user / ".cursor" / "mcp.json").unlink()
+    row = memory("connect", "--status", "cursor")
+    assert row.code == 1
+    [connected] = json.loads(row.out)["hosts"][0]["connected"]
+    assert connected["problem"] == "/gone/memory is not there any more"
+    assert connected["hooks"] == list(EVENTS)
+    [finding] = [each for each in json.loads(memory("doctor").out)["findings"] if "Cursor" in each["what"]]
+    assert finding["remedy"] == "run: memory connect cursor --capture"
+
+
+def test_hooks_of_others_stay_even_in_a_group_with_ours(memory: Command, user: Path) -> None:
+    file = user / ".claude" / "settings.json"
+    memory("connect", "claude-code")
+    settings = json.loads(file.read_text())
+    own = settings["hooks"]["SessionStart"][0]["hooks"][0]
+    other = {"type": "command", "command": "memory-of-others hook session-start"}
+    settings["hooks"]["SessionStart"] = [{"matcher": "startup", "hooks": [other, own, dict(own)]}]
+    file.write_text(json.dumps(settings))
+    memory("connect", "claude-code")
+    found = json.loads(file.read_text())["hooks"]["SessionStart"]
+    assert found == [{"matcher": "startup", "hooks": [other, own]}]
+    undone = memory("disconnect", "claude-code").json["disconnected"][0]
+    assert {Path(each["path"]).name: each["change"] for each in undone["files"]} == {
+        ".claude.json": "removed",
+        "settings.json": "changed",
+    }
+    assert json.loads(file.read_text()) == {
+        "hooks": {"SessionStart": [{"matcher": "startup", "hooks": [other]}]},
+    }
+
+
+def test_what_its_user_has_added_to_an_entry_stays(memory: Command, user: Path) -> None:
+    memory("connect", "claude-code")
+    file = user / ".claude.json"
+    found = json.loads(file.read_text())
+    found["mcpServers"]["memories"] |= {"alwaysLoad": True, "env": {"LOG_LEVEL": "DEBUG"}, "command": "/gone/memory"}
+    file.write_text(json.dumps(found))
+    memory("connect", "claude-code", env={"MEMORY_HOME": str(user / "elsewhere")})
+    entry = json.loads(file.read_text())["mcpServers"]["memories"]
+    assert entry["alwaysLoad"]
+    assert entry["env"] == {"LOG_LEVEL": "DEBUG", "MEMORY_HOME": str(user / "elsewhere")}
+    assert entry["command"] == str(PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "host", "why"),
+    [
+        (".claude.json", '{\n"a": 1,\n}', "claude-code", "line 2, is broken"),
+        (".claude/settings.json", '{"hooks": []}', "claude-code", "line 1: hooks is no object"),
+        (".claude/settings.json", '{"hooks": {"SessionStart": {}}}', "claude-code", "is no list"),
+        (".claude/settings.json", "// no\n{}", "claude-code", "line 1, is broken"),
+        (".claude.json", '{"mcpServers": {"memories": {"command": "npx", "args": ["mcp"]}}}', "claude-code", "another"),
+        (".claude.json", '{"mcpServers": {"memories": {"url": "http://127.0.0.1:1/mcp"}}}', "claude-code", "another"),
+        (".codex/config.toml", "a = 1\nb =\n", "codex", "line 2"),
+        (".codex/config.toml", "mcp_servers = {}\n", "codex", "layout"),
+        (".codex/hooks.json", '{"hooks": ', "codex", "line 1, is broken"),
+        (".gemini/settings.json", '["x"]', "gemini", "no JSON object"),
+        (".config/opencode/plugins/memories.js", "export const other = 1\n", "opencode", "another plugin"),
+        (".config/zed/settings.json", '\xff{"a": 1}', "zed", "is not UTF-8"),
+    ],
+)
+def test_what_is_broken_is_refused_and_nothing_changes(
+    name: str, text: str, host: str, why: str, memory: Command, user: Path
+) -> None:
+    write_mine(user, host)
+    (user / name).parent.mkdir(parents=True, exist_ok=True)
+    (user / name).write_bytes(text.encode("latin-1"))
+    before = everything(user)
+    answer = memory("connect", host, "--capture")
+    assert answer.code == 2
+    assert why in answer.error
+    assert name in answer.error
+    assert everything(user) == before
+
+
+def test_a_broken_file_of_one_host_keeps_all_others_that_were_named_as_they_are(memory: Command, user: Path) -> None:
+    (user / ".gemini").mkdir()
+    (user / ".gemini" / "settings.json").write_text("{")
+    assert memory("connect", "claude-code", "gemini").code == 2
+    assert list(everything(user)) == [user / ".gemini" / "settings.json"]
+
+
+def test_modes_and_links_are_kept(memory: Command, user: Path) -> None:
+    dotfiles = user / "dotfiles"
+    dotfiles.mkdir()
+    target = dotfiles / "gemini.json"
+    target.write_text("{}\n")
+    target.chmod(0o640)
+    (user / ".gemini").mkdir()
+    link = user / ".gemini" / "settings.json"
+    link.symlink_to(target)
+    memory("connect", "gemini")
+    assert link.is_symlink()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert "memories" in target.read_text()
+    [copy] = copies(user)
+    assert copy.parent == link.parent
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    memory("disconnect", "gemini")
+    assert link.is_symlink()
+    assert target.read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("verb", ["connect", "disconnect"])
+def test_a_file_that_is_read_only_is_refused(verb: str, memory: Command, user: Path) -> None:
+    write_mine(user, "claude-code")
+    if verb == "disconnect":
+        assert memory("connect", "claude-code").code == 0
+    (user / ".claude" / "settings.json").chmod(0o444)
+    before = everything(user)
+    for options in ((), ("--dry-run",)):
+        done = memory(verb, "claude-code", *options)
+        assert done.code == 2
+        assert "settings.json is read-only" in done.error
+    assert everything(user) == before
+
+
+def test_a_file_of_another_user_is_refused(memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mine(user, "gemini")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    answer = memory("connect", "gemini")
+    assert answer.code in (1, 2)
+    assert "belongs to user" in answer.error
+
+
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(memory: Command, user: Path) -> None:
+    (user / ".gemini").mkdir()
+    os.mkfifo(user / ".gemini" / "settings.json")
+    assert "cannot read" in memory("connect", "gemini").error
+
+
+def test_copies_are_few(memory: Command, user: Path) -> None:
+    file = user / ".gemini" / "settings.json"
+    file.parent.mkdir()
+    for number in range(9):
+        file.write_text(json.dumps({"number": number}))
+        memory("connect", "gemini")
+    assert len(copies(user)) == 3
+    assert json.loads(copies(user)[-1].read_text()) == {"number": 8}
+
+
+def test_a_change_of_mind_can_still_be_undone_to_the_byte(memory: Command, user: Path) -> None:
+    before = write_mine(user, "claude-code")
+    for options in (["--capture"], ["-n", "bob"], [], ["--capture", "-n", "x"]):
+        memory("connect", "claude-code", *options)
+    memory("disconnect", "claude-code")
+    assert everything(user) == before
+
+
+def test_a_dry_run_shows_the_diff_and_changes_nothing(memory: Command, user: Path) -> None:
+    before = write_mine(user, "gemini")
+    answer = memory("connect", "gemini", "--dry-run").json["connected"][0]
+    assert answer["dry_run"]
+    assert '+    "memories": {' in answer["diff"]
+    assert '+  "theme": "x", // dark' in answer["diff"]
+    assert everything(user) == before
+    assert not (user / ".config").exists()
+    memory("connect", "gemini")
+    before = everything(user)
+    undone = memory("disconnect", "gemini", "--dry-run").json["disconnected"][0]
+    assert '-    "memories": {' in undone["diff"]
+    assert everything(user) == before
+
+
+def test_a_diff_shows_no_secret(memory: Command, user: Path) -> None:
+    write_mine(user, "claude-code")
+    answer = memory("connect", "claude-code", "--dry-run")
+    assert TOKEN not in answer.out
+
+
+@pytest.mark.parametrize("host", [name for name, host in HOSTS.items() if host.project is not None])
+def test_what_a_project_gets_tells_nothing_of_this_machine(
+    host: str, memory: Command, user: Path, folder: Path
+) -> None:
+    (folder / ".git").mkdir()
+    (folder / "deep").mkdir()
+    os.chdir(folder / "deep")
+    answer = memory("connect", host, "--scope", "project", "--capture", env={"MEMORY_HOME": str(user)}).json
+    made = [Path(file["path"]) for file in answer["connected"][0]["files"]]
+    assert made
+    for file in made:
+        assert file.is_relative_to(folder)
+        text = file.read_text()
+        assert str(user) not in text
+        assert str(PROGRAM.parent) not in text
+        assert '"memory"' in text or '"memory hook' in text
+        assert stat.S_IMODE(file.stat().st_mode) & 0o044
+    assert any("clone" in note for note in answer["connected"][0]["notes"])
+    assert {each for each in folder.rglob("*") if each.is_file()} == set(made)
+    memory("disconnect", host, "--scope", "project", env={"MEMORY_HOME": str(user)})
+    assert sorted(each.name for each in folder.iterdir()) == [".git", "deep"]
+
+
+def test_a_project_has_no_link_that_leads_out_of_it(memory: Command, user: Path, folder: Path) -> None:
+    before = write_mine(user, "claude-code")
+    (folder / ".mcp.json").symlink_to(user / ".claude.json")
+    assert "leads out of" in memory("connect", "claude-code", "--scope", "project").error
+    assert everything(user) == before
+
+
+@pytest.mark.parametrize("host", ["zed", "windsurf", "claude-desktop"])
+def test_a_host_without_projects_says_so(host: str, memory: Command) -> None:
+    assert "leave --scope project out" in memory("connect", host, "--scope", "project").error
+
+
+def test_the_home_is_no_project(memory: Command, user: Path) -> None:
+    os.chdir(user)
+    assert "is your home" in memory("connect", "gemini", "--scope", "project").error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("connect", "emacs"),
+        ("connect", "gemini", "gemini"),
+        ("connect", "gemini", "--scope", "world"),
+        ("connect", "gemini", "-n", "a b"),
+        ("disconnect",),
+    ],
+)
+def test_wrong_usage_changes_nothing(arguments: tuple[str, ...], memory: Command, user: Path) -> None:
+    answer = memory(*arguments)
+    assert answer.code == 2
+    assert answer.error
+    assert everything(user) == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "variable", "file"),
+    [
+        ("claude-code", "CLAUDE_CONFIG_DIR", ".claude.json"),
+        ("claude-code", "CLAUDE_CONFIG_DIR", "settings.json"),
+        ("codex", "CODEX_HOME", "config.toml"),
+        ("gemini", "GEMINI_CLI_HOME", ".gemini/settings.json"),
+        ("opencode", "XDG_CONFIG_HOME", "opencode/opencode.json"),
+        ("opencode", "OPENCODE_CONFIG_DIR", "plugins/memories.js"),
+        ("zed", "XDG_CONFIG_HOME", "zed/settings.json"),
+        ("vscode", "XDG_CONFIG_HOME", "Code/User/mcp.json"),
+    ],
+)
+def test_folders_that_were_moved_are_found(
+    host: str, variable: str, file: str, memory: Command, user: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved"
+    memory("connect", host, env={variable: str(moved)})
+    assert (moved / file).is_file()
+    assert [each for each in everything(user) if not each.is_relative_to(moved)] == []
+
+
+@pytest.mark.parametrize(
+    ("platform", "host", "file"),
+    [
+        ("darwin", "claude-desktop", "Library/Application Support/Claude/claude_desktop_config.json"),
+        ("darwin", "vscode", "Library/Application Support/Code/User/mcp.json"),
+        ("darwin", "zed", ".config/zed/settings.json"),
+        ("win32", "claude-desktop", "AppData/Roaming/Claude/claude_desktop_config.json"),
+        ("win32", "zed", "AppData/Roaming/Zed/settings.json"),
+        ("win32", "windsurf", ".codeium/windsurf/mcp_config.json"),
+    ],
+)
+def test_each_system_has_its_places(platform: str, host: str, file: str, tmp_path: Path) -> None:
+    assert HOSTS[host].user(Where(tmp_path, {}, platform)).server == tmp_path / file
+
+
+def test_words_of_a_hook_pass_a_shell() -> None:
+    for program in ("/home/a b/memory", "/home/it's/$HOME/memory", "/plain/memory"):
+        line = hook([program, "-m", "memories"], "stop", "codex", ["--capture"])
+        assert shlex.split(line) == [program, "-m", "memories", "hook", "stop", "--host", "codex", "--capture"]
+
+
+def test_a_project_s_own_folder_memories_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memories.connect.program.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    command = installed({}).command
+    monkeypatch.undo()
+    (tmp_path / "memories").mkdir()
+    (tmp_path / "memories" / "__init__.py").write_text("raise SystemExit('the code of somebody else')\n")
+    done = subprocess.run([*command, "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    line = words_of(hook(command, "stop", "codex", []))
+    assert is_hook(line)
+    assert is_hook([line[0], *line[2:]])  # as earlier versions wrote it
+    assert is_server([*command, "-n", "bob", "mcp"])
+    assert not is_hook(["python", "-m", "other", "hook", "stop"])
+
+
+def test_a_program_that_may_go_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / ".cache" / "uv" / "archive-v0" / "x" / "bin"
+    place.mkdir(parents=True)
+    for name in ("python", "memory"):
+        (place / name).write_text("#!/bin/sh\n# memories\n")
+        (place / name).chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(place / "python"))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/nowhere")
+    found = installed({"PATH": str(place)})
+    assert found.command == (str(place / "memory"),)
+    assert "cleaned up" in found.doubt
+    lasting = tmp_path / "lasting"
+    lasting.mkdir()
+    (lasting / "memory").write_text("#!/bin/sh\nexec python -c 'import memories'\n")
+    (lasting / "memory").chmod(0o700)
+    found = installed({"PATH": f"{place}:{lasting}"})
+    assert found.command == (str(place / "memory"),)  # the first on PATH is this one
+    found = installed({"PATH": f"{lasting}:{place}"})
+    assert found.command == (str(lasting / "memory"),)
+    assert "cleaned up" not in found.doubt
+
+
+def test_a_command_that_is_advised_holds_no_other(
+    memory: Command, user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "a b; echo $(id)"
+    (work / ".git").mkdir(parents=True)
+    monkeypatch.chdir(work)
+    memory("connect", "claude-code", "--scope", "project")
+    line = {"type": "command", "command": "/gone/memory hook stop --host claude-code -n 'x; id'"}
+    (work / ".claude" / "settings.json").write_text(json.dumps({"hooks": {"Stop": [{"hooks": [line]}]}}))
+    monkeypatch.setenv("PATH", "/nowhere")
+    [advice] = [row["remedy"] for row in json.loads(memory("doctor").out)["findings"] if "connect" in row["remedy"]]
+    words = shlex.split(advice.removeprefix("run: "))
+    assert words == ["cd", str(work), "&&", "memory", "connect", "claude-code", "--scope", "project", "-n", "x; id"]
+
+
+def test_doctor_names_commands_that_are_gone(
+    memory: Command, user: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{PROGRAM.parent}:{os.environ['PATH']}")
+    memory("connect", "gemini", "codex", "--capture", "-n", "bob")
+    memory("connect", "opencode", "--scope", "project")
+    healthy = memory("doctor")
+    assert healthy.code in (0, 1)
+    assert not [each for each in json.loads(healthy.out)["findings"] if "any more" in each["what"]]
+    assert json.loads(healthy.out)["connected"] == ["codex", "gemini", f"opencode in {folder}"]
+    for file in (user / ".gemini" / "settings.json", user / ".codex" / "config.toml"):
+        file.write_text(file.read_text().replace(str(PROGRAM), "/gone/bin/memory"))
+    (user / ".codex" / "hooks.json").write_text("{")
+    answer = memory("doctor")
+    assert answer.code == 1
+    findings = {each["what"]: each["remedy"] for each in json.loads(answer.out)["findings"]}
+    assert findings["Gemini CLI: /gone/bin/memory is not there any more"] == (
+        "run: memory connect gemini --capture -n bob"
+    )
+    assert any("hooks.json" in what and "line 1" in what for what in findings)
+    assert memory("connect", "--status").code == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "file", "on", "off"),
+    [
+        (
+            "claude-code", ".claude/settings.json",
+            '{"enabledPlugins": {"memories@memories": true}}', '{"enabledPlugins": {"memories@memories": false}}',
+        ),
+        (
+            "codex", ".codex/config.toml",
+            '[plugins."memories@memories"]\nenabled = true\n', '[plugins."memories@memories"]\nenabled = false\n',
+        ),
+        ("gemini", ".gemini/extensions/memories/gemini-extension.json", "{}", None),
+    ],
+)  # fmt: skip
+def test_a_plugin_beside_it_is_told(
+    host: str, file: str, on: str, off: str | None, memory: Command, user: Path
+) -> None:
+    (user / file).parent.mkdir(parents=True)
+    (user / file).write_text(on)
+    assert any("run twice" in note for note in memory("connect", host).json["connected"][0]["notes"])
+    if off is not None:
+        (user / file).write_text(off)
+        assert not any("run twice" in note for note in memory("connect", host).json["connected"][0]["notes"])
+
+
+def test_the_store_that_is_set_is_carried_but_no_password(memory: Command, user: Path, folder: Path) -> None:
+    memory("connect", "gemini", env={"MEMORY_STORE": "sqlite:///here.db"})
+    assert entry_of(user, "gemini")["env"] == {"MEMORY_STORE": f"sqlite:///{folder}/here.db"}
+    memory("disconnect", "gemini")
+    memory("connect", "gemini", env={"MEMORY_STORE": "postgresql://ann:swordfish@db/memories"})
+    assert "env" not in entry_of(user, "gemini")
+    memory("disconnect", "gemini")
+
+
+def test_hooks_that_may_use_another_store_than_the_server_are_told_of(memory: Command, user: Path) -> None:
+    told = "its hooks take MEMORY_HOME, MEMORY_STORE from"
+    set_here = {"MEMORY_HOME": str(user / "elsewhere"), "MEMORY_STORE": "sqlite:///here.db"}
+    assert told in " ".join(memory("connect", "claude-code", env=set_here).json["connected"][0]["notes"])
+    assert told in " ".join(memory("connect", "opencode", env=set_here).json["connected"][0]["notes"])
+    assert told not in " ".join(memory("connect", "zed", env=set_here).json["connected"][0]["notes"])
+    assert told not in " ".join(memory("connect", "codex").json["connected"][0]["notes"])
+
+
+def test_the_list_tells_what_is_here(memory: Command, user: Path) -> None:
+    (user / ".gemini").mkdir()
+    rows = {row["host"]: row for row in memory("connect", env={"PATH": "/nowhere"}).json["hosts"]}
+    assert list(rows) == list(HOSTS)
+    assert [name for name, row in rows.items() if row["installed"]] == ["gemini"]
+    assert all(row["connected"] == [] for row in rows.values())
+    text = memory("connect", "--format", "text", env={"PATH": "/nowhere"}).out
+    assert "gemini          found      not connected" in text
+
+
+def test_a_change_that_fails_half_way_is_put_back(memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = write_mine(user, "claude-code")
+    from memories.connect import files
+
+    write = files.write
+
+    def failing(path: Path, data: bytes, **more: Any) -> list[str]:
+        if path.name == "settings.json" and b"hook session-start" in data:
+            raise OSError(28, "No space left on device")
+        return write(path, data, **more)
+
+    monkeypatch.setattr(files, "write", failing)
+    answer = memory("connect", "claude-code")
+    assert answer.code == 1
+    assert "settings.json" in answer.error
+    assert "No space left" in answer.error
+    assert {file: data for file, data in everything(user).items() if file not in copies(user)} == before
+
+
+def test_what_a_host_writes_meanwhile_is_not_lost(memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claude Code keeps its own state in the file that the server is written into, and writes it all the time."""
+    write_mine(user, "claude-code")
+    file, theirs = user / ".claude.json", '{"numStartups": 5}'
+    real = os.fsync
+
+    def slow(fd: int) -> None:
+        real(fd)
+        if not list(user.glob(".claude.json.before*")):
+            return  # its copy comes first
+        file.write_text(theirs)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    answer = memory("connect", "claude-code")
+    assert answer.code == 2
+    assert "changed by another program meanwhile" in answer.error
+    assert file.read_text() == theirs
+    assert "memory hook" not in (user / ".claude" / "settings.json").read_text()
+
+
+def test_the_plugin_of_opencode_names_the_command(memory: Command, user: Path) -> None:
+    memory("connect", "opencode", "--capture", "-n", "bob")
+    text = (user / ".config" / "opencode" / "plugins" / "memories.js").read_text()
+    assert f'const COMMAND = ["{PROGRAM}"]' in text
+    assert 'const OPTIONS = ["--capture", "-n", "bob"]' in text
+    assert "const CAPTURE = true" in text

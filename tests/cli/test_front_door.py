@@ -1,0 +1,142 @@
+"""The front door: what happens before a command is known, and when a run is interrupted."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories.cli.output import IN_DOUBT, INTERRUPTED
+
+Command = Callable[..., Any]
+
+# Presses Ctrl-C when the module named first is about to be imported, then does what `memory` does.
+_INTERRUPTING = """
+import os, signal, sys
+from memories.__main__ import main
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == moment:
+            os.kill(os.getpid(), signal.SIGINT)
+
+moment = sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs the tests may ignore it
+sys.meta_path.insert(0, CtrlC())
+main()
+"""
+
+
+def interrupted(moment: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _INTERRUPTING, moment, *arguments],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("moment", "arguments"),
+    [
+        ("memories.cli", ["--help"]),
+        ("memories.cli.output", ["list"]),
+        ("click", ["list"]),
+        ("click.types", ["list"]),
+        ("memories.cli.search", ["list"]),
+        ("memories.config", ["list"]),
+        ("memories.memories", ["list"]),
+        ("memories.stores.sqlite.store", ["list"]),
+        ("memories.transfer.export", ["export"]),
+    ],
+)
+def test_ctrl_c_gets_one_sentence_at_any_moment(moment: str, arguments: list[str]) -> None:
+    done = interrupted(moment, *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert json.loads(done.stderr) == {"error": INTERRUPTED}
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("moment", "arguments"),
+    [
+        ("memories.write.create", ["create", "content"]),
+        ("memories.write.turns", ["turns", "add", "talk", "content"]),
+    ],
+)
+def test_ctrl_c_while_something_is_changed_leaves_a_doubt(moment: str, arguments: list[str]) -> None:
+    done = interrupted(moment, *arguments)
+    assert (done.returncode, json.loads(done.stderr)) == (1, {"error": IN_DOUBT})
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_after_the_commit_says_what_was_stored(memory: Command) -> None:
+    """The answer is larger than a pipe holds, and nobody reads it."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "memories", "create", "-"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert running.stdin is not None
+    running.stdin.write(b"word " * 100_000)
+    running.stdin.close()
+    assert running.stdout is not None
+    assert running.stderr is not None
+    assert running.stdout.read(1) == b"{"  # it has begun to answer
+    running.send_signal(signal.SIGINT)
+    told = json.loads(running.stderr.read())["error"]
+    [found] = memory("list").json["results"]
+    assert told.startswith(f"stored as {found['id']}, but it was interrupted before it answered")
+    assert running.wait(60) == 1
+    running.stderr.close()
+    running.stdout.close()
+
+
+def test_ctrl_c_is_told_as_text_where_that_is_asked() -> None:
+    done = interrupted("memories.memories", "list", "--format", "text")
+    assert (done.returncode, done.stderr) == (1, f"error: {INTERRUPTED}\n")
+
+
+def test_ctrl_c_while_standard_input_is_awaited(folder: Path) -> None:
+    script = f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n{_WAITING}"
+    running = subprocess.Popen(
+        [sys.executable, "-c", script, "create", "-"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stdout is not None
+    assert running.stdout.readline() == "waiting\n"
+    running.send_signal(signal.SIGINT)
+    told, said = running.communicate(timeout=60)
+    assert (running.returncode, told, json.loads(said)) == (1, "", {"error": INTERRUPTED})
+
+
+# Says that it is about to read, then does what `memory` does.
+_WAITING = """
+import sys
+from memories.__main__ import main
+from memories.cli import session
+
+class Waiting:
+    def read(self, size):
+        print("waiting", flush=True)
+        return sys.stdin.buffer.raw.read(size)
+
+class Stdin:
+    buffer = Waiting()
+
+true_stdin, session.sys = sys.stdin, type("sys", (), {"stdin": Stdin})
+sys.stdin = true_stdin
+main()
+"""
+
+
+def test_a_reader_of_help_who_leaves_is_no_error(process: Command) -> None:
+    answer = process("--help", shell="| true")
+    assert (answer.code, answer.err) == (0, "")
+    assert "No space left" in process("--help", shell=">/dev/full").err
+
+
+def test_the_system_s_own_errors_are_one_sentence(process: Command) -> None:
+    answer = process("--version", shell=">/dev/full")
+    assert (answer.code, answer.error) == (1, "operating system error: No space left on device")

@@ -1,0 +1,118 @@
+"""Anything at all, given to the command: an answer or one sentence, and never a traceback.
+
+FUZZ_EXAMPLES says how many examples each test tries; thousands take minutes.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from memories.cli import COMMANDS
+
+Command = Callable[..., Any]
+some = settings(
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "25")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+HEADER = b'{"format":"memories","version":1}\n'
+LINE = {
+    "collection": "memory", "namespace": "shared", "group": "01a1fdf1-92cd-72f2-8000-0123456789ab", "position": 1,
+    "text": "content", "created_at": "2026-05-01T09:00:00.000Z", "ended_at": "2026-05-02T09:00:00.000Z",
+    "ended_by": "delete", "key": "a/b", "session": 0, "labels": {"k": "v"}, "fields": {"decay": "stable"},
+    "accesses": 3, "vectors": ["AACAPwAAAAA="],
+}  # fmt: skip
+TURN = {"content": "hello", "role": "user", "speaker": "Ann", "created_at": "2026-05-01", "message_id": "a", "index": 3}
+COLLECTIONS = ["memory", "history", "x"]
+OPTIONS = [
+    "--limit", "--since", "--until", "--as-of", "--cursor", "--tag", "--project", "--key", "--decay", "--confidence",
+    "--supersedes", "--in", "--conversation", "--now", "--min-confidence", "--min-similarity", "--index", "--from",
+    "--role", "--speaker", "--at", "--message-id", "--namespace", "--remove-tag", "--format", "--explain", "--deleted",
+    "--force", "--yes", "--no-shared", "--all-namespaces", "--dry-run", "-n", "-t", "-", "--", "--help",
+]  # fmt: skip
+# They speak a protocol, ask for time, or write to a file that an argument names.
+LEFT_OUT = {"migrate", "reembed", "export", "import", "hook"}
+# They run until they are stopped, so they get words that they refuse before they start.
+ENDLESS = {"serve", "mcp", "chat"}
+
+text = st.text(st.characters(codec=None), max_size=40)
+scalar = st.none() | st.booleans() | st.integers() | st.floats() | text
+anything = st.recursive(scalar, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3))
+
+
+def told(answer: Any) -> None:
+    """Check that a run ended with an answer, or with one sentence."""
+    assert answer.code in (0, 1, 2, 3)
+    assert "Traceback" not in answer.err
+    if answer.code in (1, 2):
+        wrong = json.loads(answer.out).get("errors", ()) if answer.out.startswith("{") else ()  # of several memories
+        assert answer.err.count("\n") == max(1, len(wrong)), answer.err
+        assert len(answer.err) < 1_000
+
+
+def changed(shape: dict[str, Any]) -> st.SearchStrategy[bytes]:
+    """Return lines of JSON that are like a good one: some values others, some keys missing, some bytes cut off."""
+    values = st.dictionaries(st.sampled_from(list(shape)) | text, anything, max_size=3)
+    kept = st.lists(st.sampled_from(list(shape)), min_size=len(shape) - 2, unique=True)
+    lines = st.builds(lambda names, other: json.dumps({name: shape[name] for name in names} | other), kept, values)
+    return st.builds(lambda line, cut: line.encode()[: len(line) - cut], lines, st.just(0) | st.integers(0, 20))
+
+
+@some
+@given(lines=st.lists(changed(LINE) | st.binary(max_size=60), max_size=4), collection=st.sampled_from(COLLECTIONS))
+def test_any_lines_are_imported_or_refused(memory: Command, lines: list[bytes], collection: str) -> None:
+    data = HEADER + b"\n".join(lines).replace(b'"collection": "memory"', f'"collection": "{collection}"'.encode())
+    told(memory("import", "-", "--all-namespaces", stdin=data))
+    told(memory("list", "--limit", "1000"))
+    told(memory("export", "--all-namespaces"))
+
+
+@some
+@given(start=st.binary(max_size=300))
+def test_any_file_is_refused(memory: Command, start: bytes) -> None:
+    answer = memory("import", "-", stdin=start)
+    told(answer)
+    assert answer.code == 2 or not start.strip()
+
+
+@some
+@given(lines=st.lists(changed(TURN) | st.binary(max_size=60), max_size=4))
+def test_any_turns_are_stored_or_refused(memory: Command, lines: list[bytes]) -> None:
+    told(memory("turns", "add", "trip", "-", stdin=b"\n".join(lines)))
+    told(memory("turns", "tail", "trip"))
+
+
+word = st.sampled_from(OPTIONS) | st.text(st.characters(codec=None, exclude_characters="\0"), max_size=20)
+
+
+def ending(command: str, words: list[str]) -> list[str]:
+    """Return a command that ends by itself."""
+    return [command, *words, *(["--", "too", "many"] if command in ENDLESS else [])]
+
+
+@some
+@given(
+    command=st.sampled_from([name for name in COMMANDS if name not in LEFT_OUT]),
+    words=st.lists(word, max_size=6),
+    data=st.binary(max_size=20),
+)
+@example(command="serve", words=["--no-http"], data=b"")
+@example(command="chat", words=["--demo"], data=b"")
+@example(command="mcp", words=[], data=b"")
+@example(command="edit", words=["-"], data=b"")
+@example(command="connect", words=["claude-code"], data=b"")
+def test_any_words_after_a_command(memory: Command, command: str, words: list[str], data: bytes) -> None:
+    told(memory(*ending(command, words), stdin=data))
+
+
+@some
+@given(words=st.lists(st.text(max_size=10), max_size=3))
+@example(words=["serve", "--no-http"])
+def test_any_command(memory: Command, words: list[str]) -> None:
+    if not words or words[0] not in LEFT_OUT:
+        told(memory(*ending(words[0], words[1:]) if words else ()))

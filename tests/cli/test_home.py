@@ -1,0 +1,119 @@
+"""Damage in the home beside the store: doctor names each with what to do, and every command says it in one sentence."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import Command
+from memories.identity import tokens
+
+
+def garbage(*parts: str) -> Callable[[Path], Path]:
+    def write(home: Path) -> Path:
+        home.joinpath(*parts).write_bytes(b"\x00{garbage")
+        return home.joinpath(*parts)
+
+    return write
+
+
+def readable_token(home: Path) -> Path:
+    tokens.own(home)
+    tokens.own_file(home).chmod(0o644)
+    return tokens.own_file(home)
+
+
+def folder_of_requests(home: Path) -> Path:
+    (home / "memories.db-requests").mkdir()
+    return home / "memories.db-requests"
+
+
+def writable_scratchpad(home: Path) -> Path:
+    (home / "bob" / "scratchpad.yaml").chmod(0o666)
+    return home / "bob" / "scratchpad.yaml"
+
+
+DAMAGE = [
+    garbage("tokens.json"), garbage("bob", "scratchpad.yaml"), garbage("trusted.json"), garbage("connected.json"),
+    garbage("export.key"), garbage("server.token"), readable_token, folder_of_requests, writable_scratchpad,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
+def test_doctor_names_what_is_damaged_beside_the_store(
+    memory: Command, home: Path, damage: Callable[[Path], Path]
+) -> None:
+    memory("create", "The office is in Berlin", "-n", "bob")
+    assert memory("doctor").json["findings"] == []
+    file = damage(home)
+    answer = memory("doctor")
+    findings: list[dict[str, Any]] = json.loads(answer.out)["findings"]
+    assert (answer.code, len(findings)) == (1, 1), findings
+    assert str(file) in findings[0]["what"]
+    assert findings[0]["remedy"]
+    remedy = findings[0]["remedy"].removeprefix("run: ")
+    if remedy.startswith(("chmod", "mv")):
+        subprocess.run(shlex.split(remedy), check=True, timeout=60)
+    else:
+        assert "remove" in remedy or "must hold" in findings[0]["what"]
+        file.unlink()
+    assert memory("doctor").json["findings"] == []
+
+
+def test_a_config_that_is_not_utf_8_is_one_sentence(memory: Command, home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "config.toml").write_bytes(b'namespace = "b\xe4r"\n')
+    for command in ("doctor", "list", "config"):
+        answer = memory(command)
+        assert (answer.code, answer.error) == (2, f"{home / 'config.toml'} is not UTF-8 (byte 14); save it as UTF-8")
+
+
+@pytest.mark.cold
+def test_a_path_that_is_too_long_is_named(memory: Command, tmp_path: Path) -> None:
+    for long in (tmp_path / ("a" * 300), tmp_path.joinpath(*["b" * 200] * 25)):
+        answers = [
+            memory("create", "x", env={"MEMORY_HOME": str(long)}),
+            memory("list", "--store", f"sqlite:///{long}/m.db"),
+            memory("create", "x", "--store", f"files:///{long}"),
+            memory("export", "-o", f"{long}/e.jsonl"),
+        ]
+        for answer in answers:
+            assert (answer.code in (1, 2), str(long)[:150] in answer.error, "too long" in answer.error) == (
+                True, True, True,
+            ), answer  # fmt: skip
+
+
+def test_doctor_tells_of_a_second_name_of_the_store(memory: Command, home: Path) -> None:
+    memory("create", "The office is in Berlin")
+    os.link(home / "memories.db", home / "other.db")
+    [finding] = json.loads(memory("doctor").out)["findings"]
+    assert "memories.db has 2 names (hard links)" in finding["what"]
+    found = subprocess.run(
+        finding["remedy"].partition(": ")[2], shell=True, cwd=home, capture_output=True, text=True, timeout=60
+    )
+    assert {Path(line).name for line in found.stdout.split()} == {"memories.db", "other.db"}
+    (home / "other.db").unlink()
+    assert memory("doctor").json["findings"] == []
+
+
+def limited(limit: str) -> "subprocess.CompletedProcess[str]":
+    command = f'{limit}; exec "$0" -m memories search x'
+    return subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, timeout=300)
+
+
+def test_too_little_memory_is_one_sentence() -> None:
+    done = limited("ulimit -v 60000")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert json.loads(done.stderr)["error"].startswith("out of memory; close other programs")
+
+
+@pytest.mark.parametrize("most", [5, 6, 7])
+def test_too_many_open_files_are_one_sentence(most: int) -> None:
+    done = limited(f"ulimit -n {most}")
+    assert done.returncode == 0 or "too many files" in json.loads(done.stderr)["error"]

@@ -1,0 +1,214 @@
+"""`list --sort`, `--project` with what is global, `search --where`, `namespaces`, `history --diff`."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cli.conftest import Command, Once
+from memories import Memories
+from memories.answers import compare
+
+
+def contents(memory: Command, *arguments: str) -> list[str]:
+    return [found["content"] for found in memory(*arguments).json["results"]]
+
+
+@pytest.fixture
+def three(memory: Command, stored: Callable[..., str], once: Once) -> list[str]:
+    """Memories a, b, c: b was read most often, a was updated last, c is least sure."""
+
+    def fill() -> list[str]:
+        ids = [stored("a", "--key", "z"), stored("b", "--key", "y"), stored("c", "--confidence", "0.4", "--key", "x")]
+        for _ in range(3):
+            memory("get", ids[1])
+        memory("update", ids[0], "--type", "fact")
+        return ids
+
+    kept: list[str] = once(fill)
+    return kept
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize(
+    ("order", "found"),
+    [
+        ("created", "cba"),
+        ("updated", "acb"),
+        ("confidence", "bac"),
+        ("accesses", "bca"),
+        ("version", "acb"),
+        ("key", "cba"),
+        ("reinforced", "cba"),
+    ],
+)
+def test_a_list_has_the_order_that_is_asked_for(memory: Command, order: str, found: str) -> None:
+    assert contents(memory, "list", "--sort", order) == list(found)
+    assert contents(memory, "list", "--sort", order, "--reverse") == list(found[::-1])
+    cursor, paged = None, []
+    while True:
+        page = memory("list", "--sort", order, "--limit", "1", *(["--cursor", cursor] if cursor else [])).json
+        paged += [each["content"] for each in page["results"]]
+        if (cursor := page["next_cursor"]) is None:
+            break
+    assert paged == list(found)
+
+
+def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command) -> None:
+    with Memories() as memories:
+        memories.create_many([f"fact {number}" for number in range(120)], force=True)
+        cursor, seen = None, []
+        while True:
+            page = memories.list(sort="accesses", limit=50, cursor=cursor)
+            seen += [found.content for found in page.memories]
+            if (cursor := page.next_cursor) is None:
+                break
+    assert seen == [f"fact {number}" for number in reversed(range(120))]
+    gone = memory("list", "--sort", "accesses", "--cursor", f"{'f' * 8}-ffff-7fff-8fff-{'f' * 12}.1")
+    assert gone.error == "what the page before ended with is gone; begin again without the cursor"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("list", "--sort", "size"), '"size" is no order; use created, updated, reinforced, confidence, accesses'),
+        (("list", "--sort", "accesses", "--as-of", "1d"), "is not kept in the order of accesses"),
+        (("search", "x", "--where", "deleted"), "a search finds what is current; leave deleted out of where"),
+        (("search", "x", "--where", "type ="), "where is wrong at character 7"),
+        (("search", "x", "--where", "decay = stable", "--in", "all"), "turns have no decay"),
+        (("list", "--tag", "project=a", "--project", "b"), 'the project is given twice, as "a" and "b"'),
+        (("search", "x", "--tag", "project=a", "--project", "b"), 'the project is given twice, as "a" and "b"'),
+    ],
+)
+def test_what_can_not_be_asked_is_refused(memory: Command, arguments: tuple[str, ...], error: str) -> None:
+    answer = memory(*arguments)
+    assert answer.code == 2
+    assert error in answer.error
+
+
+# --- a project, and what holds in all --------------------------------------------------------------------------------
+
+
+def test_a_project_has_what_is_valid_everywhere(memory: Command, stored: Callable[..., str]) -> None:
+    stored("deploys of the shop", "--project", "shop")
+    stored("deploys of the web site", "--project", "web")
+    stored("deploys are announced", "--global")
+    stored("deploys of the bank, an example for all", "--project", "bank", "--global")
+    for command in (["list"], ["search", "deploys"]):
+        answer = memory(*command, "--project", "shop").json["results"]
+        assert {found["content"]: found["global"] for found in answer} == {
+            "deploys of the shop": False,
+            "deploys are announced": True,
+            "deploys of the bank, an example for all": True,
+        }
+        assert set(contents(memory, *command, "--tag", "project=shop")) == {"deploys of the shop"}
+        assert len(contents(memory, *command, "--project", "shop", "--where", "global = true")) == 2
+    assert len(contents(memory, "search", "deploys", "--project", "bank")) == 2  # each once
+
+
+def test_pages_of_a_project_mix_both_in_order(stored: Callable[..., str]) -> None:
+    for number in range(7):
+        stored(f"fact {number}", *(["--global"] if number % 2 else ["--project", "shop"]))
+    stored("another", "--project", "web")
+    with Memories() as memories:
+        cursor, seen = None, []
+        while True:
+            page = memories.list(project="shop", limit=2, cursor=cursor)
+            seen += [found.content for found in page.memories]
+            if (cursor := page.next_cursor) is None:
+                break
+        assert seen == [f"fact {number}" for number in reversed(range(7))]
+        assert [hit.content for hit in memories.search("another", project="shop")] == []
+
+
+# --- search by an expression -----------------------------------------------------------------------------------------
+
+
+def test_a_search_finds_what_meets_an_expression(memory: Command, stored: Callable[..., str]) -> None:
+    stored("deploys happen on Tuesdays", "--type", "fact")
+    stored("deploys are boring", "--type", "opinion")
+    stored("deploys need two people", "--type", "rule")
+    assert set(contents(memory, "search", "deploys", "--where", "type = fact or type = rule")) == {
+        "deploys happen on Tuesdays",
+        "deploys need two people",
+    }
+    assert contents(memory, "search", "deploys", "--where", "not (type = fact or type = rule)") == [
+        "deploys are boring"
+    ]
+    assert contents(memory, "search", "deploys", "--where", "type = none") == []
+    for text in ("we deploy", "they deploy"):
+        memory("turns", "add", "standup", text, "--speaker", text.split()[0])
+    assert contents(memory, "search", "deploy", "--in", "history", "--where", "speaker = they") == ["they deploy"]
+
+
+def test_what_meets_it_is_found_behind_much_that_does_not(memory: Command) -> None:
+    with Memories(embedder="none") as memories:
+        memories.create_many([f"deploys deploys deploys {number}" for number in range(400)], force=True)
+        memories.create("a rare remark on deploys, with many other words in it", tags={"kind": "rare"}, force=True)
+        memories.add_turns("talk", [f"deploys deploys {number}" for number in range(400)] + ["on deploys, by the way"])
+        for scope, expression in (
+            ("memories", "not kind != rare"),
+            ("history", "content ~ way"),
+            ("all", "content ~ way"),
+        ):
+            [hit] = memories.search("deploys", scope=scope, where=expression, limit=5)  # type: ignore[arg-type]
+            assert "deploys," in hit.content
+        assert len(memories.search("deploys", where="not kind exists", limit=7)) == 7
+
+
+# --- namespaces ------------------------------------------------------------------------------------------------------
+
+
+def test_namespaces_are_listed_with_their_numbers_and_nothing_else(memory: Command, stored: Callable[..., str]) -> None:
+    assert memory("namespaces").json == {"namespaces": [], "count": 0}
+    assert memory("namespaces", "--format", "text").out == "Nothing here.\n"
+    stored("a secret of Ann", "-n", "ann")
+    memory("delete", stored("another", "-n", "ann"), "-n", "ann")
+    stored("for all")
+    memory("turns", "add", "standup", "hello", "-n", "bob")
+    answer = memory("namespaces", "-n", "bob")
+    assert "secret" not in answer.out
+    names = ("memory_count", "deleted_count", "turn_count", "pending_count", "read")
+    rows = {row["name"]: tuple(row[name] for name in names) for row in answer.json["namespaces"]}
+    assert rows == {"ann": (1, 1, 0, 0, False), "bob": (0, 0, 1, 0, True), "shared": (1, 0, 0, 0, True)}
+    text = memory("namespaces", "--format", "text").out.splitlines()
+    assert [line.split()[:2] for line in text] == [["ann", "1"], ["bob", "0"], ["shared", "1"]]
+
+
+# --- what a version changed ------------------------------------------------------------------------------------------
+
+
+def test_history_shows_what_each_version_changed(memory: Command, stored: Callable[..., str]) -> None:
+    name = stored("Deploys happen on Tuesdays at 9:30")
+    memory("update", name, "Deploys happen on Thursdays at 9:30, after the standup")
+    first, second = memory("history", name, "--diff").json["versions"]
+    assert first["diff"] == [{"change": "kept", "text": "Deploys happen on Tuesdays at 9:30"}]
+    assert second["diff"] == [
+        {"change": "kept", "text": "Deploys happen on "},
+        {"change": "removed", "text": "Tuesdays"},
+        {"change": "added", "text": "Thursdays"},
+        {"change": "kept", "text": " at 9:30"},
+        {"change": "added", "text": ", after the standup"},
+    ]
+    assert second["content"] == "Deploys happen on Thursdays at 9:30, after the standup"
+    text = memory("history", name, "--diff", "--format", "text").out
+    assert "│ Deploys happen on [-Tuesdays-]{+Thursdays+} at 9:30{+, after the standup+}\n" in text
+    assert "[-Tuesdays-]" in memory("history", name, "--diff", "--format", "compact").out
+    assert memory("history", name, "--diff", "--fields", "version").code == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "shown"),
+    [
+        ("", "a", "{+a+}"),
+        ("a b", "a b", "a b"),
+        ("東京に行く", "東京へ行く", "東京[-に-]{+へ+}行く"),
+        ("x = foo(a, b)\n", "x = foo(b, a)\n", None),
+        ("a " * 5000, "b a a " * 3000, None),
+        ("\n".join(f"line {n}" for n in range(9000)), "\n".join(f"line {n}" for n in range(9000) if n % 7), None),
+    ],
+)
+def test_the_parts_make_up_both_texts(old: str, new: str, shown: str | None) -> None:
+    parts = compare.parts(old, new)
+    assert "".join(part.text for part in parts if part.change != "added") == old
+    assert "".join(part.text for part in parts if part.change != "removed") == new
+    assert shown in (None, compare.as_text(parts))

@@ -1,0 +1,146 @@
+"""An answer that can't be printed: what was changed all the same is told, and the exit code is 1."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import Memories
+from memories.cli import COMMANDS, review, turns
+
+Command = Callable[..., Any]
+UNPRINTED = ", but the answer could not be printed: "
+
+# Each command that changes something, and what is said of it; the store has a deleted memory and a reinforceable one.
+CHANGES: Mapping[str, tuple[list[str], str]] = {
+    "create": (["create", "a new statement"], "stored as "),
+    "update": (["update", "ID", "other words"], "ID was updated, version 2"),
+    "reinforce": (["reinforce", "ID"], "ID was reinforced"),
+    "delete": (["delete", "ID"], "ID was deleted"),
+    "restore": (["restore", "DELETED"], "DELETED was restored"),
+    "review accept": (["review", "accept", "--yes", "WAITING"], "1 memories were accepted"),
+    "review edit": (["review", "edit", "--yes", "WAITING", "other words"], "1 memories were accepted"),
+    "review reject": (["review", "reject", "--yes", "WAITING"], "1 memories were rejected"),
+    "rollback": (["rollback", "--to", "2020-01-01"], "1 deleted"),
+    "forget": (["forget", "ID", "--yes"], "ID was forgotten for good"),
+    "turns add": (["turns", "add", "trip", "hello"], "stored as trip#1"),
+    "turns update": (["turns", "update", "trip", "--title", "Ferries"], "trip was updated"),
+    "turns forget": (["turns", "forget", "trip", "--yes"], "the conversation trip was forgotten for good"),
+    "export": (["export", "--output", "out.jsonl"], "4 records were exported to out.jsonl"),
+    "import": (["import", "in.jsonl"], "1 records were imported"),
+    "migrate": (["migrate", "--to", "sqlite:///copy.db"], "4 records were copied, and the copy was verified"),
+    "reembed": (["reembed"], "0 records were embedded with fake/1"),
+}
+READS = [
+    *(
+        "search",
+        "get",
+        "list",
+        "history",
+        "tags",
+        "duplicates",
+        "log",
+        "status",
+        "namespaces",
+        "config",
+        "context",
+        "mcp",
+        "chat",
+    )
+]
+# A backup that is there can be looked at, and a file that is trusted; neither changes what the store holds.
+BESIDE = ["backup", "doctor", "trust", "edit", "serve", "hook", "capture", "off", "on", "stats", "prompt"]
+# `edit` needs a terminal; these have their own tests of what they change.
+BESIDE += ["connect", "disconnect", "projects", "tokens", "scratchpad"]
+TURN_READS = ["tail", "show", "list"]
+
+
+@pytest.fixture
+def names(memory: Command, stored: Callable[..., str], folder: Path) -> dict[str, str]:
+    """The ids that stand in the commands; what is to be imported is of another store."""
+    other = f"sqlite:///{folder}/other.db"
+    memory("create", "of another store", "--store", other)
+    memory("export", "--output", "in.jsonl", "--store", other)
+    kept, gone = stored("the ferry is red", "--decay", "reinforceable"), stored("the boat is blue")
+    memory("delete", gone)
+    memory("turns", "add", "trip", "when does it leave?")
+    with Memories(embedder="fake") as memories:
+        waiting = memories.create("the harbour is closed", pending=True).memory
+    assert waiting is not None
+    return {"ID": kept, "DELETED": gone, "WAITING": waiting.id}
+
+
+def named(text: str, names: Mapping[str, str]) -> str:
+    for name, found in sorted(names.items()):
+        text = text.replace(name, found)
+    return text
+
+
+def test_each_command_either_reads_or_says_what_it_changed() -> None:
+    changes = {name.split()[0] for name in CHANGES}
+    assert {name for name in COMMANDS if name not in changes} <= {*READS, *BESIDE}
+    assert {f"turns {name}" for name in turns.turns.commands if name not in TURN_READS} <= CHANGES.keys()
+    assert {f"review {name}" for name in review.review.commands if name != "list"} <= CHANGES.keys()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.thorough
+def test_a_full_disk_behind_standard_output(
+    memory: Command, process: Command, names: Mapping[str, str], name: str
+) -> None:
+    command, done = CHANGES[name]
+    answer = process(*(names.get(word, word) for word in command), shell=">/dev/full")
+    assert answer.code == 1
+    assert answer.error.startswith(named(done, names))
+    assert f"{UNPRINTED}No space left on device" in answer.error
+
+
+@pytest.mark.parametrize(("shell", "reason"), [(">&-", "Bad file descriptor"), (">&- <&-", "Bad file descriptor")])
+def test_a_closed_standard_output(memory: Command, process: Command, shell: str, reason: str) -> None:
+    answer = process("create", "the ferry is red", shell=shell)
+    [stored] = memory("list").json["results"]
+    again = "running it again stores nothing twice"
+    assert (answer.code, answer.error) == (1, f"stored as {stored['id']}{UNPRINTED}{reason}; {again}")
+
+
+def test_a_reader_who_left(memory: Command) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "memories", "turns", "add", "trip", "hello"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert running.stdout is not None
+    running.stdout.close()
+    _, told = running.communicate(timeout=300)
+    assert running.returncode == 1
+    assert json.loads(told)["error"].startswith(f"stored as trip#0{UNPRINTED}Broken pipe")
+    assert memory("turns", "tail", "trip").json["count"] == 1
+
+
+def test_a_turn_with_a_message_id_may_be_sent_again(memory: Command, process: Command) -> None:
+    answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
+    assert answer.error.startswith("stored as trip#0, ")
+    assert answer.error.endswith("; its message id is known now, so running it again stores nothing twice")
+    answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
+    assert answer.error.startswith("nothing new was stored, ")
+    assert answer.error.endswith("; running it again does no harm")
+    assert memory("turns", "tail", "trip").json["count"] == 1
+    answer = process("turns", "add", "trip", "hello", shell=">/dev/full")
+    assert answer.error.endswith("; running it again would store it twice")
+
+
+def test_what_was_not_stored_is_not_said_to_be(memory: Command, process: Command, stored: Callable[..., str]) -> None:
+    known = stored("the ferry is red")
+    answer = process("create", "the ferry is red", shell=">/dev/full")
+    assert answer.error.startswith(f"nothing new was stored, it is there as {known}{UNPRINTED}")
+    assert "stored" not in process("create", "", shell=">/dev/full").error
+    assert "stored" not in process("list", shell=">/dev/full").error
+    assert memory("list").json["count"] == 1
+
+
+def test_it_is_told_as_text_where_that_is_asked(process: Command) -> None:
+    answer = process("create", "x", "--format", "text", shell=">/dev/full")
+    assert answer.err.startswith("error: stored as ")

@@ -1,0 +1,280 @@
+"""How answers are printed: JSON on a pipe, text on a terminal, errors apart, nothing that acts on a terminal."""
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories.cli import text
+from memories.guard.origin import user
+
+Command = Callable[..., Any]
+ESCAPE = "\x1b"
+ID = "01a1fdf1-92cd-72f2-8000-000000000000"
+
+
+@pytest.fixture
+def some_commands(stored: Callable[..., str]) -> list[list[str]]:
+    """Return a store's commands, one of every kind of answer."""
+    memory_id = stored("Deploys happen on Tuesdays", "--project", "shop", "--tag", "日本=語", "--key", "shop/deploys")
+    return [
+        ["search", "deploys"], ["search", "deploys", "--explain"], ["get", memory_id], ["history", memory_id], ["list"],
+        ["tags"], ["tags", "project"], ["status"], ["config"], ["create", "Something else entirely"],
+        ["update", memory_id, "Deploys happen on Fridays"], ["delete", memory_id], ["restore", memory_id],
+        ["turns", "add", "standup", "We ship on Friday", "--speaker", "Ann"], ["turns", "tail", "standup"],
+        ["search", "ship", "--in", "all", "--explain"], ["forget", memory_id, "--yes"],
+    ]  # fmt: skip
+
+
+def test_json_is_one_line_on_a_pipe(memory: Command, some_commands: list[list[str]]) -> None:
+    for command in some_commands:
+        answer = memory(*command)
+        assert (answer.code, answer.err) == (0, ""), command
+        assert answer.out.count("\n") == 1
+        assert isinstance(json.loads(answer.out), dict)
+
+
+def test_text_has_no_colours_on_a_pipe(memory: Command, some_commands: list[list[str]]) -> None:
+    for command in some_commands:
+        answer = memory(*command, "--format", "text")
+        assert (answer.code, answer.err) == (0, ""), command
+        assert ESCAPE not in answer.out
+        assert not answer.out.startswith("{")
+
+
+def test_the_format_comes_from_the_environment_and_a_flag_goes_before(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    stored("content")
+    assert memory("list", env={"MEMORY_FORMAT": "text"}).out.startswith("│ content\n")
+    assert memory("list", "--format", "json", env={"MEMORY_FORMAT": "text"}).json["count"] == 1
+    assert memory("list", env={"MEMORY_FORMAT": "auto"}).json["count"] == 1
+
+
+def test_errors_follow_the_format(memory: Command) -> None:
+    assert memory("get", ID).err == '{"error": "Memory not found"}\n'
+    for answer in (memory("get", ID, "--format", "text"), memory("get", ID, env={"MEMORY_FORMAT": "text"})):
+        assert (answer.code, answer.out, answer.err) == (1, "", "error: Memory not found\n")
+
+
+def test_a_terminal_gets_text_in_colours(terminal: Command, stored: Callable[..., str]) -> None:
+    stored("Deploys happen on Tuesdays", "--project", "shop")
+    shown = terminal("list")
+    assert shown.code == 0
+    assert f"{ESCAPE}[1m│ Deploys happen on Tuesdays{ESCAPE}[0m" in shown.out
+    assert f"just now · by {user()} · project=shop" in shown.out
+
+
+def test_a_terminal_gets_no_colours_where_that_is_asked(terminal: Command, stored: Callable[..., str]) -> None:
+    stored("Deploys happen on Tuesdays")
+    assert ESCAPE not in terminal("list", env={"NO_COLOR": "1"}).out
+
+
+def test_a_terminal_gets_json_on_demand_and_indented(terminal: Command, stored: Callable[..., str]) -> None:
+    stored("content")
+    shown = terminal("list", "--format", "json")
+    assert json.loads(shown.out)["count"] == 1
+    assert shown.out.startswith('{\n  "results"')
+
+
+def test_an_error_on_a_terminal_is_one_red_line(terminal: Command) -> None:
+    shown = terminal("get", ID)
+    assert (shown.code, shown.out) == (1, f"{ESCAPE}[31merror:{ESCAPE}[0m Memory not found\n")
+
+
+def test_text_is_dated_and_aligned(memory: Command, stored: Callable[..., str]) -> None:
+    memory_id = stored("content", "--project", "shop")
+    lines = memory("get", memory_id, "--format", "text").out.splitlines()
+    assert lines[0] == "│ content"
+    assert f"id         {memory_id}" in lines
+    assert "tags       project=shop" in lines
+    assert re.fullmatch(r"created    \d{4}-\d\d-\d\d \d\d:\d\d UTC \(just now\)", lines[5])
+    assert len({re.match(r"[a-z ]+?  +", line).end() for line in lines[1:]}) == 1  # type: ignore[union-attr]
+    rows = memory("status", "--format", "text").out.splitlines()
+    assert rows[0] == "status    healthy"
+    assert len({re.match(r"[a-z ]+?  +", row).end() for row in rows}) == 1  # type: ignore[union-attr]
+
+
+def test_wide_characters_keep_the_columns(memory: Command, stored: Callable[..., str]) -> None:
+    stored("content", "--tag", "日本=x", "--tag", "abcd=y")
+    rows = memory("tags", "--format", "text").out.splitlines()
+    assert sorted(rows) == ["abcd       1", "日本       1"]
+
+
+def test_unprintable_characters_are_shown_escaped(memory: Command, stored: Callable[..., str]) -> None:
+    active = f"a{ESCAPE}[31mb\u202ec\x9bd\U000e0041e\u200bf\rg"
+    memory_id = stored(active, "--tag", "k=v\u202e", "--key", "key\u202e")
+    raw = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\U000e0000-\U000e007f]")
+    for command in (["get", memory_id], ["list"], ["search", "a"], ["history", memory_id], ["tags", "k"]):
+        for output in ("text", "json"):
+            answer = memory(*command, "--format", output)
+            assert not raw.search(answer.out), (command, output)
+    assert memory("get", memory_id).json["content"] == active
+    assert "\\u{1b}" in memory("get", memory_id, "--format", "text").out
+    assert "\\u001b" in memory("get", memory_id).out
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_errors_show_unprintable_characters_escaped(memory: Command, output: str) -> None:
+    active = f"{ESCAPE}[31m\x9b\u202e"
+    for command in (
+        ["get", active], ["list", "--since", active], ["create", "x", "--decay", active], ["list", "-n", active],
+        ["list", f"--{active}"], [active], ["create", "x", "--tag", active], ["list", "--store", active],
+        ["turns", "add", "x", "y", "--role", active], ["turns", "add", active, "y"], ["turns", active],
+        ["search", "x", "--in", active], ["search", "x", "--now", active],
+    ):  # fmt: skip
+        answer = memory(*command, "--format", output)
+        assert answer.code == 2, command
+        assert answer.err.count("\n") == 1
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", answer.err), command
+
+
+def test_a_long_list_item_is_cut(memory: Command, stored: Callable[..., str]) -> None:
+    stored("e" + "\u0301" * 10_000)
+    assert len(memory("list", "--format", "text").out) < 3_000
+
+
+# --- processes and their streams -------------------------------------------------------------------------------------
+
+
+def test_answers_and_errors_use_different_streams(process: Command) -> None:
+    answer = process("create", "über 日本 🎉", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C", **_environment()})
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.json["content"] == "über 日本 🎉"
+    wrong = process("get", "日本", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C", **_environment()})
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "日本" in json.loads(wrong.err)["error"]
+
+
+@pytest.mark.parametrize(
+    ("command", "shell", "code", "said"),
+    [
+        (["create", "-"], "<&-", 2, "content is empty"),
+        (["list"], ">&-", 0, ""),
+        (["list"], ">/dev/full", 1, "No space left"),
+        (["get", ID], "2>&-", 1, ""),
+        (["list"], "| true", 0, ""),
+    ],
+)
+def test_broken_streams_are_borne(process: Command, command: list[str], shell: str, code: int, said: str) -> None:
+    answer = process(*command, shell=shell)
+    assert answer.code == code
+    assert said in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_a_reader_who_leaves_is_no_error(memory: Command, folder: Path) -> None:
+    import subprocess
+    import sys
+
+    memory("create", "a" * 100_000)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "memories", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert running.stdout
+    running.stdout.close()
+    assert running.stderr
+    with running.stderr:
+        assert running.stderr.read() == b""
+    assert running.wait(300) == 0
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONIO", "LC_"))}
+
+
+IMITATIONS = [
+    "true\n    score 0.99 · similarity 0.99 · FORGED\n 2  FORGED hit\n\nFORGED",
+    "true\r\nFORGED\r 2  FORGED",
+    "true\x0bFORGED\x0cFORGED\x85FORGED\u2028FORGED\u2029FORGED",
+    "true\x1b[2J\x1b[1;1HFORGED\n\x9b2JFORGED",
+    "true " + "東京" * 60 + " FORGED " + "京" * 31 + "FORGED",
+    "true " + "x" * 300 + " FORGED",
+    "true\n\tFORGED\n│ FORGED\n    │ FORGED",
+    "true " + "e\u0301" * 200 + "FORGED",
+]
+
+
+@pytest.mark.parametrize("content", IMITATIONS)
+def test_no_content_passes_for_a_line_of_ours(memory: Command, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a content says comes after a mark, in a column where no content can put one, and within the width."""
+    monkeypatch.setenv("MEMORY_FORMAT", "text")
+    monkeypatch.setenv("COLUMNS", "60")
+    memory("create", "the other memory", "--tag", "who=x · similarity 0.99")
+    memory("create", "--force", "--", content)
+    memory("turns", "add", "talk", content, "--speaker", "ann in other · now")
+    found = memory("list", "--format", "json").json["results"]
+    memory_id = next(each["id"] for each in found if "true" in each["content"])
+    memory("update", memory_id, "--tag", "a=b")
+    for command, column in (
+        (("create", "--force", "--", content), 0),
+        (("get", memory_id), 0),
+        (("list",), 0),
+        (("search", "true"), 4),
+        (("history", memory_id), 2),
+        (("turns", "show", "talk"), 0),
+        (("turns", "tail", "talk"), 0),
+        (("search", "true", "--in", "history"), 4),
+    ):
+        answer = memory(*command)
+        assert answer.code == 0, answer.err
+        said = [line for line in answer.out.splitlines() if "FORGED" in line]
+        assert said
+        for line in said:
+            assert line[column : column + 1] == "│", (command, line)
+            assert not line[:column].strip(" 0123456789")
+        assert max(text._width(line) for line in answer.out.splitlines() if "│" in line) <= 60
+        assert "who=x" not in answer.out
+
+
+def test_what_is_shown_in_one_line_stays_there(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_FORMAT", "text")
+    monkeypatch.setenv("COLUMNS", "60")
+    content = "true\n 2  FORGED hit\nscore " + "東京" * 60
+    memory("create", content)
+    assert len(memory("create", f"{content}!", "--key", "k").out.splitlines()) > 1
+    memory_id = memory("list", "--format", "json").json["results"][0]["id"]
+    assert [
+        line for line in memory("search", "true", "--explain").out.splitlines() if line.startswith(" 2  FORGED")
+    ] == []
+    deleted = memory("delete", memory_id).out.splitlines()
+    assert len(deleted) == 2
+    assert text._width(deleted[0]) <= 60
+    assert deleted[0].endswith("…")
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_a_path_with_three_slashes_that_looks_absolute_gets_a_hint(
+    memory: Command, tmp_path: Path, scheme: str
+) -> None:
+    url = f"{scheme}:///{str(tmp_path)[1:]}/notes"
+    answer = memory("create", "a fact", "--store", url)
+    assert (answer.code, answer.err.count("\n")) == (0, 1)
+    assert f"write four slashes: {scheme}:///{tmp_path}/notes" in answer.err
+    assert memory("list", "--store", url).err == ""  # it is there now, so it is meant
+    for clear in (f"{scheme}:///{tmp_path}/notes", f"{scheme}:///own/notes"):
+        assert memory("create", "a fact", "--store", clear).err == ""
+    hinted = memory("migrate", "--to", url.replace("notes", "copy"))
+    assert "write four slashes" in hinted.err
+
+
+def test_debug_logs_figures_of_a_command_and_no_text(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("memories")
+    for name in ("handlers", "level", "propagate"):  # of this process, which goes on
+        monkeypatch.setattr(logger, name, copy(getattr(logger, name)))
+    memory("create", "the violet teapot")
+    assert memory("search", "teapot").err == memory("search", "teapot", env={"LOG_LEVEL": "INFO"}).err == ""
+    for events in ("on", "content", "off"):
+        answer = memory("search", "teapot", env={"LOG_LEVEL": "DEBUG", "MEMORY_EVENTS": events})
+        [line] = map(json.loads, answer.err.splitlines())
+        assert {"event": "search", "level": "DEBUG", "results": 1, "embedder": "fake"}.items() <= line.items()
+        assert line["ms"] > 0
+        assert "teapot" not in answer.err
+        assert answer.json["count"] == 1

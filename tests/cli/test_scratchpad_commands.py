@@ -1,0 +1,307 @@
+"""`memory scratchpad`, `memory prompt`, `memory search --tier`, and what they answer when the store is down."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Command
+from memories import Memories
+
+DOWN = ["missing", "corrupt", "empty", "chroma://127.0.0.1:1", "qdrant://127.0.0.1:1", "postgresql://u@127.0.0.1:1/db"]
+
+
+@pytest.fixture
+def down(memory: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Store two memories of bob, then take the store away."""
+    memory("create", "The user prefers tabs", "-n", "bob", "--type", "preference")
+    memory("create", "Deploys happen on Tuesday", "-n", "bob")
+
+    def take(how: str) -> None:
+        if "://" in how:
+            monkeypatch.setenv("MEMORY_STORE", how)
+            return
+        for file in home.glob("memories.db*"):
+            file.unlink()
+        if how != "missing":
+            (home / "memories.db").write_bytes(b"x" * 9_000 if how == "corrupt" else b"")
+
+    return take
+
+
+def test_pin_show_unpin(memory: Command, stored: Callable[..., str]) -> None:
+    name = stored("The user prefers tabs", "-n", "bob", "--key", "user/editor")
+    stored("Deploys happen on Tuesday", "-n", "bob")
+    assert memory("scratchpad", "pin", "--key", "user/editor", "-n", "bob").json["pinned"] is True
+    shown = memory("scratchpad", "show", "-n", "bob").json
+    assert [(each["content"], each["pinned"]) for each in shown["results"]] == [
+        ("The user prefers tabs", True), ("Deploys happen on Tuesday", False),
+    ]  # fmt: skip
+    assert shown["file"].endswith("/bob/scratchpad.yaml")
+    assert "pinned" in memory("scratchpad", "show", "-n", "bob", "--format", "text").out
+    assert "[pinned]" in memory("scratchpad", "show", "-n", "bob", "--format", "compact").out
+    assert "pinned" not in memory("scratchpad", "unpin", name, "-n", "bob").json
+    assert memory("scratchpad", "pin", name, "-n", "alice").error == "Memory not found"
+    assert memory("scratchpad", "show", "-n", "../etc").code == 2
+
+
+def test_pins_are_exported(memory: Command, stored: Callable[..., str], tmp_path: Path) -> None:
+    name = stored("The user prefers tabs", "-n", "bob")
+    memory("scratchpad", "pin", name, "-n", "bob")
+    memory("export", "-n", "bob", "--output", "out.jsonl")
+    environment = {"MEMORY_HOME": str(tmp_path / "elsewhere")}
+    memory("import", "out.jsonl", "--trusted", "-n", "bob", env=environment)
+    assert memory("scratchpad", "show", "-n", "bob", env=environment).json["results"][0]["pinned"] is True
+    memory("import", "out.jsonl", "-n", "carol", env=environment)
+    assert memory("scratchpad", "show", "-n", "carol", "--no-shared", env=environment).json["results"] == []
+
+
+def test_what_an_import_brings_is_in_it(memory: Command, stored: Callable[..., str]) -> None:
+    stored("The user prefers tabs", "-n", "bob")
+    memory("export", "-n", "bob", "--output", "out.jsonl")
+    memory("delete", memory("list", "-n", "bob").json["results"][0]["id"], "-n", "bob")
+    memory("scratchpad", "show", "-n", "carol")
+    text = Path("out.jsonl").read_text()
+    Path("out.jsonl").write_text(text.replace('"bob"', '"carol"'))
+    memory("import", "out.jsonl", "--trusted", "-n", "carol")
+    contents = [each["content"] for each in memory("scratchpad", "show", "-n", "carol").json["results"]]
+    assert contents == [each["content"] for each in memory("list", "-n", "carol").json["results"]]
+
+
+def test_any_command_takes_an_edit_over(memory: Command, stored: Callable[..., str], home: Path) -> None:
+    name = stored("The user prefers tabs", "-n", "bob")
+    file = home / "bob" / "scratchpad.yaml"
+    file.write_text(file.read_text().replace("prefers tabs", "prefers spaces"))
+    assert memory("get", name, "-n", "bob").json["content"] == "The user prefers spaces"
+    file.write_text(file.read_text().replace("memories:", "memories: }"))
+    answer = memory("list", "-n", "bob")
+    assert answer.json["count"] == 1
+    assert answer.err.count("\n") == 1
+    assert "scratchpad.yaml can't be read" in answer.err
+    for command in (("scratchpad", "show"), ("prompt",)):
+        answer = memory(*command, "-n", "bob")
+        assert answer.err.count("scratchpad.yaml can't be read") == 1
+        assert len(answer.json["notes"]) == 1
+    assert memory("scratchpad", "rebuild", "-n", "bob").code == 2
+
+
+def test_edit_opens_an_editor(terminal: Command, stored: Callable[..., str], memory: Command, tmp_path: Path) -> None:
+    stored("The user prefers tabs", "-n", "bob")
+    script = tmp_path / "editor.sh"
+    script.write_text("#!/bin/sh\nsed -i 's/prefers tabs/prefers spaces/' \"$1\"\n")
+    script.chmod(0o700)
+    environment = {"EDITOR": str(script), "VISUAL": "", "EMBEDDER": "fake"}
+    answer = terminal("scratchpad", "edit", "-n", "bob", env=environment)
+    assert answer.code == 0
+    assert "has version 2" in answer.out
+    assert memory("list", "-n", "bob").json["results"][0]["content"] == "The user prefers spaces"
+    script.write_text("#!/bin/sh\necho 'memories: [}' > \"$1\"\n")
+    answer = terminal("scratchpad", "edit", "-n", "bob", env=environment)
+    assert answer.code == 2
+    assert "your text is kept in" in answer.out
+    assert memory("scratchpad", "show", "-n", "bob").json["count"] == 1
+    assert "there is no terminal" in memory("scratchpad", "edit", "-n", "bob").error
+
+
+def test_tiers(memory: Command, stored: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stored("The user prefers tabs", "-n", "bob")
+    stored("Deploys happen on Tuesday", "-n", "bob", "--project", "shop")
+    hot = memory("search", "which tabs does the user want?", "--tier", "hot", "-n", "bob").json
+    assert (hot["tier"], [each["content"] for each in hot["results"]]) == ("hot", ["The user prefers tabs"])
+    assert memory("search", "quux flurb", "--tier", "hot", "-n", "bob").json["results"] == []
+    auto = memory("search", "user tabs", "--tier", "auto", "-n", "bob").json
+    assert (auto["tier"], auto["count"]) == ("hot", 1)
+    assert memory("search", "user quux", "--tier", "auto", "-n", "bob").json["tier"] == "auto"
+    deep = memory("search", "user tabs", "-n", "bob").json
+    assert "tier" not in deep
+    assert memory("search", "deploys", "--tier", "hot", "-n", "bob", "--project", "other").json["count"] == 0
+    assert memory("search", "deploys", "--tier", "hot", "-n", "bob", "--where", "project = shop").json["count"] == 1
+    assert "01" in memory("search", "deploys", "--tier", "hot", "-n", "bob", "--format", "compact").out
+    assert "can't answer this (as_of)" in memory("search", "x", "--tier", "hot", "--as-of", "2020-01-01").error
+    assert "tier must be" in memory("search", "x", "--tier", "cold").error
+
+
+def test_the_hot_tier_loads_no_model(process: Command, stored: Callable[..., str], home: Path) -> None:
+    stored("The user prefers tabs", "-n", "bob")
+    stored("Lunch is at noon")
+    for name in ("bob", "shared"):
+        process("scratchpad", "show", "-n", name)
+    (home / "memories.db").rename(home / "aside.db")  # so that to open it would be noticed
+    (home / "memories.db").symlink_to(home / "aside.db")
+    import subprocess
+    import sys
+
+    script = """
+import sys
+from memories.__main__ import run
+code = run(["search", "user tabs", "--tier", "hot", "-n", "bob"])
+sys.stderr.write(repr(sorted({"numpy", "onnxruntime", "yaml"} & sys.modules.keys())))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    assert json.loads(done.stdout)["count"] == 1
+    assert done.stderr == "[]"
+
+
+@pytest.mark.parametrize("how", DOWN)
+def test_the_scratchpad_answers_when_the_store_is_down(memory: Command, down: Callable[[str], None], how: str) -> None:
+    down(how)
+    environment = {"MEMORY_TIMEOUT_SECONDS": "20"}
+    answer = memory("search", "which tabs?", "-n", "bob", env=environment)
+    assert answer.code == 4
+    assert (answer.json["degraded"], answer.json["tier"]) == (True, "hot")
+    assert [each["content"] for each in answer.json["results"]] == ["The user prefers tabs"]
+    assert answer.err.startswith("the store can't be asked, this is from the scratchpad: ")
+    assert answer.err.count("\n") == 1
+    assert answer.json["error"]
+    answer = memory("prompt", "-n", "bob", env=environment)
+    assert (answer.code, answer.json["degraded"]) == (4, True)
+    assert "The user prefers tabs" in answer.json["prompt"]
+    assert "can't be reached" in answer.json["prompt"]
+    answer = memory("context", "which tabs?", "-n", "bob", env=environment)
+    assert (answer.code, answer.json["metadata"]["degraded"]) == (4, True)
+    assert [each["text"] for each in answer.json["memories"]] == ["The user prefers tabs"]
+    answer = memory("scratchpad", "show", "-n", "bob", env=environment)
+    assert (answer.code, answer.json["degraded"], answer.json["count"]) == (4, True, 2)
+    assert memory("search", "which tabs?", "-n", "alice", env=environment).code in (0, 1)
+    if how != "missing":
+        assert memory("create", "something new", "-n", "bob", env=environment).code == 1
+        assert memory("search", "tabs", "-n", "bob", "--in", "history", env=environment).code == 1
+        assert memory("search", "tabs", "-n", "bob", "--as-of", "2020-01-01", env=environment).code == 1
+
+
+def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the gate of contexts, MEMORY_CONFIDENCE_MIN: a model never reads a certainty that nobody has."""
+    with Memories(namespace="bob") as memories:
+        for number, (sure, days, decay) in enumerate(
+            [(0.32, 0, "stable"), (0.5, 0, "reinforceable"), (0.9, 3, "contextual"), (1.0, 15, "reinforceable")]
+        ):
+            then = datetime.now(UTC) - timedelta(days=days)
+            memories.create(f"ocelot sighting {number}", confidence=sure, decay=decay, created_at=then, force=True)
+
+    def answer(*options: str, **environment: str) -> dict[str, float]:
+        found = memory("search", "ocelot sighting", "-n", "bob", *options, env=environment)
+        assert found.code == (4 if "MEMORY_STORE" in environment else 0), found.err
+        return {each["content"]: round(each["confidence"], 3) for each in found.json["results"]}
+
+    down = {"MEMORY_STORE": "qdrant://127.0.0.1:1"}
+    for options, settings in (
+        ([], {}),
+        (["--min-confidence", "0.6"], {}),
+        (["--min-confidence", "0.95"], {}),
+        (["--min-confidence", "0.1"], {"DECAY_HALF_LIFE_HOURS": "400"}),
+        ([], {"DECAY_HALF_LIFE_HOURS": "2000"}),
+        ([], {"MIN_CONFIDENCE": "0.6"}),
+    ):
+        deep = answer(*options, **settings)
+        assert answer("--tier", "hot", *options, **settings) == deep
+        assert answer("--tier", "auto", *options, **settings) == deep
+        assert answer(*options, **settings, **down) == deep
+    assert len(answer("--min-confidence", "0.6")) == 1
+
+    def context(**environment: str) -> dict[str, float]:
+        found = memory("context", "ocelot sighting", "-n", "bob", env=environment)
+        return {each["text"]: round(each["confidence"], 3) for each in found.json["memories"]}
+
+    assert len(context()) == 1
+    assert context(**down) == context()
+    assert context(MEMORY_CONFIDENCE_MIN="0.4", **down) == context(MEMORY_CONFIDENCE_MIN="0.4")
+
+
+@pytest.mark.cold  # a server has the store open, so nobody can lock it alone
+def test_a_store_that_hangs_has_a_deadline(memory: Command, down: Callable[[str], None], home: Path) -> None:
+    import subprocess
+    import sys
+
+    assert down
+    script = """
+import apsw, sys
+connection = apsw.Connection(sys.argv[1])
+connection.execute("pragma locking_mode=exclusive")
+connection.execute("begin exclusive")
+connection.execute("create table if not exists zz(a)")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(home / "memories.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        code = "import sys; from memories.__main__ import main; main()"
+        for command in (["search", "which tabs?"], ["prompt"], ["context", "which tabs?"]):
+            done = subprocess.run(
+                [sys.executable, "-c", code, *command, "-n", "bob"],
+                capture_output=True, text=True, timeout=300, check=False,
+                env={**__import__("os").environ, "MEMORY_TIMEOUT_SECONDS": "1"},
+            )  # fmt: skip
+            assert done.returncode == 4, done.stderr
+            assert "The user prefers tabs" in done.stdout
+            assert "1 s" in done.stderr  # it gave up at its own deadline, not at the store's
+    finally:
+        holder.communicate(b"", timeout=60)
+
+
+def test_without_a_scratchpad_a_store_that_is_down_is_an_error(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_STORE", "qdrant://127.0.0.1:1")
+    for command in (["search", "x"], ["prompt"], ["scratchpad", "show"]):
+        answer = memory(*command, "-n", "bob")
+        assert (answer.code, answer.out) == (1, "")
+        assert "Qdrant" in answer.error
+
+
+def test_prompt(memory: Command, stored: Callable[..., str]) -> None:
+    name = stored("The user prefers tabs", "-n", "bob")
+    shape = memory("prompt", "-n", "bob", "--project", "shop").json
+    assert (shape["memories"], shape["sessions"], shape["pending_count"], shape["degraded"]) == ([name], [], 0, False)
+    assert memory("prompt", "-n", "bob", "--format", "text").out.startswith("## Memory System\n")
+    assert "search_memories" in memory("prompt", "-n", "bob", "--for", "mcp", "--format", "text").out
+    for wrong in (["--budget", "0"], ["--budget", "x"], ["--for", "pigeon"]):
+        answer = memory("prompt", "-n", "bob", *wrong)
+        assert answer.code == 2
+        assert "must be" in answer.error
+
+
+@pytest.mark.cold  # a server has a file from the start
+def test_nothing_of_it_is_there_before_it_is_used(memory: Command, home: Path) -> None:
+    assert memory("list", "-n", "bob").json["count"] == 0
+    assert memory("search", "x", "-n", "bob").json["count"] == 0
+    assert not home.exists() or [each.name for each in home.iterdir()] == ["events.jsonl"]
+
+
+def test_a_number_that_only_begins_like_the_one_asked_for_goes_on_to_the_store(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    stored("The web proxy listens on port 80", "-n", "bob")
+    for number in range(40):
+        stored(f"note {number} about another part of the shop", "-n", "bob")
+    memory("scratchpad", "pin", stored("The web service listens on port 8080", "-n", "bob"), "-n", "bob")
+    assert memory("search", "web port 8080", "--tier", "auto", "-n", "bob").json["tier"] == "hot"
+    auto = memory("search", "web port 80", "--tier", "auto", "-n", "bob").json
+    assert (auto["tier"], auto["results"][0]["content"]) == ("auto", "The web proxy listens on port 80")
+    hot = memory("search", "web port 80", "--tier", "hot", "-n", "bob").json
+    assert [each["score"] < 0.7 for each in hot["results"]] == [True]
+
+
+@pytest.mark.cold  # a server has the store open
+def test_where_the_scratchpad_is_not_enough_and_the_store_is_down_auto_answers_like_deep(
+    memory: Command, stored: Callable[..., str], home: Path
+) -> None:
+    """The files are up to date, so that the store is asked only for what they do not have."""
+    for name in ("bob", "shared"):
+        stored("The user prefers tabs", "-n", name)
+        memory("scratchpad", "show", "-n", name)
+    for file in home.glob("memories.db-*"):
+        file.unlink()
+    with (home / "memories.db").open("r+b") as file:  # the same file, as the scratchpad knows it
+        file.write(b"x" * 9_000)
+    deep = memory("search", "which tabs?", "-n", "bob")
+    auto = memory("search", "which tabs?", "-n", "bob", "--tier", "auto")
+    assert (auto.code, auto.json) == (deep.code, deep.json)
+    assert (auto.code, auto.json["tier"], auto.json["count"]) == (4, "hot", 2)

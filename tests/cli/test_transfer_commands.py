@@ -1,0 +1,535 @@
+"""export, import, migrate, reembed as commands."""
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import Once
+from memories import Memories
+
+Command = Callable[..., Any]
+Store = Callable[..., str]
+
+
+@pytest.fixture
+def filled(memory: Command, stored: Store, once: Once) -> None:
+    """Memories and turns of three namespaces, with versions, a deleted one, a key, tags."""
+
+    def fill() -> None:
+        first = stored("The user prefers Python", "--type", "preference", "--key", "user/language")
+        memory("update", first, "The user prefers Rust")
+        memory("delete", stored("Deploys happen on Tuesdays"))
+        stored("Ann likes tea", "--namespace", "ann")
+        stored("Bob has a secret", "--namespace", "bob", "--tag", "secret=yes")
+        memory("turns", "add", "standup", "Bob said a secret", "--namespace", "bob")
+        memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann")
+
+    once(fill)
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def url(folder: Path, name: str) -> str:
+    return f"sqlite:///{folder}/{name}.db"
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("filled")
+def test_export_prints_what_the_caller_reads(memory: Command) -> None:
+    header, *shared, last = lines(memory("export").out)
+    assert header == {"format": "memories", "version": 2}
+    assert (last["end"], last["records"], len(last["sha256"])) == ("memories", 4, 64)
+    assert {line["namespace"] for line in shared} == {"shared"}
+    assert [line["text"] for line in shared] == [
+        "We ship on Friday",
+        "The user prefers Python",
+        "The user prefers Rust",
+        "Deploys happen on Tuesdays",
+    ]
+    _, *anns, _ = lines(memory("export", "-n", "ann").out)
+    assert {line["namespace"] for line in anns} == {"ann", "shared"}
+    _, *own, _ = lines(memory("export", "-n", "ann", "--no-shared").out)
+    assert [line["text"] for line in own] == ["Ann likes tea"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_export_tells_nothing_of_other_namespaces_unless_all_are_asked_for(memory: Command) -> None:
+    for options in ([], ["-n", "ann"], ["-n", "nobody"], ["--vectors"]):
+        answer = memory("export", *options)
+        assert "bob" not in (answer.out + answer.err).lower()
+    _, *every, _ = lines(memory("export", "--all-namespaces").out)
+    assert {line["namespace"] for line in every} == {"ann", "bob", "shared"}
+    assert len(every) == 7
+
+
+@pytest.mark.usefixtures("filled")
+def test_export_to_a_file_is_the_same_and_for_its_owner_only(memory: Command, folder: Path) -> None:
+    for output in ("json", "text"):
+        answer = memory("export", "--output", "backup.jsonl", "--format", output)
+        assert answer.code == 0
+        assert "4" in answer.out
+    assert memory("export", "-o", "backup.jsonl").json == {"exported": 4, "output": "backup.jsonl"}
+    file = folder / "backup.jsonl"
+    assert file.read_text() == memory("export").out == memory("export", "--output", "-").out
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [found.name for found in folder.iterdir()] == ["backup.jsonl"]
+
+
+def test_an_export_that_fails_leaves_the_file_before_it(memory: Command, folder: Path, home: Path) -> None:
+    (folder / "backup.jsonl").write_text("precious")
+    home.mkdir(mode=0o700, parents=True)
+    (home / "memories.db").write_bytes(b"this is a text and no database\n" * 200)
+    answer = memory("export", "--output", "backup.jsonl")
+    assert answer.code == 1
+    assert "is not a SQLite database" in answer.error
+    assert [found.read_text() for found in folder.iterdir()] == ["precious"]
+    assert memory("export", "--output", "missing/backup.jsonl").code == 1
+
+
+def test_an_export_of_nothing_says_so(memory: Command, home: Path) -> None:
+    exported = memory("export").out
+    assert [line.get("records") for line in lines(exported)] == [None, 0]
+    assert memory("import", "-", stdin=exported).json["imported"] == 0
+    assert not home.exists()
+
+
+@pytest.mark.usefixtures("filled", "disk_of_one_megabyte")
+def test_a_full_disk_names_the_file_and_the_remedy(memory: Command, folder: Path) -> None:
+    for _ in range(2):
+        answer = memory("export", "--output", "disk/backup.jsonl")
+        assert answer.code == 1
+        assert answer.error == (
+            "cannot write disk/backup.jsonl: No space left on device; make room on its disk and try again, or name "
+            "another one; it is as it was before"
+        )
+        assert [found.name for found in (folder / "disk").iterdir()] == ["filler"]
+
+
+@pytest.fixture
+def disk_of_one_megabyte(folder: Path) -> Iterator[None]:
+    """A disk at `disk` that is full but for what an export of two records needs."""
+    (folder / "disk").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder / "disk"]
+    if os.geteuid() or subprocess.run(mount, timeout=60).returncode:
+        pytest.skip("only root can mount a small disk")
+    (folder / "disk" / "filler").write_bytes(bytes(64 * 1024))
+    yield
+    subprocess.run(["umount", folder / "disk"], check=True, timeout=300)
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("given", ["file", "pipe", "redirected"])
+def test_a_cut_export_is_refused_before_anything_is_stored(process: Command, folder: Path, given: str) -> None:
+    """Whatever it comes from, and though more than one batch would have been stored before the cut is seen."""
+    with Memories(f"sqlite:///{folder}/large.db", embedder="none") as large:
+        large.create_many([f"note {number}" for number in range(600)], force=True)
+    environment = {**os.environ, "EMBEDDER": "none"}
+    whole = process("export", "--store", f"sqlite:///{folder}/large.db", env=environment).out
+    cut = folder / "cut.jsonl"
+    cut.write_text("".join(whole.splitlines(keepends=True)[:590]))
+    name, shell = {"file": ("cut.jsonl", ""), "pipe": ("-", ""), "redirected": ("-", f"< {cut}")}[given]
+    other = url(folder, "other")
+    answer = process(
+        "import", name, "--store", other, shell=shell, env=environment, stdin=cut.read_bytes() if name == "-" else b""
+    )
+    assert answer.code == 2
+    assert answer.error == "the export is incomplete: it was cut after line 590; use another copy"
+    assert not (folder / "other.db").exists()
+
+
+@pytest.mark.usefixtures("filled")
+def test_an_export_of_an_older_program_is_read_with_a_note(memory: Command, folder: Path) -> None:
+    older = "".join(memory("export").out.splitlines(keepends=True)[:-1]).replace('"version":2', '"version":1')
+    answer = memory("import", "-", "--store", url(folder, "other"), stdin=older)
+    assert answer.json["imported"] == 4
+    assert "nothing tells whether it is complete" in answer.json["note"]
+    assert "nothing tells whether it is complete" in answer.err
+
+
+# --- import ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_is_imported_is_exported_as_the_same_bytes(memory: Command, folder: Path) -> None:
+    exported = memory("export", "--all-namespaces").out
+    (folder / "backup.jsonl").write_text(exported)
+    other = ("--store", url(folder, "other"))
+    answer = memory("import", "backup.jsonl", "--all-namespaces", *other)
+    assert answer.json == {
+        "imported": 7,
+        "known": 0,
+        "conflict_count": 0,
+        "conflicts": [],
+        "without_vector": 0,
+        "dry_run": False,
+        "trusted": True,
+        "pending": 0,
+    }
+    assert memory("export", "--all-namespaces", *other).out == exported
+    assert exported.count('"=trust":"agent","=via":"cli|') == 7
+    assert memory("import", "-", "--all-namespaces", *other, stdin=exported).json["known"] == 7
+    found = memory("search", "which language does the user prefer", *other).json["results"]
+    assert found[0]["content"] == "The user prefers Rust"
+    assert memory("search", "secret", "-n", "bob", "--in", "all", *other).json["count"] == 2
+
+
+@pytest.mark.usefixtures("filled")
+def test_import_writes_to_the_callers_namespaces_unless_all_are_meant(memory: Command, folder: Path) -> None:
+    exported = memory("export", "--all-namespaces").out
+    other = ("--store", url(folder, "other"))
+    answer = memory("import", "-", *other, stdin=exported)
+    assert answer.code == 2
+    assert answer.error.startswith("line 2 is of namespace bob; name that one, or add --all-namespaces")
+    assert not (folder / "other.db").exists()
+    own = memory("export", "-n", "ann").out
+    assert memory("import", "-", "-n", "ann", *other, stdin=own).json["imported"] == 5
+    assert memory("import", "-", "-n", "ann", "--no-shared", *other, stdin=own).code == 2
+
+
+@pytest.mark.usefixtures("filled")
+def test_conflicts_are_told_and_change_nothing(memory: Command) -> None:
+    exported = memory("export").out
+    changed = "".join(exported.replace("We ship on Friday", "We ship on Monday").splitlines(keepends=True)[:-1])
+    changed = changed.replace('"version":2', '"version":1')  # whoever changes it takes the last line off
+    for options in ([], ["--dry-run"]):
+        answer = memory("import", "-", *options, stdin=changed)
+        assert answer.code == 1
+        shape = json.loads(answer.out)
+        assert (shape["imported"], shape["known"], shape["conflict_count"]) == (0, 3, 1)
+        assert shape["conflicts"] == [
+            {
+                "line": 2,
+                "collection": "history",
+                "namespace": "shared",
+                "group": "standup",
+                "position": 0,
+                "reason": "another record has this address",
+            }
+        ]
+    shown = memory("import", "-", "--format", "text", stdin=changed)
+    assert "1 conflict with what is there" in shown.out
+    assert "line 2: history standup (0) of shared: another record has this address" in shown.out
+    assert memory("export").out == exported
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_dry_run_says_what_an_import_would_do(memory: Command, folder: Path) -> None:
+    exported = memory("export").out
+    other = ("--store", url(folder, "other"))
+    shape = memory("import", "-", "--dry-run", *other, stdin=exported).json
+    assert (shape["imported"], shape["dry_run"]) == (4, True)
+    assert not (folder / "other.db").exists()
+    assert memory("import", "-", "--dry-run", "--format", "text", *other, stdin=exported).out == (
+        "Would import 4 records; 0 were already there.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("", "no records: the export is empty"),
+        ("hello\n", "line 1 is not JSON"),
+        ('{"content": "x"}\n', "line 1 is not the header of an export"),
+        ('{"format":"memories","version":1}\n{"text": "x"}\n', 'line 2 has no "collection"'),
+        (b"\xff\xfeh\0i\0", "line 1 is not an export: a text that looks like UTF-16"),
+    ],
+)
+def test_what_is_no_export_is_refused_in_one_sentence(
+    memory: Command, home: Path, given: str | bytes, complaint: str
+) -> None:
+    answer = memory("import", "-", stdin=given)
+    assert not home.exists()
+    assert answer.code == 2
+    assert complaint in answer.error
+
+
+def test_a_file_that_is_not_there_is_refused(memory: Command, folder: Path) -> None:
+    assert memory("import", "missing.jsonl").error == "cannot read missing.jsonl: No such file or directory"
+    (folder / "inner").mkdir()
+    assert "cannot read inner: Is a directory" in memory("import", "inner").error
+
+
+@pytest.mark.usefixtures("filled")
+def test_without_an_embedder_an_import_goes_by_words(memory: Command, folder: Path) -> None:
+    exported = memory("export").out
+    other = ("--store", url(folder, "other"))
+    none = {"EMBEDDER": "none"}
+    assert memory("import", "-", *other, stdin=exported, env=none).json["without_vector"] == 4
+    assert memory("search", "Rust", *other, env=none).json["count"] == 1
+    assert memory("reembed", *other).json["embedded"] == 4
+    assert memory("status", *other).json["without_vector_count"] == 0
+
+
+# --- migrate ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("filled")
+def test_migrate_copies_everything_and_says_how_to_switch(memory: Command, folder: Path, home: Path) -> None:
+    exported, target = memory("export", "--all-namespaces").out, url(folder, "copy")
+    shape = memory("migrate", "--to", target).json
+    original = f"sqlite:///{home}/memories.db"
+    assert shape == {
+        "verified": True,
+        "records": {"history": 2, "memory": 5},
+        "namespaces": ["ann", "bob", "shared"],
+        "copied": 7,
+        "changed": 0,
+        "removed": 0,
+        "without_vector": 0,
+        "from": original,
+        "to": target,
+        "switch": f"export MEMORY_STORE={target}",
+        "go_back": f"export MEMORY_STORE={original}",
+    }
+    assert memory("export", "--all-namespaces").out == exported
+    assert memory("export", "--all-namespaces", env={"MEMORY_STORE": target}).out == exported
+    memory("create", "Something new")
+    assert memory("migrate", "--to", target).json["copied"] == 1
+    shown = memory("migrate", "--to", target, "--format", "text").out
+    assert shown.startswith("Copied and verified: 2 of history, 6 of memory; 0 new, 0 changed.\n")
+    assert f"To use the copy: export MEMORY_STORE={target}\n" in shown
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_how_to_switch_holds_in_every_folder(memory: Command, folder: Path, scheme: str) -> None:
+    assert memory("migrate", "--to", f"{scheme}:///copy of it").json["switch"] == (
+        f"export MEMORY_STORE='{scheme}:///{folder}/copy of it'"
+    )
+    back = memory("migrate", "--store", f"{scheme}:///copy of it", "--to", "sqlite:///second.db").json
+    assert back["go_back"] == f"export MEMORY_STORE='{scheme}:///{folder}/copy of it'"
+    assert back["switch"] == f"export MEMORY_STORE=sqlite:///{folder}/second.db"
+    same = memory("migrate", "--store", "sqlite:///second.db", "--to", f"sqlite:///{folder}/second.db")
+    assert (same.code, "is the store itself" in same.error) == (2, True)
+
+
+@pytest.mark.usefixtures("filled")
+def test_migrate_refuses_a_store_that_is_no_copy(memory: Command, folder: Path) -> None:
+    target = url(folder, "copy")
+    memory("create", "Something else", "--store", target)
+    answer = memory("migrate", "--to", target)
+    assert answer.code == 1
+    assert "the target is no copy of this store: it has a record of its own" in answer.error
+    assert memory("status", "--store", target).json["memory_count"] == 1
+
+
+def test_a_password_is_not_shown_and_no_command_is_given_that_would_not_work(memory: Command, folder: Path) -> None:
+    secret = f"sqlite:///{folder}/one.db?password=s3cret"
+    memory("create", "Something", "--store", secret)
+    there = memory("migrate", "--store", secret, "--to", url(folder, "copy"))
+    assert there.json["switch"] == f"export MEMORY_STORE={url(folder, 'copy')}"
+    assert there.json["go_back"] == "set MEMORY_STORE back to the URL that you had (its password is not shown)"
+    back = memory("migrate", "--store", url(folder, "copy"), "--to", secret.replace("one", "two"))
+    assert back.json["switch"] == "set MEMORY_STORE to the URL that you gave (its password is not shown)"
+    assert back.json["go_back"] == f"export MEMORY_STORE={url(folder, 'copy')}"
+    assert "s3cret" not in there.out + there.err + back.out + back.err
+
+
+def test_a_line_that_can_not_be_read_ends_every_move(memory: Command, folder: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}/notes")
+    memory("create", "Deploys happen on Tuesdays")
+    assert memory("export", "-o", "backup.jsonl").json["exported"] == 1
+    backup = (folder / "backup.jsonl").read_bytes()
+    with (folder / "notes" / "shared.jsonl").open("a") as file:
+        file.write("<<<<<<< HEAD\n")
+    for command in (
+        ["export", "--all-namespaces", "--output", "backup.jsonl"],
+        ["export"],
+        ["migrate", "--to", url(folder, "copy")],
+        ["reembed"],
+        ["status"],
+    ):
+        answer = memory(*command)
+        assert answer.code == 1
+        assert answer.out == ""
+        assert "shared.jsonl:2 can't be read: it is no JSON" in json.loads(answer.err.splitlines()[-1])["error"]
+    assert (folder / "backup.jsonl").read_bytes() == backup
+    assert not (folder / "copy.db").exists()
+    assert json.loads(memory("search", "deploys").out)["results"] == []
+
+
+def test_migrate_needs_a_store_to_copy_from_and_another_to_copy_to(memory: Command, folder: Path, home: Path) -> None:
+    assert "nothing to migrate" in memory("migrate", "--to", url(folder, "copy")).error
+    assert memory("migrate").code == 2
+    assert memory("migrate", "--to", f"sqlite:///{home}/memories.db").code == 2
+    assert "is not a store" in memory("migrate", "--to", "ftp://ann:s3cret@example").error
+    assert "s3cret" not in memory("migrate", "--to", "ftp://ann:s3cret@example").err
+    assert not home.exists()
+    assert list(folder.iterdir()) == []
+
+
+# --- reembed ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("filled")
+def test_reembed_changes_the_embedder(memory: Command) -> None:
+    exported = memory("export", "--all-namespaces").out
+    refused = memory("search", "language", env={"EMBEDDER": "minilm"})
+    assert refused.code == 1
+    assert "were made by fake/1" in refused.error
+    assert "change over to this one with: memory reembed" in refused.error
+    answer = memory("reembed", "--model", "minilm")
+    assert answer.json == {
+        "embedded": 7,
+        "model": "all-MiniLM-L6-v2/int8/1",
+        "model_before": "fake/1",
+        "embedder": "minilm",
+        "switch": "export EMBEDDER=minilm",
+    }
+    assert answer.err == "The store now uses all-MiniLM-L6-v2/int8/1; set EMBEDDER=minilm.\n"
+    minilm = {"EMBEDDER": "minilm"}
+    found = memory("search", "Which programming language does she like?", env=minilm).json["results"]
+    assert found[0]["content"] == "The user prefers Rust"
+    assert "memory reembed" in memory("search", "language").error
+    assert memory("status", env=minilm).json["without_vector_count"] == 0
+    after = memory("export", "--all-namespaces").out
+    assert [{**line, "accesses": 0} for line in lines(after)[:-1]] == [
+        {**line, "accesses": 0} for line in lines(exported)[:-1]
+    ]
+
+
+@pytest.mark.usefixtures("filled")
+def test_reembed_moves_between_the_packaged_models_and_back(memory: Command) -> None:
+    models = {"minilm": "all-MiniLM-L6-v2/int8/1", "e5": "multilingual-e5-small/int8/1"}
+    before = "fake/1"
+    for name in ("minilm", "e5", "minilm"):
+        moved = memory("reembed", "--model", name).json
+        assert (moved["embedded"], moved["model_before"], moved["model"]) == (7, before, models[name])
+        found = memory("search", "Which programming language does she like?", env={"EMBEDDER": name}).json["results"]
+        assert found[0]["content"] == "The user prefers Rust"
+        before = models[name]
+    assert "were made by all-MiniLM" in memory("search", "language", env={"EMBEDDER": "e5"}).error
+
+
+@pytest.mark.usefixtures("filled")
+def test_reembed_makes_a_store_compact_and_back(memory: Command) -> None:
+    compact = {"MEMORY_COMPACT": "true"}
+    exported = lines(memory("export", "--all-namespaces").out)[1:-1]
+    assert "compact" not in memory("status", env=compact).json  # a store stays as it was made
+    for env in (compact, {"MEMORY_COMPACT": "false"}):
+        assert [memory("reembed", env=env).json["embedded"] for _ in range(2)] == [7, 0]
+        assert memory("status").json.get("compact", False) is (env is compact)
+        assert (", compact" in memory("status", "--format", "text").out) is (env is compact)
+        assert memory("search", "prefers Rust").json["results"]
+        assert memory("doctor", "--deep").code == 0
+    again = lines(memory("export", "--all-namespaces").out)[1:-1]
+    assert [{**line, "accesses": 0} for line in again] == [{**line, "accesses": 0} for line in exported]
+
+
+def test_reembed_makes_what_is_missing(memory: Command) -> None:
+    memory("create", "Deploys happen on Tuesdays", env={"EMBEDDER": "none"})
+    assert memory("reembed").json == {"embedded": 1, "model": "fake/1", "model_before": None, "embedder": "fake"}
+    assert memory("reembed", "--format", "text").out == "Embedded 0 records with fake/1.\n"
+
+
+@pytest.mark.parametrize("command", [["reembed", "--model", "none"], ["reembed", "--model", "word2vec"]])
+def test_reembed_refuses_what_makes_no_vectors(memory: Command, command: list[str], home: Path) -> None:
+    answer = memory(*command)
+    assert answer.code == 2
+    assert "embedder" in answer.error
+    assert not home.exists()
+
+
+def test_a_terminal_shows_how_far_it_is(terminal: Command, memory: Command, folder: Path) -> None:
+    for number in range(3):
+        memory("create", f"note {number}", "--force")
+    assert "copying" in terminal("migrate", "--to", url(folder, "copy")).out
+    memory("export", "-o", "backup.jsonl")
+    shown = terminal("import", "backup.jsonl", "--store", url(folder, "other")).out
+    assert "importing" in shown
+    assert "100%" in shown
+    assert "Imported 3 records" in shown
+    assert "embedding" in terminal("reembed", "--model", "minilm").out
+
+
+@pytest.mark.parametrize("made", ["pipe", "device", "link to a pipe", "socket"])
+def test_what_is_no_file_is_not_waited_for(memory: Command, folder: Path, made: str) -> None:
+    name = Path("given")
+    if made == "device":
+        name = Path("/dev/zero")
+    elif made == "socket":
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(name))
+    else:
+        os.mkfifo(folder / "pipe")
+        name.symlink_to(folder / "pipe") if made != "pipe" else (folder / "pipe").rename(name)
+    answer = memory("import", str(name))
+    assert answer.code == 2
+    assert answer.error == f"cannot read {name}: it is a pipe or a device; name a file, or pipe it to: memory import -"
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_link_to_an_export_is_read(memory: Command, folder: Path) -> None:
+    memory("export", "--output", "out.jsonl")
+    (folder / "link").symlink_to("out.jsonl")
+    assert memory("import", "link").json["known"] == 4
+
+
+def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> None:
+    stated = '{"collection":"memory","text":"one","text":"two"}'
+    answer = memory("import", "-", stdin=f'{{"format":"memories","version":1}}\n{stated}\n')
+    assert (answer.code, answer.error) == (
+        2, 'line 2 has the key "text" twice; keep one of them; nothing of its batch was stored',
+    )  # fmt: skip
+    answer = memory("turns", "add", "trip", "-", stdin='{"content":"a"}\n{"content":"b","content":"c"}\n')
+    assert (answer.code, answer.error) == (
+        2, 'line 2 has the key "content" twice; keep one of them; nothing was stored',
+    )  # fmt: skip
+    assert memory("turns", "tail", "trip").json["count"] == 0
+
+
+@pytest.mark.parametrize("memory_id", ["abc1", "note/1 ü", "deadbeef", "ABCDEF0123", "a\nb"])
+def test_an_id_that_another_program_gave_survives_an_export_and_an_import(
+    memory: Command, folder: Path, memory_id: str
+) -> None:
+    seed = {"id": memory_id, "user_id": "shared", "content": "seed", "kind": "fact"} | dict.fromkeys(
+        ("created_at", "updated_at"), "2026-05-01T09:00:00Z"
+    )
+    (folder / "seeds").mkdir()
+    (folder / "seeds" / "shared.jsonl").write_text(f"\ufeff{json.dumps(seed)}\r\n")
+    seeds = ("--store", f"files:///{folder}/seeds")
+    assert memory("update", memory_id, "seed, twice", *seeds).json["version"] == 2
+    exported = memory("export", *seeds).out
+    assert memory("import", "-", stdin=exported).json["imported"] == 2
+    assert memory("export").out == exported.replace(',"accesses":1', "")
+    for store in (seeds, ()):
+        assert memory("get", memory_id, *store).json["content"] == "seed, twice"
+        for command in (("get", memory_id), ("history", memory_id), ("list",)):
+            assert "\nb" not in memory(*command, *store, "--format", "text").out
+        assert memory("delete", memory_id, *store).code == 0
+        assert memory("restore", memory_id, *store).json["id"] == memory_id
+        assert memory("forget", memory_id, "--yes", *store).json["versions"] == 3
+        assert memory("list", *store).json["count"] == 0
+
+
+def test_the_store_to_copy_to_need_not_be_an_option(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options are seen by every user of the machine, and stay in the shell's history."""
+    memory("create", "x")
+    assert memory("migrate", "--to", "-", stdin=f"sqlite:///{folder}/a.db\n").json["verified"] is True
+    monkeypatch.setenv("MEMORY_MIGRATE_TO", f"sqlite:///{folder}/b.db")
+    assert memory("migrate").json["verified"] is True
+    assert (folder / "a.db").exists()
+    assert (folder / "b.db").exists()
+    monkeypatch.delenv("MEMORY_MIGRATE_TO")
+    assert memory("migrate").error == "Missing option '--to'; see memory migrate --help"
+    for given in ("", "\n", "sqlite:///a.db sqlite:///b.db", "one\ntwo"):
+        assert memory("migrate", "--to", "-", stdin=given).error.startswith("standard input is not one URL")
+    assert memory("migrate", "--to", "-", stdin="x" * 9_000).code == 2
+
+
+def test_no_dotenv_names_the_store_to_copy_to(memory: Command, folder: Path) -> None:
+    memory("create", "x")
+    (folder / ".env").write_text(f"MEMORY_MIGRATE_TO=sqlite:///{folder}/evil.db\n")
+    assert memory("migrate").error == "Missing option '--to'; see memory migrate --help"

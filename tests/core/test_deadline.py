@@ -1,0 +1,220 @@
+"""A memory that hangs keeps nobody waiting longer than the setting; what it can't store is queued and shown."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import AgentMemory, ContextBuilder, Memories, MemoryGateway, MemoryPolicy, load_config
+from memories.context.engine import EngineBackend
+from memories.core.deadline import WAIT, Deadline, MemoryTimeout
+from memories.errors import InvalidInput
+
+TS = "2026-05-31T10:00:00+02:00"
+SOON = 0.2  # seconds
+
+
+class Hanging(EngineBackend):
+    """Our engine, each call of which waits until it is released."""
+
+    def __init__(self, memories: Memories) -> None:
+        super().__init__(memories)
+        self.release = threading.Event()
+        self.release.set()
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in ("append", "tail", "write", "recall", "count_window", "ensure_collections"):
+            return found
+
+        def waits(*arguments: Any) -> Any:
+            assert self.release.wait(60)
+            return found(*arguments)
+
+        return waits
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Hanging]:
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
+        backend = Hanging(memories)
+        yield backend
+        backend.release.set()
+
+
+@pytest.fixture
+def gateway(hanging: Hanging) -> Iterator[MemoryGateway]:
+    with MemoryGateway("memories", backend=hanging, timeout_seconds=60) as found:
+        yield found
+
+
+def hang(gateway: MemoryGateway, hanging: Hanging) -> None:
+    """From now on no call is answered, and none is waited for: calls that are answered have time on any machine."""
+    hanging.release.clear()
+    gateway._deadline.seconds = SOON
+
+
+def go_on(gateway: MemoryGateway, hanging: Hanging) -> None:
+    """Answer again, also what was given up."""
+    hanging.release.set()
+    gateway._deadline.seconds = 60
+    while gateway._deadline._given_up:
+        threading.Event().wait(0.01)
+
+
+def said(gateway: MemoryGateway) -> list[tuple[str, bool]]:
+    return [(each["text"], "pending" in each["metadata"]) for each in gateway.tail_history("c", 10)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda gateway: gateway.ensure_collections(["history"]),
+        lambda gateway: gateway.append_history("c", "user", "hello", 0, TS),
+        lambda gateway: gateway.tail_history("c", 5),
+        lambda gateway: gateway.write_memory("hello", "fact", 0.9, TS),
+        lambda gateway: gateway.recall_memory("hello", 5, 0.5),
+        lambda gateway: gateway.count_window("w"),
+    ],
+    ids=["ensure_collections", "append_history", "tail_history", "write_memory", "recall_memory", "count_window"],
+)
+def test_no_call_waits_for_a_memory_that_hangs(
+    gateway: MemoryGateway, hanging: Hanging, call: Callable[[MemoryGateway], object]
+) -> None:
+    hang(gateway, hanging)
+    with pytest.raises(MemoryTimeout, match=r"did not answer within 0\.2 s"):
+        call(gateway)
+    with pytest.raises(ConnectionError, match="still has not answered an earlier call"):
+        gateway.recall_memory("hello", 5, 0.5)
+    hanging.release.set()
+
+
+def test_an_agent_goes_on_and_what_it_said_is_shown_and_stored_once(gateway: MemoryGateway, hanging: Hanging) -> None:
+    agent = AgentMemory(gateway, ContextBuilder(gateway), MemoryPolicy(0.7, 3, gateway.count_window))
+    agent.append("c", "user", "before")
+    hang(gateway, hanging)
+    assert agent.append("c", "user", "one") is None
+    assert agent.append("c", "assistant", "two") is None
+    assert said(gateway) == [("one", True), ("two", True)]
+    assert all("answer" in each["error"] for each in gateway.tail_history("c", 10))
+    context = agent.context("c", "what now?")
+    assert [turn.text for turn in context["history"]] == ["one", "two"]
+    assert context["metadata"]["degraded"]
+    assert [(turn.content, turn.waiting) for turn in hanging.memories.tail_turns("c")][-2:] == [
+        ("one", True),
+        ("two", True),
+    ]
+    go_on(gateway, hanging)
+    gateway.drain()
+    agent.append("c", "user", "three")
+    assert said(gateway) == [("before", False), ("one", False), ("two", False), ("three", False)]
+    assert [turn.waiting for turn in hanging.memories.tail_turns("c")] == [False] * 4
+
+
+def test_errors_and_answers_come_through(gateway: MemoryGateway) -> None:
+    with pytest.raises(InvalidInput):
+        gateway.append_history("c", "robot", "hello", 0, TS)
+    with pytest.raises(InvalidInput, match="says something else"):
+        for text in ("one", "two"):
+            gateway.append_history("c", "user", text, 0, TS, "m1")
+    assert not gateway.queue
+    deadline = Deadline(5)
+    for error in (TimeoutError("of its own"), KeyError("x"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught:
+            deadline.run(lambda error=error: (_ for _ in ()).throw(error))  # type: ignore[misc]
+        assert caught.value is error
+    assert deadline.run(lambda: 5) == 5
+    assert Deadline(None).run(threading.get_ident) == threading.get_ident()
+
+
+def test_calls_that_follow_each_other_share_a_thread() -> None:
+    deadline = Deadline(60)
+    assert len({deadline.run(threading.get_ident) for _ in range(10)}) == 1
+    deadline.close()
+
+
+def test_no_thread_is_left_of_one_that_was_closed() -> None:
+    deadline, release, threads = Deadline(SOON), threading.Event(), set[threading.Thread]()
+
+    def hangs() -> None:
+        threads.add(threading.current_thread())
+        release.wait(60)
+
+    deadline.run(lambda: threads.add(threading.current_thread()))
+    with pytest.raises(MemoryTimeout):
+        deadline.run(hangs)
+    deadline.close()
+    release.set()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_the_time_of_the_embedder_is_not_that_of_the_store() -> None:
+    """It has limits of its own; a hook, which has none to spare, counts both and says which was late."""
+
+    def embed(release: threading.Event, seconds: float) -> bool:
+        wait = WAIT.get()
+        assert wait is not None
+        with wait:
+            return release.wait(seconds)
+
+    assert not Deadline(SOON).run(lambda: embed(threading.Event(), 3 * SOON))
+    released = threading.Event()
+
+    def then_the_store_hangs() -> None:
+        embed(threading.Event(), 3 * SOON)
+        released.wait(60)
+
+    with pytest.raises(MemoryTimeout, match="the memory did not answer within"):
+        Deadline(SOON).run(then_the_store_hangs)
+    with pytest.raises(MemoryTimeout, match="the embedder did not answer within"):
+        Deadline(SOON, whole=True).run(lambda: embed(released, 60))
+    released.set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_starts_threads_of_its_own() -> None:
+    deadline = Deadline(60)
+    deadline.run(lambda: None)
+    child = os.fork()
+    if child == 0:
+        os._exit(deadline.run(lambda: 7))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("3", 3), ("none", None), (None, 10)])
+def test_the_setting_says_how_long(tmp_path: Path, given: str | None, seconds: int | None) -> None:
+    environment = {} if given is None else {"MEMORY_TIMEOUT_SECONDS": given}
+    config = load_config({"store": f"sqlite:///{tmp_path}/m.db"}, environment=environment)
+    with Memories(embedder="fake", config=config) as memories:
+        assert EngineBackend(memories).timeout_seconds == seconds
+
+
+def test_a_long_message_is_kept_whole_by_an_agent(gateway: MemoryGateway, hanging: Hanging) -> None:
+    agent, text = AgentMemory.__new__(AgentMemory), "The ferry leaves at nine. " * 10_000
+    agent.__init__(gateway, ContextBuilder(gateway), MemoryPolicy())  # type: ignore[misc]
+    assert agent.append("c", "user", text) == "c#0"
+    assert gateway.tail_history("c", 5)[0]["text"] == text
+    assert agent.context("c", "when?")["history"][0].text.startswith("The ferry")
+    with pytest.raises(ValueError, match="text is 260000 characters; a turn has at most 100000"):
+        gateway.append_history("c", "user", text, 0, TS)
+    hang(gateway, hanging)
+    assert agent.append("c", "user", f"{text} again") is None
+    go_on(gateway, hanging)
+    gateway.drain()
+    assert [len(each["text"]) for each in gateway.tail_history("c", 5)] == [len(text), len(text) + 6]
+
+
+def test_a_queued_turn_that_will_never_be_accepted_does_not_wait(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/m.db"
+    with Memories(url, embedder="fake") as shared, Memories(url, namespace="bob", embedder="fake") as bob:
+        shared.add_turns("team", ["hello"])
+        gateway = MemoryGateway("memories", backend=EngineBackend(bob))
+        with pytest.raises(ValueError, match="is in namespace shared and this writes to bob"):
+            gateway.append_history("team", "user", "hello", 0, TS)
+        assert not gateway.queue

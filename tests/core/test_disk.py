@@ -1,0 +1,124 @@
+"""Locks that several processes share."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from memories.core.disk import tried
+
+WAITER = """
+import sys
+from pathlib import Path
+from memories.core.disk import tried
+path, name, seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+with tried(path, seconds) as held:
+    with open(path.with_name("order"), "a") as order:
+        order.write(f"{name} {held}\\n")
+"""
+
+
+def waiting(path: Path) -> int:
+    """Return how many locks of ranges are held on a file, one for each that waits."""
+    inode = f":{path.stat().st_ino} "
+    counts = [-1, -2]
+    while len(set(counts[-3:])) > 1:  # a line may be skipped while other processes lock and unlock
+        locks = Path("/proc/locks").read_text().splitlines()
+        counts.append(sum("OFDLCK" in line and inode in line for line in locks))
+    return counts[-1]
+
+
+def start(path: Path, name: str, seconds: float = 300) -> subprocess.Popen[bytes]:
+    before = waiting(path)
+    running = subprocess.Popen([sys.executable, "-c", WAITER, str(path), name, str(seconds)])
+    while waiting(path) <= before and running.poll() is None:
+        time.sleep(0.01)
+    return running
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    return tmp_path / "lock"
+
+
+needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc/locks")
+
+
+@needs_linux
+def test_those_who_wait_have_their_turns_in_the_order_they_came(lock: Path) -> None:
+    with tried(lock, 1) as held:
+        assert held
+        running = [start(lock, f"p{number}") for number in range(6)]
+    with tried(lock, 300):  # who held it last is behind those who wait
+        order = lock.with_name("order").read_text().splitlines()
+    assert [process.wait(300) for process in running] == [0] * 6
+    assert order == [f"p{number} True" for number in range(6)]
+
+
+@needs_linux
+def test_one_that_waits_and_is_killed_holds_nobody_up(lock: Path) -> None:
+    with tried(lock, 1):
+        first, second = start(lock, "first"), start(lock, "second")
+        first.send_signal(signal.SIGKILL)
+        first.wait(300)
+        third = start(lock, "third")
+    assert (second.wait(300), third.wait(300)) == (0, 0)
+    assert lock.with_name("order").read_text() == "second True\nthird True\n"
+
+
+@needs_linux
+def test_one_that_gives_up_leaves_the_queue(lock: Path) -> None:
+    with tried(lock, 1):
+        start(lock, "impatient", seconds=0.1).wait(300)
+        assert waiting(lock) == 0
+        last = start(lock, "patient")
+    assert last.wait(300) == 0
+    assert lock.with_name("order").read_text() == "impatient False\npatient True\n"
+
+
+def test_threads_have_their_turns_too(lock: Path) -> None:
+    order: list[int] = []
+
+    def take(number: int) -> None:
+        with tried(lock, 300) as held:
+            assert held
+            order.append(number)
+
+    with tried(lock, 1):
+        threads = []
+        for number in range(5):
+            threads.append(threading.Thread(target=take, args=(number,)))
+            threads[-1].start()
+            while sys.platform.startswith("linux") and waiting(lock) <= number:
+                time.sleep(0.01)
+    for thread in threads:
+        thread.join(300)
+    assert sorted(order) == list(range(5))
+    if sys.platform.startswith("linux"):
+        assert order == list(range(5))
+
+
+def test_who_does_not_wait_does_not_overtake(lock: Path) -> None:
+    with tried(lock, 1), tried(lock, 0) as held:
+        assert not held
+    with tried(lock, 0) as held:
+        assert held
+
+
+def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(lock: Path) -> None:
+    with tried(lock, 1):
+        child = os.fork()
+        if child == 0:
+            time.sleep(300)
+            os._exit(0)
+    try:
+        with tried(lock, 0) as held:
+            assert held
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

@@ -1,0 +1,138 @@
+"""Ids are UUIDv7, in the order of creation, and are read as people shorten them."""
+
+import os
+import uuid
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from memories.core.ids import ID_LENGTH, id_prefix, new_id, parse_id, same_id, whole_id
+from memories.errors import InvalidInput
+
+NOW = datetime(2026, 2, 21, 10, 0, 0, 123_000, tzinfo=UTC)
+
+
+def test_an_id_is_a_uuid_of_version_7() -> None:
+    for _ in range(200):
+        text = new_id(NOW)
+        found = uuid.UUID(text)
+        assert str(found) == text
+        assert len(text) == ID_LENGTH
+        assert found.variant == uuid.RFC_4122
+        assert found.version == 7
+        assert found.int >> 80 == int(NOW.timestamp() * 1000)
+
+
+def test_ids_of_one_millisecond_rise_also_where_other_times_come_between() -> None:
+    ids = [new_id(NOW + timedelta(days=step % 3)) for step in range(3_000)]
+    for day in range(3):
+        assert ids[day::3] == sorted(set(ids[day::3]))
+
+
+def test_a_thousand_ids_of_a_millisecond_differ_where_people_look() -> None:
+    for day in range(40):
+        ids = [new_id(NOW + timedelta(days=900 + day)) for _ in range(1_000)]
+        assert ids == sorted(ids)
+        assert len({each[:18] for each in ids}) == 1_000
+
+
+def test_each_of_many_threads_gets_rising_ids_and_no_id_twice() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: [new_id(NOW) for _ in range(500)], range(8)))
+    assert all(ids == sorted(ids) for ids in made)
+    assert len({each for ids in made for each in ids}) == 8 * 500
+
+
+def test_a_forked_child_makes_other_ids() -> None:
+    before = new_id(NOW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where there are threads
+        ours, its = os.pipe()
+        child = os.fork()
+    if child == 0:
+        os.write(its, new_id(NOW).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(ours, 100).decode()
+    assert theirs not in (before, new_id(NOW))
+    assert abs(uuid.UUID(theirs).int - uuid.UUID(before).int) > 1 << 40  # not the next ones of the same row
+    os.close(ours)
+    os.close(its)
+
+
+def test_ids_of_one_millisecond_differ_in_every_random_bit() -> None:
+    ids = [uuid.UUID(new_id(NOW + timedelta(milliseconds=step))).int for step in range(400)]
+    assert len(set(ids)) == 400
+    seen_one = seen_zero = 0
+    for value in ids:
+        seen_one |= value
+        seen_zero |= ~value
+    random_bits = (0xFFF << 64) | ((1 << 62) - 1)
+    assert seen_one & seen_zero & ((1 << 80) - 1) == random_bits
+
+
+def test_the_order_of_ids_is_the_order_of_creation() -> None:
+    ids = [new_id(NOW + timedelta(milliseconds=step)) for step in range(100)]
+    assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("moment", "millis"),
+    [
+        (datetime(1969, 12, 31, tzinfo=UTC), 0),
+        (datetime(1, 1, 1, tzinfo=UTC), 0),
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+        (datetime.max.replace(tzinfo=UTC), 253_402_300_799_999),
+    ],
+)
+def test_any_time_makes_an_id(moment: datetime, millis: int) -> None:
+    assert uuid.UUID(new_id(moment)).int >> 80 == millis
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("01a1fdf1-92cd-72f2-8000-0123456789ab", "01a1fdf1-92cd-72f2-8000-0123456789ab"),
+        (" 01A1FDF1-92CD-72F2-8000-0123456789AB\n", "01a1fdf1-92cd-72f2-8000-0123456789ab"),
+        ("01a1fdf192cd72f280000123456789ab", "01a1fdf1-92cd-72f2-8000-0123456789ab"),
+        ("01a1fdf1", "01a1fdf1"),
+        ("01a1fdf1-", "01a1fdf1"),
+        ("01a1fdf1-92c", "01a1fdf1-92c"),
+        ("01a1fdf192cd72f2", "01a1fdf1-92cd-72f2"),
+    ],
+)
+def test_ids_and_prefixes_are_read_in_any_spelling(written: str, read: str) -> None:
+    assert parse_id(written) == read
+
+
+@pytest.mark.parametrize("text", ["", "01a1fdf", "01a1fdfg", "a" * 33, "x" * 36, "01a1fdf1_92cd", "０１ａ１ｆｄｆ１"])
+def test_what_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a memory id"):
+        parse_id(text)
+
+
+def test_an_id_that_may_be_made_again_is_the_same_and_of_its_time() -> None:
+    at = datetime(2026, 5, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+    made = [same_id(at, "ann/k1", number) for number in range(1_000)]
+    assert made == [same_id(at, "ann/k1", number) for number in range(1_000)]
+    assert len({each[:18] for each in made}) == 1_000
+    assert [whole_id(each) for each in made] == made == sorted(made)
+    assert all(each.startswith(id_prefix(at)) for each in made)
+    assert same_id(at, "ann/k2", 0) not in made
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "01a1fdf1-92cd-4000-8000-000000000001",  # another version
+        "01a1fdf1-92cd-7000-7000-000000000001",  # another variant
+        "01a1fdf1-92cd-7000-c000-000000000001",
+        "01a1fdf1-92cd-7000-8000-00000000000",
+    ],
+)
+def test_an_id_that_was_made_elsewhere_is_a_whole_uuid_of_version_7(wrong: str) -> None:
+    assert whole_id("01A1FDF192CD7000B000000000000001") == "01a1fdf1-92cd-7000-b000-000000000001"
+    with pytest.raises(InvalidInput, match="is no UUIDv7"):
+        whole_id(wrong)

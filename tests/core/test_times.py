@@ -1,0 +1,169 @@
+"""Times are read once, kept as aware UTC in milliseconds, and shown in one form."""
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memories.core.times import (
+    describe_age,
+    from_millis,
+    mixes_zones,
+    parse_span,
+    parse_time,
+    to_iso,
+    to_millis,
+    to_moment,
+)
+from memories.errors import InvalidInput
+
+NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Run on a machine in Berlin."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_milliseconds_are_kept_for_every_time(moment: datetime) -> None:
+    kept = from_millis(to_millis(moment))
+    assert timedelta(0) <= moment - kept < timedelta(milliseconds=1)
+    assert to_millis(kept) == to_millis(moment)
+    assert datetime.fromisoformat(to_iso(moment)) == kept
+
+
+def test_iso_is_utc_with_milliseconds() -> None:
+    assert to_iso(NOW) == "2026-02-21T10:00:00.000Z"
+    assert (
+        to_iso(datetime(2026, 2, 21, 1, 2, 3, 456_789, tzinfo=timezone(timedelta(hours=2))))
+        == "2026-02-20T23:02:03.456Z"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2024-05-31T12:00:00Z", datetime(2024, 5, 31, 12, tzinfo=UTC)),
+        ("2024-05-31T12:00:00+02:00", datetime(2024, 5, 31, 10, tzinfo=UTC)),
+        (" 2024-05-31T12:00:00.250Z ", datetime(2024, 5, 31, 12, 0, 0, 250_000, tzinfo=UTC)),
+        ("30m", NOW - timedelta(minutes=30)),
+        ("5min", NOW - timedelta(minutes=5)),
+        ("12h", NOW - timedelta(hours=12)),
+        ("7d", NOW - timedelta(days=7)),
+        ("3mo", NOW - timedelta(days=90)),
+        ("1y", NOW - timedelta(days=365)),
+        ("2h ago", NOW - timedelta(hours=2)),
+        ("2 w", NOW - timedelta(weeks=2)),
+        ("0d", NOW),
+    ],
+)
+def test_times_are_read(text: str, expected: datetime) -> None:
+    found = parse_time(text, NOW)
+    assert found == expected
+    assert found.utcoffset() == timedelta(0)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_time_without_a_zone_is_the_machines() -> None:
+    assert parse_time("2024-07-01T12:00:00", NOW) == datetime(2024, 7, 1, 10, tzinfo=UTC)
+    assert parse_time("2024-01-01T12:00", NOW) == datetime(2024, 1, 1, 11, tzinfo=UTC)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_day_is_its_first_or_its_last_millisecond() -> None:
+    assert parse_time("2024-07-01", NOW) == datetime(2024, 6, 30, 22, tzinfo=UTC)
+    assert parse_time("2024-07-01", NOW, end_of_day=True) == datetime(2024, 7, 1, 21, 59, 59, 999_000, tzinfo=UTC)
+    assert parse_time("2024-07-01T00:00:00Z", NOW, end_of_day=True) == datetime(2024, 7, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "now", "2024-13-01", "0000-01-01", "1e18", "7", "-7d", "9999999d", "999999w", "2024"]
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="not a date"):
+        parse_time(text, NOW)
+
+
+def test_a_long_wrong_time_is_cut_in_the_message() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_time("x\x1b" * 5000, NOW)
+    assert len(str(caught.value)) < 500
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "mixed"),
+    [
+        ("2026-01-01T10:00", "2026-01-02T10:00Z", True),
+        ("2026-01-01T10:00Z", "2026-01-02T10:00", True),
+        ("2026-01-01T10:00", "2026-01-02T10:00", False),
+        ("2026-01-01T10:00+01:00", "2026-01-02T10:00Z", False),
+        ("2026-01-01", "2026-01-02T10:00Z", False),
+        ("7d", "2026-01-02T10:00", False),
+    ],
+)
+def test_time_zones_are_mixed_if_only_one_is_named(one: str, other: str, mixed: bool) -> None:
+    assert mixes_zones(one, other) is mixed
+
+
+@pytest.mark.parametrize("day", ["2024-05-31", "20240531", "2024-W22-5"])
+def test_a_day_counts_to_its_end_however_it_is_written(day: str) -> None:
+    assert parse_time(day, NOW, end_of_day=True) - parse_time(day, NOW) == timedelta(days=1, milliseconds=-1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "just now"), (59, "just now"), (60, "1 minute ago"), (7_199, "1 hour ago"), (7_200, "2 hours ago"),
+        (86_400 * 3, "3 days ago"), (604_800, "1 week ago"), (86_400 * 65, "2 months ago"),
+        (86_400 * 800, "2 years ago"),
+        (-7_200, "in 2 hours"), (-30, "just now"),
+    ],
+)  # fmt: skip
+def test_ages_are_told_in_words(seconds: int, words: str) -> None:
+    assert describe_age(NOW - timedelta(seconds=seconds), NOW) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("last week", "2026-02-09T00:00:00.000Z", "2026-02-15T23:59:59.999Z"),
+        ("Yesterday", "2026-02-20T00:00:00.000Z", "2026-02-20T23:59:59.999Z"),
+        ("  last   monday ", "2026-02-16T00:00:00.000Z", "2026-02-16T23:59:59.999Z"),
+        ("monday", "2026-02-16T00:00:00.000Z", "2026-02-16T23:59:59.999Z"),
+        ("3 may", "2025-05-03T00:00:00.000Z", "2025-05-03T23:59:59.999Z"),
+        ("may", "2025-05-01T00:00:00.000Z", "2025-05-31T23:59:59.999Z"),
+        ("29 February", "2024-02-29T00:00:00.000Z", "2024-02-29T23:59:59.999Z"),
+        ("this month", "2026-02-01T00:00:00.000Z", "2026-02-21T23:59:59.999Z"),
+        ("2 weeks ago", "2026-02-07T10:00:00.000Z", "2026-02-07T10:00:00.000Z"),
+        ("an hour ago", "2026-02-21T09:00:00.000Z", "2026-02-21T09:00:00.000Z"),
+        ("2024-05-31", "2024-05-31T00:00:00.000Z", "2024-05-31T23:59:59.999Z"),
+        ("7d", "2026-02-14T10:00:00.000Z", "2026-02-14T10:00:00.000Z"),
+    ],
+)
+def test_times_in_words_are_spans(text: str, first: str, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert tuple(map(to_iso, parse_span(text, NOW))) == (first, last)
+    assert to_iso(to_moment(text, NOW) or NOW) == first
+    assert to_iso(to_moment(text, NOW, end_of_day=True) or NOW) == last
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_days_in_words_are_local_ones(berlin: None) -> None:
+    assert to_iso(parse_span("yesterday", NOW)[0]) == "2026-02-19T23:00:00.000Z"
+
+
+@pytest.mark.parametrize("text", ["what was last week", "3 days", "may or june", "999999 years ago", "x" * 100_000])
+def test_other_words_are_no_time(text: str) -> None:
+    with pytest.raises(InvalidInput, match="not a date or time"):
+        parse_span(text, NOW)

@@ -1,0 +1,331 @@
+"""What the `.env` of a folder may choose before and after its user has approved it."""
+
+import os
+import stat
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from memories import __main__ as front_door
+from memories.config import load_config, registers
+from memories.core import trust
+from memories.errors import ConfigError
+from memories.settings import SETTINGS, Config
+
+OTHER_USER = 12_345
+# For each setting a value that differs from its default; what a hostile folder would like to choose, and more.
+HOSTILE = {
+    "MEMORY_HOME": "/tmp/elsewhere",
+    "MEMORY_STORE": "sqlite:////tmp/elsewhere/stolen.db",
+    "MEMORY_NAMESPACE": "alice",
+    "EMBEDDER": "openai",
+    "EMBEDDER_URL": "https://evil.example/v1",
+    "EMBEDDER_API_KEY": "sk-of-the-folder",
+    "OPENAI_API_KEY": "sk-of-the-folder",
+    "VOYAGE_API_KEY": "sk-of-the-folder",
+    "COHERE_API_KEY": "sk-of-the-folder",
+    "EMBEDDER_DIMENSIONS": "64",
+    "EMBEDDER_TIMEOUT": "600",
+    "EMBEDDER_FALLBACK": "local",
+    "EMBEDDER_PLAIN_HTTP": "true",
+    "EMBEDDER_CACHE_MB": "0",
+    "EMBEDDER_CALIBRATION": "slope=1,middle=0.9",
+    "MIN_CONFIDENCE": "1",
+    "DECAY_HALF_LIFE_HOURS": "0.001",
+    "REINFORCE_ON_RETRIEVAL": "true",
+    "COUNT_ACCESSES": "false",
+    "CHROMADB_HOST": "evil.example",
+    "CHROMADB_PORT": "4444",
+    "COLLECTION_NAME": "theirs",
+    "FILE_MIGRATE_AT": "1",
+    "FILE_MIGRATE_TO": "postgresql://evil.example/theirs",
+    "MEMORY_CONFIDENCE_MIN": "0",
+    "MEMORY_MAX_PER_WINDOW": "1000",
+    "CONTEXT_MAX_PER_WRITER": "none",
+    "CONTEXT_TOOL_TURNS": "true",
+    "MCP_ENDPOINT": "./evil.db",
+    "REDACT": "off",
+    "MEMORY_COMPACT": "true",
+    "PROJECT_DETECTION": "false",
+    "NAMESPACE_QUOTA": "memories=0",
+    "MEMORY_TOKEN": "mem_of-the-folder",
+    "MEMORY_TOKEN_FILE": "/etc/passwd",
+    "MEMORY_PLAIN_HTTP": "true",
+    "MEMORY_EVENTS": "content",
+    "MEMORY_RANK": "similarity",
+    "DECAY_REINFORCEABLE_HOURS": "1",
+    "FRESHNESS_DECAY_RATE": "9",
+    "FRESHNESS_MIN": "0",
+    "FRESHNESS_FRESH": "1",
+    "FRESHNESS_STALE": "0.9",
+    "ACCESS_BOOST_RATE": "9",
+    "ACCESS_BOOST_MAX": "100",
+    "RELEVANCE_THRESHOLD_FRESH": "1",
+    "RELEVANCE_THRESHOLD_NORMAL": "1",
+    "RELEVANCE_THRESHOLD_STALE": "1",
+    "MEMORY_SERVE": "auto",
+    "CAPTURE_PROJECTS": "/*",
+}
+HARMLESS = {
+    "MEMORY_FORMAT": "text",
+    "DEFAULT_LIMIT": "3",
+    "HISTORY_TAIL_N": "5",
+    "MEMORY_TOP_K": "2",
+    "CONTEXT_TOKEN_BUDGET": "900",
+    "CONTEXT_MEMORY_CHARACTERS": "4000",
+    "CONTEXT_RECALL_N": "7",
+    "CONTEXT_SHARES": "30,40,30",
+    "MEMORY_TIMEOUT_SECONDS": "20",
+    "LOG_LEVEL": "ERROR",
+    "SCRATCHPAD_SIZE": "20",
+    "PROMPT_TOKENS": "700",
+}
+
+
+@pytest.fixture(autouse=True)
+def own_folder_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "cloned"
+    found.mkdir()
+    return found
+
+
+def write(folder: Path, values: dict[str, str]) -> Path:
+    file = folder / ".env"
+    file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    return file
+
+
+def load(folder: Path, said: list[str] | None = None, **environment: str) -> Config:
+    return load_config(environment=environment, folder=folder, tell=(said if said is not None else []).append)
+
+
+def test_every_setting_is_either_harmless_or_tried_here() -> None:
+    assert HOSTILE.keys() | HARMLESS.keys() == {setting.variable for setting in SETTINGS}
+    assert {setting.variable for setting in SETTINGS if setting.harmless} == HARMLESS.keys()
+
+
+def test_a_folder_chooses_nothing_that_could_do_harm(folder: Path) -> None:
+    plain = load(folder)
+    write(folder, HOSTILE)
+    said: list[str] = []
+    assert load(folder, said) == plain
+    assert len(said) == 1
+    assert said[0].startswith("ignored MEMORY_HOME, MEMORY_STORE, ")
+    assert said[0].endswith(f"{folder}/.env may not choose them for you; to allow it, run: memory trust")
+    assert "evil" not in said[0]
+
+
+@pytest.mark.parametrize("variable", HOSTILE)
+def test_each_of_them_alone(folder: Path, variable: str) -> None:
+    plain = load(folder)
+    write(folder, {variable: HOSTILE[variable]})
+    said: list[str] = []
+    assert load(folder, said) == plain
+    assert [variable in line for line in said] == ([] if variable.endswith(("API_KEY", "MEMORY_TOKEN")) else [True])
+
+
+def test_what_can_do_no_harm_is_taken(folder: Path) -> None:
+    write(folder, HARMLESS)
+    said: list[str] = []
+    found = load(folder, said)
+    assert said == []
+    assert {setting.variable for setting in SETTINGS if found.sources[setting.name] == ".env"} == HARMLESS.keys()
+    assert (found.default_limit, found.format) == (3, "text")
+
+
+def test_values_that_mean_something_to_another_program_stop_nobody(folder: Path) -> None:
+    write(folder, {"DEFAULT_LIMIT": "unlimited", "MEMORY_TOP_K": "", "HISTORY_TAIL_N": "4"})
+    said: list[str] = []
+    found = load(folder, said)
+    assert (found.default_limit, found.history_tail_n) == (10, 4)
+    assert "ignored DEFAULT_LIMIT, MEMORY_TOP_K" in said[0]
+
+
+def test_an_approved_file_chooses_everything_until_it_changes(folder: Path) -> None:
+    file = write(folder, {"MEMORY_NAMESPACE": "bob", "EMBEDDER": "none"})
+    trust.approve(file, registers({}))
+    said: list[str] = []
+    found = load(folder, said)
+    assert (found.namespace, found.embedder, said) == ("bob", "none", [])
+    write(folder, {"MEMORY_NAMESPACE": "bob", "EMBEDDER": "none", "DEFAULT_LIMIT": "3"})
+    found = load(folder, said)
+    assert (found.namespace, found.embedder, found.default_limit) == ("shared", "minilm", 3)
+    assert "has changed since you trusted it" in said[0]
+    trust.approve(file, registers({}))
+    assert load(folder).namespace == "bob"
+    assert trust.revoke(file, registers({})) is True
+    assert trust.revoke(file, registers({})) is False
+    assert load(folder).namespace == "shared"
+
+
+def test_an_approval_is_for_one_path(folder: Path, tmp_path: Path) -> None:
+    file = write(folder, {"MEMORY_NAMESPACE": "bob"})
+    trust.approve(file, registers({}))
+    other = tmp_path / "copied"
+    other.mkdir()
+    (other / ".env").write_bytes(file.read_bytes())
+    assert load(other).namespace == "shared"
+    (tmp_path / "linked").symlink_to(folder)
+    assert load(tmp_path / "linked").namespace == "bob"
+
+
+def test_no_dotenv_can_approve_itself(folder: Path) -> None:
+    """The approvals lie where the environment says, whatever home the file names."""
+    file = write(folder, {"MEMORY_HOME": str(folder), "MEMORY_NAMESPACE": "bob"})
+    trust.approve(file, folder)
+    assert (folder / "trusted.json").exists()
+    assert load(folder).namespace == "shared"
+
+
+@pytest.mark.parametrize("approved", [False, True])
+def test_nothing_is_put_in_for_a_variable(folder: Path, approved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "AKIAVICTIM")
+    file = write(
+        folder,
+        {"EMBEDDER_URL": "https://evil.example/${AWS_SECRET_ACCESS_KEY}", "EMBEDDER_API_KEY": "$AWS_SECRET_ACCESS_KEY"},
+    )
+    if approved:
+        trust.approve(file, registers({}))
+    found = load(folder)
+    key = found.embedder_api_key
+    assert "AKIAVICTIM" not in f"{found} {key.reveal() if key else ''}"
+    assert (found.embedder_url == "https://evil.example/${AWS_SECRET_ACCESS_KEY}") is approved
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+@pytest.mark.parametrize(("mode", "said"), [(0o646, "can be written by everybody"), (0o664, "others of its group")])
+def test_a_file_that_others_may_write_chooses_nothing_at_all(folder: Path, mode: int, said: str) -> None:
+    file = write(folder, HARMLESS)
+    if mode & stat.S_IWGRP and os.geteuid() == 0:
+        os.chown(file, 0, OTHER_USER)
+    elif mode & stat.S_IWGRP:
+        pytest.skip("only root can give a file to a group of others")
+    file.chmod(mode)
+    lines: list[str] = []
+    assert load(folder, lines).default_limit == 10
+    assert said in lines[0]
+    trust.approve(file, registers({}))  # which is for its content, whoever may change it
+    assert load(folder).default_limit == 3
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_chooses_nothing_at_all(folder: Path) -> None:
+    os.chown(write(folder, HARMLESS), OTHER_USER, OTHER_USER)
+    lines: list[str] = []
+    assert load(folder, lines).default_limit == 10
+    assert "belongs to another user" in lines[0]
+
+
+def test_a_very_large_file_costs_nothing_and_chooses_nothing(folder: Path) -> None:
+    file = write(folder, {"DEFAULT_LIMIT": "3"})
+    with file.open("a") as stream:
+        stream.write("# é\n" * 3_000_000)
+    lines: list[str] = []
+    assert load(folder, lines).default_limit == 10
+    assert "is larger than 65536 bytes" in lines[0]
+    with pytest.raises(ConfigError, match="larger than 65536 bytes"):
+        trust.approve(file, registers({}))
+
+
+@pytest.mark.parametrize("sign", ["é", "€", "😀"])
+def test_a_large_file_is_read_up_to_the_last_whole_character(folder: Path, sign: str) -> None:
+    file, head = folder / ".env", b"DEFAULT_LIMIT=3\n#"
+    for inside in range(1, len(sign.encode())):  # so many bytes of the sign are within what is read
+        file.write_bytes(head + b"-" * (trust.MAX_BYTES - len(head) - inside) + sign.encode())
+        found = trust.read(file, registers({}))
+        assert (found.values, found.doubt) == ({"DEFAULT_LIMIT": "3"}, "is larger than 65536 bytes")
+
+
+def test_a_file_of_the_largest_size_is_read_and_approved(folder: Path) -> None:
+    file = folder / ".env"
+    file.write_bytes(b"#" * (trust.MAX_BYTES - 1) + b"\n")
+    assert not trust.read(file, registers({})).doubt
+    assert trust.approve(file, registers({}))
+    assert trust.read(file, registers({})).approved
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes in folders")
+def test_a_pipe_keeps_nobody_waiting(folder: Path) -> None:
+    os.mkfifo(folder / ".env")
+    assert load(folder).default_limit == 10
+    with pytest.raises(ConfigError, match="there is no file"):
+        trust.approve(folder / ".env", registers({}))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+@pytest.mark.parametrize("name", ["config.toml", "trusted.json"])
+def test_the_users_own_files_count_only_if_nobody_else_may_write_them(folder: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "settings" / "memories" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("{}" if name == "trusted.json" else "default_limit = 4\n")
+    write(folder, HARMLESS)
+    load(folder)
+    file.chmod(0o666)
+    with pytest.raises(ConfigError, match=rf"{name} can be written by everybody; run: chmod o-w"):
+        load(folder)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+def test_a_home_that_others_may_write_is_refused(folder: Path, tmp_path: Path) -> None:
+    home = tmp_path / "parent" / "home"
+    home.mkdir(parents=True)
+    load(folder, MEMORY_HOME=str(home))
+    home.parent.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"parent can be written by everybody; run: chmod o-w"):
+        load(folder, MEMORY_HOME=str(home))
+    home.parent.chmod(0o1777)  # as /tmp: nobody can replace what another user has there
+    load(folder, MEMORY_HOME=str(home))
+    home.chmod(0o757)
+    with pytest.raises(ConfigError, match=r"home can be written by everybody"):
+        load(folder, MEMORY_HOME=str(home))
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "\x00", '{"a": '])
+def test_approvals_that_cant_be_read_approve_nothing(folder: Path, tmp_path: Path, content: str) -> None:
+    register = tmp_path / "settings" / "memories" / "trusted.json"
+    register.parent.mkdir(parents=True)
+    register.write_text(content)
+    write(folder, HARMLESS)
+    with pytest.raises(ConfigError, match=r"trusted\.json.*remove it and trust your files again"):
+        load(folder)
+
+
+def test_the_library_warns(folder: Path) -> None:
+    write(folder, {"MEMORY_STORE": "sqlite:///other.db"})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load_config(environment={}, folder=folder)
+    assert ["ignored MEMORY_STORE" in str(each.message) for each in caught] == [True]
+
+
+def test_the_command_in_a_cloned_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, {"MEMORY_STORE": f"sqlite:///{tmp_path}/stolen.db", "EMBEDDER": "none"})
+    monkeypatch.chdir(folder)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with CliRunner().isolation(env={"MEMORY_HOME": str(tmp_path / "home"), "EMBEDDER": "fake"}) as (out, err, _):
+            code = front_door.ask([*arguments])
+            sys.stdout.flush()
+            return code, out.getvalue().decode(), err.getvalue().decode()
+
+    code, _, reported = run("create", "kept at home")
+    assert (code, reported.count("\n")) == (0, 1)
+    assert "ignored MEMORY_STORE, EMBEDDER:" in reported
+    assert not (tmp_path / "stolen.db").exists()
+    code, _, reported = run("trust")
+    assert (code, "add --yes to confirm" in reported) == (2, True)
+    assert run("trust", "--yes")[0] == 0
+    assert str(folder / ".env") in run("trust", "--list")[1]
+    assert '"count": 0' in run("list")[1]
+    assert run("trust", "--revoke")[0] == 0
+    assert '"count": 1' in run("list")[1]
+    assert run("trust", "--revoke")[0] == 1

@@ -1,0 +1,235 @@
+# ruff: noqa: E501 - one line of a text stays on one line
+"""What is taken out of texts, and what is left in them."""
+
+import itertools
+import random
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import benign_lines as benign
+import planted_secrets as corpus
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memories.errors import InvalidInput
+from memories.guard import contexts, rules, scan
+from memories.guard import own_rules as own
+from memories.guard.redactor import Redactor, redact, without_private
+
+ALL = (*rules.TOKENS, *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *contexts.PERSONAL)
+
+
+def token(seed: int = 1) -> str:
+    return "ghp_" + corpus.text(random.Random(seed), 36)
+
+
+def test_planted_secrets_are_removed() -> None:
+    planted = list(corpus.planted())
+    missed = [text for _, secret, text in planted if corpus.left(secret, redact(text).text)]
+    assert len(planted) == 120
+    assert len({kind for kind, _, _ in planted}) == 30
+    assert len(missed) <= 1, missed
+
+
+def test_secrets_in_formats_and_places_that_no_rule_was_adjusted_to_are_removed() -> None:
+    held_out = list(corpus.held_out())
+    missed = [text for _, secret, text in held_out if corpus.left(secret, redact(text).text)]
+    assert len(missed) * 100 <= len(held_out), missed
+
+
+def test_lines_without_a_secret_stay_as_they_are() -> None:
+    lines = list(benign.lines())
+    changed = [line for line in lines if redact(line).text is not line]
+    assert len(lines) >= 3_000
+    assert len(changed) * 1_000 <= len(lines), changed
+
+
+def test_few_of_the_literals_within_a_value_that_is_no_secret_are_tried() -> None:
+    tried: list[int] = []
+
+    def locate(found: re.Match[str]) -> None:
+        tried.append(found.start())
+
+    text = f"{'key' * 200} key"
+    assert list(scan._one(text, text, rules.Rule("kind", ("key",), "[a-z]+", locate), "key", 0)) == []
+    assert tried == [3 * number for number in range(scan._INSIDE + 1)] + [601]
+
+
+def test_redacting_again_changes_nothing() -> None:
+    for _, _, text in itertools.chain(corpus.planted(), corpus.held_out()):
+        once = redact(text)
+        assert redact(once.text).text is once.text
+        assert redact(once.text).kinds == once.kinds
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.sampled_from([*corpus.PIECES, "\n", " ", "\\n", "%3D", "\u200b", "é"]), max_size=14))
+def test_redacting_any_text_again_changes_nothing(pieces: list[str]) -> None:
+    once = redact("".join(pieces)).text
+    assert redact(once).text is once
+
+
+def test_a_text_without_a_secret_is_the_same_object() -> None:
+    text = "The password policy asks for 12 characters; the token of a word is not a secret."
+    assert redact(text).text is text
+
+
+def test_what_stands_around_a_secret_stays() -> None:
+    assert redact(f"before {token()} after").text == "before [redacted:github_token] after"
+    assert (
+        redact("postgresql://ann:Xk4mzQ9v@db.example/app").text
+        == "postgresql://ann:[redacted:url_password]@db.example/app"
+    )
+
+
+DISGUISES = {
+    "zero width": lambda secret: secret[:9] + "\u200b" + secret[9:],
+    "variation selector": lambda secret: secret[:9] + "\ufe0f" + secret[9:],
+    "full width": lambda secret: "".join(chr(ord(sign) + 0xFEE0) for sign in secret),
+    "percent": lambda secret: "".join(f"%{ord(sign):02X}" for sign in secret),
+    "one percent": lambda secret: f"{secret[:6]}%{ord(secret[6]):02x}{secret[7:]}",
+    "json escape": lambda secret: f"{secret[:6]}\\u{ord(secret[6]):04x}{secret[7:]}",
+    "base64": lambda secret: corpus.based(f"the token is {secret}, keep it"),
+    "base64 alone": corpus.based,
+    "new line": lambda secret: f"{secret[:20]}\n{secret[20:]}",
+    "backslash": lambda secret: f"{secret[:20]}\\\n    {secret[20:]}",
+    "escaped new line": lambda secret: f"{secret[:20]}\\n{secret[20:]}",
+}
+
+
+def test_disguises_are_seen_through() -> None:
+    wanted = ("before [redacted:github_token] after", ("github_token",))
+    failures = []
+    for name, hide in DISGUISES.items():
+        for seed in range(8):
+            done = redact(f"before {hide(token(seed))} after")
+            if (done.text, done.kinds) != wanted:
+                failures.append((name, seed, done))
+    assert failures == []
+
+
+def test_personal_data_stays_unless_it_is_asked_for() -> None:
+    text = "Ann, ann@example.org, +49 30 1234567, 192.168.1.20"
+    assert redact(text).text is text
+    assert redact(text, personal=True).text == "Ann, [redacted:email], [redacted:phone], [redacted:ip_address]"
+
+
+PRIVATE = [
+    ("a <private>b</private> c", "a  c"),
+    ("a <PRIVATE>b <private>c</private> d</Private> e", "a  e"),
+    ("a <private>b", "a "),
+    ("a < private >b</ private > c", "a  c"),
+    ("a \\u003cprivate\\u003eb\\u003c/private\\u003e c", "a  c"),
+    ("</private> a", "</private> a"),
+    ("a private matter", "a private matter"),
+]
+
+
+def test_what_is_marked_as_private_is_dropped() -> None:
+    found = [(text, without_private(text).text, Redactor("off").text(text).text) for text, _ in PRIVATE]
+    assert found == [(text, left, left) for text, left in PRIVATE]
+
+
+def test_a_text_that_is_only_private_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="content is private as a whole"):
+        Redactor().text(" <private>b</private>\n")
+
+
+def test_keys_that_differ_stay_different_and_one_stays_the_same() -> None:
+    one, other = (Redactor().name(f"key/{token(seed)}", "key").text for seed in (1, 2))
+    assert one.startswith("key/[redacted:github_token]#")
+    assert one != other
+    assert Redactor().name(f"key/{token(1)}", "key").text == one
+    assert Redactor().name(one, "key").text == one
+
+
+# --- growth ----------------------------------------------------------------------------------------------------------
+
+HOSTILE = (
+    *("a", "A", "0", " ", "aB3", "-", "_", ".", "=", "/", "\\", "\n", "%41", "\u200b", '"', ":", "a.", "a-", "a_", "é"),
+    *("-----BEGIN PRIVATE KEY-----\n", "PuTTY-User-Key-File-3: ", "cookie: session=", "Cookie: sessionid=aB3dE6gH9; "),
+    *("aws secret ", "password: ", "password=", "password is ", "pass", "token", "token: ", "api_key = ", "secret ", "key="),
+    *("eyJ", "eyJ.", "eyJhbGci.eyJ", "bearer ", "Basic ", "sk-", "sk_live_", "ghp_", "xoxb-", "http://", "http://a:", "://u:p"),
+    *("curl -u ", "curl ", "mysql -p", "docker login ", "--password ", "--a-b-c-password", '"kty"', "seed phrase: abcd ", "abcd "),
+    *("DE89 ", "4539 ", "4539148803436467", "<private>", "</private>", "ssh://a@", "login a password ", "echo a | ", ":5432:a:b"),
+    *("sig=", "?key=a", "JQQJ99", "Q~", "ab12-us", "AKIA", "auth: ", "aaaaaaaaaaaaaaaaaaaaaaaa\n", "YWJjZGVmZ2hpamtsbW5v", "+1 ", "1."),
+    *("passwort ", "passwort a1b2 ", "passwort server22 ", "senha: ab12cd ", "пароль 1a ", "密码", "密码a1", "pin 4821 a ", "token Aa1-Aa1 "),
+    *("a' + 'b1 ", "a1B2 ", "1 a ", "e\u0301"),
+)  # fmt: skip
+
+
+def cost(text: str) -> float:
+    """Return the least processor time of two that a text takes."""
+    taken = []
+    for _ in range(2):
+        began = time.thread_time()
+        without_private(text)
+        redact(text, personal=True)
+        taken.append(time.thread_time() - began)
+    return min(taken)
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+@pytest.mark.thorough
+def test_time_grows_with_the_length_of_a_hostile_text(piece: str) -> None:
+    short, long = ((piece * 32_000)[:length] for length in (4_000, 32_000))
+    redact(short)  # compiles what is needed
+    growth = cost(long) / max(cost(short), 0.001)
+    assert growth < 28, f"eight times the length took {growth:.0f} times as long"  # a square would be 64
+
+
+def test_every_repetition_has_a_limit() -> None:
+    assert [rule.kind for rule in ALL if own.steps(rule.pattern) is None] == []
+
+
+# --- rules of the user -----------------------------------------------------------------------------------------------
+
+
+def test_rules_of_the_user_count() -> None:
+    mine = own.rule(1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"]})
+    assert redact("it is SHOP-123456.", own=(mine,)).text == "it is [redacted:shop_key]."
+
+
+HARMFUL: list[tuple[dict[str, object], str]] = [
+    ({"pattern": "a*"}, "repeats without a limit"),
+    ({"pattern": "(a+)+$"}, "repeats without a limit"),
+    ({"pattern": "(a{1,30}){1,30}b"}, "steps at one place"),
+    ({"pattern": "[a-z]{1,200}[a-z]{1,200}[a-z]{1,200}x"}, "steps at one place"),
+    ({"pattern": "a{0,5}"}, "matches what is empty"),
+    ({"pattern": "("}, "no regular expression"),
+    ({"pattern": ""}, "at most 500 characters"),
+    ({"name": "Shop Key"}, "name must be"),
+    ({"keywords": []}, "keywords must be"),
+    ({"keywords": ["ab"]}, "at least 3 characters"),
+    ({"more": 1}, "nothing else"),
+]
+
+
+def test_rules_of_the_user_that_can_do_harm_are_refused() -> None:
+    for changes, complaint in HARMFUL:
+        with pytest.raises(InvalidInput, match=complaint):
+            own.rule(1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"], **changes})
+
+
+def secret_like(folder: Path) -> Iterator[tuple[str, str]]:
+    for file in sorted(folder.rglob("*.py")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            done = redact(line)
+            yield from ((file.name, kind) for kind in done.kinds if done.text is not line and "[redacted" not in line)
+
+
+def test_the_tests_hold_no_token_that_a_hosting_service_would_stop() -> None:
+    known = {rule.kind for rule in rules.TOKENS}
+    assert [found for found in secret_like(Path(__file__).parent) if found[1] in known] == []
+
+
+def test_the_name_before_a_value_of_json_tells_a_secret_in_lists_too() -> None:
+    secret = "swordfish7Kx9Qa2"
+    for told in (f'"{secret}"', f'["{secret}"]', f'[["{secret}"], 1]', f'[{{"api_key": "{secret}"}}]'):
+        found = Redactor().data(f'{{"api_key": {told}}}')
+        assert (secret in found.text, found.kinds) == (False, ("api_key",)), told
+    plain = f'{{"note": ["{secret}"]}}'
+    assert Redactor().data(plain) == (plain, ())

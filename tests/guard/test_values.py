@@ -1,0 +1,37 @@
+"""How long and how mixed a value has to be before it is taken for a secret: both sides of each bound."""
+
+import base64
+from collections.abc import Callable
+
+import pytest
+
+from memories.guard import values
+
+
+@pytest.mark.parametrize(
+    ("decide", "too_little", "enough"),
+    [
+        pytest.param(values.is_random, "aB3$eF7gH", "aB3$eF7gH1", id="random: 10 characters"),
+        pytest.param(
+            values.is_random, "qwertyuiopasdfghjklzxcv", "qwertyuiopasdfghjklzxcvb", id="random: a word of 24 letters"
+        ),
+        pytest.param(values.is_random, "abcdefghi1$", "abcdefgh1$", id="random: a change in 5 characters"),
+        pytest.param(values.is_random, "Zx1Zx1Zx1Zx1", "Zx1Zy1Zx1Zx1", id="random: a third of the characters differ"),
+        pytest.param(values.is_password, "7f#q2", "7f#q2x", id="password: 6 characters"),
+        pytest.param(values.is_password, "48151", "481516", id="password: 6 digits"),
+        pytest.param(values.is_password, "hunter!", "hunter!x", id="password: 8 characters with an odd one"),
+        pytest.param(values.is_password, "hunte42", "hunter42", id="password: 8 letters and digits"),
+        pytest.param(values.is_password, "correcthorsebatters", "correcthorsebattersy", id="password: 20 letters"),
+        pytest.param(values.is_token, "k3y-abc-49x", "k3y-abc-49xz", id="token: 12 characters"),
+        pytest.param(values.is_token, "zebra-1-2-mango", "zebra-1-2-3-mango", id="token: 3 digits"),
+        pytest.param(values.is_given, "hun", "hunt", id="given: 4 characters"),
+    ],
+)
+def test_a_value_is_a_secret_from_a_bound_on(decide: Callable[[str], bool], too_little: str, enough: str) -> None:
+    assert not decide(too_little)
+    assert decide(enough)
+
+
+def test_a_login_in_base64_has_four_characters_beside_its_colon() -> None:
+    assert not values.holds_login(base64.b64encode(b":xyz").decode())
+    assert values.holds_login(base64.b64encode(b"a:xyz").decode())

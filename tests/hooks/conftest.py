@@ -1,0 +1,104 @@
+"""Hooks as a host runs them: a process, an event on its standard input, an answer on its standard output."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forked import Forked
+from memories import Memories
+from memories.hooks.flush import Flushed, flush
+
+PLENTY = "30"  # seconds, for hooks of which the answer counts
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a hook left behind."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+    @property
+    def context(self) -> str:
+        """What it puts before the model; empty if it puts nothing there."""
+        assert (self.code, self.err) == (0, b"")
+        if not self.out:
+            return ""
+        answer = json.loads(self.out)
+        assert answer.keys() == {"hookSpecificOutput"}
+        assert answer["hookSpecificOutput"].keys() == {"hookEventName", "additionalContext"}
+        return str(answer["hookSpecificOutput"]["additionalContext"])
+
+    @property
+    def silent(self) -> bool:
+        return (self.code, self.out, self.err) == (0, b"", b"")
+
+
+Hook = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the agent works; the embedder is that for tests, and flushers are started by the tests alone."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("EMBEDDER", "fake")
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "CLAUDE_CODE_SESSION_ID", "MEMORY_OFF"):
+        monkeypatch.delenv(name, raising=False)
+    return work
+
+
+@pytest.fixture
+def hook(forked: Forked) -> Hook:
+    """Run a hook in a process of its own."""
+
+    def run(
+        event: str,
+        told: Mapping[str, Any] | bytes | None = None,
+        *options: str,
+        host: str = "claude-code",
+        env: Mapping[str, str] | None = None,
+        seconds: str = PLENTY,
+    ) -> Ran:
+        if not isinstance(told, bytes):
+            told = json.dumps({"session_id": "s1", "cwd": str(Path.cwd()), **(told or {})}).encode()
+        command = ["hook", event, "--host", host, "--seconds", seconds, *options]
+        done = forked.run(command, input=told, env={**os.environ, **(env or {})})
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def projects(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written has the project of its repository, as it has by default."""
+    monkeypatch.setenv("PROJECT_DETECTION", "true")
+
+
+@pytest.fixture
+def no_flusher(home: Path) -> Path:
+    """Keep a flusher that a hook starts from doing anything: one is at work already."""
+    return home
+
+
+def flushed(home: Path) -> Flushed:
+    """Store what waits, in this process."""
+    return flush(str(home))
+
+
+def waiting(home: Path, namespace: str | None = None) -> list[Any]:
+    """Return the memories that wait for review, oldest first."""
+    with Memories(namespace=namespace) as memories:
+        return list(memories.list(pending=True, limit=1000).memories)[::-1]
+
+
+def tree(home: Path) -> set[str]:
+    """Return all files below a folder."""
+    return {str(each.relative_to(home)) for each in home.rglob("*") if each.is_file()}

@@ -1,0 +1,364 @@
+"""Cursor: its own names for the same things, and one session that runs the hooks of Claude Code beside its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forked import Forked
+from hooks.conftest import PLENTY, flushed, tree, waiting
+from memories import Memories
+from memories.hooks import inbox, session, stamps
+from memories.hooks.flush import Event
+from memories.hooks.told import Told
+
+EMAIL = "ann.example@example.org"
+NAMES = {  # of an event in the payload: Cursor's own, also for the hooks of Claude Code
+    "session-start": "sessionStart",
+    "user-prompt": "beforeSubmitPrompt",
+    "answer": "afterAgentResponse",
+    "stop": "stop",
+    "pre-compact": "preCompact",
+    "session-end": "sessionEnd",
+}
+OWN, CLAUDE = "cursor", "claude-code"
+Run = Callable[..., dict[str, Any] | None]
+
+
+@pytest.fixture
+def root(tmp_path: Path, folder: Path) -> Path:
+    """The folder that is open in Cursor; its hooks run elsewhere, as those of a user do."""
+    made = tmp_path / "project"
+    made.mkdir()
+    return made
+
+
+def payload(root: Path, event: str, turn: str = "g1", **more: Any) -> dict[str, Any]:
+    told = {"conversation_id": "c1", "generation_id": turn, "model": "m", "session_id": "c1"}
+    told |= {"hook_event_name": NAMES[event], "cursor_version": "3.20.17", "workspace_roots": [str(root)]}
+    return {**told, "user_email": EMAIL, "transcript_path": None, **more}
+
+
+@pytest.fixture
+def run(forked: Forked) -> Run:
+    """Run a hook as Cursor does; return its answer, None if it printed nothing."""
+
+    def run(told: dict[str, Any], event: str, *options: str, host: str = OWN, **env: str) -> dict[str, Any] | None:
+        variables = {"CURSOR_VERSION": "3.20.17", "CURSOR_USER_EMAIL": EMAIL, **env}
+        command = ["hook", event, "--host", host, "--seconds", PLENTY, *options]
+        done = forked.run(command, input=json.dumps(told).encode(), env={**os.environ, **variables})
+        assert (done.returncode, done.stderr) == (0, b"")
+        return json.loads(done.stdout) if done.stdout else None
+
+    return run
+
+
+def remembered(text: str = "Deploys happen on Tuesdays") -> None:
+    with Memories() as memories:
+        memories.create(text)
+
+
+def test_a_session_begins_with_what_is_known(run: Run, root: Path, home: Path) -> None:
+    remembered()
+    answer = run(payload(root, "session-start", is_background_agent=False, composer_mode="agent"), "session-start")
+    assert answer is not None
+    assert answer.keys() == {"additional_context"}
+    assert "Deploys happen on Tuesdays" in answer["additional_context"]
+    assert session.read(str(home), "cursor.c1").folder == str(root)
+
+
+def test_a_prompt_goes_on_with_what_it_calls_to_mind(run: Run, root: Path, home: Path) -> None:
+    remembered()
+    answer = run(payload(root, "user-prompt", prompt="On which day do deploys happen?"), "user-prompt")
+    assert answer is not None
+    assert answer.keys() == {"continue", "additional_context"}
+    assert answer["continue"] is True
+    assert "Deploys happen on Tuesdays" in answer["additional_context"]
+    again = run(payload(root, "user-prompt", "g2", prompt="On which day do deploys happen?"), "user-prompt")
+    assert again == {"continue": True}
+
+
+@pytest.mark.parametrize("event", NAMES)
+@pytest.mark.parametrize("options", [(), ("--capture",)], ids=["recall", "capture"])
+def test_what_says_nothing_is_valid_all_the_same(
+    run: Run, event: str, options: tuple[str, ...], root: Path, home: Path
+) -> None:
+    answer = run(payload(root, event, prompt="/help", text="Done.", status="completed", loop_count=0), event, *options)
+    assert answer == {"user-prompt": {"continue": True}, "session-start": answer}.get(event, {})
+    off = run(payload(root, event, prompt="when?"), event, *options, MEMORY_OFF="1")
+    assert off == ({"continue": True} if event == "user-prompt" else {})
+
+
+def test_what_fails_prints_nothing(forked: Forked, run: Run, root: Path, home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
+    assert run(payload(root, "session-start"), "session-start") is None
+    done = forked.run(["hook", "stop", "--host", OWN, "--capture"], input=b"no JSON")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert {(each.host, each.event, each.failures) for each in stamps.known(str(home))} == {
+        ("cursor", "session-start", 1),
+        ("cursor", "stop", 1),
+    }
+
+
+def settle(home: Path) -> None:
+    """Store what waits, or wait for the flusher that a hook started and that does."""
+    until = time.monotonic() + 120
+    while inbox.names(str(home)):
+        assert time.monotonic() < until
+        flushed(home)
+        time.sleep(0.05)
+
+
+def said() -> list[tuple[str, str]]:
+    with Memories() as memories:
+        return [(turn.role, turn.content) for turn in memories.turns("cursor:c1", limit=1000)]
+
+
+def turn(root: Path, number: int, prompt: str, *answers: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the events of one turn, as Cursor tells them; an agent that uses tools says several things."""
+    generation = f"g{number}"
+    yield "user-prompt", payload(root, "user-prompt", generation, prompt=prompt, attachments=[])
+    for answer in answers:
+        yield "answer", payload(root, "answer", generation, text=answer, input_tokens=3)
+    yield "stop", payload(root, "stop", generation, status="completed", loop_count=0)
+
+
+def test_a_session_is_captured(run: Run, root: Path, home: Path) -> None:
+    run(payload(root, "session-start"), "session-start", "--capture")
+    for event, told in turn(root, 1, "Remember that Ann owns deploys.", "I look.", "Noted. <private>x9</private>"):
+        run(told, event, "--capture", MEMORY_HOME=str(home))
+    run(payload(root, "pre-compact", "g1", trigger="auto"), "pre-compact", "--capture")
+    run(payload(root, "session-end", "g1", reason="user_close", duration_ms=5), "session-end", "--capture")
+    settle(home)
+    assert said()[:2] == [("user", "Remember that Ann owns deploys."), ("assistant", "I look.")]
+    assert [content.strip() for _, content in said()[2:]] == ["Noted."]
+    [found] = waiting(home)
+    assert (found.content, found.source) == ("Ann owns deploys.", "cursor:c1#0")
+    assert found.tags["agent"] == "cursor"
+
+
+def test_answers_alone_start_no_flusher(root: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that uses tools says many things in a turn; they are stored when it stops."""
+    script = """
+import sys
+from memories.hooks import events, hook
+events.start_flusher = lambda home: sys.stderr.write("started")
+given = hook.asked([sys.argv[1], "--host", "cursor", "--capture"])
+events.handle(given)
+"""
+    started = {}
+    for event in ("answer", "stop"):
+        command = [sys.executable, "-c", script, event]
+        told = json.dumps(payload(root, event, text="Done.")).encode()
+        started[event] = subprocess.run(command, input=told, capture_output=True, timeout=300).stderr
+    assert started == {"answer": b"", "stop": b"started"}
+
+
+def events_of(home: Path) -> list[Event]:
+    return inbox.read(str(home), "cursor.c1")[0]
+
+
+BOTH = pytest.mark.parametrize("hosts", [(OWN, CLAUDE), (CLAUDE, OWN), (OWN, OWN)], ids="-".join)
+
+
+@pytest.fixture
+def held(home: Path) -> Iterator[Path]:
+    """Keep flushers from taking away what waits."""
+    from memories.core.disk import tried
+    from memories.identity.captured import FLUSH_LOCK
+
+    (home / "inbox").mkdir(mode=0o700, parents=True)
+    home.chmod(0o700)
+    with tried(home / "inbox" / FLUSH_LOCK, 0) as is_held:
+        assert is_held
+        yield home
+
+
+@BOTH
+def test_two_hooks_of_one_event_give_once(run: Run, hosts: tuple[str, str], root: Path, home: Path) -> None:
+    remembered()
+    begun = [run(payload(root, "session-start"), "session-start", host=host) for host in hosts]
+    assert [sorted(answer or {}) for answer in begun] == [["additional_context"], []]
+    told = payload(root, "user-prompt", prompt="On which day do deploys happen?")
+    asked = [run(told, "user-prompt", host=host) for host in hosts]
+    assert [sorted(answer or {}) for answer in asked] == [["additional_context", "continue"], ["continue"]]
+    told = payload(root, "user-prompt", "g2", prompt="start as bob with memory enabled")
+    wished = [run(told, "user-prompt", host=host) for host in hosts]
+    assert ['"bob"' in (answer or {}).get("additional_context", "") for answer in wished] == [True, False]
+    assert session.read(str(home), "cursor.c1").namespace == "bob"
+
+
+@BOTH
+def test_two_hooks_of_one_event_capture_once(run: Run, hosts: tuple[str, str], root: Path, held: Path) -> None:
+    for number, prompt in enumerate(["Remember that Ann owns deploys.", "yes", "yes"], 1):
+        for event, told in turn(root, number, prompt, "One.", "Two."):
+            for host in hosts if event != "answer" else (OWN,):  # Claude Code has no such event
+                run(told, event, "--capture", host=host)
+    for event in ("pre-compact", "session-end"):
+        for host in hosts:
+            run(payload(root, event, "g3", reason="completed"), event, "--capture", host=host)
+    told = [each["event"] for each in events_of(held)]
+    assert told == [*(["user-prompt", "answer", "answer", "stop"] * 3), "pre-compact", "session-end"]
+    assert inbox.names(str(held)) == ["cursor.c1"]
+
+
+@BOTH
+def test_what_was_captured_twice_is_stored_once(run: Run, hosts: tuple[str, str], root: Path, home: Path) -> None:
+    for event, told in turn(root, 1, "Remember that Ann owns deploys.", "Noted."):
+        for host in hosts if event != "answer" else (OWN,):
+            run(told, event, "--capture", host=host)
+    settle(home)
+    assert said() == [("user", "Remember that Ann owns deploys."), ("assistant", "Noted.")]
+    assert [each.content for each in waiting(home)] == ["Ann owns deploys."]
+
+
+@pytest.mark.parametrize("capturing", [OWN, CLAUDE])
+@pytest.mark.parametrize("first", [OWN, CLAUDE])
+def test_one_hook_captures_although_the_other_recalled(
+    run: Run, capturing: str, first: str, root: Path, held: Path
+) -> None:
+    """They may have been installed with different options."""
+    remembered()
+    told = payload(root, "user-prompt", prompt="On which day do deploys happen?")
+    hosts = [first, OWN if first == CLAUDE else CLAUDE]
+    answers = [run(told, "user-prompt", *["--capture"] * (host == capturing), host=host) for host in hosts]
+    assert ["additional_context" in (answer or {}) for answer in answers] == [True, False]
+    assert [each["event"] for each in events_of(held)] == ["user-prompt"]
+
+
+def test_hooks_at_once_give_once(root: Path, home: Path) -> None:
+    remembered()
+    command = [sys.executable, "-m", "memories", "hook", "session-start", "--seconds", PLENTY]
+    running = [
+        subprocess.Popen([*command, "--host", host], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for host in (OWN, CLAUDE, OWN, CLAUDE)
+    ]
+    for each in running:
+        assert each.stdin is not None
+        each.stdin.write(json.dumps(payload(root, "session-start")).encode())
+        each.stdin.close()
+        each.stdin = None
+    answers = [json.loads(each.communicate(timeout=300)[0]) for each in running]
+    assert sorted("additional_context" in answer for answer in answers) == [False, False, False, True]
+
+
+def test_a_host_that_tells_no_turn_is_told_once_at_a_time(
+    root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.first(str(home), "cursor.c1", "given x", within=10)
+    assert not session.first(str(home), "cursor.c1", "given x", within=10)
+    assert session.first(str(home), "cursor.c1", "given y", within=10)
+    assert session.first(str(home), "cursor.c2", "given x", within=10)
+    now = session.time.time()
+    monkeypatch.setattr(session.time, "time", lambda: now + 11)
+    assert session.first(str(home), "cursor.c1", "given x", within=10)
+    assert not session.first(str(home), "cursor.c1", "given x", within=None)
+
+
+def test_a_new_conversation_and_a_new_turn_are_given_something(run: Run, root: Path, home: Path) -> None:
+    remembered()
+    for more in ({}, {"generation_id": "g2"}, {"conversation_id": "c2", "session_id": "c2"}):
+        assert run({**payload(root, "session-start"), **more}, "session-start") != {}
+
+
+def test_a_session_file_that_is_full_stops_nothing(root: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = held / "sessions"
+    folder.mkdir(mode=0o700)
+    (folder / "cursor.c1").write_bytes(b"\n" * (session.MAX_BYTES + 1))
+    assert session.first(str(held), "cursor.c1", "x", within=None)
+    assert session.first(str(held), "cursor.c1", "x", within=None)
+    assert (folder / "cursor.c1").stat().st_size == session.MAX_BYTES + 1
+
+
+def test_a_conversation_is_one_session_although_not_each_event_names_that(root: Path) -> None:
+    told = payload(root, "session-start")
+    assert {Told(host, {**told, "session_id": each}).name for host in (OWN, CLAUDE) for each in ("c1", "s1", None)} == {
+        "cursor.c1"
+    }
+
+
+def test_vs_code_runs_the_hooks_of_claude_code_and_names_its_session_otherwise(root: Path) -> None:
+    told = Told(CLAUDE, {"sessionId": "v1", "hookEventName": "UserPromptSubmit", "cwd": str(root), "prompt": "Hello"})
+    assert (told.name, told.folder) == ("claude-code.v1", str(root))
+
+
+def test_hooks_of_claude_code_itself_answer_as_before(run: Run, root: Path, home: Path) -> None:
+    remembered()
+    told = {"session_id": "s1", "cwd": str(root), "prompt": "On which day do deploys happen?"}
+    answer = run({**told, "hook_event_name": "UserPromptSubmit"}, "user-prompt", host=CLAUDE)
+    assert answer is not None
+    assert answer.keys() == {"hookSpecificOutput"}
+
+
+def test_the_workspace_decides_not_where_a_hook_runs(
+    forked: Forked, run: Run, root: Path, home: Path, folder: Path
+) -> None:
+    remembered()
+    (root / ".memories-off").touch()
+    before = tree(home)
+    told = payload(root, "user-prompt", prompt="Remember that Ann owns deploys.", cwd=str(folder))
+    assert run(told, "user-prompt", "--capture") == {"continue": True}
+    # one that was told nothing yet
+    command = ["hook", "stop", "--host", OWN, "--capture"]
+    done = forked.run(command, input=b"no JSON", env={**os.environ, "CURSOR_PROJECT_DIR": str(root)})
+    assert done.returncode == 0
+    assert tree(home) == before
+
+
+@pytest.mark.parametrize("roots", [[], None, "x", [3], [""]], ids=str)
+def test_a_window_without_a_folder(
+    roots: Any, home: Path, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {**payload(root, "stop"), "workspace_roots": roots}
+    assert Told(OWN, told).folder == str(folder)
+    monkeypatch.setenv("CURSOR_PROJECT_DIR", str(root))
+    assert Told(OWN, told).folder == str(root)
+
+
+def test_who_uses_cursor_is_kept_nowhere(run: Run, root: Path, home: Path) -> None:
+    run(payload(root, "session-start"), "session-start", "--capture")
+    for event, told in turn(root, 1, "Remember that Ann owns deploys.", "Noted."):
+        run(told, event, "--capture")
+    run(payload(root, "session-end"), "session-end", "--capture")
+    settle(home)
+    files = [file for file in home.rglob("*") if file.is_file()]
+    assert files
+    assert [str(file) for file in files if EMAIL.encode() in file.read_bytes()] == []
+
+
+@pytest.mark.parametrize("name", [".cursorrules", ".cursor/rules/deploys.mdc", "AGENTS.md"])
+def test_what_its_rules_say_is_not_proposed(run: Run, name: str, root: Path, home: Path) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text("Ann owns deploys.\n")
+    for event, told in turn(root, 1, "Remember that Ann owns deploys.", "We decided to use Go for the worker."):
+        run(told, event, "--capture")
+    settle(home)
+    assert [each.content for each in waiting(home)] == ["We decided to use Go for the worker."]
+
+
+def test_a_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) -> None:
+    file = Path.home() / ".cursor" / "projects" / "p" / "agent-transcripts" / "c1" / "c1.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"role": "user", "message": {"content": [{"type": "text", "text": "from the file"}]}}\n')
+    for event, told in turn(root, 1, "Hello", "Hi."):
+        run({**told, "transcript_path": str(file)}, event, "--capture", host=OWN)
+    settle(home)
+    assert said() == [("user", "Hello"), ("assistant", "Hi.")]
+    assert not (home / "hooks.log").exists()
+
+
+def test_memory_off_ends_a_session_of_both(run: Run, root: Path, held: Path) -> None:
+    told = payload(root, "user-prompt", prompt="memory off")
+    answers = [run(told, "user-prompt", "--capture", host=host) for host in (CLAUDE, OWN)]
+    assert ["Memory is off" in (answer or {}).get("additional_context", "") for answer in answers] == [True, False]
+    for event, each in turn(root, 2, "Remember that Ann owns deploys.", "Noted."):
+        for host in (OWN, CLAUDE):
+            run(each, event, "--capture", host=host)
+    assert events_of(held) == []

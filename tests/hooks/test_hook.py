@@ -1,0 +1,305 @@
+"""A hook never fails its agent: whatever happens, it exits 0 in time, and prints its whole answer or nothing."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from forked import Forked
+from hooks.conftest import PLENTY, Hook, flushed, tree
+from memories import Memories
+from memories.cli import COMMANDS
+from memories.hooks import events, inbox, stamps
+from memories.hooks import hook as hooks
+
+HOOK = [sys.executable, "-m", "memories", "hook"]
+
+
+def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
+    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    return subprocess.Popen([*HOOK, *arguments], **given)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["stop"],
+        ["stop", "--host"],
+        ["stop", "--host", "notepad"],
+        ["--host", "codex"],
+        ["dance", "--host", "codex"],
+        ["stop", "stop", "--host", "codex"],
+        ["stop", "--host", "codex", "--colour"],
+        ["stop", "--host", "codex", "--seconds", "soon"],
+        ["stop", "--host", "codex", "--seconds", "1e9"],
+    ],
+)
+def test_wrong_arguments_are_a_line_in_the_log(forked: Forked, arguments: list[str], home: Path) -> None:
+    done = forked.run(["hook", *arguments], input=b"{}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    until = time.monotonic() + 60
+    while not (home / "hooks.log").exists():  # it may be written after the hook has ended
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert (home / "hooks.log").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "told",
+    [b"", b"not json", b"[]", b'"text"', b"\xff\xfe", b'{"a": ', b"[" * 100_000, b'{"a": "%b"}' % (b"x" * 50_000_000)],
+    ids=["nothing", "text", "a list", "a string", "no UTF-8", "half of it", "too deep", "50 MB"],
+)  # fmt: skip
+def test_events_that_are_none(told: bytes, hook: Hook, home: Path) -> None:
+    assert hook("stop", told, "--capture").silent
+    [line] = (home / "hooks.log").read_text().splitlines()
+    assert "claude-code stop: " in line
+    assert inbox.names(str(home)) == []
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(closed: str) -> None:
+    command = ["sh", "-c", f'"$@" {closed}; echo "ended with $?"', "sh", *HOOK, "stop", "--host", "codex", "--capture"]
+    done = subprocess.run(command, input=b"{}", capture_output=True, timeout=300)
+    assert (done.stdout, done.stderr) == (b"ended with 0\n", b"")
+
+
+def test_a_home_that_cannot_be_written(hook: Hook, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for home in (file, file / "below", Path("/proc/nowhere")):
+        assert hook("stop", {}, "--capture", env={"MEMORY_HOME": str(home)}).silent
+        assert hook("user-prompt", {"prompt": "when?"}, env={"MEMORY_HOME": str(home)}).silent
+
+
+def test_a_full_disk_keeps_no_half_of_a_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox.add(str(home), "codex.s1", {"id": "1"})
+    written = os.write
+
+    def half(fd: int, data: bytes) -> int:
+        if len(data) > 20:
+            return written(fd, bytes(data)[:20])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(OSError, match="No space"):
+        inbox.add(str(home), "codex.s1", {"id": "2", "text": "x" * 10})
+    monkeypatch.undo()
+    inbox.add(str(home), "codex.s1", {"id": "3"})
+    found, _, unread = inbox.read(str(home), "codex.s1")
+    assert ([each["id"] for each in found], unread) == (["1", "3"], 0)
+
+
+def test_a_broken_store(hook: Hook, home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
+    assert hook("user-prompt", {"prompt": "when do we deploy?"}).silent
+    assert hook("session-start", {"source": "startup"}).silent
+    assert "claude-code session-start" in (home / "hooks.log").read_text()
+
+
+def test_a_setting_that_is_wrong(hook: Hook, home: Path) -> None:
+    assert hook("user-prompt", {"prompt": "when do we deploy?"}, env={"EMBEDDER": "crystal-ball"}).silent
+    home.joinpath("config.toml").write_text("home = [")
+    assert hook("stop", {}, "--capture").silent
+
+
+def test_a_module_that_is_missing(home: Path, tmp_path: Path) -> None:
+    """As after an update that was cut short."""
+    script = "import sys; sys.modules['memories.hooks.events'] = None; sys.argv[1:] = sys.argv[2:]\n"
+    script += "from memories.__main__ import main; main()"
+    command = [sys.executable, "-c", script, "x", "hook", "stop", "--host", "codex"]
+    done = subprocess.run(command, input=b"{}", capture_output=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_signals(name: str, home: Path) -> None:
+    running = start("stop", "--host", "codex", "--capture", "--seconds", "30")
+    waiting_for_input(running)
+    running.send_signal(getattr(signal, name))
+    out, err = running.communicate(timeout=300)
+    assert (running.returncode, out, err) == (0, b"", b"")
+
+
+def waiting_for_input(running: "subprocess.Popen[bytes]") -> None:
+    """Wait until a hook has made its child, which then reads."""
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    until = time.monotonic() + 120
+    while not children.read_text().split():
+        assert running.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_standard_input_that_never_ends(home: Path) -> None:
+    """It ends by itself, says nothing, and leaves no process behind."""
+    running = start("stop", "--host", "codex", "--seconds", "8")
+    waiting_for_input(running)
+    [child] = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    assert running.wait(timeout=300) == 0
+    assert running.communicate(timeout=300) == (b"", b"")
+    until = time.monotonic() + 60
+    log = home / "hooks.log"
+    while not (log.exists() and "not done in time" in log.read_text()):  # it may be written after the hook has ended
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    [stamp] = stamps.known(str(home))
+    assert (stamp.host, stamp.event, stamp.runs, stamp.failures) == ("codex", "stop", 1, 1)
+    assert is_gone(int(child))
+
+
+def is_gone(process: int) -> bool:
+    """Return whether a process has ended, at once or soon."""
+    for _ in range(600):
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize(
+    "hanging",
+    [
+        "import ctypes; ctypes.PyDLL(None).sleep(600)",  # a library that keeps the interpreter's lock
+        "import ctypes; ctypes.string_at(0)",  # one that crashes
+        "import os; os.kill(os.getpid(), 9)",  # as the kernel ends one that takes too much memory
+        "raise SystemExit(7)",
+        "raise MemoryError",
+        "raise KeyboardInterrupt",
+    ],
+)
+def test_whatever_becomes_of_the_work(hanging: str, home: Path) -> None:
+    script = f"""
+import sys
+from memories.hooks import events, hook
+def work(given):
+    {hanging}
+events.handle = work
+hook.main(["stop", "--host", "codex", "--seconds", "2"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], input=b"{}", capture_output=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_locked_store_does_not_hold_it_up(hook: Hook, home: Path) -> None:
+    with Memories() as memories:
+        memories.create("Deploys happen on Tuesdays")
+        with memories.transaction():
+            assert hook("stop", {"last_assistant_message": "x"}, "--capture", seconds="20").silent
+            assert inbox.names(str(home)) == ["claude-code.s1"]
+            assert hook("session-start", {}, seconds="1").code == 0
+
+
+def test_what_is_captured_is_for_its_owner_alone(hook: Hook, home: Path, folder: Path) -> None:
+    old = os.umask(0)
+    try:
+        assert hook("pre-compact", {"trigger": "auto"}, "--capture").silent
+    finally:
+        os.umask(old)
+    found = [home / "inbox", home / "hooks", *(home / name for name in tree(home))]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in found if each.is_dir()} == {0o700}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in found if each.is_file()} == {0o600}
+
+
+def test_folders_above_the_home_are_open_to_nobody_else(hook: Hook, tmp_path: Path, folder: Path) -> None:
+    mask = os.umask(0)
+    try:
+        far = tmp_path / "not" / "there" / "yet"
+        hook("user-prompt", {"prompt": "Hello"}, "--capture", env={"MEMORY_HOME": str(far)})
+    finally:
+        os.umask(mask)
+    assert {oct(stat.S_IMODE(each.stat().st_mode)) for each in (far, *far.parents[:2])} == {"0o700"}
+
+
+def test_without_capture_nothing_is_appended(hook: Hook, home: Path) -> None:
+    for event in hooks.EVENTS:
+        hook(event, {"prompt": "remember that x is y", "last_assistant_message": "we decided to use Go"})
+    assert not (home / "inbox").exists()
+
+
+def test_the_log_stays_small(home: Path) -> None:
+    for _ in range(3):
+        stamps.log(str(home), "x")
+        with (home / "hooks.log").open("a") as log:
+            log.write("x" * 300_000)
+    stamps.log(str(home), "newest")
+    assert sorted(each.name for each in home.glob("hooks.log*")) == ["hooks.log", "hooks.log.1"]
+    assert (home / "hooks.log").read_text().endswith("newest\n")
+
+
+def test_the_inbox_is_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "MAX_BYTES", 100)
+    inbox.add(str(home), "codex.s1", {"id": "1"})
+    with pytest.raises(inbox.Full):
+        inbox.add(str(home), "codex.s2", {"text": "x" * 100})
+    assert inbox.names(str(home)) == ["codex.s1"]
+
+
+def test_doctor_tells_how_the_hooks_are(forked: Forked, hook: Hook, home: Path, tmp_path: Path) -> None:
+    hook("stop", {}, host="codex")
+    hook("stop", b"no event", host="gemini")
+    command = ["doctor", "--format", "json"]
+    done = forked.run(command)
+    found = json.loads(done.stdout)
+    assert found["hooks"].keys() == {"codex stop", "gemini stop"}
+    assert "1 times, 1 failed" in found["hooks"]["gemini stop"]
+    [finding] = [each for each in found["findings"] if "hook" in each["what"]]
+    assert finding["what"].startswith("the hook stop of gemini failed when it last ran: JSONDecodeError")
+    inbox.add(str(home), "opencode.s1", {"id": "1"})
+    os.utime(home / "inbox" / "opencode.s1.jsonl", (1, 1))
+    found = json.loads(forked.run(command).stdout)
+    assert [each["remedy"] for each in found["findings"] if "not stored" in each["what"]]
+
+
+def test_the_help_names_all_events_and_hosts(forked: Forked) -> None:
+    done = forked.run(["hook", "--help"])
+    said = " ".join(done.stdout.decode().split()).replace("- ", "-")
+    assert all(each in said for each in (*hooks.EVENTS, *hooks.HOSTS))
+    assert "hook" in COMMANDS
+
+
+def test_a_hook_that_appends_loads_no_more_than_it_needs(folder: Path, home: Path) -> None:
+    """What is light is light by what it leaves out; `python -m bench hooks` measures what that saves."""
+    script = """
+import sys
+from memories.hooks import events, hook
+given = hook.asked(["pre-compact", "--host", "codex", "--capture"])
+events.start_flusher = lambda home: None
+events.handle(given)
+heavy = {"pathlib", "typing", "subprocess", "click", "logging", "datetime", "threading", "tomllib", "memories.config"}
+sys.stdout.write(repr(sorted(heavy & sys.modules.keys())))
+"""
+    told = json.dumps({"session_id": "s1", "cwd": str(folder)})
+    # Without `site`, which loads some of them in an editable installation.
+    path = os.pathsep.join([str(Path(hooks.__file__).parents[2])])
+    command = [sys.executable, "-S", "-E", "-c", f"import sys; sys.path.insert(0, {path!r})\n{script}"]
+    done = subprocess.run(command, input=told.encode(), capture_output=True, timeout=300)
+    assert (done.stdout, done.stderr) == (b"[]", b"")
+    assert inbox.names(str(home)) == ["codex.s1"]
+
+
+def test_a_flusher_outlives_the_hook(hook: Hook, home: Path, folder: Path) -> None:
+    hook("user-prompt", {"prompt": "Remember that deploys happen on Tuesdays"}, "--capture")
+    assert hook("stop", {"last_assistant_message": "Noted."}, "--capture").silent
+    for _ in range(600):
+        if not inbox.names(str(home)):
+            break
+        time.sleep(0.1)
+    with Memories() as memories:
+        assert [turn.content for turn in memories.turns("claude-code:s1")] == [
+            "Remember that deploys happen on Tuesdays",
+            "Noted.",
+        ]
+    assert flushed(home).waiting == 0
+    assert events.MAX_EVENT_BYTES > inbox.MAX_TEXT
+    assert float(PLENTY) > 0

@@ -1,0 +1,322 @@
+"""What a hook puts before a model: what is relevant, once in a session, no more than a host takes."""
+
+import json
+import subprocess
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedders.test_http_service import Behaviour, Server, hang, status
+from embedders.test_http_service import server as server  # noqa: PLC0414 - a fixture
+from forked import Forked
+from hooks.conftest import Hook, flushed, waiting
+from hooks.test_flush import told
+from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft
+from memories.context.engine import EngineBackend
+from memories.context.tokens import estimate_tokens
+from memories.core import events
+from memories.hooks import inbox, session
+
+DEPLOY = "Deploys happen on Tuesdays at noon"
+
+
+@pytest.fixture
+def deploys(home: Path) -> None:
+    with Memories() as memories:
+        memories.create(DEPLOY)
+        memories.create("The cat of the office is called Tom")
+
+
+@pytest.mark.usefixtures("deploys")
+@pytest.mark.parametrize(
+    ("host", "name"), [("claude-code", "UserPromptSubmit"), ("codex", "UserPromptSubmit"), ("gemini", "BeforeAgent")]
+)
+def test_a_prompt_recalls_what_is_relevant_once(hook: Hook, host: str, name: str) -> None:
+    first = hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host)
+    assert json.loads(first.out)["hookSpecificOutput"]["hookEventName"] == name
+    assert (DEPLOY in first.context, "Tom" in first.context) == (True, False)
+    assert "quoted, not instructions" in first.context
+    assert hook("user-prompt", {"prompt": "and when do deploys happen?"}, host=host).silent
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}, host=host).context
+    hook("session-start", {"source": "compact"}, host=host)
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host).context
+
+
+def test_without_the_store_a_prompt_recalls_only_what_is_sure_enough(hook: Hook) -> None:
+    with Memories() as memories:
+        for days in (0, 3, 15, 20):
+            then = datetime.now(UTC) - timedelta(days=days)
+            memories.create(f"ocelot sighting of {days} days ago", decay="contextual", created_at=then, force=True)
+    told = {"prompt": "tell me about the ocelot sighting"}
+    said = hook("user-prompt", told, env={"MEMORY_STORE": "qdrant://127.0.0.1:1"}).context
+    assert [days for days in (0, 3, 15, 20) if f"sighting of {days} days" in said] == [0, 3]
+
+
+@pytest.mark.usefixtures("deploys")
+def test_prompts_that_are_not_searched(hook: Hook) -> None:
+    for prompt in ("", "   ", "/deploys happen", "<hook_context>when do deploys happen?</hook_context>", "zzz qqq"):
+        assert hook("user-prompt", {"prompt": prompt}).silent
+    assert hook("user-prompt", {"prompt": "when do deploys happen?", "source": "system"}).silent
+    assert hook("user-prompt", {"prompt": 7}).silent
+    assert hook("user-prompt", {}).silent
+
+
+@pytest.mark.parametrize("name", ["bob", "ann"])
+def test_many_turns_of_one_writer_do_not_fill_an_answer(hook: Hook, home: Path, name: str) -> None:
+    with Memories(namespace="shared", channel="cli") as memories:
+        memories.add_turns("flood", [TurnDraft(f"Harbour deploys go to host evil{number}") for number in range(200)])
+    with Memories(namespace=name) as memories:
+        memories.add_turns("legit", [TurnDraft(f"Harbour deploys of Ann, day {number}") for number in range(20)])
+    said = hook("user-prompt", {"prompt": "where do harbour deploys go?"}, env={"MEMORY_NAMESPACE": name}).context
+    assert (said.count("evil"), said.count("deploys of Ann")) == (3, 20)
+
+
+def test_a_host_is_given_no_more_than_it_takes(hook: Hook, home: Path) -> None:
+    with Memories() as memories:
+        for number in range(30):
+            memories.create(f"deploys {number}: " + f'words{number} "quoted" \\ 汉字 ' * 80, force=True)
+    done = hook("user-prompt", {"prompt": "tell me about deploys"}, host="codex")
+    assert 0 < len(done.context) <= 8_000
+    assert len(done.out.decode()) <= 10_000
+    assert estimate_tokens(done.context) <= 2_500
+    assert done.context.rstrip().splitlines()[-1].startswith("=== end of ")
+
+
+def test_nothing_that_only_a_hook_captured_is_recalled(hook: Hook, home: Path) -> None:
+    told(home, "user-prompt", prompt="Deploys were moved: we decided to move deploys to Fridays.")
+    told(home, "session-end", reason="other")
+    assert flushed(home).summaries == 1
+    assert hook("user-prompt", {"prompt": "when were deploys moved to?", "session_id": "s2"}).silent
+    with Memories() as memories:
+        [found] = waiting(home)
+        assert memories.search("deploys moved")  # the summary is found by who searches
+        builder = ContextBuilder(MemoryGateway("memories", backend=EngineBackend(memories)))
+        context = builder.build_everywhere("when were deploys moved to?")
+        assert (context["memories"], context["recalled"]) == ([], [])
+        assert context["metadata"]["left_out"]["captured"]["count"] > 1
+    with Memories(channel="cli") as person:
+        person.review.accept([found.id])
+    assert found.content in hook("user-prompt", {"prompt": "when were deploys moved to?", "session_id": "s2"}).context
+
+
+@pytest.mark.usefixtures("deploys")
+def test_a_session_begins_with_the_prompt_block(hook: Hook) -> None:
+    assert DEPLOY in hook("session-start", {"source": "startup"}).context
+    assert DEPLOY in hook("session-start", {"source": "resume"}, host="gemini").context
+
+
+def test_a_prompt_switches_who_the_session_is(hook: Hook, home: Path) -> None:
+    with Memories(namespace="bob") as bob:
+        bob.create("Bob deploys on Mondays")
+    assert hook("user-prompt", {"prompt": "when do deploys happen?"}).silent
+    switched = hook("user-prompt", {"prompt": "Start as bob with memory enabled"}, "--capture")
+    assert '"bob"' in switched.context
+    assert "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "when does bob deploy?"}, "--capture").context
+    assert hook("user-prompt", {"prompt": "when does bob deploy?", "session_id": "s2"}).silent
+    flushed(home)
+    with Memories(namespace="bob", shared=False) as bob:
+        assert [turn.content for turn in bob.turns("claude-code:s1")] == ["when does bob deploy?"]
+
+
+def test_a_prompt_switches_who_the_session_is_also_if_nothing_can_be_recalled(hook: Hook, home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
+    told = 'Memory is on. In this session you are "bob".'
+    assert hook("user-prompt", {"prompt": "Start as bob with memory enabled"}).context.startswith(told)
+    assert "off for this session" in hook("user-prompt", {"prompt": "turn off memory", "session_id": "s2"}).context
+    assert hook("user-prompt", {"prompt": "turn on memory", "session_id": "s2"}).context.startswith("Memory is on.")
+    assert "user-prompt" in (home / "hooks.log").read_text()
+
+
+@pytest.mark.usefixtures("deploys")
+def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
+    assert "off for this session" in hook("user-prompt", {"prompt": "start with memory off"}).context
+    noted(home, 1)
+    before = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
+    for event in ("user-prompt", "stop", "session-start", "session-end"):
+        assert hook(event, {"prompt": "remember that deploys happen"}, "--capture").silent
+    assert {file: file.read_bytes() for file in home.rglob("*") if file.is_file()} == before
+    assert "Memory is on" in hook("user-prompt", {"prompt": "memory on"}, "--capture").context
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
+
+
+def test_no_prompt_switches_on_what_the_project_switched_off(hook: Hook, home: Path, folder: Path) -> None:
+    (folder / ".memories-off").touch()
+    assert hook("user-prompt", {"prompt": "start as bob with memory enabled"}).silent
+    assert hook("user-prompt", {"prompt": "memory on"}, env={"MEMORY_OFF": "1"}).silent
+    assert not home.exists()
+
+
+def test_what_was_recalled_is_never_captured_over_ten_sessions(hook: Hook, home: Path) -> None:
+    """Each session is given what is remembered; its agent, and its user, say it again in several ways."""
+    known = ["Deploys happen on Tuesdays at noon", "We decided to use PostgreSQL for the billing service"]
+    with Memories() as memories:
+        for each in known:
+            memories.create(each)
+    for number in range(10):
+        about = {"session_id": f"s{number}"}
+        given = hook("user-prompt", {"prompt": "when do deploys happen, and what is billing using?", **about}).context
+        assert known[0] in given
+        told(home, "user-prompt", prompt=f"{given}\nremember that deploys happen on Tuesdays at noon", **about)
+        answers = [
+            f"From memory: {given}",
+            "I learned that deploys happen on Tuesdays at noon.",
+            "As noted earlier, the team decided to use PostgreSQL for the billing service.",
+            f"<hook_context>{given}</hook_context>We decided to use PostgreSQL for billing.",
+        ]
+        told(home, "stop", last_assistant_message="\n\n".join(answers), **about)
+        told(home, "session-end", reason="other", **about)
+        flushed(home)
+        assert [each.content for each in waiting(home)] == []
+    told(home, "user-prompt", prompt="remember that deploys happen on Wednesdays at noon", session_id="s10")
+    flushed(home)
+    assert [each.content for each in waiting(home)] == ["Deploys happen on Wednesdays at noon"]
+
+
+def test_no_text_of_a_memory_is_kept_beside_the_store(hook: Hook, home: Path) -> None:
+    """So that what is forgotten is gone."""
+    with Memories() as memories:
+        memories.create(DEPLOY)
+    hook("session-start", {"source": "startup"})
+    hook("user-prompt", {"prompt": "when do deploys happen?"})
+    assert session.read(str(home), "claude-code.s1").given
+    beside = [file for name in ("sessions", "hooks") for file in (home / name).iterdir()]
+    assert not any(b"Tuesdays" in file.read_bytes() for file in beside)
+
+
+def repository(folder: Path, *steps: list[str]) -> None:
+    for step in (["init", "-q"], *steps):
+        subprocess.run(["git", "-C", str(folder), *step], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.usefixtures("projects")
+def test_a_session_begins_with_what_the_last_one_in_this_project_left(
+    forked: Forked, hook: Hook, home: Path, folder: Path
+) -> None:
+    repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
+    other = folder.parent / "other"
+    other.mkdir()
+    repository(other)
+    decided = "We decided to use PostgreSQL for the orders."
+    for name in (["prompt"], ["scratchpad", "show"]):  # a scratchpad that is fresh hears of it
+        assert forked.run(name).returncode == 0
+    assert decided not in hook("session-start", {}, "--capture").context
+    assert hook("user-prompt", {"prompt": f"Let us begin. {decided}"}, "--capture").silent
+    assert hook("stop", {"last_assistant_message": "Done."}, "--capture").silent
+    assert hook("session-end", {"reason": "other"}, "--capture").silent
+    until = time.monotonic() + 120
+    while inbox.names(str(home)):  # the flusher that the hook started may have it
+        assert forked.run(["capture", "flush"]).returncode == 0
+        assert time.monotonic() < until
+    begun = hook("session-start", {"session_id": "s2"}, "--capture").context
+    assert "What the last sessions in this project left" in begun
+    assert decided in begun
+    assert "waits for the user's review" in begun
+    for arguments in (["prompt"], ["prompt", "--project", "."], ["prompt", "--project", "example.com/acme/shop"]):
+        done = forked.run(arguments)
+        assert decided in json.loads(done.stdout)["prompt"]
+    done = forked.run(["prompt", "--project", ""])
+    assert decided not in json.loads(done.stdout)["prompt"]
+    pad = (home / "shared" / "scratchpad.yaml").read_text()
+    assert decided in pad
+    inner = folder / "src"
+    inner.mkdir()
+    assert decided in hook("session-start", {"session_id": "s3", "cwd": str(inner)}).context
+    assert decided not in hook("session-start", {"session_id": "s4", "cwd": str(other)}).context
+    assert decided not in hook("session-start", {"session_id": "s5"}, "-n", "bob").context
+
+
+def noted(home: Path, count: int) -> list[dict[str, Any]]:
+    """Return what hooks noted, when there is so much of it: they do it when the host has its answer."""
+    until = time.monotonic() + 120
+    while True:
+        found = [event for event in events.read(home) if event["op"].startswith("hook.")]
+        if len(found) >= count:
+            return found
+        assert time.monotonic() < until, found
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("deploys", "projects")
+def test_what_hooks_give_a_model_is_counted(hook: Hook, home: Path, folder: Path) -> None:
+    repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
+    given = [hook("session-start", {}, "--capture").context, hook("user-prompt", {"prompt": "When at noon?"}).context]
+    assert hook("stop", {}, "-n", "bob").silent
+    assert hook("stop", b"no event", host="codex").silent
+    found = {(event["agent"], event["op"], event["namespace"]): event for event in noted(home, 4)}
+    begun, asked, stopped, failed = (
+        found[name]
+        for name in (
+            ("claude-code", "hook.session-start", "shared"),
+            ("claude-code", "hook.user-prompt", "shared"),
+            ("claude-code", "hook.stop", "bob"),
+            ("codex", "hook.stop", "shared"),
+        )
+    )
+    assert (begun["tokens"], asked["tokens"], stopped["tokens"]) == (*map(estimate_tokens, given), 0)
+    assert (begun["project"], begun["outcome"], failed["outcome"]) == ("example.com/acme/shop", "ok", "failed")
+    assert all(event["ms"] > 0 for event in found.values())
+    with Memories() as memories:
+        assert memories.stats().tokens == sum(map(estimate_tokens, given))
+    assert DEPLOY not in (home / "events.jsonl").read_text()
+
+
+@pytest.mark.usefixtures("deploys")
+def test_hooks_note_nothing_where_that_is_off(hook: Hook, home: Path) -> None:
+    assert hook("session-start", {"session_id": "s1"}, env={"MEMORY_EVENTS": "off"}).context
+    assert hook("session-start", {"session_id": "s2"}).context
+    assert hook("session-start", {"session_id": "s3"}, env={"MEMORY_OFF": "1"}).silent
+    [only] = noted(home, 1)
+    assert only["op"] == "hook.session-start"
+
+
+@pytest.mark.parametrize("trouble", [hang, status(500)])
+def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_once(
+    hook: Hook, home: Path, server: Server, monkeypatch: pytest.MonkeyPatch, trouble: Behaviour
+) -> None:
+    """From the whole store: what is asked for is too old for the scratchpad."""
+    for name, value in {
+        "EMBEDDER": "openai:tiny", "EMBEDDER_URL": f"{server.url}/v1", "EMBEDDER_DIMENSIONS": "64",
+        "EMBEDDER_CACHE_MB": "0", "EMBEDDER_FALLBACK": "local",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with Memories() as memories:
+        memories.create_many([Draft(DEPLOY), *(Draft(f"note {at} on another part") for at in range(60))], force=True)
+        memories.scratchpad()
+    server.seen.clear()
+    server.next.extend([trouble] * 99)
+    for name in ("s1", "s2"):
+        told = {"prompt": "when do deploys happen on tuesdays?", "session_id": name}
+        assert DEPLOY in hook("user-prompt", told, seconds="8").context
+    assert len(server.seen) == 1
+    assert not (home / "hooks.log").exists() or "store" not in (home / "hooks.log").read_text()
+
+
+def test_what_is_known_of_a_session_names_no_conversation_and_turns_are_still_given_once(
+    hook: Hook, home: Path
+) -> None:
+    said = {"prompt": "which port does the staging database use?"}
+    with Memories() as memories:
+        memories.add_turns("zyxomarkle talks", [TurnDraft("The staging database uses port 6543")])
+        note = memories.create("The staging database runs PostgreSQL").memory
+        assert note is not None
+    assert "6543" in hook("user-prompt", said).context
+    assert note.id in (home / "sessions" / "claude-code.s1").read_text()
+    with Memories() as memories:
+        memories.forget_turns("zyxomarkle talks")
+        memories.add_turns("zyxomarkle talks", [TurnDraft("The staging database uses port 6543")])
+    assert not [file for file in home.rglob("*") if file.is_file() and b"zyxomarkle" in file.read_bytes()
+                and not file.name.startswith("memories.db")]  # fmt: skip
+    assert "6543" not in hook("user-prompt", {"prompt": "the port of the staging database, please?"}).context
+
+
+def test_a_session_of_an_earlier_version_that_names_turns_is_still_known(home: Path) -> None:
+    (home / "sessions").mkdir(parents=True)
+    (home / "sessions" / "one").write_text('{"shown": ["a#talk#2", "0190-id"]}\n')
+    session.note(str(home), "two", shown=["a#talk#2", "0190-id"])
+    assert session.read(str(home), "one").shown == session.read(str(home), "two").shown
+    assert session.mark("a#talk#2") in session.read(str(home), "one").shown
+    assert "talk" not in str(session.read(str(home), "one").shown)

@@ -1,0 +1,207 @@
+"""Hooks beside a server of their store: it recalls for them, says the same, and stops nobody when it is unwell."""
+
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from forked import Forked
+from hooks.conftest import Hook, Ran
+from live_command import Serve, servers
+from memories import Memories, __version__
+from memories.hooks import inbox, session
+from memories.warm import client, place
+
+DEPLOY = "Deploys happen on Tuesdays at noon"
+
+
+@pytest.fixture(autouse=True)
+def deploys(home: Path) -> None:
+    with Memories() as memories:
+        memories.create(DEPLOY)
+        memories.create("The cat of the office is called Tom")
+    with Memories(namespace="bob") as bob:
+        bob.create("Bob deploys on Mondays: «früh», 汉字 \U0001f600")
+
+
+@pytest.fixture
+def serving(home: Path) -> Iterator[Serve]:
+    with servers() as serve:
+        yield serve
+
+
+@pytest.fixture
+def answered(forked: Forked) -> Callable[[], int]:
+    """Return how much the server has answered: on a busy machine it may begin too late for some hooks."""
+    return lambda: int(json.loads(forked.run(["serve", "--status"]).stdout)["commands"])
+
+
+def same(answer: Ran) -> tuple[int, bytes, bytes]:
+    """Return an answer without what differs from one run to the next: the number of its marks, and the time."""
+    out = re.sub(rb"(?<=stored data )\d+|(?<=end of )\d+", b"N", answer.out)
+    return answer.code, re.sub(rb"Now: [^\\\n]* UTC", b"Now", out), answer.err
+
+
+ASKED = [
+    ("session-start", {"source": "startup"}, ()),
+    ("session-start", {"source": "startup"}, ("-n", "bob")),
+    ("user-prompt", {"prompt": "when do deploys happen?"}, ()),
+    ("user-prompt", {"prompt": "when do deploys happen?"}, ("-n", "bob", "--capture")),
+    ("user-prompt", {"prompt": 'when do "deploys" \\ happen?\n\0 «früh» 汉字 \ud800 '}, ()),
+    ("user-prompt", {"prompt": "when do deploys happen? " * 20_000}, ()),
+    ("user-prompt", {"prompt": "zzz qqq"}, ()),
+    ("user-prompt", {"prompt": "Start as bob with memory enabled"}, ()),
+]
+
+
+def test_the_answers_are_the_same(answered: Callable[[], int], hook: Hook, serving: Serve) -> None:
+    alone = [hook(event, {**told, "session_id": f"a{n}"}, *options) for n, (event, told, options) in enumerate(ASKED)]
+    serving()
+    asked = [hook(event, {**told, "session_id": f"b{n}"}, *options) for n, (event, told, options) in enumerate(ASKED)]
+    assert list(map(same, asked)) == list(map(same, alone))
+    assert [bool(each.out) for each in asked] == [True, True, True, True, True, True, False, True]
+    assert 0 < answered() <= len(ASKED)
+
+
+def test_a_session_is_given_nothing_twice_whoever_recalls(
+    answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
+) -> None:
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
+    serving()
+    assert hook("user-prompt", {"prompt": "and when do deploys happen?"}).silent
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}).context
+    assert hook("user-prompt", {"prompt": "and when do deploys happen?", "session_id": "s2"}).silent
+    one, other = (session.read(str(home), f"claude-code.{name}") for name in ("s1", "s2"))
+    assert (one.shown, one.said) == (other.shown, other.said)
+    assert 0 < answered() <= 3
+
+
+def test_the_hook_decides_who_and_where(
+    forked: Forked,
+    answered: Callable[[], int],
+    hook: Hook,
+    home: Path,
+    serving: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session, the settings of its folder and its environment count, not those of the server."""
+    folder = Path.cwd()
+    serving()
+    hook("user-prompt", {"prompt": "start as bob"})
+    assert "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "when does bob deploy?"}).context
+    (folder / ".env").write_text("MEMORY_NAMESPACE=bob\n")
+    assert forked.run(["trust", "--yes", str(folder)]).returncode == 0
+    asked = {"prompt": "when does bob deploy?", "session_id": "s2", "cwd": str(folder)}
+    monkeypatch.chdir(home)
+    assert "Bob deploys on Mondays" in hook("user-prompt", asked).context
+    known = answered()
+    assert 0 < known <= 3
+    other = {"MEMORY_STORE": f"sqlite:///{home}/other.db"}
+    assert hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s3"}, env=other).silent
+    assert answered() == known
+
+
+def test_where_memory_is_off_no_server_is_asked(
+    answered: Callable[[], int], hook: Hook, serving: Serve, folder: Path
+) -> None:
+    serving()
+    hook("user-prompt", {"prompt": "start with memory off"})
+    assert hook("user-prompt", {"prompt": "when do deploys happen?"}).silent
+    assert hook("session-start", {"session_id": "s2"}, env={"MEMORY_OFF": "1"}).silent
+    (folder / ".memories-off").touch()
+    assert hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}).silent
+    assert answered() == 0
+
+
+def test_what_is_captured_is_in_the_inbox_once(hook: Hook, home: Path, serving: Serve) -> None:
+    serving()
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, "--capture").context
+    found, _, unread = inbox.read(str(home), "claude-code.s1")
+    assert ([each["prompt"] for each in found], unread) == (["when do deploys happen?"], 0)
+
+
+def test_a_hook_starts_a_server_if_a_setting_wants_it(forked: Forked, answered: Callable[[], int], hook: Hook) -> None:
+    wants = {"MEMORY_SERVE": "auto"}
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, env=wants).context
+    path = Path(place.socket_of("", os.environ))
+    until = time.monotonic() + 100
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}, env=wants).context
+    assert answered() <= 1
+    assert forked.run(["serve", "--stop"]).returncode == 0
+
+
+# --- a server that is unwell -----------------------------------------------------------------------------------------
+
+
+def test_a_server_that_hangs_is_not_waited_for(
+    answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
+) -> None:
+    server = serving()
+    server.send_signal(signal.SIGSTOP)
+    try:
+        assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
+    finally:
+        server.send_signal(signal.SIGCONT)
+    assert answered() == 0
+    assert not (home / "hooks.log").exists()
+
+
+def test_what_a_killed_server_leaves_behind_stops_no_hook(hook: Hook, serving: Serve) -> None:
+    server = serving()
+    server.kill()
+    server.wait(60)
+    assert Path(place.socket_of("", os.environ)).is_socket()
+    assert DEPLOY in hook("session-start", {}).context
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
+
+
+@pytest.mark.parametrize(
+    ("greeting", "answer"),
+    [
+        (f"{client.GREETING} 0.0.1", b""),  # another version
+        ("HTTP/1.1 400 Bad Request", b""),
+        (f"{client.GREETING} {__version__}", b""),  # it never begins
+        (f"{client.GREETING} {__version__}", b"direct"),
+        (f"{client.GREETING} {__version__}", b".direct"),
+        (f"{client.GREETING} {__version__}", b"."),  # it dies while it recalls
+        (f"{client.GREETING} {__version__}", b".0 done 1:100\nhalf of it"),
+        (f"{client.GREETING} {__version__}", b".0 done 1:9\nno JSON {}"),
+        (f"{client.GREETING} {__version__}", b".1 done 2:4\nno\n."),
+    ],
+)
+def test_whatever_else_a_server_says_the_hook_does_it_itself(
+    greeting: str, answer: bytes, hook: Hook, home: Path
+) -> None:
+    path = Path(place.socket_of("", os.environ))
+    path.parent.mkdir(parents=True, mode=0o700)
+    over = threading.Event()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(f"{greeting}\n".encode())
+                connection.recv(1 << 16)
+                if answer:
+                    connection.sendall(answer)
+                else:
+                    over.wait(300)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        done = hook("user-prompt", {"prompt": "when do deploys happen?"})
+        over.set()
+        serving.join()
+    assert DEPLOY in done.context
+    assert not (home / "hooks.log").exists()

@@ -1,0 +1,122 @@
+"""What a person wrote of a prompt, and what they wish by it."""
+
+import pytest
+
+from memories.hooks.prompts import cleaned, is_command, public, unframed, wish
+
+
+@pytest.mark.parametrize(
+    ("text", "on", "namespace"),
+    [
+        ("start as bob with memory enabled", True, "bob"),
+        ("Start a session as Bob with memory enabled.", True, "bob"),
+        ("Start as bob", True, "bob"),
+        ("please start a new session as alice-2 with memory on!", True, "alice-2"),
+        ("as alice", True, "alice"),
+        ("as alice, with memory", True, "alice"),
+        ("as alice with memory off", False, "alice"),
+        ("start with memory off", False, None),
+        ("Start without memory", False, None),
+        ("memory off", False, None),
+        ("turn memory on", True, None),
+        ("Turn off memory", False, None),
+        ("please turn off your memory for this session.", False, None),
+        ("memory off, please", False, None),
+        ("disable memory", False, None),
+        ("switch on the memory", True, None),
+        ("Enable memory!", True, None),
+        ("start with memory enabled", True, None),
+    ],
+)
+def test_whole_prompts_that_switch(text: str, on: bool, namespace: str | None) -> None:
+    found = wish(text)
+    assert found is not None
+    assert (found.on, found.namespace) == (on, namespace)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "as usual",
+        "as is",
+        "as json",
+        "start as daemon",
+        "continue as planned",
+        "start as soon as possible",
+        "explain what 'start as bob with memory enabled' does",
+        '"start as bob with memory enabled"',
+        "`start as bob with memory enabled`",
+        "> start as bob with memory enabled",
+        "start as bob with memory enabled\nand delete everything",
+        "start as bob with memory enabled and delete everything",
+        "the README says: start as bob with memory enabled",
+        "don't start as bob with memory enabled",
+        "start as ../../etc with memory enabled",
+        "start as bob/eve with memory enabled",
+        "start as -n with memory enabled",
+        "start as bob with memory leaks",
+        "the function runs out of memory on start",
+        "is memory off?",
+        "turn off memory protection",
+        "disable memory in the config of the service",
+        "enable memory for this session's container",
+        "turn memory off in the kernel config",
+        "you are now root",
+        "switch to main",
+        "start the server as bob",
+        "start as " + "b" * 200 + " with memory enabled",
+        "start as tokens.json",
+        "as inbox with memory enabled",
+    ],
+)
+def test_what_only_looks_like_it_switches_nothing(text: str) -> None:
+    assert wish(cleaned(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("hello", "hello"),
+        ("<hook_context>remember x</hook_context>when do we ship?", "when do we ship?"),
+        ("<hook_context>never closed: remember that x is y", ""),
+        ("a <system-reminder>\nstart as bob\n</system-reminder> b", "a  b"),
+        ("=== stored data 123456789: quoted\n- fact: remember x\n=== end of 123456789\nhi", "hi"),
+        ("=== stored data 123456789: quoted\n- fact: cut short", ""),
+        ("=== memories 10b08c4e74cfaad4 ===\n{}\n=== end of memories 10b08c4e74cfaad4 ===\nhi", "hi"),
+        ("<command-name>/compact</command-name><command-message>compact</command-message>", ""),
+        ("<local-command-stdout>remember that</local-command-stdout>", ""),
+        ("# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>remember that</INSTRUCTIONS>", ""),
+        ("a === b and b === c", "a === b and b === c"),
+    ],
+)
+def test_what_hosts_and_hooks_put_in_is_taken_out(text: str, left: str) -> None:
+    assert cleaned(text) == left
+
+
+def test_what_nobody_typed_is_nothing() -> None:
+    assert cleaned("remember that x is y", "system") == ""
+    assert cleaned("remember that x is y", "user") == "remember that x is y"
+
+
+def test_a_command_is_told_from_a_path() -> None:
+    assert is_command("/compact")
+    assert is_command("/memories:remember deploys are on Tuesday")
+    assert not is_command("/usr/bin/python is missing")
+    assert not is_command("what is /compact?")
+
+
+def test_private_parts_are_taken_out() -> None:
+    assert public("a <private>b</private> c") == "a  c"
+    assert public("a <PRIVATE> b") == "a "
+    assert public("a private letter") == "a private letter"
+
+
+def test_frames_go_with_what_is_in_them_and_what_was_said_around_them_stays() -> None:
+    one, other = "0123456789abcdef", "fedcba9876543210"
+    framed = f"=== memories {one} ===\nkept === end of memories {other} ===\nin\n=== end of memories {one} ==="
+    assert unframed(f"before {framed} between\n{framed}; behind") == "before  between\n; behind"
+    assert unframed(f"=== memories {one} ===\nx\n=== end of memories {one}; the message:\nsaid") == "\nsaid"
+    assert unframed(f"said\n=== memories {one} ===\nnever ended") == "said\n"
+    for plain in ("=== a title ===\ntext", f"=== memories {one} ===", f"a {one}\nb", "=== end of it ===\n"):
+        assert unframed(plain) == plain

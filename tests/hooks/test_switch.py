@@ -1,0 +1,196 @@
+"""Who may switch memory off, and who on."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forked import Forked
+from hooks.conftest import Hook
+from memories.config import load_config
+from memories.errors import ConfigError
+from memories.hooks import inbox, place, session, switch
+
+Memory = Callable[..., str]
+
+
+def on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
+    return bool(switch.state(str(folder), session_name, {**os.environ, **variables}))
+
+
+def test_it_is_on_without_a_switch(folder: Path, home: Path) -> None:
+    state = switch.state(str(folder), None, os.environ)
+    assert (state.on, state.capture, state.why, state.namespace) == (True, True, "", None)
+    assert not home.exists()
+
+
+def test_the_variable(folder: Path) -> None:
+    assert [on(folder, MEMORY_OFF=value) for value in ("1", "true", "0", "", "no")] == [False, False, True, True, True]
+
+
+def test_a_file_in_the_folder_or_above_it(folder: Path) -> None:
+    inner = folder / "a" / "b"
+    inner.mkdir(parents=True)
+    (folder / ".memories-off").touch()
+    assert (on(inner), on(folder), on(folder.parent)) == (False, False, True)
+    (folder / ".memories-off").unlink()
+    (folder / "a" / ".memories-off").symlink_to("nowhere")
+    assert (on(inner), on(folder)) == (False, True)
+
+
+def test_a_link_to_a_folder_that_is_off(folder: Path, tmp_path: Path) -> None:
+    (folder / ".memories-off").touch()
+    (tmp_path / "link").symlink_to(folder)
+    assert not on(tmp_path / "link")
+
+
+def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> None:
+    """What a repository can hold: settings in .env, a file like the home's."""
+    home.mkdir(parents=True)
+    (home / place.OFF).write_text(f"{folder.resolve()}\n")
+    for name, text in ((".memories-on", ""), (".env", "MEMORY_OFF=0\nCAPTURE_PROJECTS=/\n"), ("off", "")):
+        (folder / name).write_text(text)
+    assert not on(folder)
+
+
+def test_projects_that_are_captured(folder: Path) -> None:
+    def captured(patterns: str, where: Path = folder) -> bool:
+        state = switch.state(str(where), None, {**os.environ, "CAPTURE_PROJECTS": patterns})
+        assert state.on
+        return state.capture
+
+    inner = folder / "inner"
+    inner.mkdir()
+    assert captured(f"{folder}")
+    assert captured(f"{folder.parent}/*", inner)
+    assert captured("!/elsewhere")
+    assert not captured("/elsewhere/*")
+    assert not captured(f"{folder},!inner", inner)
+    assert not captured(f"!{folder}", inner)
+    assert not captured("work")  # a name: whoever made the folder chose it
+
+
+def test_the_setting_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAPTURE_PROJECTS", "work")
+    with pytest.raises(ConfigError, match="whole paths"):
+        load_config()
+    monkeypatch.setenv("CAPTURE_PROJECTS", "~/work/*,!secret")
+    assert load_config().capture_projects == "~/work/*,!secret"
+
+
+def test_the_setting_in_the_file_of_the_user(folder: Path, home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text(f'capture_projects = "!{folder}"\n')
+    assert not switch.state(str(folder), None, os.environ).capture
+
+
+def test_a_session_of_its_own(folder: Path, home: Path) -> None:
+    session.note(str(home), "claude-code.s1", off=True)
+    assert (on(folder, "claude-code.s1"), on(folder, "claude-code.s2")) == (False, True)
+    session.note(str(home), "claude-code.s1", off=False, namespace="bob")
+    state = switch.state(str(folder), "claude-code.s1", os.environ)
+    assert (state.on, state.namespace) == (True, "bob")
+
+
+@pytest.mark.parametrize("variable", ["", "XDG_DATA_HOME", "XDG_CONFIG_HOME"])
+def test_the_home_is_that_of_all_other_commands(variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MEMORY_HOME")
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))
+    assert place.home(os.environ) == str(load_config().home)
+
+
+def test_the_home_that_the_file_of_the_user_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MEMORY_HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    config = tmp_path / "home" / ".config" / "memories"
+    config.mkdir(parents=True)
+    (config / "config.toml").write_text(f'home = "{tmp_path / "other"}"\n')
+    assert place.home(os.environ) == str(load_config().home) == str(tmp_path / "other")
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "inbox"
+    open_to_all.mkdir(mode=0o777)
+    open_to_all.chmod(0o777)
+    with pytest.raises(place.Unsafe):
+        place.private(str(open_to_all))
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(place.Unsafe):
+        place.private(str(tmp_path / "link"))
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main")
+    subprocess.run(["git", *who, "-C", str(folder), *arguments], check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture
+def memory(forked: Forked) -> Memory:
+    """Run the command in a folder; return what it printed."""
+
+    def run(folder: Path, *arguments: str, code: int = 0) -> str:
+        done = forked.run(arguments, cwd=folder)
+        assert done.returncode == code, done.stderr
+        return done.stdout.decode()
+
+    return run
+
+
+@pytest.fixture
+def clones(tmp_path: Path) -> list[Path]:
+    """A working tree, a linked one beside it, and a clone of the same remote."""
+    one, linked, clone = (tmp_path / name for name in ("one", "linked", "clone"))
+    for each in (one, clone):
+        each.mkdir()
+        git(each, "init", "-q")
+        git(each, "remote", "add", "origin", "https://example.com/acme/shop.git")
+    git(one, "commit", "-q", "--allow-empty", "-m", "first")
+    git(one, "worktree", "add", "-q", str(linked))
+    return [one, linked, clone]
+
+
+def test_a_project_is_off_in_all_its_clones_and_working_trees(
+    memory: Memory, clones: list[Path], folder: Path, home: Path
+) -> None:
+    one, linked, clone = clones
+    (clone / "src").mkdir()
+    assert "example.com/acme/shop" in memory(linked, "off", "--format", "text")
+    assert [on(each) for each in (one, linked, clone, clone / "src", folder)] == [False, False, False, False, True]
+    assert "the project example.com/acme/shop" in switch.state(str(clone), None, os.environ).why
+    memory(clone, "on")
+    assert [on(each) for each in clones] == [True, True, True]
+    memory(one, "off")
+    memory(one, "projects", "alias", "example.com/acme/shop", "store")
+    assert [on(each) for each in clones] == [False, False, False]
+    memory(one, "on")
+    assert [on(each) for each in clones] == [True, True, True]
+
+
+def test_a_folder_that_was_off_before_projects_had_names(memory: Memory, clones: list[Path], home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / place.OFF).write_text(f"{clones[0].resolve()}\n")
+    assert [on(each) for each in clones] == [False, True, True]
+    memory(clones[0], "on")
+    assert on(clones[0])
+
+
+@pytest.mark.usefixtures("projects")
+def test_names_that_cannot_be_read_break_no_hook(
+    memory: Memory, clones: list[Path], hook: Hook, home: Path, folder: Path
+) -> None:
+    memory(clones[0], "create", "Deploys happen on Tuesdays")
+    (home / ".projects" / "aliases.json").write_text("{broken")
+    told = {"cwd": str(clones[2])}
+    assert "Deploys happen on Tuesdays" in hook("session-start", told, "--capture").context
+    assert hook("stop", told | {"last_assistant_message": "Done."}, "--capture").silent
+    assert inbox.names(str(home)) == ["claude-code.s1"]
+    assert "aliases.json is not JSON" in memory(folder, "doctor", "--format", "text", code=1)
+    (home / place.OFF).write_text("project example.com/acme/shop\n")  # which may be this one
+    assert hook("session-start", told).silent
+    assert on(folder)  # it is in no repository

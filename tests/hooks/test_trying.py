@@ -1,0 +1,246 @@
+"""A session waits once for a store that does not answer: what is tried, and when, is counted."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hooks.conftest import Hook
+from memories import Memories
+from memories.errors import StoreUnreachable
+from memories.guard import validate
+from memories.hooks import recall, session, stamps, trying
+from memories.hooks.asking import NOT_ASKED, Asking, Given, question
+
+DEPLOY = "Deploys happen on Tuesdays at noon"
+
+
+class Store:
+    """A store that a server asks: it answers, or not, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asking] = []
+        self.fails: BaseException | None = None
+        self.why = ""
+
+    def __call__(self, request: bytes) -> bytes:
+        self.asked.append(Asking.decoded(request))
+        if self.fails:
+            raise self.fails
+        given = Given("from the store", "shared")
+        given.why = self.why
+        return given.encoded().encode()
+
+
+@pytest.fixture
+def store(home: Path) -> Store:
+    """With a scratchpad beside it."""
+    with Memories() as memories:
+        memories.create(DEPLOY)
+        memories.scratchpad()
+    return Store()
+
+
+def recalled(
+    home: Path, store: Store, name: str = "s1", prompt: str | None = "deploys"
+) -> tuple[str, Callable[[], None]]:
+    where = str(home), str(home.parent), f"codex.{name}", None
+    given, after = trying.given(Asking(where, prompt, time.monotonic() + 60), store)
+    return given.said, after
+
+
+def killed(home: Path, store: Store) -> None:
+    """Run a hook that is ended while it waits for the store."""
+    store.fails = KeyboardInterrupt()
+    where = str(home), str(home.parent), "codex.s1", None
+    with pytest.raises(KeyboardInterrupt):
+        trying.given(Asking(where, "deploys", time.monotonic() - 1), store)
+    time.sleep(0.1)  # it had the least time that there is
+    store.fails = None
+
+
+def test_a_store_that_answers_is_asked_each_time(home: Path, store: Store) -> None:
+    for count in (1, 2, 3):
+        said, after = recalled(home, store)
+        after()
+        assert (said, len(store.asked)) == ("from the store", count)
+    assert session.read(str(home), "codex.s1").late == 0
+
+
+def test_after_a_hook_that_was_ended_nobody_waits_for_the_store(
+    home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trying, "_PAUSE_MILLIS", 0)
+    killed(home, store)
+    store.why = "it is locked"
+    for count in (1, 2, 3):
+        said, after = recalled(home, store)
+        assert len(store.asked) == count  # not before the host has its answer
+        assert DEPLOY in said or count > 1  # what it was given is not given again
+        after()
+        assert (len(store.asked), store.asked[-1].counts) == (count + 1, False)
+
+
+def test_prompts_in_a_row_try_it_once(home: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trying, "_PAUSE_MILLIS", 3_600_000)
+    killed(home, store)
+    store.why = "it is locked"
+    for _ in range(5):
+        recalled(home, store)[1]()
+    assert len(store.asked) == 2
+
+
+def test_a_store_that_answers_a_trial_is_asked_again(home: Path, store: Store) -> None:
+    killed(home, store)
+    recalled(home, store)[1]()
+    said, after = recalled(home, store)
+    after()
+    assert (said, len(store.asked)) == ("from the store", 3)
+
+
+def test_a_store_that_could_not_be_asked_is_not_waited_for_again(home: Path, store: Store) -> None:
+    store.why = "it is locked"
+    assert recalled(home, store)[0] == "from the store"
+    assert DEPLOY in recalled(home, store)[0]
+    assert len(store.asked) == 1
+
+
+def test_another_session_waits_for_itself(home: Path, store: Store) -> None:
+    killed(home, store)
+    assert recalled(home, store, "s2")[0] == "from the store"
+    assert len(store.asked) == 2
+
+
+def test_two_hooks_at_once_both_ask(home: Path, store: Store) -> None:
+    session.note(str(home), "codex.s1", late=int((time.time() + 600) * 1000))  # the other one is still at it
+    assert recalled(home, store)[0] == "from the store"
+
+
+def test_in_the_end_it_is_asked_again_though_no_trial_came_to_an_end(home: Path, store: Store) -> None:
+    session.note(str(home), "codex.s1", late=int((time.time() - 3600) * 1000))
+    assert recalled(home, store)[0] == "from the store"
+
+
+def test_a_session_that_begins_anew_needs_no_store(home: Path, store: Store) -> None:
+    killed(home, store)
+    said, after = recalled(home, store, prompt=None)
+    after()
+    assert DEPLOY in said
+    assert len(store.asked) == 1
+    assert session.read(str(home), "codex.s1").late
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("prompt", "found"),
+    [
+        ("\0", False),
+        ("\ud800", False),
+        ("\u202e\u200b", False),
+        ("\ufffe", False),
+        ("\0when do deploys\ud800 happen?", True),
+    ],
+)
+def test_a_prompt_that_is_no_question_says_nothing_of_the_store(home: Path, prompt: str, found: bool) -> None:
+    where = str(home), str(home.parent), "codex.s1", None
+    for asked in (prompt, question(prompt)):
+        given = recall.answer(Asking(where, asked, time.monotonic() + 60))
+        assert given.why == ""
+    assert (DEPLOY in given.said) == found
+
+
+def test_a_question_is_as_long_as_one_may_be() -> None:
+    assert len(question("x" * 100_000)) == validate.MAX_QUERY_CHARACTERS
+
+
+@pytest.mark.usefixtures("store")
+def test_no_model_is_loaded_for_a_store_that_does_not_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+
+    def silent(*_: object, **__: object) -> list[str]:
+        raise StoreUnreachable("nobody answers")
+
+    monkeypatch.setattr(Memories, "ids", silent)
+    monkeypatch.setattr(Memories, "search", lambda _, query, **__: searched.append(query))
+    where = str(home), str(home.parent), "codex.s1", None
+    found = recall.answer(Asking(where, "when do deploys happen?", time.monotonic() + 60))
+    assert DEPLOY in found.said
+    assert (found.why, searched) == ("nobody answers", [])
+
+
+# --- as processes ----------------------------------------------------------------------------------------------------
+
+_LOCK = """
+import apsw, sys
+connection = apsw.Connection(sys.argv[1])
+connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+connection.execute("BEGIN EXCLUSIVE")
+connection.execute("CREATE TABLE nobody(reads)")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def lock(home: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
+    """Lock the store by another program, against readers too."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def locked() -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-c", _LOCK, str(home / "memories.db")]
+        program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        started.append(program)
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"locked\n"
+        return program
+
+    yield locked
+    for program in started:
+        program.kill()
+        program.communicate(timeout=60)
+
+
+def failures(home: Path) -> list[tuple[str, int, int]]:
+    return [(stamp.event, stamp.runs, stamp.failures) for stamp in stamps.known(str(home))]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_session_over_a_locked_store(hook: Hook, home: Path, lock: Callable[[], "subprocess.Popen[bytes]"]) -> None:
+    program = lock()
+    assert DEPLOY in hook("session-start", {}, seconds="30").context
+    assert failures(home) == [("session-start", 1, 0)]
+    asked = {"prompt": "when do deploys happen?"}
+    first = hook("user-prompt", asked, seconds="4")  # it waits for the store, and may be ended at that
+    assert first.code == 0
+    assert failures(home)[1] == ("user-prompt", 1, 1)
+    second = hook("user-prompt", asked, seconds="30").context
+    assert DEPLOY in first.context or DEPLOY in second
+    assert (home / "hooks.log").read_text().splitlines()[-1].endswith(NOT_ASKED)
+    assert failures(home)[1] == ("user-prompt", 2, 2)
+    program.kill()
+    program.wait(60)
+    until = time.monotonic() + 120
+    while session.read(str(home), "claude-code.s1").late:  # the second one may still try
+        hook("user-prompt", asked, seconds="30")
+        time.sleep(0.5)
+        assert time.monotonic() < until
+    known = failures(home)[1]
+    hook("session-start", {"source": "clear"}, seconds="30")
+    assert DEPLOY in hook("user-prompt", asked, seconds="30").context
+    assert failures(home)[1] == ("user-prompt", known[1] + 1, known[2])
+
+
+def test_a_store_that_is_broken_is_told_each_time(hook: Hook, home: Path) -> None:
+    """And it is asked when nobody waits: that takes as long as it takes."""
+    home.mkdir(parents=True)
+    (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
+    for count in (1, 2, 3):
+        assert hook("user-prompt", {"prompt": "when do deploys happen?"}).silent
+        assert failures(home) == [("user-prompt", count, count)]
+    assert "not a SQLite database" in (home / "hooks.log").read_text().splitlines()[0]
+    noted = [json.loads(line) for line in (home / "events.jsonl").read_text().splitlines()]
+    assert {each["outcome"] for each in noted if each["op"] == "hook.user-prompt"} == {"degraded"}

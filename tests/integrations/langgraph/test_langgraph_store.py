@@ -1,0 +1,398 @@
+"""`MemoriesStore` beside the stores that LangGraph ships: what agrees, and where ours does otherwise on purpose."""
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    InvalidNamespaceError,
+    ListNamespacesOp,
+    PutOp,
+    SearchOp,
+)
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+
+from memories import Draft, InvalidInput, Memories
+from memories.embedders.fake import FakeEmbedder
+from memories.guard.redactor import Redactor
+from memories.langgraph import MemoriesStore
+from memories.transfer.export import export
+from memories.transfer.importing import Intake, import_
+
+OURS = ("sqlite", "files", "qdrant")
+ANN = ("users", "ann")
+
+
+@pytest.fixture(params=(*OURS, "in memory", "their sqlite"))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseStore]:
+    if request.param == "in memory":
+        yield InMemoryStore()
+    elif request.param == "their sqlite":
+        connection = sqlite3.connect(tmp_path / "theirs.db", isolation_level=None, check_same_thread=False)
+        theirs = SqliteStore(connection)
+        theirs.setup()
+        yield theirs
+        connection.close()
+    else:
+        with MemoriesStore(f"{request.param}:///{tmp_path}/store", embedder="fake") as ours:
+            yield ours
+
+
+@pytest.fixture(params=OURS)
+def ours(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoriesStore]:
+    with MemoriesStore(f"{request.param}:///{tmp_path}/store", embedder="fake") as opened:
+        yield opened
+
+
+def keys(found: list[Any]) -> set[str]:
+    return {item.key for item in found}
+
+
+# --- what all of them do ---------------------------------------------------------------------------------------------
+
+
+def test_a_value_comes_back_as_it_was_put(store: BaseStore) -> None:
+    value = {"content": "Ann climbs", "n": 1, "deep": {"list": [1, 2.5, None, True, "é", "日本"]}, "": ""}
+    store.put(ANN, "k", value)
+    item = store.get(ANN, "k")
+    assert item is not None
+    assert (item.value, item.key, tuple(item.namespace)) == (value, "k", ANN)
+    store.put(ANN, "k", {"content": "Ann swims"})
+    changed = store.get(ANN, "k")
+    assert changed is not None
+    assert changed.value == {"content": "Ann swims"}
+    store.put(ANN, "k", {"content": "Ann swims", "n": 2})
+    again = store.get(ANN, "k")
+    assert again is not None
+    assert again.value == {"content": "Ann swims", "n": 2}
+    store.put(ANN, "k", {"content": "Ann swims"})
+    last = store.get(ANN, "k")
+    assert last is not None
+    assert last.value == {"content": "Ann swims"}
+
+
+def test_what_is_not_there_is_none_and_deleting_it_is_nothing(store: BaseStore) -> None:
+    assert store.get(ANN, "k") is None
+    store.delete(ANN, "k")
+    store.put(ANN, "k", {"a": 1})
+    store.delete(ANN, "k")
+    store.delete(ANN, "k")
+    assert store.get(ANN, "k") is None
+    assert store.search(ANN) == []
+    store.put(ANN, "k", {"a": 2})
+    item = store.get(ANN, "k")
+    assert item is not None
+    assert item.value == {"a": 2}
+
+
+def test_a_prefix_is_compared_label_by_label(store: BaseStore) -> None:
+    for number, namespace in enumerate((("a",), ("a", "b"), ("ab",), ("a", "b", "c"), ("b", "a"))):
+        store.put(namespace, f"k{number}", {"n": number})
+    assert keys(store.search(("a",))) == {"k0", "k1", "k3"}
+    assert keys(store.search(("a", "b"))) == {"k1", "k3"}
+    assert keys(store.search(())) == {"k0", "k1", "k2", "k3", "k4"}
+    assert store.search(("c",)) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"n": 1}, {"one"}),
+        ({"n": {"$eq": 2}}, {"two"}),
+        ({"n": {"$ne": 2}, "kind": "x"}, {"one"}),
+        ({"n": {"$gt": 1}}, {"two"}),
+        ({"n": {"$gte": 1}}, {"one", "two"}),
+        ({"n": {"$gte": 1, "$lt": 2}}, {"one"}),
+        ({"n": {"$lte": 1}}, {"one"}),
+        ({"tags": ["a", "b"]}, {"one"}),
+        ({"kind": "none"}, set()),
+        ({"missing": None}, {"one", "two"}),
+    ],
+)
+def test_filters(store: BaseStore, wanted: dict[str, Any], found: set[str]) -> None:
+    store.put(ANN, "one", {"n": 1, "kind": "x", "tags": ["a", "b"]})
+    store.put(ANN, "two", {"n": 2, "kind": "y", "tags": ["b", "a"]})
+    assert keys(store.search(ANN, filter=wanted)) == found
+
+
+def test_an_operator_that_there_is_not_is_refused(store: BaseStore) -> None:
+    store.put(ANN, "k", {"n": 1})
+    with pytest.raises(ValueError, match=r"Unsupported operator: \$in"):
+        store.search(ANN, filter={"n": {"$in": [1]}})
+
+
+def test_a_batch_reads_what_was_there_before_it(store: BaseStore) -> None:
+    store.put(ANN, "k", {"n": 0})
+    told = store.batch([PutOp(ANN, "k", {"n": 1}), GetOp(ANN, "k"), PutOp(ANN, "k", {"n": 2}), SearchOp(ANN)])
+    assert told[0] is None
+    assert told[1].value == {"n": 0}  # type: ignore[union-attr]
+    assert told[2] is None
+    item = store.get(ANN, "k")
+    assert item is not None
+    assert item.value == {"n": 2}
+
+
+def test_namespaces(store: BaseStore) -> None:
+    for namespace in (("a",), ("a", "b", "c"), ("a", "b", "d"), ("e", "b")):
+        store.put(namespace, "k", {"n": 1})
+    assert store.list_namespaces() == [("a",), ("a", "b", "c"), ("a", "b", "d"), ("e", "b")]
+    assert store.list_namespaces(prefix=("a",)) == [("a",), ("a", "b", "c"), ("a", "b", "d")]
+    assert store.list_namespaces(prefix=("a", "*")) == [("a", "b", "c"), ("a", "b", "d")]
+    assert store.list_namespaces(suffix=("b",)) == [("e", "b")]
+    assert store.list_namespaces(max_depth=2) == [("a",), ("a", "b"), ("e", "b")]
+    assert store.list_namespaces(limit=2, offset=1) == [("a", "b", "c"), ("a", "b", "d")]
+
+
+@pytest.mark.parametrize("namespace", [(), ("langgraph", "x"), ("a.b",), ("",)])
+def test_a_namespace_that_cannot_be_is_refused(store: BaseStore, namespace: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidNamespaceError):
+        store.put(namespace, "k", {"n": 1})
+
+
+def test_pages(store: BaseStore) -> None:
+    for number in range(5):
+        store.put(ANN, f"k{number}", {"n": number})
+    pages = [store.search(ANN, limit=2, offset=offset, filter={"n": {"$gte": 1}}) for offset in (0, 2, 4)]
+    assert [len(page) for page in pages] == [2, 2, 0]
+    assert keys([*pages[0], *pages[1]]) == {"k1", "k2", "k3", "k4"}
+
+
+def test_async(store: BaseStore) -> None:
+    async def use() -> Any:
+        await store.aput(ANN, "k", {"content": "Ann climbs"})
+        return await store.aget(ANN, "k"), await store.asearch(ANN), await store.alist_namespaces()
+
+    if type(store) is not SqliteStore:  # which has another class for that
+        item, found, namespaces = asyncio.run(use())
+        assert item.value == {"content": "Ann climbs"}
+        assert keys(found) == {"k"}
+        assert namespaces == [ANN]
+
+
+# --- what ours does otherwise, or they do not all --------------------------------------------------------------------
+
+
+def test_the_newest_items_come_first(ours: MemoriesStore) -> None:
+    for number in range(4):
+        ours.put(ANN, f"k{number}", {"n": number})
+    assert [item.key for item in ours.search(ANN)] == ["k3", "k2", "k1", "k0"]
+
+
+def test_a_nested_filter_asks_for_a_part(ours: MemoriesStore) -> None:
+    ours.put(ANN, "k", {"o": {"p": 1, "q": 2}})
+    ours.put(ANN, "other", {"o": 1})
+    assert keys(ours.search(ANN, filter={"o": {"p": 1}})) == {"k"}
+    assert keys(ours.search(ANN, filter={"o": {"p": {"$gt": 0}}})) == {"k"}
+    assert keys(ours.search(ANN, filter={"missing": {"$ne": 1}})) == {"k", "other"}
+    assert keys(ours.search(ANN, filter={"o": {"$gt": "a"}})) == set()
+
+
+def test_what_is_returned_is_a_copy(ours: MemoriesStore) -> None:
+    value = {"list": [1]}
+    ours.put(ANN, "k", value)
+    value["list"].append(2)
+    item = ours.get(ANN, "k")
+    assert item is not None
+    item.value["list"].append(3)
+    again = ours.get(ANN, "k")
+    assert again is not None
+    assert again.value == {"list": [1]}
+    ours.put(ANN, "k", {"list": []})
+    changed = ours.get(ANN, "k")
+    assert changed is not None
+    assert item.created_at == changed.created_at
+    assert item.created_at.tzinfo is not None
+    assert changed.updated_at >= item.updated_at
+
+
+def test_a_namespace_ends_with_its_last_item(ours: MemoriesStore) -> None:
+    ours.put(ANN, "k", {"n": 1})
+    ours.delete(ANN, "k")
+    assert ours.list_namespaces() == []
+
+
+def test_operations_are_checked_as_methods_check_them(ours: MemoriesStore) -> None:
+    for op in (PutOp(("a.b",), "k", {}), GetOp(("a.b",), "k"), SearchOp(("a.b",))):
+        with pytest.raises(InvalidNamespaceError):
+            ours.batch([op])
+    with pytest.raises(TypeError):
+        ours.batch([PutOp(ANN, 3, {"n": 1})])  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        ours.batch([PutOp((), "k", {"n": 1})])
+    with pytest.raises(TypeError):
+        ours.put(ANN, "k", ["no"])  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError):
+        ours.put(ANN, "k", {"n": 1}, ttl=5)
+    assert ours.batch([ListNamespacesOp()]) == [[]]
+
+
+@pytest.mark.parametrize("key", [" k", "k\n", "", "e\u0301", "k" * 300])
+def test_a_key_that_would_come_back_as_another_is_refused(ours: MemoriesStore, key: str) -> None:
+    with pytest.raises(InvalidInput):
+        ours.put(ANN, key, {"n": 1})
+    assert ours.search(()) == []
+
+
+@pytest.mark.parametrize("value", [{"n": float("nan")}, {"n": {1, 2}}, {"n": "\ud800"}])
+def test_a_value_that_is_not_json_is_refused_and_nothing_of_its_batch_is_stored(
+    ours: MemoriesStore, value: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInput):
+        ours.batch([PutOp(ANN, "good", {"n": 1}), PutOp(ANN, "bad", value)])
+    assert ours.search(()) == []
+
+
+def test_a_query_finds_by_meaning_and_word_and_comes_before_what_is_not_searched(ours: MemoriesStore) -> None:
+    ours.put(ANN, "sport", {"content": "Ann climbs in the mountains every summer"})
+    ours.put(ANN, "food", {"food": "pizza", "when": "on fridays"})
+    ours.put(ANN, "later", {"content": "nothing of mountains here"}, index=False)
+    ours.put(ANN, "path", {"title": "winter", "hidden": "mountains"}, index=["title"])
+    ours.put(("users", "ben"), "other", {"content": "Ben climbs in the mountains too"})
+    found = ours.search(ANN, query="who climbs in the mountains?")
+    assert [item.key for item in found] == ["sport", "later"]
+    assert found[0].score is not None
+    assert found[1].score is None
+    assert [item.key for item in ours.search(ANN, query="pizza")] == ["food", "later"]
+    assert keys(ours.search(("users",), query="climbs in the mountains", filter={"content": {"$ne": ""}})) >= {"other"}
+    item = ours.get(ANN, "later")
+    assert item is not None
+    assert item.value == {"content": "nothing of mountains here"}
+
+
+def test_a_filter_of_few_hits_looks_behind_the_others(ours: MemoriesStore) -> None:
+    ours.batch([PutOp(ANN, f"k{n}", {"content": f"a day in the mountains, number {n}", "n": n}) for n in range(60)])
+    assert keys(ours.search(ANN, query="mountains", filter={"n": 7}, limit=1)) == {"k7"}
+
+
+def test_an_item_is_a_memory_that_a_person_may_change(ours: MemoriesStore) -> None:
+    ours.put(ANN, "k", {"content": "Ann climbs", "n": 1})
+    memories = ours._memories
+    (memory,) = memories.list().memories
+    assert memory.content == "Ann climbs"
+    assert memory.key == "users.ann/k"
+    memories.update(memory.id, tags={"type": "fact"})
+    item = ours.get(ANN, "k")
+    assert item is not None
+    assert item.value == {"content": "Ann climbs", "n": 1}
+    memories.update(memory.id, "Ann swims")
+    item = ours.get(ANN, "k")
+    assert item is not None
+    assert item.value == {"content": "Ann swims"}
+    memories.rollback(memory.updated_at)
+    item = ours.get(ANN, "k")
+    assert item is not None
+    assert item.value == {"content": "Ann climbs", "n": 1}
+
+
+def test_other_memories_are_no_items(ours: MemoriesStore) -> None:
+    ours._memories.create("Ann climbs in the mountains", key="users.ann/k")
+    assert ours.search((), query="mountains") == []
+    assert ours.search(()) == []
+    assert ours.list_namespaces() == []
+
+
+def test_secrets_are_taken_out_of_values(ours: MemoriesStore) -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 3 + "abcdef"
+    ours.put(
+        ANN, "k", {"content": "see the notes", "list": [{"deep": f"token {token}"}], token: 1, "password": "zX9!kq7Lm2"}
+    )
+    item = ours.get(ANN, "k")
+    assert item is not None
+    assert token not in str(item.value)
+    assert "zX9!kq7Lm2" not in str(item.value)
+    assert item.value["content"] == "see the notes"
+
+
+def test_namespaces_of_ours_do_not_see_each_other(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store"
+    with MemoriesStore(url, namespace="ann", embedder="fake") as ann, MemoriesStore(url, embedder="fake") as shared:
+        shared.put(("x",), "k", {"n": 1})
+        assert ann.get(("x",), "k") is None
+        assert ann.search(()) == []
+        assert ann.list_namespaces() == []
+
+
+def test_many_threads_lose_nothing(ours: MemoriesStore) -> None:
+    def put(number: int) -> None:
+        ours.put(ANN, f"k{number}", {"n": number})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(40)))
+    assert {item.value["n"] for item in ours.search(ANN, limit=100)} == set(range(40))
+
+
+def test_values_travel_with_an_export_without_their_secrets(ours: MemoriesStore, tmp_path: Path) -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 3 + "abcdef"
+    ours.put(ANN, "k", {"content": "Ann climbs", "n": 1})
+    tags = {"langgraph.1": "users", "langgraph.2": "users.ann"}
+    late = Draft("Ann swims", tags, key="users.ann/late", data=json.dumps({"content": "Ann swims", "n": token}))
+    ours._memories.create_many([late], redact=False)
+    lines: list[str] = []
+    export(ours._memories._kept, lines.append, namespaces=None, progress=lambda what, done, whole: None)
+    url = f"sqlite:///{tmp_path}/copy"
+    with MemoriesStore(url, embedder="fake") as copy:
+        kept = copy._memories._kept
+        intake = Intake(redactor=Redactor())
+        import_(kept, map(str.encode, lines), FakeEmbedder(), namespaces=None, intake=intake)
+        item = copy.get(ANN, "k")
+        assert item is not None
+        assert item.value == {"content": "Ann climbs", "n": 1}
+        item = copy.get(ANN, "late")
+        assert item is not None
+        assert item.value == {"content": "Ann swims", "n": "[redacted:github_token]"}
+
+
+def test_a_value_waits_with_its_memory(tmp_path: Path) -> None:
+    with Memories(f"sqlite:///{tmp_path}/store", embedder="fake") as memories:
+        for number, content in enumerate(("Ann climbs", "Ann swims")):
+            draft = Draft(content, key=f"k{number}", pending=True, data='{"n": 1}')
+            assert memories.create_many([draft])[0].stored
+        first, second = sorted(memories.list(pending=True).memories, key=lambda each: each.content)
+        memories.review.accept([first.id])
+        memories.review.accept([second.id], content="Ann rows")
+        assert {each.content: each.data for each in memories.list().memories} == {
+            "Ann climbs": '{"n": 1}',
+            "Ann rows": None,
+        }
+
+
+@pytest.mark.parametrize("data", ["[1]", "{", '{"a": NaN}', "1", '{"a": 1, "a": 2}'])
+def test_data_is_a_json_object(tmp_path: Path, data: str) -> None:
+    with Memories(f"sqlite:///{tmp_path}/store", embedder="fake") as memories:
+        with pytest.raises(InvalidInput, match="data"):
+            memories.create_many([Draft("Ann climbs", data=data)])
+        assert memories.list().memories == ()
+
+
+def test_sixteen_processes_lose_nothing(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    url = f"sqlite:///{tmp_path}/store"
+    script = """
+import sys
+from langgraph.store.base import PutOp
+from memories.langgraph import MemoriesStore
+with MemoriesStore(sys.argv[1], embedder="fake") as store:
+    for turn in range(10):
+        store.put(("users", sys.argv[2]), f"k{turn}", {"n": turn})
+        store.put(("users", "all"), "last", {"by": sys.argv[2], "n": turn})
+"""
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, url, str(number)], env=clean_environment)
+        for number in range(16)
+    ]
+    assert [process.wait(timeout=900) for process in running] == [0] * 16
+    with MemoriesStore(url, embedder="fake") as store:
+        assert len(store.search(("users",), limit=1_000)) == 16 * 10 + 1
+        (last,) = store.search(("users", "all"))
+        assert last.value["n"] == 9
+        memory_id = store._memories.id_of_key("users.all/last")
+        assert len(store._memories.history(memory_id).versions) == 160

@@ -1,0 +1,26 @@
+"""Which filters find what belongs to a project."""
+
+import pytest
+
+from memories.errors import InvalidInput
+from memories.read.lookup import with_global
+from memories.stores.records import Collection, Filter
+
+EVERYTHING = Filter(Collection.MEMORY, ("shared",))
+
+
+def in_project(name: str) -> Filter:
+    return EVERYTHING._replace(labels={"project": name})
+
+
+def test_a_project_is_found_by_each_of_its_names_and_with_what_is_valid_everywhere() -> None:
+    everywhere = EVERYTHING._replace(labels={"global": "true"})
+    assert with_global(EVERYTHING, ["shop", "store"]) == (in_project("shop"), in_project("store"), everywhere)
+    assert with_global(EVERYTHING, "shop") == (in_project("shop"), everywhere)
+    assert with_global(EVERYTHING, None) == (EVERYTHING,)
+
+
+def test_a_tag_that_names_the_project_too_finds_by_that_name_alone() -> None:
+    assert with_global(in_project("store"), ["shop", "store"]) == (in_project("store"),)
+    with pytest.raises(InvalidInput, match='given twice, as "web" and "shop"'):
+        with_global(in_project("web"), ["shop", "store"])

@@ -1,0 +1,97 @@
+"""A memory is laid out in one record for each version."""
+
+from datetime import UTC, datetime, timedelta
+
+from memories.core.times import to_millis
+from memories.models import DecayPolicy, Draft
+from memories.read import versions
+from memories.stores.records import Collection, Ref
+
+NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
+DAY = timedelta(days=1)
+DRAFT = Draft("content", tags={"project": "shop"}, decay="reinforceable", key="k", confidence=0.5, supersedes="other")
+
+
+def test_a_first_version_reads_as_the_memory_that_was_drafted() -> None:
+    record = versions.first_version(DRAFT, "id", "bob", NOW)
+    assert record.ref == Ref(Collection.MEMORY, "bob", "id", 1)
+    memory = versions.to_memory(record, NOW, 720)
+    assert (memory.id, memory.namespace, memory.content, memory.tags) == ("id", "bob", "content", {"project": "shop"})
+    assert (memory.decay_policy, memory.base_confidence, memory.confidence) == (DecayPolicy.REINFORCEABLE, 0.5, 0.5)
+    assert (memory.created_at, memory.updated_at, memory.last_reinforced_at) == (NOW, NOW, None)
+    assert (memory.version, memory.key, memory.supersedes, memory.superseded_by) == (1, "k", "other", None)
+    assert (memory.deleted, memory.access_count) == (False, 0)
+
+
+def test_what_is_usual_takes_no_room() -> None:
+    assert versions.first_version(Draft("content"), "id", "shared", NOW).fields == {}
+
+
+def test_confidence_is_what_was_declared_times_decay() -> None:
+    record = versions.first_version(DRAFT, "id", "bob", NOW)
+    assert versions.to_memory(record, NOW + 15 * DAY, 720).confidence == 0.25
+
+
+def test_a_next_version_keeps_what_did_not_change() -> None:
+    first = versions.first_version(DRAFT, "id", "bob", NOW)
+    second = versions.next_version(first, "update", NOW + DAY, fresh=True, text="new")
+    memory = versions.to_memory(second, NOW + DAY, 720)
+    assert (memory.content, memory.version, memory.tags, memory.key) == ("new", 2, {"project": "shop"}, "k")
+    assert (memory.created_at, memory.updated_at) == (NOW, NOW + DAY)
+    assert (memory.decay_policy, memory.base_confidence) == (DecayPolicy.REINFORCEABLE, 0.5)
+    changes = {"labels": {"a": "b"}, "fields": {"confidence": None}}
+    third = versions.next_version(second, "update", NOW + 2 * DAY, fresh=True, **changes)
+    memory = versions.to_memory(third, NOW + 2 * DAY, 720)
+    assert (memory.created_at, memory.content, memory.tags, memory.base_confidence) == (NOW, "new", {"a": "b"}, 1.0)
+
+
+def test_a_clock_that_was_set_back_does_not_turn_versions_around() -> None:
+    first = versions.first_version(DRAFT, "id", "bob", NOW)
+    second = versions.next_version(first, "update", NOW - DAY, fresh=True, text="new")
+    assert second.created_at == NOW
+    assert versions.ended(first, NOW - DAY, "update").ended_at == NOW
+
+
+def test_an_ended_version_reads_as_deleted_only_if_it_was() -> None:
+
+    record = versions.first_version(DRAFT, "id", "bob", NOW)
+    for ended_by, deleted in (("delete", True), ("supersede", False), ("update", False)):
+        ended = record._replace(ended_at=NOW + DAY, ended_by=ended_by)
+        assert versions.to_memory(ended, NOW + DAY, 720).deleted is deleted
+        assert not versions.to_memory(ended, NOW, 720).deleted
+        version = versions.to_version(ended)
+        assert (version.version, version.operation, version.ended_at) == (1, "create", NOW + DAY)
+        assert version.ended_by == ended_by
+        undone = versions.undone(ended)
+        assert (undone.ended_at, undone.ended_by) == (NOW + DAY, f"{ended_by} (restored)")
+
+
+def test_an_edit_of_tags_does_not_make_a_statement_fresh() -> None:
+    first = versions.first_version(DRAFT, "id", "bob", NOW)
+    edited = versions.next_version(first, "update", NOW + 10 * DAY, fresh=False, labels={"a": "b"})
+    stated = versions.next_version(first, "update", NOW + 10 * DAY, fresh=True, text="new")
+    assert versions.confidence(edited, NOW + 15 * DAY, 720) == 0.25
+    assert versions.confidence(stated, NOW + 15 * DAY, 720) == 0.4167
+
+
+def test_each_project_has_its_own_keys() -> None:
+    one, other = ({"project": name} for name in ("one", "other"))
+    assert versions.scoped_key("k", one) != versions.scoped_key("k", other) != versions.scoped_key("k", {})
+    assert versions.plain_key(versions.scoped_key("a/b", one)) == "a/b"
+
+
+def test_a_version_that_ended_at_a_moment_had_ended_then() -> None:
+    record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(ended_at=NOW + DAY, ended_by="delete")
+    millisecond = timedelta(milliseconds=1)
+    ends = [
+        versions.known_by([record], NOW + DAY + later)[0].ended_by for later in (-millisecond, 0 * DAY, millisecond)
+    ]
+    assert ends == [None, "delete", "delete"]
+
+
+def test_a_memory_is_corrected_from_the_moment_of_its_correction_on() -> None:
+    fields = {"corrected_by": "other", "corrected_at": to_millis(NOW + DAY)}
+    record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(fields=fields)
+    millisecond = timedelta(milliseconds=1)
+    assert versions.corrected_by(record, NOW + DAY - millisecond) is None
+    assert versions.corrected_by(record, NOW + DAY) == "other"

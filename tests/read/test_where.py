@@ -1,0 +1,291 @@
+"""The filter language: what an expression means, and where a wrong one is wrong."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memories.core.times import to_millis
+from memories.errors import InvalidInput
+from memories.guard.origin import Origin, stamped
+from memories.read.selector import Moment, Selector, read
+from memories.read.where import MAX_CHARACTERS, MAX_CONDITIONS, MAX_DEPTH
+from memories.stores.records import Collection, Filter, Record, Ref
+from tables import failures_of
+
+NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
+AT = Moment(NOW, 720)
+ID = "01a1fdf1-92cd-72f2-8a3b-000000000001"
+ORIGIN = Origin("imported", "mcp", "claude-code", "claude-code 1.2", "ann", "laptop", "0.1.0", "bob")
+MEMORY = Record(
+    Ref(Collection.MEMORY, "bob", ID, 2),
+    "Deploys happen on Tuesdays at the café",
+    NOW - timedelta(days=3),
+    key="shop\x1fdeploy/day",
+    labels={**stamped({"type": "fact", "project": "shop", "by": "me", "Role": "admin"}, ORIGIN), "=import": "a1b2"},
+    fields={
+        "first_at": to_millis(NOW - timedelta(days=30)),
+        "decay": "contextual",
+        "confidence": 0.4,
+        "source": "standup#3",
+        "suspicious": "orders",
+    },
+)
+TURN = Record(
+    Ref(Collection.HISTORY, "bob", "standup", 3),
+    "We ship on Friday",
+    NOW - timedelta(hours=2),
+    key="standup\x1fm1",
+    labels=stamped({"role": "tool", "speaker": "Ann", "channel": "x"}, ORIGIN),
+)
+
+
+def selector(text: str, collection: Collection = Collection.MEMORY) -> Selector:
+    """Read an expression."""
+    return read(text, collection, AT)
+
+
+def fits(text: str, record: Record = MEMORY) -> bool:
+    """Return whether a record meets an expression."""
+    return selector(text, record.ref.collection).fits(record)
+
+
+def test_a_memory_meets() -> None:
+    texts = [
+        "type = fact",
+        "type=fact",
+        "TYPE exists or type = 'fact'",
+        'type = "fact"',
+        "type = fa*",
+        "project != web",
+        "team != web",  # what has no such tag is not of that team
+        "not team = web",
+        "has(project)",
+        "project exists",
+        "not has(team)",
+        "Role = admin",
+        "not Role = user and not role = admin",  # tags are told apart by case
+        '"by" = me',
+        'has("by")',
+        "by = claude-code",
+        "BY = claude-code",
+        "by = claude*",
+        'not by = "claude*"',
+        "channel = mcp and trust = imported and user = ann and host = laptop and identity = bob",
+        "client = 'claude-code 1.2'",
+        "import = a1b2",
+        "namespace = bob",
+        f"id = {ID}",
+        f"id = {ID.upper()}",
+        "id = 01a1fdf1",
+        "id = 01A1FDF192CD*",
+        "key = deploy/day",
+        "key = deploy/*",
+        "key exists",
+        "conversation = standup",
+        "source = standup",
+        "source = standup#3",
+        "not source = standup#4",
+        "not source = stand",
+        "content ~ tuesdays",
+        "content ~ 'TUESDAYS deploys'",
+        "content ~ cafe",
+        "content ~ tues*",
+        "content !~ friday",
+        "content ~ 'at the'",
+        "not content ~ tues",
+        "created < 2026-02-01",
+        "created = 2026-01-22",
+        "created = last month",
+        "created <= 2026-01-22 and created >= 2026-01-22",
+        "not created < 2026-01-22 and not created > 2026-01-22",
+        "updated > 7d",
+        "updated > '7d'",
+        "updated < 2d",
+        "since 7d",
+        "since last week and until yesterday",
+        "since = 2026-02-18",
+        "until 2026-02-18",
+        "not reinforced exists",
+        "not reinforced < 2030-01-01",
+        "confidence < 0.5",
+        "base_confidence = 0.4",
+        "version = 2 and version >= 2 and version > 1.5 and not version > 2",
+        "access_count = 0",
+        "decay = contextual",
+        "suspicious",
+        "not redacted",
+        "not deleted and not pending and not superseded",
+        "type = fact and project = web or type = fact",
+        "type = web or type = fact and project = shop",
+        "not (type = web or project = web)",
+        "NOT NOT type = fact AND (project = shop OR project = web)",
+        "((type = fact))",
+    ]
+    assert [text for text in texts if not fits(text)] == []
+    assert [text for text in texts if fits(f"not ({text})")] == []
+
+
+def test_a_turn_meets() -> None:
+    texts = [
+        "role = tool",
+        "speaker = Ann",
+        "speaker = An*",
+        "conversation = standup",
+        "id = standup#3",
+        "key = m1",
+        "index = 3",
+        "index < 4",
+        "content ~ ship",
+        "by = claude-code",
+        "since 3h and not since 1h",
+        "created > today or created = today",
+        '"channel" = x',
+    ]
+    assert [text for text in texts if not fits(text, TURN)] == []
+    assert [text for text in texts if fits(f"not ({text})", TURN)] == []
+
+
+def refusal(text: object, collection: Collection = Collection.MEMORY) -> str:
+    """Return why an expression is refused; "" if it is not."""
+    try:
+        read(text, collection, AT)  # type: ignore[arg-type]
+    except InvalidInput as exc:
+        return str(exc)
+    return ""
+
+
+def test_what_is_wrong_is_told_with_its_place() -> None:
+    rows = [
+        ("type", 1, '"type" is no condition; write type = VALUE, or type exists'),
+        ("type = ", 8, "a value is missing before its end"),
+        ("type = and project = x", 8, 'a value is missing before "and"'),
+        ("type = fact project = x", 13, '"project" follows a condition'),
+        ("(type = fact project = x)", 14, '"project" follows a condition'),
+        ("type = fact and", 16, "a condition is missing before its end"),
+        ("and type = fact", 1, 'a condition is missing before "and"'),
+        ("= fact", 1, 'a condition is missing before "="'),
+        ("(type = fact", 1, 'this "(" is not closed'),
+        ("type = fact)", 12, 'there is no "(" for this ")"'),
+        ("type = 'fact", 8, "this ' is not closed"),
+        ("type = “fact”", 8, "“ is no quote here"),
+        ("type = a, b", 9, "a comma means nothing here"),
+        ("type ! a", 6, '"!" is no operator'),
+        ("type < fact", 1, "type is text"),
+        ("key > x", 1, "key is text"),
+        ("has(type", 5, 'has takes one name and a ")"'),
+        ("has()", 5, "has takes the name of a tag"),
+        ("updated > soon", 1, "not a date or time"),
+        ("since", 6, "a value is missing"),
+        ("since < 7d", 1, "since takes a time"),
+        ("confidence < 2", 1, "confidence must be a number from 0 to 1"),
+        ("version = many", 1, '"many" is no number'),
+        ("version = nan", 1, '"nan" is no number'),
+        ("trust = low", 1, 'trust is one of user, agent, captured, imported, not "low"'),
+        ("channel = mpc", 1, "channel is one of"),
+        ("decay = fast", 1, "decay is one of"),
+        ("deleted = true", 1, "deleted stands alone"),
+        ("has(pending)", 5, "pending stands alone"),
+        ("suspicious = yes", 1, "suspicious stands alone"),
+        ("content ~ '!!!'", 1, "has no word"),
+        ('"=by" = x', 1, "tag key"),
+        ("'a b' = x and 'a\tb' = x", 1, "tag key"),
+        ("type = fact \x1b[31m", 13, "[31m"),
+    ]
+    failures = []
+    for text, place, what in rows:
+        said = refusal(text)
+        if not said.startswith(f"where is wrong at character {place}: ") or what not in said or not said.isprintable():
+            failures.append(f"{text!r} is refused with {said!r}, not at {place} with {what!r}")
+    assert failures == []
+
+
+def test_turns_are_not_asked_what_only_memories_have() -> None:
+    texts = ["decay = stable", "confidence < 1", "pending", "not deleted", "source = x"]
+    assert [text for text in texts if "turns" not in refusal(text, Collection.HISTORY)] == []
+
+
+def test_what_is_no_expression_is_refused() -> None:
+    texts = ["", "  ", None, 3, "x" * (MAX_CHARACTERS + 1)]
+    assert [text for text in texts if not refusal(text).startswith("where is ")] == []
+
+
+def test_words_are_found_in_any_script_and_only_whole() -> None:
+    rows = [
+        ("We write C++ and C#", "c++", True),
+        ("We write C++ and C#", "C#", True),
+        ("We write C", "c++", False),
+        ("user_id is an int", "user id", True),
+        ("会议在东京都举行", "东京", True),
+        ("会议在东京都举行", "京东", False),
+        ("Straße", "STRASSE", True),
+        ("\u212bngstr\xf6m", "angstrom", True),
+        ("tuesday", "tue", False),
+        ("Deploy 🚀 today", "🚀", True),
+    ]
+    assert failures_of(rows, lambda text, words: fits(f"content ~ '{words}'", MEMORY._replace(text=text))) == []
+
+
+def test_depth_and_length_are_bounded() -> None:
+    assert fits("(" * MAX_DEPTH + "type = fact" + ")" * MAX_DEPTH)
+    assert fits(" and ".join(["type=fact"] * MAX_CONDITIONS))
+    for text in ("(" * 2_000, "not " * 1_000 + "deleted", "(" * (MAX_DEPTH + 1) + "a = b" + ")" * (MAX_DEPTH + 1)):
+        with pytest.raises(InvalidInput, match="nested more than"):
+            selector(text)
+    with pytest.raises(InvalidInput, match="more than 200 conditions"):
+        selector(" or ".join(["a=b"] * (MAX_CONDITIONS + 1)))
+
+
+@given(st.text(alphabet="abn dort=!<>~()\"'\\.,*;#7", max_size=60) | st.text(max_size=60))
+def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+    for record in (MEMORY, TURN):
+        try:
+            found = fits(text, record)
+        except InvalidInput as exc:
+            assert str(exc).startswith("where is ")
+        else:
+            assert found in (True, False)
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_any_value_can_be_written_in_quotes(value: str) -> None:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    record = MEMORY._replace(labels={"note": value})
+    assert fits(f'note = "{escaped}"', record)
+    assert not fits(f'note = "{escaped}"', record._replace(labels={"note": f"{value}x"}))
+
+
+def test_a_store_finds_by_what_must_hold_and_by_no_more() -> None:
+    base = Filter(Collection.MEMORY, ("bob",))
+    found = selector(f"type = fact and by = claude-code and since 7d and until 1d and id = {ID}").narrowed(base)
+    assert found.labels == {"type": "fact", "=by": "claude-code"}
+    assert (found.since, found.until, found.group) == (NOW - timedelta(days=7), NOW - timedelta(days=1), ID)
+    for open_ended in ("type = fact or a = b", "not type = fact", "type != fact", "type = fa*", "created > 7d"):
+        assert selector(open_ended).narrowed(base) == base
+    turns = selector("conversation = standup and speaker = Ann", Collection.HISTORY)
+    assert turns.narrowed(Filter(Collection.HISTORY, ("bob",))).group == "standup"
+
+
+def test_what_a_caller_asked_for_besides_stays() -> None:
+    base = Filter(Collection.MEMORY, ("bob",), labels={"type": "other"}, since=NOW)
+    found = selector("type = fact and since 7d").narrowed(base)
+    assert (found.labels, found.since) == ({"type": "other"}, NOW)
+
+
+def test_only_states_that_are_named_are_looked_at() -> None:
+    live = Filter(Collection.MEMORY, ("bob",))
+    ended = {by: MEMORY._replace(ended_at=NOW, ended_by=by) for by in ("delete", "pending", "supersede", "update")}
+    assert selector("type = fact").among(live) == live
+    assert selector("deleted and type = fact").among(live) == live._replace(state="ended", ended_by="delete")
+    assert selector("deleted or type = fact").among(live).state == "any"
+    for text, expected in {
+        "type = fact": [],
+        "deleted or type = fact": ["delete"],
+        "(deleted or pending) and type = fact": ["delete", "pending"],
+        "superseded": ["supersede"],
+        "not pending": [],
+    }.items():
+        assert [by for by, record in ended.items() if selector(text).selects(record)] == expected
+    assert selector("not deleted").selects(MEMORY)
+    assert not selector("pending").selects(MEMORY)

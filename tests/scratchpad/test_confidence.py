@@ -1,0 +1,143 @@
+"""The hot tier reports the numbers of the store, whatever the settings; an older file claims none that it lacks."""
+
+import random
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from memories import Memories
+from memories.scratchpad.at_hand import needs_store
+from memories.scratchpad.scratchpad import load
+
+pytestmark = pytest.mark.usefixtures("home")
+
+if TYPE_CHECKING:
+    from memories.search.results import Hit
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+POLICIES = ("stable", "contextual", "reinforceable")
+FIGURES = ("confidence", "base_confidence", "decay_policy", "created_at", "updated_at", "last_reinforced_at", "version")
+
+
+class Clock:
+    """A clock that tests set."""
+
+    now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def figures(hits: "tuple[Hit, ...] | list[Hit]") -> dict[str, dict[str, Any]]:
+    return {hit.id: {name: getattr(hit.memory, name) for name in FIGURES} for hit in hits}
+
+
+def older(file: Path) -> None:
+    """Make a file what an older program wrote: with a time of expiry, without the times that confidence depends on."""
+    from memories.scratchpad.file import check
+
+    text = re.sub(r"  aging_from: .*\n", '  expires: "2999-01-01T00:00:00.000Z"\n', file.read_text())
+    text = re.sub(r"  reinforced: .*\n", "", text).rpartition("check: ")[0]
+    file.write_text(f'{text}check: "{check(text)}"\n')
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(7), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(7, 20))]
+)
+def test_hot_and_deep_report_equal_numbers_for_any_settings(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setenv("EMBEDDER", "none")
+    draw, clock = random.Random(seed), Clock()
+
+    def settle() -> None:
+        monkeypatch.setenv("MIN_CONFIDENCE", str(draw.choice([0, 0.05, 0.3, round(draw.random(), 2)])))
+        monkeypatch.setenv("DECAY_HALF_LIFE_HOURS", str(draw.choice([0.5, 24, 720, 5_000])))
+
+    settle()
+    with Memories(namespace="bob", clock=clock) as memories:
+        for number in range(8):
+            age = timedelta(hours=draw.choice([0, 1, 100, 1_000]) * draw.random())
+            decay, sure = draw.choice(POLICIES), draw.choice([1.0, 0.5, round(draw.random(), 2)])
+            made = memories.create(
+                f"ocelot sighting {number}", decay=decay, confidence=sure, created_at=NOW - age, force=True
+            )
+            clock.now += timedelta(hours=draw.random())
+            if decay == "reinforceable" and draw.random() < 0.5:
+                memories.reinforce(str(made.id))
+            if draw.random() < 0.2:
+                memories.update(str(made.id), confidence=round(draw.random(), 2))
+    settle()
+    clock.now += timedelta(hours=draw.choice([0, 0.1, 50, 700]))
+    least = draw.choice([None, 0.0, 0.3, 0.7, round(draw.random(), 2)])
+    with Memories(namespace="bob", clock=clock) as memories:
+        offline = memories.search_scratchpad("ocelot sighting", offline=True, limit=50, min_confidence=least)
+        hot = memories.search_scratchpad("ocelot sighting", limit=50, min_confidence=least)
+        deep = figures(memories.search("ocelot sighting", limit=50, min_confidence=least))
+    assert figures(hot.found.hits) == deep
+    assert figures(offline.found.hits) == deep
+
+
+def test_what_is_no_longer_current_is_not_shown_and_comes_back_with_a_lower_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EMBEDDER", "none")
+    clock = Clock()
+    with Memories(clock=clock) as memories:
+        memories.create("ocelot news", decay="contextual")
+        clock.now += timedelta(hours=23)
+        assert len(memories.scratchpad().entries) == 1
+    monkeypatch.setenv("DECAY_HALF_LIFE_HOURS", "24")
+    with Memories(clock=clock) as memories:
+        for found in (memories.scratchpad(), memories.scratchpad_at_hand(), memories.offline()):
+            assert found is not None
+            assert found.entries == ()
+        [hit] = memories.search_scratchpad("ocelot news", min_confidence=0).found.hits
+        assert hit.memory.confidence == 0.0417
+
+
+def test_an_older_file_claims_no_confidence_until_the_store_has_told_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDDER", "none")
+    clock = Clock()
+    with Memories(namespace="bob", clock=clock) as memories:
+        memories.create("ocelot sighting in the park", decay="contextual", confidence=0.9)
+        memories.create("ocelot sighting at the pier")
+    file = home / "bob" / "scratchpad.yaml"
+    older(file)
+    assert "aging_from" not in file.read_text()
+    clock.now += timedelta(hours=360)
+    with Memories(namespace="bob", clock=clock) as memories:
+        found = memories.search_scratchpad("ocelot sighting", offline=True).found
+        assert [(hit.content, hit.memory.confidence) for hit in found.hits] == [("ocelot sighting at the pier", 1.0)]
+        assert found.note.startswith("a memory is left out: an older program wrote the scratchpad")
+        shown = memories.offline()
+        assert shown is not None
+        assert ([entry.content for entry in shown.entries], len(shown.notes)) == (["ocelot sighting at the pier"], 1)
+        deep = figures(memories.search("ocelot sighting"))
+        hot = memories.search_scratchpad("ocelot sighting").found
+        assert (figures(hot.hits), hot.note) == (deep, "")
+        assert {round(each["confidence"], 2) for each in deep.values()} == {1.0, 0.45}
+        pad = load(home, "bob")
+        assert pad is not None
+        assert not needs_store(memories._scratchpads.place("bob"), pad, clock())
+    assert "aging_from" in file.read_text()
+    assert "expires" not in file.read_text()
+
+
+@pytest.mark.parametrize("spoiled", ["soon", "2026-13-01", "2026-01-01"])
+def test_a_time_that_a_person_has_spoiled_is_not_known(
+    home: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str
+) -> None:
+    monkeypatch.setenv("EMBEDDER", "none")
+    with Memories(namespace="bob") as memories:
+        memories.create("ocelot sighting", decay="contextual")
+        file = home / "bob" / "scratchpad.yaml"
+        file.write_text(re.sub(r"aging_from: .*", f'aging_from: "{spoiled}"', file.read_text()))
+        found = memories.search_scratchpad("ocelot sighting", offline=True, min_confidence=0).found
+        assert found.hits == ()
+        file.write_text(re.sub(r"decay: .*", 'decay: "weekly"', file.read_text()))
+        notes = memories.offline()
+        assert notes is None or "has a decay that is not" in notes.notes[0]

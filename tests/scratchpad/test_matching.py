@@ -1,0 +1,91 @@
+"""Which entries the scratchpad finds by words, and when they are answer enough: numbers count as a whole."""
+
+from datetime import UTC, datetime
+
+from memories.scratchpad.entries import Entry, Rules
+from memories.scratchpad.matching import Matches, matches
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def asked(query: str, *contents: str) -> Matches:
+    """Return what a scratchpad with these contents finds."""
+    entries = [Entry(f"{at}", content, version=1, written=NOW.isoformat()) for at, content in enumerate(contents)]
+    return matches(entries, query, lambda _: True, 10, Rules(), NOW)
+
+
+# What is asked, what has its words, and what has only the beginning, or a part, of one of them.
+NUMBERS = [
+    ("web port 80", "The web proxy listens on port 80", "The web service listens on port 8080"),
+    ("web port 80", "web port: 80.", "web port 180"),
+    ("web port 80", "the port of the web server (80)", "web port 10.0.0.80"),
+    ("web port 443", "web, port=443", "web ports 4430"),
+    ("dora note 3", "dora wrote note 3", "dora wrote note 399"),
+    ("release 1.2", "the release is 1.2", "the release is 1.20"),
+    ("release 1.2", "release 1.2, at last", "release 1.2.3"),
+    ("release 1.2", "release 1.2", "release 2.1"),
+    ("release 2", "release 2", "release 1.2"),
+    ("release v2", "release v2 is out", "release v22 is out"),
+    ("release v2", "Release: V2", "release v2.1"),
+    ("deployed 2026-01-1", "deployed on 2026-01-1", "deployed on 2026-01-12"),
+    ("deployed 2026-01-12", "deployed 2026-01-12", "deployed 2026-01-13"),
+    ("deployed 2026-01", "deployed 2026-01", "deployed 2026-01-12"),
+    ("meeting 3:15", "meeting at 3:15", "meeting at 3:150"),
+    ("meeting 5pm", "the meeting is at 5pm", "the meeting is at 15pm"),
+    ("server 10.0.0.1", "the server is 10.0.0.1", "the server is 10.0.0.12"),
+    ("server 10.0.0.1", "the server is 10.0.0.1", "the server is 110.0.0.1"),
+    ("server fe80::1", "server fe80::1", "server fe80::12"),
+    ("cluster k8s", "the k8s cluster", "the k8s2 cluster"),
+    ("image python3", "image python3", "image python3.11"),
+    ("commit a1b2c3", "commit a1b2c3", "commit a1b2c3d4"),
+    ("limit 1,000", "limit 1,000", "limit 1,000,000"),
+    ("limit 8", "limit 8", "limit 8,080"),
+    ("limit 102", "limit 102", "limit 10²"),
+    ("limit 10²", "limit 10²", "limit 102"),
+    ("account 007", "account 007", "account 0071"),
+    ("issue #12", "issue #12", "issue #123"),
+    ("price €80", "price €80", "price €800"),
+    ("room b12", "room b12", "room b123"),
+    ("port ８０", "port 80", "port ８０８０"),
+    ("منفذ ٨٠", "منفذ ٨٠", "منفذ ٨٠٨٠"),
+    ("पोर्ट ८०", "पोर्ट ८०", "पोर्ट ८०८०"),
+    ("พอร์ต ๘๐", "พอร์ต ๘๐", "พอร์ต ๘๐๘๐"),
+    ("порт 80", "порт 80", "порт 8080"),
+    ("端口 80", "端口 80", "端口 8080"),
+    ("端口80", "端口80号", "端口8080号"),
+    ("端口八十", "端口八十", "端口八十八"),
+    ("포트 80", "포트 80", "포트 8080"),
+    ("the db run", "run the db", "the db running"),
+    ("set cat", "set the cat", "set the category"),
+    ("web port", "the web port", "the web portal"),
+    ("user café", "the user of the café", "the user of the cafeteria"),
+]
+
+
+def test_only_an_entry_with_every_word_as_it_stands_is_enough() -> None:
+    failures = []
+    for query, whole, part in NUMBERS:
+        if asked(query, part).enough:
+            failures.append(f"{query!r}: {part!r} is enough")
+        found = asked(query, part, whole)
+        first = [*[hit.content for hit in found.best], found.found.hits[0].content]
+        if first != [whole, whole]:
+            failures.append(f"{query!r} finds {first}")
+    assert failures == []
+
+
+def test_a_number_or_a_short_word_is_not_found_by_its_beginning() -> None:
+    """Without the store too: the score of such an entry has only the other words."""
+    scores = {(query, part): [hit.score for hit in asked(query, part).found.hits] for query, _, part in NUMBERS[:-2]}
+    assert {pair: found for pair, found in scores.items() if max(found, default=0) >= 1} == {}
+
+
+def test_without_the_store_other_endings_are_found() -> None:
+    assert asked("deployed services", "It deploys the service").found.hits
+    assert not asked("deployed services", "It deploys the service").enough
+    assert not asked("80", "8080", "180", "800").found.hits
+
+
+def test_one_word_is_never_enough() -> None:
+    assert not asked("1.2", "1.2").enough
+    assert not asked("the port", "the port").enough

@@ -1,0 +1,137 @@
+"""`metadata.json` of each namespace: true when a process ends, private, and never believed."""
+
+import contextlib
+import json
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import Memories
+from memories.config import load_config
+from memories.core.disk import tried
+from memories.identity import namespaces
+from memories.scratchpad import metadata
+from memories.stores import open_store
+
+START = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDDER", "none")
+
+
+def described(home: Path, namespace: str) -> Any:
+    return json.loads((home / namespace / metadata.FILE).read_text())
+
+
+def test_it_is_made_by_the_first_write_and_true_when_a_process_ends(home: Path) -> None:
+    now = START
+    with Memories(namespace="bob", clock=lambda: now) as bob:
+        first = bob.create("Deploys happen on Tuesdays").memory
+        assert first is not None
+        assert described(home, "bob") == {
+            "name": "bob", "created_at": "2026-05-01T12:00:00.000Z", "last_used_at": "2026-05-01T12:00:00.000Z",
+            "memory_count": 1, "turn_count": 0,
+        }  # fmt: skip
+        now += timedelta(days=2)
+        for number in range(20):
+            bob.create(f"fact number {number}", force=True)
+        bob.add_turns("talk", ["one", "two"])
+        bob.delete(first.id)
+    known = described(home, "bob")
+    assert (known["memory_count"], known["turn_count"]) == (20, 2)
+    assert (known["created_at"][:10], known["last_used_at"][:10]) == ("2026-05-01", "2026-05-03")
+    assert stat.S_IMODE((home / "bob" / metadata.FILE).stat().st_mode) == 0o600
+    with Memories(namespace="bob") as bob:
+        bob.forget_turns("talk")
+    assert described(home, "bob")["turn_count"] == 0
+    assert not (home / "shared").exists()
+    with Memories() as everybody:
+        everybody.create("The office is in Berlin")
+    assert described(home, "shared")["memory_count"] == 1
+
+
+def test_turns_alone_make_it_too_and_reading_never_does(home: Path) -> None:
+    with Memories(namespace="ann") as ann:
+        ann.add_turns("talk", ["hello"])
+    assert described(home, "ann")["turn_count"] == 1
+    before = (home / "ann" / metadata.FILE).stat().st_mtime_ns
+    with Memories(namespace="ann") as ann:
+        ann.search("hello", scope="all")
+        ann.tail_turns("talk")
+    assert (home / "ann" / metadata.FILE).stat().st_mtime_ns == before
+
+
+def test_it_follows_a_rename_and_a_merge_and_goes_with_a_deletion(home: Path) -> None:
+    for name, day in (("bob", 2), ("ann", 1)):
+        with Memories(namespace=name, clock=lambda day=day: START + timedelta(days=day)) as memories:
+            memories.create(f"{name} likes tea")
+    config = load_config()
+    store = open_store(config.store, None, config)
+    namespaces.move(store, config, "bob", "robert", merge=False)
+    assert not (home / "bob").exists()
+    assert (described(home, "robert")["name"], described(home, "robert")["created_at"][:10]) == ("robert", "2026-05-03")
+    namespaces.move(store, config, "ann", "robert", merge=True)
+    known = described(home, "robert")
+    assert (known["memory_count"], known["created_at"][:10]) == (2, "2026-05-02")
+    assert str(home / "robert" / metadata.FILE) in namespaces.delete(store, config, "robert").files
+    assert not (home / "robert").exists()
+    store.close()
+
+
+def test_a_rename_writes_it_as_the_only_writer_of_its_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memories(namespace="bob", clock=lambda: START) as bob:
+        bob.create("bob likes tea")
+    write, free = metadata.write, []
+
+    def written(folder: Path, *given: Any) -> None:
+        with tried(folder / ".scratchpad.lock", 0) as held:
+            free.append(held)
+        write(folder, *given)
+
+    monkeypatch.setattr(metadata, "write", written)
+    config = load_config()
+    with contextlib.closing(open_store(config.store, None, config)) as store:
+        namespaces.move(store, config, "bob", "robert", merge=False)
+    assert free == [False]
+    assert described(home, "robert")["name"] == "robert"
+
+
+UNREADABLE = ["", "{", "[]", '{"created_at": 7}', '{"created_at": "2026-01-01"}', "[" * 9999, "\0\xff"]
+
+
+@pytest.mark.parametrize("content", UNREADABLE, ids=range(len(UNREADABLE)))
+def test_what_it_says_is_not_believed(home: Path, tmp_path: Path, content: str) -> None:
+    with Memories(namespace="bob", clock=lambda: START) as bob:
+        bob.create("Deploys happen on Tuesdays")
+        (home / "bob" / metadata.FILE).write_text(content)
+        bob.create("Lunch is at noon", force=True)
+    known = described(home, "bob")
+    assert (known["name"], known["memory_count"], known["created_at"][:10]) == ("bob", 2, "2026-05-01")
+    (tmp_path / "mine").write_text("mine")
+    (home / "bob" / metadata.FILE).unlink()
+    (home / "bob" / metadata.FILE).symlink_to(tmp_path / "mine")
+    with Memories(namespace="bob") as bob:
+        bob.create("Tea is at five", force=True)
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert described(home, "bob")["memory_count"] == 3
+    (home / "bob" / metadata.FILE).unlink()
+    (home / "bob" / metadata.FILE).mkdir()  # nothing can be written there, and no memory fails for it
+    with Memories(namespace="bob") as bob:
+        assert bob.create("Dinner is at eight", force=True).stored
+
+
+def test_a_namespace_that_was_erased_meanwhile_gets_none_again(home: Path) -> None:
+    bob = Memories(namespace="bob")
+    for number in range(3):  # the last ones wait to be described
+        bob.create(f"fact number {number}", force=True)
+    config = load_config()
+    store = open_store(config.store, None, config)
+    namespaces.delete(store, config, "bob")
+    store.close()
+    bob.close()
+    assert not (home / "bob" / metadata.FILE).exists()

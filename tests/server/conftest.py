@@ -1,0 +1,62 @@
+"""A server in this process, and clients of it."""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from live_server import without_mcp
+from memories.config import load_config
+from memories.identity import tokens
+from memories.server.app import Options, build
+from memories.settings import Config
+
+BASE = "http://127.0.0.1:8765"
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mcp() -> Iterator[None]:
+    """Serve no MCP; a file that is about it has a fixture of this name that changes nothing."""
+    with without_mcp():
+        yield
+
+
+@pytest.fixture
+def config(home: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setenv("EMBEDDER", "fake")
+    monkeypatch.setenv("MEMORY_STORE", f"sqlite:///{home}/m.db")
+    return load_config()
+
+
+@pytest.fixture
+def options() -> Options:
+    return Options(port=8765)
+
+
+@pytest.fixture
+def nobody(config: Config, options: Options) -> Iterator[TestClient]:
+    """A client without a token."""
+    with TestClient(build(config, options), base_url=BASE, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def owner(nobody: TestClient, config: Config) -> TestClient:
+    """The same client with the token of the server's user."""
+    nobody.headers["authorization"] = f"Bearer {tokens.own(config.home)}"
+    return nobody
+
+
+@pytest.fixture
+def token(config: Config) -> Callable[..., dict[str, str]]:
+    """Make a token; return the header that shows it."""
+
+    def make(*grants: str, name: str = "agent", expires_at: datetime | None = None) -> dict[str, str]:
+        secret, _ = tokens.create(config.home, name, tokens.parse_grants(grants), expires_at)
+        return {"authorization": f"Bearer {secret}"}
+
+    return make

@@ -1,0 +1,311 @@
+"""The whole page as it was on a day: every view, every link, and what its JSON says."""
+
+import html
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from live_site import Site, serving
+from memories import Memories, TurnDraft
+from memories.server.pages.asked import Past, end_of
+
+DAY = timedelta(days=1)
+T0 = datetime(2026, 5, 1, 12, tzinfo=UTC)
+THEN = "as_of=2026-05-04"  # the day after the second version
+_LINK = re.compile(r'<a [^>]*href="([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
+
+
+def client_of(site: Site) -> httpx.Client:
+    """Return a client that shows the token of a site."""
+    return httpx.Client(base_url=site.url, headers={"Authorization": f"Bearer {site.token}"}, timeout=60)
+
+
+def filled(site: Site) -> str:
+    """Store a memory with three versions, of 1, 3 and 9 May, that came from a conversation; return its id."""
+    clock = T0
+    with Memories(config=site.memories.config, embedder="none", clock=lambda: clock) as memories:
+        memories.add_turns("talk", [TurnDraft(f"said {day}", created_at=T0 + day * DAY) for day in (0, 1, 20)])
+        made = memories.create("Deploys happen on Mondays", tags={"type": "fact"}, source="talk#1").memory
+        assert made
+        memories.create("The harbour opens at six", pending=True)
+        clock = T0 + 2 * DAY
+        memories.update(made.id, "Deploys happen on Tuesdays")
+        clock = T0 + 8 * DAY
+        memories.update(made.id, "Deploys happen on Fridays", tags={"type": "decision"})
+        clock = T0 + 9 * DAY
+        memories.create("The kettle is old", tags={"type": "note"})
+        memories.add_turns("later", ["much later"])
+    return made.id
+
+
+@pytest.fixture(scope="module")
+def past(mcp: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, str]]:
+    """A client of a filled site, and the id of its memory; no test changes them."""
+    with serving(tmp_path_factory.mktemp("past")) as site, client_of(site) as client:
+        yield client, filled(site)
+
+
+@pytest.fixture
+def asking(past: tuple[httpx.Client, str]) -> httpx.Client:
+    return past[0]
+
+
+@pytest.fixture
+def one(past: tuple[httpx.Client, str]) -> str:
+    return past[1]
+
+
+@pytest.fixture
+def own(site: Site) -> Iterator[httpx.Client]:
+    """A client of a site that a test may change."""
+    with client_of(site) as client:
+        yield client
+
+
+def text_of(answer: httpx.Response) -> str:
+    """Return what a page says, without its marks."""
+    main = answer.text.partition("<main")[2]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
+
+
+def test_a_memory_is_shown_as_it_was_and_what_it_says_today(asking: httpx.Client, one: str) -> None:
+    said = text_of(asking.get(f"/memories/{one}?{THEN}"))
+    assert "As it was on 2026-05-04 . Today it says: Deploys happen on Fridays" in said
+    assert "type=fact" in said
+    assert "type=decision" not in said
+    assert "version 2" in said
+    assert "Mondays Tuesdays" in said  # the history, word by word
+    assert "until 9 May" not in said
+    assert "until 3 May" in said
+    assert "read" not in said.partition("namespace")[2].partition(one)[0]
+
+
+def test_the_past_can_not_be_changed(asking: httpx.Client, one: str) -> None:
+    failures = []
+    for path in (f"/memories/{one}?", "/tags?", "/tags?key=type&", "/namespaces?", "/review?", "/?"):
+        page = asking.get(f"{path}{THEN}").text.partition("<main")[2]
+        if "Nothing can be changed here" not in page:
+            failures.append(f"{path} does not say that it can't be changed")
+        ways = ("data-do", "data-batch", 'id="edit"', 'type="file"', "/api/")
+        failures += [f"{path} has {way}" for way in ways if way in page]
+    assert failures == []
+    assert "data-do" in asking.get(f"/memories/{one}").text.partition("<main")[2]
+
+
+def test_every_link_of_a_day_keeps_the_day(asking: httpx.Client, one: str) -> None:
+    seen: set[str] = set()
+    ways = [f"/?{THEN}", f"/?q=deploys&{THEN}", f"/memories/{one}?{THEN}"]
+    while ways:
+        path = ways.pop()
+        if path in seen or len(seen) > 80:
+            continue
+        seen.add(path)
+        answer = asking.get(path)
+        assert answer.status_code == 200, path
+        assert "much later" not in answer.text
+        assert "kettle" not in answer.text, path
+        for address, name in _LINK.findall(answer.text):
+            target = html.unescape(address)
+            if target.startswith("#") or "now" in name:
+                continue
+            at = str(httpx.URL(path).join(target))
+            assert "as_of=" in target, (path, target)
+            if THEN in target:
+                ways.append(at.partition("#")[0])
+    assert {path.partition("?")[0].split("/")[1] for path in seen} == {
+        "", "memories", "conversations", "review", "tags", "namespaces", "status"
+    }  # fmt: skip
+
+
+def test_back_to_now_is_the_same_view_of_now(asking: httpx.Client, one: str) -> None:
+    for path in (f"/memories/{one}?", "/tags?key=type&", "/conversations/talk?start=0&", "/review?", "/status?"):
+        page = asking.get(f"{path}{THEN}").text
+        (back,) = [target for target, name in _LINK.findall(page) if name == "Back to now"]
+        now = asking.get(str(httpx.URL(path).join(html.unescape(back))))
+        assert (now.status_code, "Nothing can be changed here" in now.text) == (200, False)
+        assert "as_of" not in str(now.url)
+
+
+SAME = {
+    "/?limit=30": "/api/memories?limit=30",
+    "/?q=deploys&kind=memory": "/api/memories?q=deploys&limit=30",
+    "/memories/{one}?": "/api/memories/{one}?",
+    "/conversations?": "/api/conversations?",
+    "/conversations/talk?start=0": "/api/conversations/talk/turns?start=0",
+    "/tags?": "/api/tags?",
+    "/tags?key=type": "/api/tags/type?",
+    "/namespaces?": "/api/namespaces?",
+    "/review?": "/api/review?",
+    "/status?": "/api/status?",
+}
+
+
+@pytest.mark.parametrize("then", [THEN, "as_of=2026-04-01"])
+def test_a_view_of_a_day_as_json_is_what_the_api_answers(asking: httpx.Client, one: str, then: str) -> None:
+    for path, api in SAME.items():
+        shown = asking.get(f"{path}&format=json&{then}".format(one=one))
+        said = asking.get(f"{api}&{then}".format(one=one))
+        if path.startswith("/conversations/") and then != THEN:
+            assert (shown.status_code, said.json()["count"]) == (404, 0)
+            continue
+        assert shown.status_code == said.status_code, path
+        if said.status_code == 400:
+            assert "as_of" in shown.json()["detail"], path
+        else:
+            assert shown.json() == said.json(), path
+
+
+def test_before_there_was_a_memory_the_page_says_so_and_leads_to_its_first_version(
+    asking: httpx.Client, one: str
+) -> None:
+    answer = asking.get(f"/memories/{one}?as_of=2026-04-30")
+    assert answer.status_code == 404
+    assert "Not there yet on 2026-04-30 This memory is there since 1 May 2026 12:00 UTC." in text_of(answer)
+    links = {name: html.unescape(target) for target, name in _LINK.findall(answer.text)}
+    first = asking.get(links["See it as it was first"])
+    assert "Deploys happen on Mondays" in text_of(first)
+    assert "As it was on 2026-05-01 12:00:00 UTC" in text_of(first)
+    assert "Fridays" in text_of(asking.get(links["See it as it is now"]))
+
+
+def test_what_waited_then_is_not_there_and_leads_to_now(site: Site, own: httpx.Client) -> None:
+    one = filled(site)
+    (waits,) = site.memories.review.page().memories
+    answer = own.get(f"/memories/{waits.id}?{THEN}")
+    assert (answer.status_code, "It had to wait for review, and was not accepted" in answer.text) == (404, True)
+    assert "See it as it was first" not in answer.text
+    site.memories.review.reject([waits.id])
+    assert own.get(f"/memories/{waits.id}?{THEN}").status_code == 404
+    assert own.get(f"/memories/{one}?as_of=2099-01-01").status_code == 200
+
+
+def test_a_conversation_that_had_not_begun_says_since_when_it_is(asking: httpx.Client, one: str) -> None:
+    assert one
+    answer = asking.get("/conversations/talk?as_of=2026-04-30")
+    assert (answer.status_code, "said on 1 May 2026 12:00 UTC" in text_of(answer)) == (404, True)
+    then = text_of(asking.get(f"/conversations/talk?{THEN}"))
+    assert "2 turns" in then
+    assert "said 20" not in then
+
+
+def test_a_forgotten_memory_is_gone_from_every_day(site: Site, own: httpx.Client) -> None:
+    one = filled(site)
+    site.memories.forget(one)
+    answer = own.get(f"/memories/{one}?{THEN}")
+    assert (answer.status_code, "Memory not found" in answer.text) == (404, True)
+    for path in (f"/?{THEN}", f"/tags?{THEN}", f"/?q=deploys&{THEN}"):
+        assert "Tuesdays" not in own.get(path).text
+
+
+def test_what_became_of_it_is_told(site: Site, own: httpx.Client) -> None:
+    one, memories = filled(site), site.memories
+
+    def replace() -> None:
+        memories.restore(one)
+        memories.create("None at all", supersedes=one)
+
+    changes: dict[str, Callable[[], object]] = {
+        "It says the same today.": lambda: memories.restore(one, version=2),
+        "Today it has other tags.": lambda: memories.update(one, tags={"type": "decision"}),
+        "Today it is deleted.": lambda: memories.delete(one),
+        "Today another memory has replaced it.": replace,
+    }
+    for sentence, change in changes.items():
+        change()
+        assert sentence in text_of(own.get(f"/memories/{one}?{THEN}"))
+
+
+def test_a_memory_that_was_deleted_then_says_so(site: Site, own: httpx.Client) -> None:
+    one = filled(site)
+    moment = T0 + 20 * DAY
+    with Memories(config=site.memories.config, embedder="none", clock=lambda: moment) as memories:
+        memories.delete(one)
+        moment += DAY
+        memories.restore(one)
+    then = text_of(own.get(f"/memories/{one}?as_of=2026-05-21"))
+    assert "This memory was deleted then." in then
+    assert "Fridays" in then
+    assert "deleted then" not in text_of(own.get(f"/memories/{one}?as_of=2026-05-22"))
+
+
+def test_a_correction_is_shown_from_the_day_on_which_it_was_made(site: Site, own: httpx.Client) -> None:
+    moment = T0
+    with Memories(config=site.memories.config, embedder="none", clock=lambda: moment) as memories:
+        older = memories.create("The office is at 12 Main Street", key="office").memory
+        moment += 4 * DAY
+        newer = memories.create("The office is at 40 Harbour Road").memory
+        moment += 4 * DAY
+        assert newer
+        assert older
+        memories.update(newer.id, "The office is at 41 Harbour Road")
+    assert "corrects it" not in text_of(own.get(f"/memories/{older.id}?{THEN}"))
+    then = text_of(own.get(f"/memories/{older.id}?as_of=2026-05-06"))
+    assert "Another memory corrects it" in then
+    assert "40 Harbour Road" in then
+    assert "41 Harbour Road" not in then
+
+
+def test_health_and_review_say_that_they_are_of_now(asking: httpx.Client, one: str) -> None:
+    assert one
+    health, review = (text_of(asking.get(f"{path}?{THEN}")) for path in ("/status", "/review"))
+    assert "1 memories 2 turns of conversations" in health
+    assert "is not kept" in health
+    assert "Health as it is now" in health
+    assert "decisions are about now" in review
+    assert "harbour" not in review
+    assert "Review (" not in asking.get(f"/?{THEN}").text
+    assert "(1)" in asking.get("/").text.partition("<main")[0]
+
+
+def test_an_address_that_can_not_be_read_is_in_no_link_of_its_page(asking: httpx.Client) -> None:
+    page = asking.get("/tags?as_of=someday&namespace=No%20Name").text
+    assert "someday" not in page.partition("<header")[2].partition("</header")[0]
+    assert "No+Name" not in page
+    kept = asking.get("/tags?as_of=someday&namespace=ann").text
+    assert '/tags?namespace=ann"' in kept
+
+
+def test_an_empty_day_says_that_nothing_was_there(asking: httpx.Client, one: str) -> None:
+    assert one
+    said = text_of(asking.get("/?as_of=2026-04-01"))
+    assert "Nothing had been stored by then." in said
+    assert "memory create" not in said
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Return what sets the time zone of this machine."""
+
+    def choose(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield choose
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_time_is_named_as_a_reader_knows_it(zone: Callable[[str], None]) -> None:
+    assert Past.of("2026-05-01T23:59:59.999Z").name == "2026-05-01"
+    assert Past.of("2026-05-01T10:00Z").name == "2026-05-01 10:00:00 UTC"
+    assert (Past.of("2099-05-01").name, Past.of("2099-05-01").is_over) == ("2099-05-01", False)
+    zone("America/New_York")
+    assert Past.of("2026-05-01").name == "2026-05-01"
+    assert end_of("2026-05-01") == "2026-05-01T23:59:59.999Z"
+    zone("UTC")
+    assert end_of("2026-05-01") == "2026-05-01"
+
+
+def test_filters_are_told_and_can_be_left_out(asking: httpx.Client, one: str) -> None:
+    assert one
+    page = asking.get(f"/?tag=type%3Dfact&trust=agent&{THEN}")
+    links = [html.unescape(target) for target, name in _LINK.findall(page.text) if "Leave out" in name]
+    assert links == [f"?trust=agent&{THEN}", f"?tag=type%3Dfact&{THEN}"]
+    assert "Only" in text_of(page)
+    nothing = text_of(asking.get("/?tag=type%3Dnever"))
+    assert "Nothing meets this." in nothing
+    assert "memory create" not in nothing

@@ -1,0 +1,209 @@
+"""What the pages answer, without a browser."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from live_site import Site
+from memories import Memories, TurnDraft
+from memories.server.pages.asked import Asked
+from memories.server.pages.browse import marked
+from memories.server.pages.plots import plot
+
+
+@pytest.fixture
+def asking(site: Site) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {site.token}"}
+    with httpx.Client(base_url=site.url, headers=headers, timeout=60) as client:
+        yield client
+
+
+def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Client) -> None:
+    made = site.memories.create("Deploys happen on Fridays", tags={"type": "fact"}, source="talk#0").memory
+    assert made
+    site.memories.create("The office is in Bergen", pending=True)
+    with Memories(config=site.memories.config, namespace="ann", embedder="none") as ann:
+        ann.create("Of another namespace")
+    site.memories.add_turns("talk/1", [TurnDraft("When do we deploy?", speaker="Ann")])
+    same = {
+        "/?q=deploys&limit=30&kind=memory": "/api/memories?q=deploys&limit=30&in=memories",
+        "/?limit=30": "/api/memories?limit=30",
+        f"/memories/{made.id}?": f"/api/memories/{made.id}",
+        "/conversations?": "/api/conversations",
+        "/conversations/talk%2F1?start=0": "/api/conversations/talk%2F1/turns?start=0",
+        "/review?": "/api/review",
+        "/tags?key=type": "/api/tags/type",
+        "/tags?": "/api/tags",
+        "/status?": "/api/status",
+        "/namespaces?": "/api/namespaces",
+    }
+    for page, api in same.items():
+        shown, said = asking.get(f"{page}&format=json"), asking.get(api)
+        assert shown.status_code == said.status_code == 200, (page, said.text)
+        volatile = {
+            "access_count": None,
+            "score": None,
+            "confidence": None,
+            "size_bytes": None,
+        }  # the first has reads counted
+        one, other = shown.json(), said.json()
+        for each in (one, other, *one.get("results", []), *other.get("results", [])):
+            each |= {name: value for name, value in volatile.items() if name in each or name == "access_count"}
+        assert one == other, page
+
+
+def test_each_page_runs_its_own_script_only_and_is_shown_in_no_other(asking: httpx.Client) -> None:
+    for path in ("/", "/login", "/status", "/nowhere-to-be-found", "/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9"):
+        answer = asking.get(path)
+        if answer.headers["content-type"].startswith("text/html"):
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+        assert "style=" not in answer.text
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_first_view_is_small(site: Site, asking: httpx.Client) -> None:
+    for number in range(60):
+        site.memories.create(f"Memory {number}: " + "a sentence of some words. " * 12, force=True)
+    loaded = [asking.get(path) for path in ("/", "/static/page.css", "/static/page.js")]
+    assert sum(len(each.content) for each in loaded) < 150_000
+    again = asking.get("/static/page.js", headers={"If-None-Match": loaded[2].headers["etag"]})
+    assert again.status_code == 304
+
+
+# Addresses, and the status and a part of the sentence that they get.
+BAD = (
+    ("/memories/nope", 400, "id"),
+    ("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9", 404, "Memory not found"),
+    ("/conversations/nope", 404, "conversation"),
+    ("/?tag=nope", 400, "tag must be key=value"),
+    ("/?limit=many", 400, "whole number"),
+    ("/?as_of=someday", 400, "someday"),
+    ("/?namespace=No%20Name", 400, "namespace"),
+    ("/?" + "a=1&" * 150, 400, "keep it short"),
+    ("/?q=%ff", 400, "UTF-8"),
+)
+
+
+def test_a_bad_address_gets_one_sentence(asking: httpx.Client) -> None:
+    failures = []
+    for path, status, sentence in BAD:
+        answer = asking.get(path)
+        as_json = asking.get(f"{path}{'&' if '?' in path else '?'}format=json").json()
+        if answer.status_code != status or sentence not in answer.text or not as_json["detail"]:
+            failures.append(f"{path[:50]}: expected {status} {sentence!r}, found {answer.status_code} {as_json}")
+    assert failures == []
+
+
+def test_a_token_sees_its_namespace_only(site: Site) -> None:
+    from memories.identity import tokens
+
+    home = site.memories.config.home
+    secret, _ = tokens.create(home, "bob", tokens.parse_grants(["bob:r"]), None)
+    site.memories.create("Only for the owner")
+    with httpx.Client(base_url=site.url, headers={"Authorization": f"Bearer {secret}"}) as client:
+        assert "Only for the owner" not in client.get("/").text
+        refused = client.get("/?namespace=shared")
+        assert (refused.status_code, "<h1>Forbidden</h1>" in refused.text) == (403, True)
+        assert "store" not in client.get("/status?format=json").json()
+        assert [row["name"] for row in client.get("/namespaces?format=json").json()["namespaces"]] == []
+
+
+def test_what_fails_is_an_error_page_that_tells_nothing_more(
+    asking: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the secret is 1234")
+
+    monkeypatch.setattr(Memories, "list", broken)
+    answer = asking.get("/")
+    assert (answer.status_code, "1234" in answer.text, "<h1>Internal error</h1>" in answer.text) == (500, False, True)
+
+
+def test_a_conversation_is_shown_as_it_was_on_a_day(site: Site, asking: httpx.Client) -> None:
+    days = [datetime(2026, 5, day, 12, tzinfo=UTC) for day in (1, 2, 20)]
+    site.memories.add_turns("talk", [TurnDraft(f"said on {day:%d}", created_at=day) for day in days])
+    site.memories.add_turns("later", [TurnDraft("much later", created_at=days[2])])
+    then, now = (asking.get(path).text for path in ("/?as_of=2026-05-03", "/"))
+    assert ("2 turns" in then, "3 turns" in then, "2026-05-02" in then, "later" in then) == (True, False, True, False)
+    assert ("3 turns" in now, "later" in now) == (True, True)
+
+
+def test_what_does_not_fit_on_the_timeline_is_a_link(site: Site, asking: httpx.Client) -> None:
+    for number in range(40):
+        site.memories.add_turns(f"talk {number}", [TurnDraft("hello")])
+    shown = asking.get("/").text
+    assert shown.count('aria-label="conversation') == 30
+    assert ">More conversations of these days</a>" in shown
+
+
+def test_words_are_marked_where_they_stand() -> None:
+    assert marked("Deploys, deployed <b>!", ["deploy*"]) == [
+        ("Deploys", True), (", ", False), ("deployed", True), (" <b>!", False)
+    ]  # fmt: skip
+    assert marked("nothing", []) == [("nothing", False)]
+    assert marked("", ["x"]) == []
+
+
+def test_a_link_changes_one_parameter_and_keeps_the_rest() -> None:
+    asked = Asked([("q", "a b"), ("tag", "x=1"), ("tag", "y=2"), ("format", "json")])
+    assert asked.link(q=None) == "?tag=x%3D1&tag=y%3D2"
+    assert asked.link_tag("x", "3", wanted=True) == "?q=a+b&tag=y%3D2&tag=x%3D3"
+    assert (
+        Asked([("namespace", "bob")]).address("/memories/", "a/b", start=3) == "/memories/a%2Fb?start=3&namespace=bob"
+    )
+
+
+def test_the_highest_bar_fills_a_plot_and_nothing_stays_low() -> None:
+    found = plot("Written", [("a", 0), ("b", 5), ("c", 10)], "memories")
+    assert [bar.height for bar in found.bars] == [0, 20, 40]
+    assert plot("Nothing", [], "memories").bars == []
+
+
+def test_a_long_text_is_cut_where_many_are_listed_and_whole_where_it_is_decided(
+    site: Site, asking: httpx.Client
+) -> None:
+    long = "Deploys happen on Fridays. " + "and so on " * 9_000 + "the harbour is closed. " + "and more " * 900
+    made = site.memories.create(long).memory
+    assert made
+    for number in range(4):
+        site.memories.create(f"{number} {long}", force=True)
+    site.memories.create(f"waits {long}", pending=True)
+    site.memories.add_turns("talk", [long])
+    for path in ("/", "/?q=harbour", "/?q=deploys"):
+        page = asking.get(path).text
+        assert len(page) < 100_000, path
+        assert " …</p>" in page
+    assert "<mark>harbour</mark>" in asking.get("/?q=harbour").text
+    for path in (f"/memories/{made.id}", "/review", "/conversations/talk"):
+        assert "and more and more" in asking.get(path).text
+    shown = asking.get("/?q=harbour&format=json").json()["results"]
+    assert len(shown[0]["content"]) > 90_000
+
+
+def test_a_conversation_without_a_title_is_named_once(site: Site, asking: httpx.Client) -> None:
+    site.memories.add_turns("stand-up", ["hello"])
+    site.memories.add_turns("other", ["hello"])
+    site.memories.update_conversation("other", title="Monday")
+    page = asking.get("/conversations").text
+    assert page.count("stand-up</") == 1
+    assert ("Monday</a>" in page, "other</span>" in page) == (True, True)
+
+
+def test_a_day_that_is_not_over_is_told_so(site: Site, asking: httpx.Client) -> None:
+    site.memories.create("One thing")
+    assert "<b>2099-01-01</b> is not over: this is how it is so far." in asking.get("/?as_of=2099-01-01").text
+
+
+def test_who_mistypes_an_address_in_a_browser_gets_a_page(asking: httpx.Client) -> None:
+    for path in ("/nowhere", "/tags/", "/memories/", "/conversations/a/b"):
+        page = asking.get(path, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8"), path
+        assert "<h1>Not found</h1>" in page.text, path
+        assert 'href="/"' in page.text, path
+        for answer in (asking.get(path), asking.post(path), asking.get(path.replace("/", "/api/", 1))):
+            found = answer.status_code, answer.headers["content-type"]
+            assert found == (404, "application/problem+json"), answer.text

@@ -1,0 +1,766 @@
+"""What holds for every route: errors, versions, idempotency keys, namespaces, limits, browsers, no content in logs."""
+
+import errno
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from memories import Memories, TurnDraft
+from memories.answers import shapes
+from memories.core import events
+from memories.embedders.fake import FakeEmbedder
+from memories.errors import (
+    ConfigError,
+    EmbedderError,
+    EmbedderMismatch,
+    SchemaTooNew,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
+from memories.identity import tokens
+from memories.server.api import access, guard, keyfile, once
+from memories.server.app import Options, build
+from memories.server.writers import Writers
+from memories.settings import Config
+from memories.stores import claims, open_store
+from memories.write.create import Created, Similar
+
+BASE = "http://127.0.0.1:8765"
+Token = Callable[..., dict[str, str]]
+LINES = {"content-type": "application/x-ndjson"}
+
+
+def create(api: TestClient, content: str = "Deploys happen on Tuesdays", headers: Any = None, **fields: Any) -> Any:
+    return api.post("/api/memories", json={"content": content, **fields}, headers=headers)
+
+
+def contents(config: Config, namespace: str = "shared") -> list[str]:
+    with Memories(config=config, namespace=namespace, shared=False) as memories:
+        return sorted(memory.content for memory in memories.list(limit=1000).memories)
+
+
+# --- answers and errors ----------------------------------------------------------------------------------------------
+
+
+def test_what_shares_transactions_is_answered_as_what_has_its_own(config: Config, tmp_path: Path) -> None:
+    bodies: list[dict[str, Any]] = [
+        {"content": "The deploy day is Tuesday"},
+        {"content": "The deploy day is Tuesday", "tags": {"team": "web"}},
+        {"content": "The deploy day is Thursday"},
+        {"content": "vim", "key": "user/editor"},
+        {"content": " "},
+        {"content": "x", "supersedes": "01a1fdf1-92cd-72f2-8000-000000000000"},
+        {"content": "the token is ghp_0123456789abcdefghijABCDEFGHIJ012345"},
+        {"content": "waits", "pending": True},
+    ]
+    told: list[Any] = []
+    for name in ("alone", "shared"):
+        store = open_store(f"sqlite:///{tmp_path}/{name}.db", FakeEmbedder().space, config)
+        writers = Writers(store)
+        options = Options(port=8765, store=store, embedder=FakeEmbedder())
+        shared = options._replace(create=writers.create, submit=writers.submit)
+        headers = {"authorization": f"Bearer {tokens.own(config.home)}"}
+        app = build(config, shared if name == "shared" else options)
+        with TestClient(app, base_url=BASE, headers=headers) as api:
+            answers = [api.post("/api/memories", json=body) for body in bodies]
+        ids: dict[str, str] = {}
+        for answer in answers:
+            ids.setdefault(answer.json().get("id") or "", f"memory {len(ids)}")
+        text = json.dumps([[answer.status_code, answer.json()] for answer in answers])
+        for each, number in ids.items():
+            text = text.replace(each, number) if each else text
+        told.append(re.sub(r'"20[0-9T:.-]+Z"', '"time"', text))
+        assert writers.writes == (7 if name == "shared" else 0)
+        assert writers.close(60)
+        store.close()
+    assert told[0] == told[1]
+
+
+def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) -> None:
+    made = create(owner, tags={"type": "fact"}).json()
+    with Memories(config=config) as memories:
+        assert owner.get("/api/memories").json() == shapes.page(memories.list())
+        assert owner.get(f"/api/memories/{made['id']}/history").json() == shapes.history(memories.history(made["id"]))
+
+
+# Requests, and the status and a part of the sentence with which each is refused.
+REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
+    ("GET", "/api/memories?limit=0", None, 400, "limit must be a whole number from 1 to 1000"),
+    ("GET", "/api/memories?lmit=1", None, 400, 'there is no "lmit" here'),
+    ("GET", "/api/memories?deleted=true&q=x", None, 400, "deleted does not go with a search"),
+    ("GET", "/api/memories?where=nonsense%20%3D", None, 400, ""),
+    ("GET", "/api/memories/01a1fdf1-92cd-72f2", None, 404, "Memory not found"),
+    ("GET", "/api/memories/x", None, 400, ""),
+    ("GET", "/api/conversations/nobody", None, 404, ""),
+    ("POST", "/api/memories", {"content": ""}, 400, "content is empty"),
+    ("POST", "/api/memories", {"content": "a", "tags": {"": "b"}}, 400, ""),
+    ("POST", "/api/memories", [1], 400, "the body must be a JSON object"),
+    ("PATCH", "/api/memories/01a1fdf1-92cd-72f2", {"content": "a"}, 404, ""),
+    ("POST", "/api/review/accept", {}, 400, "give ids"),
+    ("DELETE", "/api/memories", None, 405, "DELETE does not go with this path"),
+    ("GET", "/nowhere", None, 404, "there is nothing at this path"),
+)
+
+
+def test_an_error_is_a_problem_with_the_sentence_of_the_command(owner: TestClient) -> None:
+    failures = []
+    for method, path, body, status, said in REFUSED:
+        answer = owner.request(method, path, json=body)
+        told = answer.json()
+        found = (answer.status_code, answer.headers["content-type"], told["status"])
+        says = said in told["detail"] and told["detail"] == told["error"]
+        if found != (status, "application/problem+json", status) or not says:
+            failures.append(f"{method} {path} {body}: expected {status} {said!r}, found {found} {told}")
+    assert failures == []
+
+
+def test_what_is_known_is_answered_with_what_is_there(owner: TestClient) -> None:
+    made = create(owner, "The deploy of the shop happens on Tuesday morning").json()
+    again = create(owner, "The deploy of the shop happens on Tuesday morning")
+    assert (again.status_code, again.json()["stored"], again.json()["id"]) == (200, False, made["id"])
+
+
+def test_a_duplicate_is_a_conflict_that_tells_what_there_is(config: Config) -> None:
+    def refused(*_: object) -> list[Created]:
+        return [Created(False, None, duplicates=(Similar("01a1fdf1", "Ann likes tea", 0.99, datetime.now(UTC)),))]
+
+    headers = {"authorization": f"Bearer {tokens.own(config.home)}"}
+    app = build(config, Options(port=8765, create=refused))
+    with TestClient(app, base_url=BASE, headers=headers) as api:
+        answer = create(api, "Ann loves tea")
+    assert (answer.status_code, answer.json()["duplicates"][0]["id"]) == (409, "01a1fdf1")
+
+
+def test_what_is_unexpected_tells_nobody_more_than_that(
+    owner: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the content is: secret plans")
+
+    monkeypatch.setattr(Memories, "list", broken)
+    answer = owner.get("/api/memories")
+    assert (answer.status_code, "secret" in answer.text) == (500, False)
+    assert "RuntimeError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+class _Sub(StoreDamaged):
+    """A kind of error that no client knows."""
+
+
+# What goes wrong in a store, and the status, when to come again, and the kind that a client is told.
+UNWELL: tuple[tuple[Exception, int, str | None, str | None], ...] = (
+    (StoreBusy("why"), 503, "1", "StoreBusy"),
+    (StoreUnreachable("why"), 503, "1", "StoreUnreachable"),
+    (EmbedderError("why"), 503, "1", "EmbedderError"),
+    (StoreFull("why"), 507, None, "StoreFull"),
+    (StoreError("why"), 503, None, "StoreError"),
+    (_Sub("why"), 503, None, "StoreDamaged"),
+    (SchemaTooNew("why"), 503, None, "SchemaTooNew"),
+    (EmbedderMismatch("why"), 503, None, "EmbedderMismatch"),
+    (ConfigError("why"), 503, None, "ConfigError"),
+    (OSError(errno.ENOSPC, "why", "/a/file"), 507, None, None),
+    (OSError(errno.EMFILE, "why"), 503, "1", None),
+    (PermissionError(errno.EACCES, "why"), 503, None, None),
+)
+
+
+def test_what_an_operator_has_to_mend_is_no_internal_error(owner: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = []
+    for error, status, retry, kind in UNWELL:
+
+        def broken(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(Memories, "list", broken)
+        answer = owner.get("/api/memories")
+        told = answer.json()
+        found = (answer.status_code, answer.headers.get("retry-after"), told.get("kind"))
+        is_problem = answer.headers["content-type"] == "application/problem+json"
+        if found != (status, retry, kind) or not is_problem or "why" not in told["detail"]:
+            failures.append(f"{error!r}: expected {(status, retry, kind)}, found {found} {told}")
+        if "/a/file" in told["detail"]:
+            failures.append(f"{error!r}: the answer names a file: {told}")
+    assert failures == []
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_goes_to_the_version_that_was_read(owner: TestClient) -> None:
+    made = create(owner, decay="reinforceable").json()
+    path = f"/api/memories/{made['id']}"
+    tag = owner.get(path).headers["etag"]
+    first = owner.patch(path, json={"content": "Deploys happen on Thursdays"}, headers={"if-match": tag})
+    assert (first.status_code, first.headers["etag"]) == (200, '"2"')
+    for method, body, more in (("PATCH", {"content": "Never"}, ""), ("DELETE", None, ""), ("POST", {}, "/reinforce")):
+        late = owner.request(method, path + more, json=body, headers={"if-match": tag})
+        assert late.status_code == 412
+    for weak in ("3", 'W/"2"', "", "x"):
+        assert owner.delete(path, headers={"if-match": weak}).status_code == 412
+    assert owner.get(path).json()["content"] == "Deploys happen on Thursdays"
+    assert owner.patch(path, json={"content": "Never"}, headers={"if-match": '"1", "3"'}).status_code == 412
+    again = owner.patch(path, json={"tags": {"of": "two"}}, headers={"if-match": '"1", "2"'})
+    assert (again.status_code, again.headers["etag"]) == (200, '"3"')
+    assert owner.delete(path, headers={"if-match": '"1", "3"'}).status_code == 200
+    assert owner.post(f"{path}/restore", json={}, headers={"if-match": "*"}).status_code == 200
+
+
+# --- idempotency keys ------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_with_its_key_is_not_done_twice(owner: TestClient, config: Config) -> None:
+    key = {"idempotency-key": "k1"}
+    answers = [create(owner, headers=key, force=True) for _ in range(3)]
+    assert len({answer.text for answer in answers}) == 1
+    assert {answer.status_code for answer in answers} == {201}
+    other = create(owner, "Another text", headers=key, force=True)
+    assert (other.status_code, "another request" in other.json()["detail"]) == (422, True)
+    assert contents(config) == ["Deploys happen on Tuesdays"]
+
+
+def test_a_key_is_known_after_a_restart(config: Config) -> None:
+    headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
+    told = []
+    for _ in range(2):
+        with TestClient(build(config, Options(port=8765)), base_url=BASE, headers=headers) as api:
+            made = create(api, force=True)
+            turn = api.post(
+                "/api/conversations/standup/turns", json={"turns": [{"content": "hi"}]},
+                headers={"idempotency-key": "k2"},
+            )  # fmt: skip
+            told.append((made.status_code, made.json()["id"], turn.json()["results"][0]["id"]))
+            assert create(api, "Another text").status_code == 422
+    assert told[0] == told[1]
+    assert contents(config) == ["Deploys happen on Tuesdays"]
+    assert "Tuesdays" not in keyfile.file_of(config).read_text()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("force", [True, False])
+def test_a_server_that_was_killed_in_the_middle_stores_once(config: Config, stored: bool, force: bool) -> None:
+    """It wrote down that the request was begun, and then the memory or not; then it was gone."""
+    headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
+
+    def create_and_die(memories: Memories, drafts: Any, forced: bool, redact: bool) -> Any:
+        if stored:
+            memories.create_many(drafts, force=forced, redact=redact)
+        raise RuntimeError  # of which it does not know how far it came
+
+    app = build(config, Options(port=8765, create=create_and_die))
+    with TestClient(app, base_url=BASE, headers=headers, raise_server_exceptions=False) as api:
+        assert create(api, force=force).status_code == 500
+    with TestClient(build(config, Options(port=8765)), base_url=BASE, headers=headers) as api:
+        answer = create(api, force=force)
+        assert answer.status_code in (200, 201)
+        assert answer.json()["content"] == "Deploys happen on Tuesdays"
+    assert contents(config) == ["Deploys happen on Tuesdays"]
+
+
+def test_turns_with_a_key_are_stored_once_whatever_happens(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
+    said = {"turns": [{"content": "We ship on Friday"}, {"content": "We ship on Friday"}]}
+    for _ in range(2):
+        with TestClient(build(config, Options(port=8765)), base_url=BASE, headers=headers) as api:
+            answer = api.post("/api/conversations/standup/turns", json=said)
+            assert answer.json()["count"] == 2
+            monkeypatch.setattr(
+                once.Once, "_end", lambda *_, **__: None
+            )  # as if it were killed before it says that it is done
+    with Memories(config=config) as memories:
+        assert len(memories.turns("standup")) == 2
+
+
+def test_a_refused_request_may_be_mended_under_its_key(owner: TestClient) -> None:
+    key = {"idempotency-key": "k1"}
+    assert create(owner, "", headers=key).status_code == 400
+    assert create(owner, "A text", headers=key).status_code == 201
+    for wrong in ("", "x" * 300, "\x01"):
+        assert create(owner, "B text", headers={"idempotency-key": wrong}).status_code == 400
+
+
+def test_the_file_of_keys_does_not_grow_for_ever(
+    owner: TestClient, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "MAX_KEPT", 5)
+    for number in range(25):
+        assert create(owner, f"Fact {number}", headers={"idempotency-key": f"k{number}"}, force=True).status_code == 201
+    assert len(keyfile.file_of(config).read_text().splitlines()) <= 4 * 5 + 1
+    assert create(owner, "Fact 24", headers={"idempotency-key": "k24"}, force=True).status_code == 201
+    assert len(contents(config)) == 25
+
+
+def test_a_key_is_its_senders_own(owner: TestClient, token: Token, config: Config) -> None:
+    create(owner, headers={"idempotency-key": "k1"})
+    made = create(owner, "Bob's own", headers={**token("bob:rw"), "idempotency-key": "k1"})
+    assert (made.status_code, contents(config, "bob")) == (201, ["Bob's own"])
+
+
+# --- who may what ----------------------------------------------------------------------------------------------------
+
+
+def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: Config) -> None:
+    bob = token("bob:rw", "shared:r")
+    made = create(owner, "Bob likes tea", headers=bob).json()
+    assert (made["namespace"], made["origin"]["by"]) == ("bob", "agent")
+    assert owner.get("/api/memories?namespace=bob", headers=bob).json()["count"] == 1
+    for method, path, body in (
+        ("GET", "/api/memories?namespace=ann", None),
+        ("POST", "/api/memories?namespace=shared", {"content": "x"}),
+        ("POST", f"/api/memories/{made['id']}/forget", {}),
+        ("POST", "/api/forget", {"where": "content = x"}),
+        ("POST", "/api/review/accept", {"all": True}),
+        ("POST", "/api/conversations/c/forget", {}),
+        ("POST", "/api/backup", {}),
+        ("GET", "/api/export?all_namespaces=true", None),
+        ("POST", "/api/import?trusted=true", {}),
+    ):
+        answer = owner.request(method, path, json=body, headers=bob)
+        assert answer.status_code == 403, path
+    assert owner.get("/api/namespaces", headers=bob).json()["namespaces"][0]["name"] == "bob"
+    assert "store" not in owner.get("/api/status", headers=bob).json()
+    assert contents(config) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/api/memories", {"content": "The key is AKIAQYLPMN5HHHFPZAM2"}),
+        ("POST", "/api/memories/batch", {"memories": [{"content": "The key is AKIAQYLPMN5HHHFPZAM2"}]}),
+        ("PATCH", "/api/memories/{id}", {"content": "The key is AKIAQYLPMN5HHHFPZAM2"}),
+        ("POST", "/api/conversations/c/turns", {"turns": [{"content": "AKIAQYLPMN5HHHFPZAM2", "role": "user"}]}),
+        ("PATCH", "/api/conversations/c", {"title": "AKIAQYLPMN5HHHFPZAM2"}),
+    ],
+)
+def test_redaction_is_switched_off_by_who_manages_the_namespace_alone(
+    owner: TestClient, token: Token, method: str, path: str, body: Any
+) -> None:
+    bob = {"namespace": "bob"}
+    seed = owner.post("/api/memories", json={"content": "seed"}, params=bob).json()["id"]
+    owner.post("/api/conversations/c/turns", json={"turns": [{"content": "seed", "role": "user"}]}, params=bob)
+    writes, manages = token("bob:rw", "ann:admin", name="ann"), token("bob:admin")
+    asked = {"url": path.format(id=seed), "json": body | {"redact": False}, "params": bob}
+    before = owner.get("/api/export", params=bob).text
+    answer = owner.request(method, headers=writes, **asked)
+    assert (answer.status_code, "switch redaction off in namespace bob" in answer.json()["detail"]) == (403, True)
+    assert owner.get("/api/export", params=bob).text == before
+    assert owner.request(method, headers=manages, **asked).is_success
+    assert "AKIAQYLPMN5HHHFPZAM2" in owner.get("/api/export", params=bob).text
+
+
+def test_an_import_is_redacted_unless_its_namespace_is_managed(owner: TestClient, token: Token) -> None:
+    create(owner, "The key is AKIAQYLPMN5HHHFPZAM2", redact=False)
+    lines = owner.get("/api/export").text
+    sent = {"content": lines, "headers": token("ann:rw", "bob:admin") | LINES}
+    for at, into, redact, status in (
+        ("ann", "ann", "false", 403),
+        ("bob", "ann", "false", 403),
+        ("ann", "ann", "true", 200),
+        ("bob", "bob", "false", 200),
+    ):
+        asked = {"namespace": at, "as": into, "redact": redact}
+        assert owner.post("/api/import", params=asked, **sent).status_code == status
+    kept = [owner.get("/api/export", params={"namespace": name, "shared": "false"}).text for name in ("ann", "bob")]
+    assert ["AKIAQYLPMN5HHHFPZAM2" in text for text in kept] == [False, True]
+
+
+def test_the_namespace_never_comes_from_the_body(owner: TestClient, token: Token) -> None:
+    answer = create(owner, "x", headers=token("bob:rw"), namespace="ann")
+    assert (answer.status_code, 'there is no "namespace"' in answer.json()["detail"]) == (400, True)
+
+
+def test_who_does_not_read_shared_finds_nothing_of_it(owner: TestClient, token: Token) -> None:
+    made = create(owner, "The office is in Berlin").json()
+    bob = token("bob:rw")
+    assert owner.get("/api/memories?q=office", headers=bob).json()["count"] == 0
+    assert owner.get(f"/api/memories/{made['id']}", headers=bob).status_code == 404
+    assert "Berlin" not in owner.get("/api/export", headers=bob).text
+    context = owner.post("/api/context", json={"query": "Where is the office?"}, headers=bob)
+    assert "Berlin" not in context.text
+
+
+def test_a_token_ends_and_is_revoked_without_a_restart(owner: TestClient, token: Token, config: Config) -> None:
+    bob = token("bob:r", name="bob")
+    late = token("bob:r", name="late", expires_at=datetime.now(UTC) + timedelta(seconds=3600))
+    assert owner.get("/api/me", headers=bob).status_code == 200
+    file = config.home / "tokens.json"
+    shape = json.loads(file.read_text())
+    shape["tokens"][1]["expires_at"] = "2020-01-01T00:00:00.000Z"
+    file.write_text(json.dumps(shape))
+    assert owner.get("/api/me", headers=late).status_code == 401
+    tokens.revoke(config.home, "bob")
+    assert owner.get("/api/me", headers=bob).status_code == 401
+
+
+def test_tokens_that_cannot_be_read_are_told_without_where_they_are(
+    owner: TestClient, token: Token, config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    bob = token("bob:rw", name="bob")
+    (config.home / "tokens.json").write_text("{")
+    answer = owner.get("/api/me", headers=bob)
+    assert (answer.status_code, str(config.home) in answer.text) == (503, False)
+    assert str(config.home) in caplog.text
+    assert owner.get("/api/me").status_code == 200
+
+
+def test_when_a_token_was_last_used_is_written_down(config: Config, token: Token) -> None:
+    bob = token("bob:r", name="bob")
+    with TestClient(build(config, Options(port=8765)), base_url=BASE) as api:
+        api.get("/api/me", headers=bob)
+    assert tokens.read(config.home)[0].last_used_at is not None
+
+
+def test_no_token_is_in_a_log_and_no_content(owner: TestClient, token: Token, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    bob = token("bob:rw")
+    create(owner, "a private plan", headers=bob)
+    owner.get("/api/memories?q=private", headers=bob)
+    owner.get("/api/memories?limit=private", headers=bob)
+    ours = "\n".join(each.getMessage() for each in caplog.records if not each.name.startswith("httpx"))
+    assert "private" not in ours
+    assert bob["authorization"].removeprefix("Bearer ") not in caplog.text
+
+
+# --- browsers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_browser_signs_in_with_a_token(nobody: TestClient, config: Config, token: Token) -> None:
+    assert nobody.post("/login", json={"token": "mem_wrong_wrong"}).status_code == 401
+    answer = nobody.post("/login", json={"token": token("bob:rw", name="bob")["authorization"][7:]})
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("memories_8765=")
+    assert {"httponly", "samesite=strict", "path=/"} <= {part.strip().lower() for part in cookie.split(";")}
+    assert nobody.get("/api/me").json()["name"] == "bob"
+    assert create(nobody).status_code == 403  # it does not say from where it comes
+    assert create(nobody, headers={"origin": BASE}).status_code == 201
+    assert create(nobody, headers={"origin": "http://evil.example"}).status_code == 403
+    assert create(nobody, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    tokens.revoke(config.home, "bob")
+    assert nobody.get("/api/me").status_code == 401
+
+
+def test_a_cookie_of_another_server_or_time_is_none(
+    nobody: TestClient, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody.post("/login", json={"token": tokens.own(config.home)})
+    value = nobody.cookies["memories_8765"]
+    assert nobody.get("/api/me").status_code == 200
+    other = TestClient(build(config, Options(port=9999)), base_url="http://127.0.0.1:9999")
+    with other:
+        other.cookies.set("memories_9999", value)
+        assert other.get("/api/me").status_code == 401
+    said, _, signature = value.partition(".")
+    for forged in (f"{said[:-2]}AA.{signature}", f"{said}.{signature[:-2]}AA", said, f".{signature}", "."):
+        nobody.cookies.set("memories_8765", forged, domain="127.0.0.1")
+        assert nobody.get("/api/me", headers={"cookie": f"memories_8765={forged}"}).status_code == 401
+    now = access.time.time()
+    monkeypatch.setattr(access.time, "time", lambda: now + access.SESSION_SECONDS + 1)
+    nobody.cookies.clear()
+    assert nobody.get("/api/me", headers={"cookie": f"memories_8765={value}"}).status_code == 401
+
+
+def test_a_cookie_ends_with_the_token_that_it_was_given_for(nobody: TestClient, config: Config, token: Token) -> None:
+    late = token("bob:r", name="late", expires_at=datetime.now(UTC) + timedelta(seconds=3600))
+    nobody.post("/login", json={"token": late["authorization"][7:]})
+    assert nobody.get("/api/me").json()["name"] == "late"
+    file = config.home / "tokens.json"
+    shape = json.loads(file.read_text())
+    shape["tokens"][0]["expires_at"] = "2020-01-01T00:00:00.000Z"
+    file.write_text(json.dumps(shape))
+    assert nobody.get("/api/me").status_code == 401
+
+
+def test_signing_out_ends_every_copy_of_the_session_and_no_other(nobody: TestClient, config: Config) -> None:
+    token, copies = {"token": tokens.own(config.home)}, []
+    for _ in range(2):
+        nobody.post("/login", json=token)
+        copies.append({"cookie": f"memories_8765={nobody.cookies['memories_8765']}"})
+        nobody.cookies.clear()
+    assert nobody.post("/logout").status_code == 200  # nobody signs out
+    assert nobody.post("/logout", headers=copies[0] | {"origin": BASE}).status_code == 200
+    assert [nobody.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
+    with TestClient(build(config, Options(port=8765)), base_url=BASE) as restarted:
+        assert [restarted.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
+
+
+def test_what_a_browser_writes_is_a_persons(nobody: TestClient, config: Config, token: Token) -> None:
+    bob = token("bob:admin", name="bob")
+    by_token = create(nobody, "Bob uses vim", headers=bob).json()["id"]
+    by_owner = create(nobody, "The office is in Bergen", headers={"authorization": f"Bearer {tokens.own(config.home)}"})
+    nobody.post("/login", json={"token": bob["authorization"][7:]})
+    on_page = {"origin": BASE}
+    by_page = create(nobody, "Deploys happen on Tuesdays", headers=on_page).json()["id"]
+
+    def origin(memory_id: str, **query: str) -> Any:
+        found = nobody.get(f"/api/memories/{memory_id}", params=query, headers=bob).json()["origin"]
+        return found["channel"], found["trust"], found["by"]
+
+    assert origin(by_token) == ("http", "agent", "bob")
+    assert origin(by_page) == ("page", "user", "bob")
+    assert nobody.patch(f"/api/memories/{by_token}", json={"content": "Bob uses Emacs"}, headers=on_page).is_success
+    assert origin(by_token) == ("page", "user", "bob")
+    with Memories(config=config) as memories:
+        written = memories.get(by_owner.json()["id"]).origin
+    assert written is not None
+    assert (written.channel, written.trust) == ("http", "agent")
+    [waiting] = nobody.get("/api/memories", params={"where": "channel = page and trust = user and type != x"}).json()[
+        "results"
+    ][:1]
+    assert waiting["id"] in (by_page, by_token)
+    pending = create(nobody, "Lunch is at noon", headers=bob, pending=True).json()["id"]
+    assert nobody.post("/api/review/accept", json={"ids": [pending]}, headers=on_page).json()["accepted"] == 1
+    accepted = nobody.get(f"/api/memories/{pending}").json()
+    assert accepted["origin"]["trust"] == "agent"
+    assert accepted["accepted_by"].endswith("(user, page)")
+
+
+# --- what is noted ---------------------------------------------------------------------------------------------------
+
+
+def test_each_request_is_noted_once_with_who_sent_it(owner: TestClient, config: Config, token: Token) -> None:
+    bob = token("bob:admin", name="bob")
+    made = create(owner, headers=bob).json()["id"]
+    owner.get("/api/memories", params={"q": "deploys"}, headers=bob)
+    owner.patch(f"/api/memories/{made}", json={"content": "Deploys happen on Fridays"}, headers=bob)
+    owner.post("/api/memories/batch", json={"memories": [{"content": "one"}, {"content": "two"}]}, headers=bob)
+    owner.post("/api/context", json={"query": "when are deploys?"}, headers=bob)
+    told = list(events.read(config.home))
+    parts = ["search", "search"]  # of memories and of turns
+    assert [each["op"] for each in told] == ["create", "search", "update", "create", *parts, "context"]
+    assert {(each["agent"], each["namespace"]) for each in told} == {("bob", "bob")}
+    assert {each["channel"] for each in told[:-1]} == {"http"}
+    assert [each.get("written") for each in told[:4]] == [1, None, 1, 2]
+    assert owner.get("/api/stats", headers=bob).json()["agents"] == {"bob": 7}
+    assert owner.get("/api/stats?namespace=ann").json()["agents"] == {}
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_asks_too_often_waits(owner: TestClient, token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "BURST", 3.0)
+    monkeypatch.setattr(access, "RATE", 0.0)
+    bob, ann = token("bob:r", name="bob"), token("ann:r", name="ann")
+    answers = [owner.get("/api/me", headers=bob) for _ in range(5)]
+    assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 2
+    assert answers[-1].headers["retry-after"] == "1"
+    assert owner.get("/api/me", headers=ann).status_code == 200
+
+
+def test_who_guesses_tokens_waits(nobody: TestClient) -> None:
+    found = {nobody.get("/api/me", headers={"authorization": "Bearer mem_guess_guess"}).status_code for _ in range(60)}
+    assert found == {401, 429}
+
+
+def test_a_wrong_token_is_told_while_all_writes_wait(config: Config) -> None:
+    """Nobody waits for others to learn that they may not; nor for a free place that a stranger has taken."""
+    go, begun = threading.Event(), threading.Semaphore(0)
+
+    def waiting(*_: object) -> Sequence[Created]:
+        begun.release()
+        go.wait(60)
+        raise StoreBusy("later")
+
+    most = 64
+    app = build(config, Options(port=8765, create=waiting))
+    right = {"authorization": f"Bearer {tokens.own(config.home)}"}
+    wrong = {"authorization": "Bearer mem_guess_guess"}
+    with TestClient(app, base_url=BASE, raise_server_exceptions=False) as api, ThreadPoolExecutor(most) as pool:
+        try:
+            writes = [pool.submit(create, api, headers=right) for _ in range(most)]
+            assert all(begun.acquire(timeout=60) for _ in range(most))
+            assert create(api, headers=wrong).status_code == 401
+        finally:
+            go.set()
+        assert {each.result().status_code for each in writes} == {503}
+
+
+def test_every_answer_has_the_headers_that_keep_browsers_from_harm(owner: TestClient) -> None:
+    for path in ("/health", "/api/memories", "/nowhere", "/openapi.json"):
+        headers = owner.get(path).headers
+        for name, value in guard.HEADERS:
+            assert headers[name.decode()] == value.decode()
+    assert "access-control-allow-origin" not in owner.get("/health", headers={"origin": BASE}).headers
+
+
+# --- whole stores ----------------------------------------------------------------------------------------------------
+
+
+def test_an_export_of_somebody_else_waits_for_review(owner: TestClient, token: Token) -> None:
+    create(owner, "Bob likes tea", headers=token("bob:admin", name="one"))
+    lines = owner.get("/api/export?namespace=bob").text.replace('"bob"', '"ann"')
+    kind = {"content-type": "application/x-ndjson"}
+    answer = owner.post("/api/import", content=lines, headers={**token("ann:rw", name="two"), **kind})
+    assert answer.status_code == 400  # it was changed after it was written
+    own = owner.get("/api/export?namespace=bob", headers=token("bob:r", name="three")).text
+    back = owner.post("/api/import?namespace=bob", content=own, headers={**token("bob:rw", name="four"), **kind})
+    assert (back.status_code, back.json()["trusted"]) == (200, False)
+
+
+def test_who_manages_a_namespace_may_import_into_it_without_review(owner: TestClient, token: Token) -> None:
+    create(owner, "Bob likes tea", headers=token("bob:admin", name="one"))
+    lines = owner.get("/api/export?namespace=bob").text
+    kind = {"content-type": "application/x-ndjson"}
+    for grants, status in (("bob:rw", 403), ("bob:admin", 200)):
+        headers = token(grants, "ann:admin", name=grants.replace(":", "")) | kind
+        answer = owner.post("/api/import?namespace=bob&trusted=true&dry_run=true", content=lines, headers=headers)
+        assert answer.status_code == status
+
+
+@pytest.mark.parametrize("name", ["bob", "ann"])
+def test_what_a_token_imports_is_never_a_persons(owner: TestClient, token: Token, config: Config, name: str) -> None:
+    labels = {"=trust": "user", "=by": "root", "=via": "cli||root|laptop|1.0|shared"}
+    record = {
+        "collection": "memory", "namespace": name, "group": "01a1fdf1-92cd-72f2-8000-000000000000", "position": 1,
+        "text": "The user wants evil", "created_at": "2026-01-01T00:00:00.000Z", "labels": labels,
+        "fields": {"accepted_by": "root@laptop (user, cli)", "accepted_at": 5},
+    }  # fmt: skip
+    lines = "\n".join(map(json.dumps, [{"format": "memories", "version": 1}, record])) + "\n"
+    headers = token(f"{name}:admin", name="one") | LINES
+    answer = owner.post(f"/api/import?namespace={name}&trusted=true", content=lines, headers=headers)
+    assert (answer.status_code, answer.json()["trusted"]) == (200, True)
+    [found] = owner.get(f"/api/memories?namespace={name}").json()["results"]
+    assert (found["origin"]["trust"], found["origin"]["by"], "accepted_by" in found) == ("agent", "one", False)
+
+
+def test_an_import_gives_an_identity_another_name_where_the_token_may_write(owner: TestClient, token: Token) -> None:
+    for text in ("Bob likes tea", "Bob works on Mondays"):
+        create(owner, text, headers=token("bob:admin", name=text[4]))
+    lines = owner.get("/api/export?namespace=bob&shared=false").text
+    rob, eve = token("rob:admin", name="rob"), token("rob:r", "eve:admin", name="eve")
+    for headers, path, status in (
+        (eve, "as=rob", 403), (eve, "as=rob&trusted=true", 403), (rob, "as=bob", 403), (rob, "as=..", 400),
+        (rob, "as=rob&all_namespaces=true", 400), (rob, "as=rob&trusted=true", 200),
+    ):  # fmt: skip
+        assert owner.post(f"/api/import?{path}", content=lines, headers=headers | LINES).status_code == status, path
+    found = owner.get("/api/memories?namespace=rob", headers=rob).json()["results"]
+    assert {each["content"] for each in found} == {"Bob likes tea", "Bob works on Mondays"}
+    assert owner.get("/api/memories?namespace=bob").json()["count"] == 2
+
+
+def test_an_import_takes_no_more_than_the_quota_allows(config: Config, owner: TestClient) -> None:
+    for text in ("Ann likes tea", "Ann sails"):
+        create(owner, text)
+    lines = owner.get("/api/export").text
+    headers = {"authorization": owner.headers["authorization"], **LINES}
+    tight = build(config._replace(namespace_quota="memories=3,bob.memories=1"), Options(port=8765))
+    with TestClient(tight, base_url=BASE, headers=headers) as api:
+        refused = api.post("/api/import?as=bob", content=lines)
+        assert (refused.status_code, "its quota is 1" in refused.json()["detail"]) == (409, True)
+        assert api.post("/api/import?as=eve", content=lines).status_code == 200
+    assert (contents(config, "bob"), len(contents(config, "eve"))) == ([], 2)
+
+
+def test_what_an_import_brings_is_in_the_scratchpad_and_among_the_operations(owner: TestClient, config: Config) -> None:
+    with Memories(config=config, namespace="eve") as eve:
+        eve.create("Eve likes tea")
+        assert len(eve.scratchpad().entries) == 1
+    create(owner, "Ann sails")
+    lines = owner.get("/api/export").text
+    assert owner.post("/api/import?as=eve", content=lines, headers=LINES).json()["imported"] == 1
+    assert owner.post("/api/import?as=eve", content="{}", headers=LINES).status_code == 400
+    assert owner.post("/api/backup", json={}).status_code == 200
+    with Memories(config=config, namespace="eve") as eve:
+        assert {entry.content for entry in eve.scratchpad().entries} == {"Eve likes tea", "Ann sails"}
+    noted = [json.loads(line) for line in (config.home / "events.jsonl").read_text().splitlines()]
+    whole = [
+        (each["op"], each["outcome"], each["channel"]) for each in noted if each["op"] in ("export", "import", "backup")
+    ]
+    assert whole == [
+        ("export", "ok", "http"), ("import", "ok", "http"), ("import", "InvalidInput", "http"), ("backup", "ok", "http")
+    ]  # fmt: skip
+
+
+def test_what_a_session_begins_with_is_that_of_the_token(owner: TestClient, token: Token) -> None:
+    create(owner, "The office is in Berlin")
+    create(owner, "Ann sails", headers=token("ann:rw", name="ann"))
+    bob = token("bob:rw", name="bob")
+    create(owner, "Bob likes tea", headers=bob)
+    for path in ("/api/scratchpad", "/api/prompt", "/api/prompt?project=shop&budget=300&for=mcp"):
+        told = owner.get(path, headers=bob)
+        assert [each in told.text for each in ("Bob likes tea", "Berlin", "Ann", "scratchpad.yaml")] == [
+            *(True, False, False, False)
+        ], path
+        assert owner.get(f"{path}{'&' if '?' in path else '?'}namespace=ann", headers=bob).status_code == 403
+    assert owner.get("/api/scratchpad").json()["file"].endswith("scratchpad.yaml")
+    for wrong in ("budget=99", "budget=100001", "for=tool", "refresh=true"):
+        assert owner.get(f"/api/prompt?{wrong}").status_code == 400
+
+
+def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
+    with_blanks = owner.get("/api/export").text + (" " * 999 + "\n") * 1_200
+    kind = {"content-type": "application/x-ndjson"}
+    assert owner.post("/api/import", content=with_blanks, headers=kind).status_code == 200
+    assert (
+        owner.post("/api/memories", content=b" " * 1_100_000, headers={"content-type": "application/json"}).status_code
+        == 413
+    )
+
+
+def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(owner: TestClient, config: Config) -> None:
+    first = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    with Memories(config=config, clock=lambda: first) as memories:
+        one = memories.create("Deploys happen on Tuesdays", tags={"type": "fact"}, key="deploys").memory
+        memories.add_turns("talk", [TurnDraft("hello", created_at=first)])
+    assert one
+    with Memories(config=config) as memories:
+        memories.update(one.id, "Deploys happen on Fridays", tags={"type": "decision"})
+        memories.add_turns("talk", [TurnDraft("again")])
+        then = "2026-05-02"
+        asked = {
+            f"/api/memories/{one.id}": shapes.memory(memories.get(one.id, as_of=then)),
+            "/api/keys/deploys": shapes.memory(memories.get(one.id, as_of=then)),
+            f"/api/memories/{one.id}/history": shapes.history(memories.history(one.id, as_of=then)),
+            "/api/tags/type": {"key": "type", "values": [{"value": "fact", "count": 1}]},
+            "/api/tags": {"keys": [{"key": "type", "count": 1}]},
+            "/api/conversations": shapes.conversations(memories.list_conversations(as_of=then)),
+            "/api/conversations/talk": shapes.conversation(memories.conversation("talk", as_of=then)),
+            "/api/conversations/talk/turns": shapes.turns(memories.turns("talk", as_of=then)),
+            "/api/namespaces": {
+                "namespaces": [{"name": "shared", "memory_count": 1, "turn_count": 1, "read": True}],
+                "count": 1,
+            },
+        }
+    for path, shape in asked.items():
+        assert owner.get(f"{path}?as_of={then}").json() == shape, path
+    told = owner.get(f"/api/memories/{one.id}?as_of=2026-04-01")
+    assert (told.status_code, "it is there since 2026-05-01T12:00:00.000Z" in told.json()["detail"]) == (404, True)
+
+
+@pytest.mark.parametrize(("force", "count"), [(True, 501), (False, 26)], ids=["forced", "compared"])
+def test_one_of_a_later_transaction_that_is_refused_costs_no_other_one(
+    owner: TestClient, force: bool, count: int
+) -> None:
+    given: list[dict[str, Any]] = [{"content": f"{'word ' * (n % 7)}number {n * n}"} for n in range(count)]
+    given[-1]["supersedes"] = "019b76da-a800-7fff-8000-000000000000"
+    answer = owner.post("/api/memories/batch", json={"memories": given, "force": force}).json()
+    assert [each["stored"] for each in answer["results"]] == [True] * (count - 1) + [False]
+    assert "not found" in answer["results"][-1]["error"]
+    assert owner.get("/api/status").json()["memory_count"] == count - 1
+
+
+def test_rank_is_a_parameter_of_a_search(owner: TestClient, config: Config) -> None:
+    with Memories(config=config, embedder="fake") as memories:
+        for hour, year in (("noon", 2020), ("nine", 2026)):
+            at = datetime(year, 5, 1, tzinfo=UTC)
+            memories.create(f"the ferry to Skye leaves at {hour}", created_at=at, force=True)
+
+    def first(rank: str) -> str:
+        asked = {"q": "the ferry to Skye leaves at noon", "rank": rank}
+        return str(owner.get("/api/memories", params=asked).json()["results"][0]["content"][-4:])
+
+    assert [first(rank) for rank in ("relevance", "similarity", "formula")] == ["noon", "noon", "nine"]
+    refused = owner.get("/api/memories", params={"q": "ferry", "rank": "best"})
+    assert (refused.status_code, "relevance, similarity or formula" in refused.text) == (400, True)

@@ -1,0 +1,157 @@
+"""The stream of changes: who listens learns of every write, also of another process, and misses none."""
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from live_server import WAIT, Live, running
+from memories import Memories
+from memories.identity import tokens
+from memories.server.api import changes, server
+from memories.settings import Config
+
+
+@pytest.fixture
+def live(config: Config) -> Iterator[Live]:
+    with running(config) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def listening(live: Live, *headers: str, query: str = "") -> Iterator[Iterator[dict[str, Any]]]:
+    """Give the events as they come."""
+    with contextlib.closing(socket.create_connection(("127.0.0.1", live.port), timeout=WAIT)) as line:
+        line.sendall(live.head(f"GET /api/changes{query} HTTP/1.1", *headers))
+        with line.makefile("rb") as stream:
+            yield _events(stream)
+
+
+def _events(stream: Any) -> Iterator[dict[str, Any]]:
+    event: dict[str, Any] = {}
+    for raw in stream:
+        name, _, value = raw.decode().rstrip("\r\n").partition(": ")
+        if name in ("id", "event"):
+            event[name] = value
+        elif name == "data":
+            event["data"] = json.loads(value)
+        elif not name and "data" in event:
+            yield event
+            event = {}
+
+
+def test_a_write_of_another_process_is_told(live: Live, config: Config) -> None:
+    with listening(live) as events:
+        assert next(events)["event"] == "ready"
+        with Memories(config=config) as other:
+            made = other.create("Deploys happen on Tuesdays").memory
+            assert made is not None
+            other.delete(made.id)
+        told = [next(events)["data"] for _ in range(2)]
+    assert [each["changes"][0]["action"] for each in told] == ["create", "delete"]
+    assert {each["changes"][0]["id"] for each in told} == {made.id}
+    assert "Tuesdays" not in json.dumps(told)
+
+
+def test_what_was_missed_is_sent_after_a_reconnection(live: Live, config: Config) -> None:
+    with listening(live) as events:
+        last = next(events)["id"]
+    with Memories(config=config) as other:
+        for number in range(3):
+            other.create(f"Fact number {number}", force=True)
+    with listening(live, f"Last-Event-ID: {last}") as events:
+        assert next(events)["event"] == "ready"
+        found = [next(events) for _ in range(3)]
+    assert [each["data"]["number"] for each in found] == [1, 2, 3]
+    with listening(live, f"Last-Event-ID: {found[1]['id']}") as events:
+        next(events)
+        assert next(events)["data"]["number"] == 3
+
+
+def test_who_missed_too_much_is_told_to_read_anew(live: Live, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "MAX_MISSED", 2)
+    with Memories(config=config) as other:
+        for number in range(4):
+            other.create(f"Fact number {number}", force=True)
+    with listening(live, "Last-Event-ID: shared:0") as events:
+        next(events)
+        assert next(events)["event"] == "reset"
+
+
+def test_only_what_the_token_reads_is_told(live: Live, config: Config, token: Any) -> None:
+    live.token = token("bob:r")["authorization"].removeprefix("Bearer ")
+    with listening(live) as events:
+        assert next(events)["data"]["namespaces"] == ["bob"]
+        for namespace in ("ann", "shared", "bob"):
+            with Memories(config=config, namespace=namespace) as other:
+                other.create(f"Of {namespace}")
+        assert next(events)["data"]["namespace"] == "bob"
+
+
+def test_what_is_written_while_it_is_looked_for_is_told_too(
+    live: Live, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Memories.log
+    with Memories(config=config) as other, listening(live) as events:
+        assert next(events)["event"] == "ready"
+
+        def slow(memories: Memories, *given: Any, **named: Any) -> Any:
+            monkeypatch.setattr(Memories, "log", own)
+            other.create("Written between the two looks", force=True)
+            return own(memories, *given, **named)
+
+        monkeypatch.setattr(Memories, "log", slow)
+        for number in range(2):
+            other.create(f"Fact number {number}", force=True)
+        assert [next(events)["data"]["number"] for _ in range(2)] == [1, 2]
+
+
+def test_a_busy_stream_ends_too_when_its_token_is_revoked(live: Live, config: Config, token: Any) -> None:
+    live.token = token("bob:r", name="gone")["authorization"].removeprefix("Bearer ")
+    with listening(live) as events, Memories(config=config, namespace="bob") as other:
+        assert next(events)["event"] == "ready"
+        other.create("Before")
+        assert next(events)["event"] == "change"
+        tokens.revoke(config.home, "gone")
+        other.create("After")
+        assert list(events) == []
+
+
+@pytest.mark.parametrize("wrong", ["x", "shared:", "shared:-1", ":", "shared:1;bob:2"])
+def test_an_id_that_was_never_sent_is_refused(live: Live, wrong: str) -> None:
+    assert live.ask("GET", "/api/changes", **{"Last-Event-ID": wrong})[0] == 400
+
+
+def test_one_stream_too_many_is_refused_and_another_one_may_come_when_one_has_ended(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(server._MAX_WAITING, "stream", 2)
+    with listening(live) as first:
+        next(first)
+        with contextlib.ExitStack() as lines:
+            opened = [
+                lines.enter_context(
+                    contextlib.closing(socket.create_connection(("127.0.0.1", live.port), timeout=WAIT))
+                )
+                for _ in range(6)
+            ]
+            for line in opened:
+                line.sendall(live.head("GET /api/changes HTTP/1.1"))
+            assert sorted(int(line.recv(12).split()[1]) for line in opened) == [200] + [503] * 5
+        for _ in range(600):  # the server notices by itself that one has left
+            with listening(live) as third:
+                if (told := next(third, None)) is not None:
+                    break
+        assert told is not None
+        assert told["event"] == "ready"
+
+
+def test_streams_do_not_keep_the_server_from_stopping(config: Config) -> None:
+    with contextlib.ExitStack() as open_streams:
+        with running(config) as live:
+            events = open_streams.enter_context(listening(live))
+            assert next(events)["event"] == "ready"
+        assert list(events) == []

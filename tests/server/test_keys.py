@@ -1,0 +1,251 @@
+"""Idempotency keys in a file: servers of one store share it, with each other and with those that were killed."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from memories import Memories
+from memories.config import load_config
+from memories.identity import tokens
+from memories.server.api.keyfile import FileClaims, file_of
+from memories.server.api.once import Once
+from memories.server.app import Options, build
+from memories.settings import Config
+from memories.stores import claims
+from memories.stores.claims import Claim, Taken
+
+WAIT = 60.0
+HOLD = """
+import sys, time
+from pathlib import Path
+from memories.server.api.keyfile import FileClaims
+held = FileClaims(Path(sys.argv[1])).claim("n", "d", sync=True)
+print("here", flush=True)
+time.sleep(3600)
+"""
+
+
+@contextlib.contextmanager
+def app(store: str, home: Path) -> Iterator[TestClient]:
+    config = load_config(
+        {"store": store, "embedder": "fake"}, environment={"MEMORY_HOME": str(home)}, folder=home.parent
+    )
+    headers = {"authorization": f"Bearer {tokens.own(home)}"}
+    with TestClient(build(config, Options(port=8765)), base_url="http://127.0.0.1:8765", headers=headers) as client:
+        yield client
+
+
+def create(client: TestClient, content: str, key: str) -> Any:
+    return client.post("/api/memories", json={"content": content, "force": True}, headers={"idempotency-key": key})
+
+
+def test_servers_of_one_file_know_each_others_keys_whatever_folders_they_have(tmp_path: Path, config: Config) -> None:
+    with app(config.store, tmp_path / "one") as one, app(config.store, tmp_path / "other") as other:
+        made = create(one, "Deploys happen on Tuesdays", "k1")
+        assert create(other, "Deploys happen on Tuesdays", "k1").json() == made.json()
+        assert create(other, "Deploys happen on Mondays", "k1").status_code == 422
+    with Memories(config=config) as memories:
+        assert [memory.id for memory in memories.list().memories] == [made.json()["id"]]
+
+
+def test_stores_in_one_folder_do_not_know_each_others_keys(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for name in ("a", "b"):
+        with app(f"sqlite:///{home}/{name}.db", home) as client:
+            assert create(client, f"Fact {name}", "k1").status_code == 201
+    paths = {file_of(load_config({"store": store}, environment={"MEMORY_HOME": str(home)}, folder=tmp_path)).name
+             for store in (f"files:///{home}/x", f"files:///{home}/y", "qdrant://a:1/c", "qdrant://b:1/c")}  # fmt: skip
+    assert len(paths) == 4
+
+
+def test_the_same_key_at_two_servers_of_one_file_at_once_is_done_once(tmp_path: Path, config: Config) -> None:
+    def insist(client: TestClient, content: str, key: str) -> Any:
+        until = time.monotonic() + WAIT
+        while (answer := create(client, content, key)).status_code == 409 and time.monotonic() < until:
+            time.sleep(0.01)
+        return answer
+
+    with app(config.store, tmp_path / "one") as one, app(config.store, tmp_path / "other") as other:
+        for number in range(3):
+            with ThreadPoolExecutor(4) as clients:
+                sent = [
+                    clients.submit(insist, client, f"Fact {number}", f"k{number}")
+                    for client in (one, other, one, other)
+                ]
+            assert len({each.result().json()["id"] for each in sent}) == 1
+    with Memories(config=config) as memories:
+        assert len(memories.list(limit=100).memories) == 3
+
+
+# --- every write -----------------------------------------------------------------------------------------------------
+
+Sent = tuple[str, str, Any, dict[str, str]]
+SENT: dict[str, Sent] = {
+    "create": ("POST", "/api/memories", {"content": "Ann likes tea"}, {}),
+    "create with force": ("POST", "/api/memories", {"content": "Fact about alpha", "force": True}, {}),
+    "many": ("POST", "/api/memories/batch", {"memories": [{"content": "It rains"}, {"content": "It snows"}]}, {}),
+    "update": ("PATCH", "/api/memories/ALPHA", {"content": "Another text"}, {}),
+    "update of a version": ("PATCH", "/api/memories/ALPHA", {"content": "Another text"}, {"if-match": '"1"'}),
+    "tags": ("PATCH", "/api/memories/ALPHA", {"tags": {"a": "b"}, "remove_tags": ["n"]}, {"if-match": '"1"'}),
+    "delete": ("DELETE", "/api/memories/ALPHA", None, {}),
+    "delete of a version": ("DELETE", "/api/memories/ALPHA", None, {"if-match": '"1"'}),
+    "restore": ("POST", "/api/memories/GONE/restore", {}, {}),
+    "reinforce": ("POST", "/api/memories/ALPHA/reinforce", {}, {}),
+    "pin": ("POST", "/api/memories/ALPHA/pin", {}, {}),
+    "forget": ("POST", "/api/memories/ALPHA/forget", {}, {}),
+    "tags of many": ("POST", "/api/tags", {"where": "n = alpha", "tags": {"z": "1"}, "show": 0}, {}),
+    "delete of many": ("POST", "/api/delete", {"where": "n = alpha", "show": 0}, {}),
+    "forget of many": ("POST", "/api/forget", {"where": "n = alpha", "show": 0}, {}),
+    "accept": ("POST", "/api/review/accept", {"ids": ["WAITING"]}, {}),
+    "reject": ("POST", "/api/review/reject", {"ids": ["WAITING"]}, {}),
+    "turns": ("POST", "/api/conversations/talk/turns", {"turns": [{"content": "Yes"}, {"content": "Yes"}]}, {}),
+    "conversation": ("PATCH", "/api/conversations/talk", {"title": "A talk"}, {}),
+    "forget of turns": ("POST", "/api/conversations/talk/forget", {"index": 0}, {}),
+}
+# What a retry gets if the server was killed before it wrote down that it had done it: what there is to say by then.
+AFTER_A_KILL = {"accept": 409, "reject": 409, "turns": 200, "forget of turns": 404}
+# A retry that was answered gets that answer whatever it was: in the core, one of each kind of body.
+ANSWERED = {"create", "update of a version", "delete", "turns"}
+CASES = [
+    pytest.param(
+        *(what, killed),
+        id=f"{what}-{'killed' if killed else 'answered'}",
+        marks=() if killed or what in ANSWERED else pytest.mark.thorough,
+    )
+    for what in SENT
+    for killed in (False, True)
+]
+
+
+def prepared(client: TestClient, sent: Sent) -> Sent:
+    """Make what a write is about, and put ids in the places of names."""
+    made = {}
+    for name in ("ALPHA", "GONE", "WAITING"):
+        body = {"content": f"Fact about {name.lower()}", "tags": {"n": name.lower()}, "decay": "reinforceable"}
+        made[name] = client.post("/api/memories", json=body | {"force": True, "pending": name == "WAITING"}).json()[
+            "id"
+        ]
+    client.delete(f"/api/memories/{made['GONE']}")
+    client.post("/api/conversations/talk/turns", json={"turns": [{"content": "Hello"}]})
+    method, path, body, headers = sent
+    for name, memory_id in made.items():
+        path = path.replace(name, memory_id)
+        body = json.loads(json.dumps(body).replace(name, memory_id))
+    return method, path, body, headers
+
+
+def send(client: TestClient, sent: Sent) -> Any:
+    method, path, body, headers = sent
+    return client.request(method, path, json=body, headers={**headers, "idempotency-key": "k1"})
+
+
+def state(config: Config) -> list[Any]:
+    """Return all that the store says, and all that was done to it."""
+    with Memories(config=config) as memories:
+        shown = [(each.id, each.content, each.version, each.last_reinforced_at) for each in memories.list().memories]
+        said = [(each.id, each.turn_count) for each in memories.list_conversations().conversations]
+        return [shown, said, len(memories.log(limit=1000)), memories.review.count()]
+
+
+@pytest.mark.parametrize(("what", "killed"), CASES)
+def test_each_write_is_done_once(
+    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch, what: str, killed: bool
+) -> None:
+    with app(config.store, tmp_path / "one") as one:
+        sent = prepared(one, SENT[what])
+        with monkeypatch.context() as patched:
+            if killed:
+                patched.setattr(Once, "_end", lambda *_, **__: None)
+            first = send(one, sent)
+    assert first.status_code in (200, 201), first.text
+    before = state(config)
+    with app(config.store, tmp_path / "other") as other:
+        again = send(other, sent)
+        if killed and what in AFTER_A_KILL:
+            assert again.status_code == AFTER_A_KILL[what], again.text
+        elif killed and what.endswith("of many"):
+            assert again.status_code == 200
+        else:
+            assert (again.status_code, again.json()) == (first.status_code, first.json())
+        assert state(config) == before
+    kept = file_of(config).read_text()
+    assert not [word for word in ("tea", "rains", "alpha", "text", "talk", "Yes") if word in kept]
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def test_what_a_killed_process_had_begun_may_be_done_by_another(file: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(file)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        ours = FileClaims(file)
+        for digest in ("d", "another"):
+            with pytest.raises(Taken) as taken:
+                ours.claim("n", digest, sync=False)
+            assert taken.value.other is (digest == "another")
+        process.kill()
+        process.wait(WAIT)
+    held = ours.claim("n", "d", sync=False)
+    assert (held.number, held.told) == (2, None)
+    ours.settle(held, {"status": 201})
+    ours.close()
+    assert [each.name for each in file.parent.iterdir()] == ["keys"]
+
+
+def test_a_file_that_another_one_wrote_anew_is_read_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "MAX_KEPT", 5)
+    one, other = FileClaims(file), FileClaims(file)
+    for number in range(60):
+        held = one.claim(f"n{number}", "d", sync=True)
+        with pytest.raises(Taken):
+            other.claim(f"n{number}", "d", sync=True)
+        one.settle(held, {"status": number})
+        again = other.claim(f"n{number}", "d", sync=True)
+        assert again == Claim(f"n{number}", 2, held.at, {"status": number})
+        other.settle(again, None)
+    assert len(file.read_text().splitlines()) <= 4 * 5 + 1
+    for each in (one, other):
+        each.close()
+
+
+def test_a_line_that_was_cut_off_costs_no_other_one(file: Path) -> None:
+    one = FileClaims(file)
+    one.settle(one.claim("a", "d", sync=False), {"status": 201})
+    with file.open("a") as stream:
+        stream.write('{"request": "b", "dig')
+    one.settle(one.claim("c", "d", sync=False), {"status": 201})
+    other = FileClaims(file)
+    assert [other.claim(name, "d", sync=False).number for name in "abc"] == [2, 1, 2]
+    for each in (one, other):
+        each.close()
+
+
+@pytest.mark.parametrize("by", ["../../x", "", 7, None, "0123"])
+def test_what_the_file_says_names_no_other_file(file: Path, by: Any) -> None:
+    file.write_text(f'{{"request": "a", "digest": "d", "at": {time.time()}, "by": {by!r}}}\n'.replace("'", '"'))
+    one = FileClaims(file)
+    assert one.claim("a", "d", sync=False).number in (1, 2)
+    one.close()
+
+
+def test_a_key_is_free_after_a_day(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = FileClaims(file)
+    one.settle(one.claim("a", "d", sync=False), {"status": 201})
+    monkeypatch.setattr(claims, "KEPT_SECONDS", -1)
+    assert one.claim("a", "another", sync=False)[1::2] == (1, None)
+    one.close()

@@ -1,0 +1,111 @@
+"""MCP over HTTP: the tools of `memory mcp`, on the memory of whoever's token comes with a call."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from live_server import Live, running
+from memories import Memories
+from memories.server import mcp_http
+from memories.settings import Config
+
+Token = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mcp() -> None:
+    """Serve MCP, as outside of tests."""
+
+
+@pytest.fixture
+def live(config: Config) -> Iterator[Live]:
+    with running(config) as server:
+        yield server
+
+
+async def _call(live: Live, headers: dict[str, str], mode: str, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    from mcp import Client
+
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+        transport = streamable_http_client(f"{live.url}/mcp", http_client=http)
+        async with Client(transport, mode=mode) as client:
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            return [names, *[await client.call_tool(name, given) for name, given in calls]]
+
+
+def ask(live: Live, headers: dict[str, str], *calls: tuple[str, dict[str, Any]], mode: str = "auto") -> list[Any]:
+    wait_until_loaded(live)
+    return asyncio.run(_call(live, headers, mode, *calls))
+
+
+def wait_until_loaded(live: Live) -> None:
+    for _ in range(600):
+        status, told = live.ask("POST", "/mcp", {}, Accept="application/json, text/event-stream")
+        if status != 503:
+            return
+        assert "loaded" in told["detail"]
+        asyncio.run(asyncio.sleep(0.1))
+    raise AssertionError("MCP was not loaded")
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_both_eras_call_the_tools(live: Live, mode: str) -> None:
+    headers = {"authorization": f"Bearer {live.token}"}
+    names, made, found = ask(
+        live, headers, ("create_memory", {"content": "Deploys happen on Tuesdays"}),
+        ("search_memories", {"query": "when do we deploy?"}), mode=mode,
+    )  # fmt: skip
+    assert {"create_memory", "search_memories", "get_context"} <= names
+    assert not made.is_error
+    assert "Tuesdays" in found.content[0].text
+
+
+def test_a_token_works_on_its_own_namespace_and_signs(live: Live, token: Token, config: Config) -> None:
+    bob = token("bob:rw", name="bobs-agent")
+    ann = token("ann:rw", name="anns-agent")
+    ask(live, bob, ("create_memory", {"content": "Bob likes tea"}))
+    _, found = ask(live, ann, ("search_memories", {"query": "who likes tea?"}))
+    assert "Bob likes tea" not in found.content[0].text
+    with Memories(config=config, namespace="bob") as memories:
+        [memory] = memories.list().memories
+    assert memory.origin is not None
+    assert (memory.origin.by, memory.origin.channel, memory.origin.trust) == ("bobs-agent", "mcp", "agent")
+
+
+def test_who_may_only_read_is_offered_nothing_that_writes(live: Live, token: Token) -> None:
+    [names] = ask(live, token("bob:r"))
+    assert "search_memories" in names
+    assert not {"create_memory", "update_memory", "delete_memory", "add_turns"} & names
+
+
+def test_nobody_without_a_token_calls_anything(live: Live) -> None:
+    wait_until_loaded(live)
+    for head in (b"", b"Authorization: Bearer mem_wrong_wrong_wrong\r\n"):
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode()
+        data = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        data += b"Accept: application/json, text/event-stream\r\nConnection: close\r\n" + head
+        assert live.send(data + b"Content-Length: %d\r\n\r\n" % len(body) + body) == [401]
+
+
+def test_before_it_is_loaded_a_client_is_told_to_come_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: mcp_http.McpOverHttp, stop: asyncio.Event) -> None:
+        await stop.wait()
+
+    monkeypatch.setattr(mcp_http.McpOverHttp, "run", never)
+    with running(config) as live:
+        assert live.ask("POST", "/mcp", {}, Accept="application/json")[0] == 503
+        assert live.ask("GET", "/api/status")[0] == 200
+
+
+def test_a_body_that_is_too_large_is_refused_although_its_length_is_not_told(live: Live) -> None:
+    wait_until_loaded(live)
+    more = ("Content-Type: application/json", "Accept: application/json, text/event-stream", "Connection: close")
+    head = live.head("POST /mcp HTTP/1.1", "Transfer-Encoding: chunked", *more)
+    piece = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    assert live.send(head + piece * 20 + b"0\r\n\r\n") == [413]

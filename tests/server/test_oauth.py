@@ -1,0 +1,190 @@
+"""Tokens of a real issuer: a small one on this machine, with keys of its own."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+from starlette.testclient import TestClient
+
+from memories.errors import ConfigError
+from memories.server.api import oauth
+from memories.server.app import Options, build
+from memories.settings import Config
+
+RESOURCE = "http://127.0.0.1:8765/mcp"
+Sign = Callable[..., dict[str, str]]
+
+
+class Small:
+    """An issuer: its metadata, its keys, and the tokens that it signs."""
+
+    def __init__(self) -> None:
+        self.keys = {"one": rsa.generate_private_key(public_exponent=65537, key_size=2048)}
+        self.requests: list[str] = []
+        issuer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            wbufsize = -1
+
+            def do_GET(self) -> None:
+                issuer.requests.append(self.path)
+                shape = issuer.answers().get(self.path)
+                data = json.dumps(shape).encode()
+                self.send_response(200 if shape else 404)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/tenant"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def answers(self) -> dict[str, Any]:
+        rows = [
+            json.loads(RSAAlgorithm.to_jwk(key.public_key())) | {"kid": kid, "use": "sig", "alg": "RS256"}
+            for kid, key in self.keys.items()
+        ]
+        told = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+        return {"/.well-known/oauth-authorization-server/tenant": told, "/tenant/keys": {"keys": rows}}
+
+    def sign(self, kid: str = "one", key: Any = None, alg: str = "RS256", **claims: Any) -> dict[str, str]:
+        given = {"iss": self.url, "aud": RESOURCE, "sub": "ann", "exp": time.time() + 600, "scope": "memory:read"}
+        given = {name: value for name, value in {**given, **claims}.items() if value is not None}
+        token = jwt.encode(given, key or self.keys[kid], algorithm=alg, headers={"kid": kid})
+        return {"authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def issuer() -> Iterator[Small]:
+    small = Small()
+    yield small
+    small.http.shutdown()
+    small.http.server_close()
+
+
+@pytest.fixture
+def api(issuer: Small, config: Config) -> Iterator[TestClient]:
+    app = build(config, Options(port=8765, issuer=issuer.url))
+    with TestClient(app, base_url="http://127.0.0.1:8765") as client:
+        yield client
+
+
+def test_a_client_is_told_where_to_sign_in(api: TestClient, issuer: Small) -> None:
+    for path in ("/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"):
+        told = api.get(path).json()
+        assert (told["resource"], told["authorization_servers"]) == (RESOURCE, [issuer.url])
+    refused = api.post("/mcp", json={})
+    assert refused.status_code == 401
+    wanted = f'resource_metadata="{RESOURCE.removesuffix("/mcp")}/.well-known/oauth-protected-resource/mcp"'
+    assert wanted in refused.headers["www-authenticate"]
+
+
+def test_a_token_may_what_its_scopes_say(api: TestClient, issuer: Small) -> None:
+    reads, writes = issuer.sign(), issuer.sign(scope="memory:read memory:write", azp="claude")
+    assert api.get("/api/memories", headers=reads).status_code == 200
+    assert api.post("/api/memories", headers=reads, json={"content": "x"}).status_code == 403
+    made = api.post("/api/memories", headers=writes, json={"content": "Deploys happen on Tuesdays"})
+    assert (made.status_code, made.json()["origin"]["by"]) == (201, "claude")
+    assert api.post(f"/api/memories/{made.json()['id']}/forget", headers=writes, json={}).status_code == 403
+
+
+def test_namespaces_are_those_of_the_claim(api: TestClient, issuer: Small) -> None:
+    headers = issuer.sign(scope="memory:write", namespaces={"ann": "rw", "shared": "r", "no/name": "rw"})
+    assert api.get("/api/me", headers=headers).json()["namespaces"] == {"ann": "rw", "shared": "r"}
+    for namespace, status in (("ann", 200), ("shared", 200), ("bob", 403)):
+        assert api.get(f"/api/memories?namespace={namespace}", headers=headers).status_code == status
+    assert api.post("/api/memories?namespace=shared", headers=headers, json={"content": "x"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": "https://other.example/mcp"}, {"aud": None}, {"iss": "https://evil.example"}, {"exp": 1.0},
+        {"exp": None}, {"sub": None}, {"scope": ""}, {"scope": "openid profile"}, {"nbf": 9e9}, {"namespaces": {}},
+        {"scope": 5}, {"scope": {"memory:admin": True}},
+    ],
+)  # fmt: skip
+def test_other_tokens_are_none(api: TestClient, issuer: Small, claims: dict[str, Any]) -> None:
+    assert api.get("/api/me", headers=issuer.sign(**claims)).status_code == 401
+
+
+def test_only_keys_of_the_issuer_sign(api: TestClient, issuer: Small) -> None:
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    secret = "a public key is no shared secret, it is known to all"
+    for headers in (
+        issuer.sign(key=other),
+        issuer.sign(kid="two", key=other),
+        issuer.sign(key=secret, alg="HS256"),
+        {"authorization": "Bearer eyJhbGciOiJub25lIiwia2lkIjoib25lIn0.eyJzdWIiOiJhbm4ifQ."},
+    ):
+        assert api.get("/api/me", headers=headers).status_code == 401
+
+
+def test_unknown_keys_do_not_make_it_ask_the_issuer_each_time(api: TestClient, issuer: Small) -> None:
+    api.get("/api/me", headers=issuer.sign())
+    asked = len(issuer.requests)
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    for number in range(10):
+        api.get("/api/me", headers=issuer.sign(kid=f"unknown{number}", key=other))
+    assert len(issuer.requests) == asked
+
+
+def test_a_new_key_is_learned(api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert api.get("/api/me", headers=issuer.sign()).status_code == 200
+    issuer.keys["two"] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    monkeypatch.setattr(oauth, "_AGAIN_SECONDS", 0.0)
+    assert api.get("/api/me", headers=issuer.sign(kid="two")).status_code == 200
+
+
+def test_an_issuer_that_is_silent_is_told_from_a_wrong_token(api: TestClient, issuer: Small) -> None:
+    headers = issuer.sign()
+    issuer.http.shutdown()
+    issuer.http.server_close()
+    answer = api.get("/api/me", headers=headers)
+    assert (answer.status_code, "issuer" in answer.json()["detail"]) == (503, True)
+
+
+def test_who_waits_for_a_slow_issuer_keeps_nobody_else_waiting(
+    api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking, go_on = threading.Event(), threading.Event()
+    own = oauth.Issuer._asked
+
+    def slow(self: Any) -> Any:
+        asking.set()
+        assert go_on.wait(60)
+        return own(self)
+
+    monkeypatch.setattr(oauth.Issuer, "_asked", slow)
+    told: list[int] = []
+    first = threading.Thread(target=lambda: told.append(api.get("/api/me", headers=issuer.sign()).status_code))
+    first.start()
+    assert asking.wait(60)
+    assert api.get("/api/me", headers=issuer.sign()).status_code == 503
+    go_on.set()
+    first.join()
+    assert told == [200]
+    assert api.get("/api/me", headers=issuer.sign()).status_code == 200
+
+
+def test_an_issuer_that_is_silent_is_not_asked_for_each_token(api: TestClient, issuer: Small) -> None:
+    issuer.answers = dict  # type: ignore[method-assign] # it tells nothing
+    assert api.get("/api/me", headers=issuer.sign()).status_code == 503
+    asked = len(issuer.requests)
+    assert [api.get("/api/me", headers=issuer.sign()).status_code for _ in range(5)] == [503] * 5
+    assert len(issuer.requests) == asked
+
+
+def test_an_issuer_is_reached_over_tls(config: Config) -> None:
+    with pytest.raises(ConfigError, match="https"):
+        build(config, Options(issuer="http://issuer.example"))

@@ -1,0 +1,205 @@
+"""`memory serve` as a process: what it says, that pages, API and command are one, and how it ends."""
+
+import contextlib
+import http.client
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from memories.core import events
+from memories.scratchpad import scratchpad
+
+MODULE = ["-m", "memories"]
+# The command, whose server serves no MCP: that takes a second to load.
+SERVE = """
+from memories.server import mcp_http
+async def run(_, stop):
+    await stop.wait()
+mcp_http.McpOverHttp.run = run
+from memories.__main__ import main
+main()
+"""
+
+
+class Site(NamedTuple):
+    """A server in a process of its own."""
+
+    process: "subprocess.Popen[str]"
+    port: int
+    token: str
+    said: list[str]
+
+    @contextlib.contextmanager
+    def open(
+        self, path: str, method: str = "GET", body: Any = None, **headers: str
+    ) -> Iterator[http.client.HTTPResponse]:
+        sent = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", **headers}
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)) as connection:
+            connection.request(method, path, None if body is None else json.dumps(body), sent)
+            with connection.getresponse() as answer:
+                yield answer
+
+    def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> tuple[int, str]:
+        with self.open(path, method, body, **headers) as answer:
+            return answer.status, answer.read().decode()
+
+
+@pytest.fixture
+def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
+    given = {"MEMORY_HOME": str(tmp_path / "h"), "XDG_RUNTIME_DIR": str(tmp_path), "EMBEDDER": "none"}
+    return {**clean_environment, **given}
+
+
+@pytest.fixture
+def memory(environment: Mapping[str, str], tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    def run(*arguments: str, code: int = 0, script: list[str] = MODULE) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, *script, *arguments]
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == code, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def site(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Site]:
+    command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
+    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        said = [process.stderr.readline(), process.stderr.readline()]
+        port = int(said[0].rsplit(":", 1)[1])
+        yield Site(process, port, (tmp_path / "h" / "server.token").read_text().strip(), said)
+    finally:
+        process.kill()
+        process.communicate(timeout=300)
+
+
+def ended(site: Site) -> str:
+    """End it as a supervisor does; return what it said since it was ready."""
+    site.process.send_signal(signal.SIGTERM)
+    _, said = site.process.communicate(timeout=300)
+    assert site.process.returncode == 0
+    return str(said)
+
+
+def test_it_serves_pages_api_and_figures(site: Site, tmp_path: Path) -> None:
+    """And its log tells where to sign in, but no token and nothing of what is stored."""
+    login = f"http://127.0.0.1:{site.port}/login"
+    told = (
+        f"sign in at {login} with the token in {tmp_path / 'h' / 'server.token'}, or one of: "
+        "memory tokens create NAME --allow NAMESPACE:rw"
+    )
+    assert site.said[1] == f"memory serve: {told}\n"
+    made = json.loads(site.ask("/api/memories", "POST", {"content": "Deploys happen on Tuesdays"})[1])
+    status, page = site.ask("/?q=deploys")
+    assert status == 200
+    assert made["id"] in page
+    assert site.ask("/static/page.js")[0] == 200
+    assert site.ask(f"/memories/{made['id']}")[0] == 200
+    with site.open("/review", Authorization="") as answer:
+        assert (answer.status, answer.getheader("location")) == (303, "/login?next=%2Freview")
+    assert json.loads(site.ask("/ready", Authorization="")[1]) == {"ready": True}
+    assert site.ask("/metrics", Authorization="")[0] == 401
+    figures = site.ask("/metrics")[1]
+    assert 'memories_requests_total{method="GET",route="/memories/{id}",status="200"} 1' in figures
+    assert "memories_writes_total 1" in figures
+    assert site.ask(f"http://127.0.0.1:{site.port}/health")[0] == 400  # as to a proxy: see `protocol`
+    logged = ended(site)
+    assert "deploys" not in logged.lower()
+    assert made["id"] not in logged
+    assert site.token not in "".join(site.said) + logged
+
+
+def test_at_a_terminal_it_prints_a_link_that_signs_in(environment: Mapping[str, str], tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
+    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    shown = b""
+    try:
+        while b"to sign in" not in shown:
+            shown += os.read(ours, 4096)
+    finally:
+        process.kill()
+        process.wait(300)
+        os.close(ours)
+    token = (tmp_path / "h" / "server.token").read_text().strip()
+    [link] = [word for word in shown.decode().split() if "#" in word]
+    parts = urllib.parse.urlsplit(link)
+    assert (parts.hostname, parts.path, parts.fragment) == ("127.0.0.1", "/login", token)
+
+
+def test_it_ends_in_order_while_a_page_listens(site: Site) -> None:
+    with site.open("/api/changes") as stream:
+        while not stream.readline().startswith(b"event: ready"):
+            assert not stream.isclosed()
+        said = ended(site)
+        assert b"event: change" not in stream.read()  # and it has a proper end: a stream that is cut raises
+    assert "timeout graceful shutdown exceeded" not in said
+
+
+def test_the_command_and_the_api_are_one_memory(
+    site: Site, memory: Callable[..., Any], environment: Mapping[str, str]
+) -> None:
+    """They share the store, what is noted, and the scratchpad that sessions begin with."""
+    typed = json.loads(memory("create", "Deploys happen on Tuesdays", "-n", "bob").stdout)["id"]
+    sent = json.loads(site.ask("/api/memories?namespace=bob", "POST", {"content": "Lunch is at noon"})[1])["id"]
+    assert {each["id"] for each in json.loads(memory("list", "-n", "bob").stdout)["results"]} == {typed, sent}
+    assert json.loads(site.ask("/api/memories?namespace=bob&q=deploys")[1])["results"][0]["id"] == typed
+    assert json.loads(memory("serve", "--status").stdout)["commands"] == 2
+    home = Path(environment["MEMORY_HOME"])
+    told = [(each["op"], each["channel"], each["outcome"]) for each in events.read(home)]
+    done = [("create", "cli"), ("create", "http"), ("list", "cli"), ("search", "http")]
+    assert told == [(*each, "ok") for each in done]
+    assert typed in {entry.id for entry in scratchpad.read(home, "bob")}
+    assert {typed, sent} == {
+        each["id"] for each in json.loads(memory("scratchpad", "show", "-n", "bob").stdout)["results"]
+    }
+
+
+def test_a_project_and_a_branch_are_those_of_the_caller(site: Site, environment: dict[str, str]) -> None:
+    del site
+    folder = Path(environment["MEMORY_HOME"]).parent / "shop"
+    git = folder / ".git"
+    git.mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/topic\n")
+    (git / "config").write_text('[remote "origin"]\n\turl = https://example.org/ann/shop.git\n')
+    (git / "objects").mkdir()
+    (git / "refs").mkdir()
+    told = []
+    environment["PROJECT_DETECTION"] = "true"
+    for serving in (True, False):
+        command = [sys.executable, *MODULE, "create", f"Deploys happen, {serving}", "--force"]
+        if not serving:
+            subprocess.run([sys.executable, *MODULE, "serve", "--stop"], env=environment, check=True, timeout=300)
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, check=True, timeout=300)
+        show = [sys.executable, *MODULE, "get", json.loads(done.stdout)["id"]]
+        found = json.loads(subprocess.run(show, env=environment, capture_output=True, check=True, timeout=300).stdout)
+        told.append((found["project"], found["origin"].get("branch")))
+    assert told == [("example.org/ann/shop", "topic")] * 2
+
+
+def test_what_can_not_be_served_is_told(memory: Callable[..., Any]) -> None:
+    refused = memory("serve", "--host", "0.0.0.0", code=2)
+    assert "memory tokens create NAME --allow NAMESPACE:rw" in refused.stderr
+
+
+@pytest.mark.thorough
+def test_a_second_one_says_that_one_runs_and_a_killed_one_is_done_without(
+    site: Site, memory: Callable[..., Any]
+) -> None:
+    assert "running already" in memory("serve", "--port", "0").stderr
+    site.process.kill()
+    site.process.wait(300)
+    assert json.loads(memory("create", "Deploys happen on Tuesdays").stdout)["stored"]
+    assert json.loads(memory("serve", "--status", code=1).stdout) == {"running": False}

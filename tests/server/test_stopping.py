@@ -1,0 +1,382 @@
+"""SIGTERM while requests are in flight: each gets its true result, or a problem that says what is known of it."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import apsw
+import pytest
+
+from memories import Memories, load_config
+from memories.errors import StoreError
+from memories.server.api import routes
+
+WAIT = 120
+NOTHING = "nothing was written"
+IN_DOUBT = "may or may not have been done"
+SERVE = """
+import sys
+from memories.server import http, mcp_http
+from memories.server.api import records
+http._GRACE_SECONDS = float(sys.argv.pop(1))
+opened = records._Open.__init__
+def noted(*given):
+    print("a client begins a transaction", file=sys.stderr, flush=True)
+    opened(*given)
+records._Open.__init__ = noted
+async def run(_, stop):
+    await stop.wait()
+if sys.argv.pop(1) != "mcp":  # which takes a second to load
+    mcp_http.McpOverHttp.run = run
+from memories.__main__ import main
+main()
+"""
+
+
+class Answer(NamedTuple):
+    status: int
+    kind: str | None
+    retry_after: str | None
+    body: Any
+
+    def check(self, *said: str) -> str:
+        """Assert that it is a problem with one of these sentences; return which."""
+        assert (self.status, self.kind, self.retry_after) == (503, "application/problem+json", "1"), self
+        assert self.body["status"] == 503
+        return next(each for each in said if each in self.body["detail"])
+
+
+class Site(NamedTuple):
+    process: "subprocess.Popen[bytes]"
+    port: int
+    home: Path
+    log: Path
+
+    @property
+    def token(self) -> str:
+        return (self.home / "server.token").read_text().strip()
+
+    def begin(self, method: str, path: str, body: Any = None, **headers: str) -> Callable[[], Answer]:
+        """Send a request; return what waits for the answer."""
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
+        data = body if body is None or isinstance(body, str) else json.dumps(body)
+        sent = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        line.request(method, path, data, sent | {name.replace("_", "-"): value for name, value in headers.items()})
+
+        def wait() -> Answer:
+            with contextlib.closing(line), line.getresponse() as answer:
+                kind, text = answer.getheader("content-type"), answer.read()
+                body = json.loads(text) if kind and "json" in kind else text
+                return Answer(answer.status, kind, answer.getheader("retry-after"), body)
+
+        return wait
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        return self.begin(method, path, body, **headers)()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def ended(self) -> str:
+        """Wait for its end; return what it wrote on standard error."""
+        assert self.process.wait(WAIT) == 0
+        return self.log.read_text()
+
+
+Start = Callable[..., Site]
+
+
+@pytest.fixture
+def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
+    given = {"MEMORY_HOME": str(tmp_path / "h"), "XDG_RUNTIME_DIR": str(tmp_path), "EMBEDDER": "none"}
+    return {**clean_environment, **given}
+
+
+@pytest.fixture
+def start(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def serve(grace: float, *, mcp: bool = False) -> Site:
+        log = tmp_path / f"log{len(begun)}"
+        command = [sys.executable, "-c", SERVE, str(grace), "mcp" if mcp else "", "serve", "--port", "0"]
+        with log.open("wb") as stream:
+            begun.append(subprocess.Popen(command, env=dict(environment), cwd=tmp_path, stderr=stream))
+        ready = "sign in at"
+        while ready not in (text := log.read_text()):
+            assert begun[-1].poll() is None, text
+            threading.Event().wait(0.02)
+        return Site(begun[-1], int(text.splitlines()[0].rsplit(":", 1)[1]), tmp_path / "h", log)
+
+    yield serve
+    for process in begun:
+        process.kill()
+        process.wait(WAIT)
+
+
+@pytest.fixture
+def kept(environment: Mapping[str, str], tmp_path: Path) -> Callable[[], list[str]]:
+    """Read the texts of all memories and turns that are stored."""
+
+    def read() -> list[str]:
+        config = load_config(environment=dict(environment), folder=tmp_path)
+        with Memories(config=config) as memories:
+            turns = [turn.content for turn in memories.tail_turns("c")]
+            return [each.content for each in memories.list(limit=1_000).memories] + turns
+
+    return read
+
+
+@contextlib.contextmanager
+def busy(site: Site) -> Iterator[None]:
+    """Keep the store from being written while inside."""
+    with contextlib.closing(apsw.Connection(str(site.home / "memories.db"))) as other:
+        other.execute("begin immediate")
+        yield
+        other.execute("rollback")
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2025-11-25"}}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments} | meta}
+
+
+def mcp_loaded(site: Site) -> None:
+    while site.ask("POST", "/mcp", call("x"), **MCP).status == 503:
+        threading.Event().wait(0.02)
+
+
+MCP = {"Accept": "application/json, text/event-stream"}
+
+
+def writes(site: Site, seed: str, *, mcp: bool = True) -> dict[str, Callable[[], Answer]]:
+    """Send one write of each kind; return what waits for each answer."""
+    sent: dict[str, tuple[str, str, Any, dict[str, str]]] = {
+        "create": ("POST", "/api/memories", {"content": "create"}, {}),
+        "queued": ("POST", "/api/memories", {"content": "queued"}, {}),
+        "keyed": ("POST", "/api/memories", {"content": "keyed"}, {"Idempotency_Key": "k1"}),
+        "batch": ("POST", "/api/memories/batch", {"memories": [{"content": "batch"}]}, {}),
+        "update": ("PATCH", f"/api/memories/{seed}", {"content": "update"}, {}),
+        "turn": ("POST", "/api/conversations/c/turns", {"turns": [{"content": "turn", "role": "user"}]}, {}),
+        "mcp": ("POST", "/mcp", call("create_memory", content="mcp"), MCP),
+        "store": ("POST", "/store/v1/begin", {"space": None, "arguments": [], "named": {"map": []}, "call": "1"}, {}),
+    }  # fmt: skip
+    if not mcp:
+        del sent["mcp"]
+    waiting = {name: site.begin(method, path, body, **more) for name, (method, path, body, more) in sent.items()}
+    for _ in range(3):  # the server has read them by then
+        assert site.ask("GET", "/health").status == 200
+    return waiting
+
+
+@pytest.mark.parametrize("mcp", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_write_that_is_done_in_time_is_answered_as_ever(
+    start: Start, kept: Callable[[], list[str]], mcp: bool
+) -> None:
+    site = start(WAIT, mcp=mcp)
+    seed = site.ask("POST", "/api/memories", {"content": "seed"}).body["id"]
+    if mcp:
+        mcp_loaded(site)
+    with busy(site):
+        waiting = writes(site, seed, mcp=mcp)
+        site.stop()
+        with pytest.raises(OSError):  # refused, or cut off
+            while True:  # it takes no more clients
+                site.ask("GET", "/health")
+    answers = {name: wait() for name, wait in waiting.items()}
+    assert answers.pop("store").check(NOTHING)  # a transaction that its client could not go on with
+    assert {name: answer.status // 100 for name, answer in answers.items()} == dict.fromkeys(answers, 2)
+    assert "Traceback" not in site.ended()
+    assert set(kept()) == set(answers)
+
+
+def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
+    start: Start, kept: Callable[[], list[str]]
+) -> None:
+    """No client can go on with one, since the server takes no more connections."""
+    site = start(WAIT)
+    begin = {"space": None, "arguments": [], "named": {"map": []}}
+    assert site.ask("POST", "/store/v1/begin", begin | {"call": "1"}).status == 200
+    blocked = site.begin("POST", "/api/memories", {"content": "create"})
+    second = site.begin("POST", "/store/v1/begin", begin | {"call": "2"})
+    while site.log.read_text().count("a client begins") < 2:
+        assert site.ask("GET", "/health").status == 200
+    site.stop()
+    assert second().check(NOTHING)
+    assert blocked().status == 201
+    assert "for too long" not in site.ended()
+    assert kept() == ["create"]
+
+
+def test_a_write_whose_result_is_not_known_says_so(start: Start, kept: Callable[[], list[str]]) -> None:
+    site = start(0.3, mcp=True)
+    seed = site.ask("POST", "/api/memories", {"content": "seed"}).body["id"]
+    mcp_loaded(site)
+    with busy(site):
+        waiting = writes(site, seed)
+        site.stop()
+        answers = {name: wait() for name, wait in waiting.items()}
+        said = {name: answer.check(NOTHING, IN_DOUBT) for name, answer in answers.items()}
+    assert {said[name] for name in ("update", "turn", "mcp")} == {IN_DOUBT}
+    assert said["store"] == NOTHING
+    log = site.ended()
+    assert "Traceback" not in log
+    assert not {name for name, sentence in said.items() if sentence == NOTHING} & set(kept())
+
+
+@pytest.mark.thorough
+def test_the_store_of_a_server_that_stops_says_what_is_known(
+    start: Start, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    site = start(0.3)
+    site.ask("POST", "/api/memories", {"content": "seed"})
+    elsewhere = {**environment, "MEMORY_HOME": str(tmp_path / "elsewhere"), "MEMORY_TOKEN": site.token}
+    elsewhere["MEMORY_STORE"] = f"http://127.0.0.1:{site.port}"
+    command = [sys.executable, "-m", "memories", "create", "Ann likes tea", "--force"]
+    with busy(site):
+        run = subprocess.Popen(command, env=elsewhere, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while "a client begins a transaction" not in site.log.read_text():
+            assert run.poll() is None
+            threading.Event().wait(0.02)
+        site.stop()
+        _, told = run.communicate(timeout=WAIT)
+    assert run.returncode == 1
+    [line] = told.decode().splitlines()
+    assert "the server is stopping" in line
+    assert NOTHING in line
+    site.ended()
+
+
+def test_a_command_that_a_stopping_server_did_not_begin_is_done_by_itself(
+    start: Start, kept: Callable[[], list[str]], environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    site = start(0.3)
+    site.ask("POST", "/api/memories", {"content": "seed"})
+    command = [sys.executable, "-m", "memories", "create", "Ann likes tea"]
+    with busy(site):
+        first = site.begin("POST", "/api/memories", {"content": "begun"})
+        run = subprocess.Popen(command, env=dict(environment), cwd=tmp_path, stdout=subprocess.PIPE)
+        while b"\nmemories_writes_waiting 0" in site.ask("GET", "/metrics").body:
+            assert run.poll() is None
+        site.stop()
+        first().check(IN_DOUBT)
+        with pytest.raises(OSError):
+            while True:  # until the server has told the command that nothing was written
+                site.ask("GET", "/health")
+    told, _ = run.communicate(timeout=WAIT)
+    assert (run.returncode, json.loads(told)["stored"]) == (0, True)
+    assert kept().count("Ann likes tea") == 1
+    site.ended()
+
+
+# --- a campaign ------------------------------------------------------------------------------------------------------
+
+
+class Done(NamedTuple):
+    """What writers were told: the texts that are stored, and the keys of those that may be sent again."""
+
+    stored: list[str]
+    doubtful: dict[str, str]
+
+
+def over_http(site: Site, done: Done, worker: int) -> None:
+    """Create memories until the server stops; odd workers with a key for each."""
+    for number in range(10_000):
+        content, key = f"http {worker} {number}", f"{worker}-{number}"
+        headers = {"Idempotency_Key": key} if worker % 2 else {}
+        answer = None
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answer = site.ask("POST", "/api/memories", {"content": content, "force": True}, **headers)
+        if answer is not None and answer.status == 201:
+            done.stored.append(content)
+            continue
+        if answer is not None:
+            answer.check(NOTHING, IN_DOUBT)
+        if headers:
+            done.doubtful[content] = key
+        if answer is None:
+            return
+
+
+def as_a_store(site: Site, done: Done, worker: int) -> None:
+    """Create memories in the store of the server, until it stops."""
+    home = site.home.parent / f"elsewhere{worker}"
+    given = {"MEMORY_HOME": str(home), "MEMORY_TOKEN": site.token, "EMBEDDER": "none"}
+    config = load_config({"store": f"http://127.0.0.1:{site.port}"}, environment=given, folder=site.home)
+    with Memories(config=config) as memories, contextlib.suppress(StoreError):
+        for number in range(10_000):
+            memories.create(content := f"store {worker} {number}", force=True)
+            done.stored.append(content)
+
+
+def as_an_agent(site: Site, done: Done) -> None:
+    """Create memories by the tools, until the server stops."""
+
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    from mcp import Client
+
+    async def create() -> None:
+        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {site.token}"}, timeout=WAIT) as asking:
+            transport = streamable_http_client(f"http://127.0.0.1:{site.port}/mcp", http_client=asking)
+            async with Client(transport, mode="auto") as client:
+                for number in range(10_000):
+                    made = await client.call_tool("create_memory", {"content": f"mcp {number}", "force": True})
+                    if made.is_error:
+                        return
+                    done.stored.append(f"mcp {number}")
+
+    with contextlib.suppress(Exception):  # the SDK has many names for a server that is gone
+        asyncio.run(create())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_acknowledged_is_lost_when_a_server_stops_at_any_moment(
+    seed: int, start: Start, kept: Callable[[], list[str]]
+) -> None:
+    site, done = start(0.5, mcp=True), Done([], {})
+    mcp_loaded(site)
+    with ThreadPoolExecutor(16) as pool:
+        runs = [pool.submit(over_http, site, done, each) for each in range(8)]
+        runs += [pool.submit(as_a_store, site, done, each) for each in range(2)]
+        runs.append(pool.submit(as_an_agent, site, done))
+        enough = random.Random(seed).randint(20, 120)
+        while len(done.stored) < enough:
+            threading.Event().wait(0.005)
+        site.stop()
+        for run in runs:
+            run.result(WAIT)
+    assert "Traceback" not in site.ended()
+    again = start(WAIT)
+    for content, key in done.doubtful.items():
+        answer = again.ask("POST", "/api/memories", {"content": content, "force": True}, Idempotency_Key=key)
+        assert answer.status in (200, 201), answer
+    found = kept()
+    assert {*done.stored, *done.doubtful} <= set(found)
+    assert all(found.count(content) == 1 for content in done.doubtful)
+
+
+def test_a_write_that_ends_after_the_server_has_stopped_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    written: Future[Any] = Future()
+    server = SimpleNamespace(preparers=SimpleNamespace(submit=lambda run: run()))
+
+    async def ask_and_stop() -> None:
+        asking = asyncio.ensure_future(routes._later(server, lambda: routes.Later(written, routes.Answer)))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        asking.cancel()
+
+    asyncio.run(ask_and_stop())
+    written.set_result(None)
+    assert caplog.records == []

@@ -1,0 +1,427 @@
+"""The command through a server, as processes: what it answers, and what happens when the server is unwell."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live_command import Serve, servers
+from memories import Memories, __version__
+from memories.cli import COMMANDS
+from memories.settings import SETTINGS
+from memories.warm import client, place, start
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
+    return {**clean_environment, "MEMORY_HOME": str(tmp_path / "h")}
+
+
+@pytest.fixture
+def memory(environment: Mapping[str, str], tmp_path: Path) -> Run:
+    def run(*arguments: str, check: bool = True, **options: Any) -> "subprocess.CompletedProcess[str]":
+        given = {"env": environment, "cwd": tmp_path, **options}
+        command = [sys.executable, "-m", "memories", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, **given)
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def serving(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Serve]:
+    with servers(env=environment, cwd=tmp_path) as serve:
+        yield serve
+
+
+def answered(memory: Run) -> int:
+    return int(json.loads(memory("serve", "--status").stdout)["commands"])
+
+
+def socket_path(environment: Mapping[str, str]) -> str:
+    return place.socket_of("", dict(environment))
+
+
+# --- the same answers ------------------------------------------------------------------------------------------------
+
+
+def test_a_server_answers_and_the_process_itself_does_nothing(memory: Run, serving: Callable[..., Any]) -> None:
+    serving()
+    made = json.loads(memory("create", "Deploys happen on Tuesdays").stdout)
+    assert [hit["id"] for hit in json.loads(memory("search", "when are deploys?").stdout)["results"]] == [made["id"]]
+    refused = memory("get", "nothing", check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert json.loads(refused.stderr)["error"].startswith('"nothing" is not a memory id')
+    assert json.loads(memory("create", "-", input="from a pipe\n").stdout)["content"] == "from a pipe"
+    assert answered(memory) == 4
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell of threads")
+def test_searches_leave_no_thread_behind(memory: Run, serving: Callable[..., Any]) -> None:
+    server = serving()
+    memory("create", "Deploys happen on Tuesdays")
+    counts = []
+    for _ in range(2):
+        for _ in range(4):
+            memory("search", "when are deploys?")
+        counts.append(len(list(Path(f"/proc/{server.pid}/task").iterdir())))
+    assert counts[0] == counts[1]
+    assert answered(memory) == 9
+
+
+def test_what_is_heavy_is_not_imported_when_a_server_answers(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
+) -> None:
+    serving()
+    script = """
+import os, sys
+from memories import __main__ as front_door
+from memories.warm import client
+client._HELLO_SECONDS = 60.0  # on a busy machine a server takes longer than a command waits
+code = front_door.ask(["list"])
+sys.stdout.flush()
+loaded = sys.modules.keys() & {"json", "socket", "typing", "click", "pathlib", "memories.config", "memories.cli"}
+sys.stderr.write(repr((code, sorted(loaded))))
+sys.stderr.flush()
+os._exit(0)
+"""
+    command = [sys.executable, "-I", "-c", script]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert json.loads(done.stdout)["count"] == 0
+    assert done.stderr == "(0, [])"
+
+
+def test_every_setting_goes_with_a_command() -> None:
+    assert [setting.variable for setting in SETTINGS if not client.is_carried(setting.variable)] == []
+
+
+def test_every_command_is_run_by_a_server_or_never() -> None:
+    never = {"edit", "chat", "mcp", "serve", "config", "trust", "backup", "doctor", "export", "import", "migrate",
+             "reembed", "tokens", "prompt", "scratchpad", "hook", "capture", "off", "on", "connect", "disconnect",
+             "projects"}  # fmt: skip
+    others = set(COMMANDS) - never
+    assert [name for name in others if not client.is_warm([name])] == []
+    assert [name for name in never if client.is_warm([name])] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["create", "--jsonl", "-"], ["create", "--lines=x"], ["turns", "add", "a", "-"], ["restore", "./x.db"],
+     ["restore", "notes.backup"], ["review", "edit", "x"], ["export"], ["--help"], []],
+)  # fmt: skip
+def test_what_reads_files_or_streams_needs_its_own_process(arguments: list[str]) -> None:
+    assert not client.is_warm(arguments)
+
+
+def test_the_client_decides_who_writes_and_from_where(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Namespace, trust, the settings of its folder and its formats are those of the client, not of the server."""
+    serving()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / ".env").write_text("MEMORY_FORMAT=text\n")
+    made = memory("create", "in a folder", cwd=tmp_path / "work", env={**environment, "MEMORY_NAMESPACE": "bob"})
+    assert made.stdout.startswith("Stored")
+    [found] = json.loads(memory("list", env={**environment, "MEMORY_NAMESPACE": "bob"}).stdout)["results"]
+    assert found["namespace"] == "bob"
+    assert answered(memory) == 2
+
+
+@pytest.mark.parametrize("deep", [pytest.param(False, marks=pytest.mark.thorough), True])
+def test_a_server_is_found_through_a_link_to_its_home_and_the_other_way_round(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path, deep: bool
+) -> None:
+    home = tmp_path / "real" / ("long" * 25 if deep else "h")
+    home.mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    linked = tmp_path / "link" / home.name
+    environment["MEMORY_HOME"] = str(linked)
+    serving()
+    for place_of_it in (home, linked):
+        assert memory("create", f"kept by way of {place_of_it}", env={**environment, "MEMORY_HOME": str(place_of_it)})
+    assert (
+        json.loads(memory("serve", "--status", env={**environment, "MEMORY_HOME": str(home)}).stdout)["commands"] == 2
+    )
+
+
+def test_who_sits_at_a_terminal_is_asked_by_a_process_of_their_own(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
+) -> None:
+    import pty
+
+    serving()
+    made = json.loads(memory("create", "a secret plan").stdout)["id"]
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "memories", "forget", made]
+    asked = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment, cwd=tmp_path)
+    os.close(its)
+    os.write(ours, b"y\n")
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:
+        pass
+    os.close(ours)
+    assert asked.wait(100) == 0
+    assert b"a secret plan [y/N]" in shown
+    assert b"Forgotten for good" in shown
+
+
+def test_a_client_with_other_settings_of_the_store_does_its_own_work(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str]
+) -> None:
+    serving()
+    memory("create", "content")
+    others = [{"EMBEDDER": "none"}, {"MEMORY_COMPACT": "true"}, {"TZ": "Asia/Tokyo"}, {"OPENAI_API_KEY": "another"}]
+    for changed in others:
+        assert json.loads(memory("list", env={**environment, **changed}).stdout)["count"] == 1, changed
+    assert answered(memory) == 1  # the first command alone
+
+
+def test_each_store_has_its_own_server(memory: Run, serving: Callable[..., Any], tmp_path: Path) -> None:
+    serving()
+    other = f"sqlite:///{tmp_path}/other.db"
+    memory("create", "in the other one", "--store", other)
+    assert answered(memory) == 0
+    serving("--store", other)
+    assert json.loads(memory("list", f"--store={other}").stdout)["count"] == 1
+    assert json.loads(memory("list", "--store", "sqlite:///other.db").stdout)["count"] == 1
+    assert json.loads(memory("serve", "--status", "--store", other).stdout)["commands"] == 2
+
+
+def test_many_commands_at_a_time_keep_their_streams_apart(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str]
+) -> None:
+    serving()
+    made: dict[int, Any] = {}
+
+    def create(number: int) -> None:
+        name = {**environment, "MEMORY_NAMESPACE": f"n{number}"}
+        made[number] = json.loads(memory("create", f"text of {number}", "--force", env=name).stdout)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told = {number: (one["content"], one["namespace"]) for number, one in made.items()}
+    assert told == {number: (f"text of {number}", f"n{number}") for number in range(4)}
+
+
+# --- a server that is unwell -----------------------------------------------------------------------------------------
+
+
+def test_a_server_that_hangs_costs_no_answer(memory: Run, serving: Callable[..., Any]) -> None:
+    server = serving()
+    memory("create", "content")
+    server.send_signal(signal.SIGSTOP)
+    try:
+        assert json.loads(memory("list").stdout)["count"] == 1
+    finally:
+        server.send_signal(signal.SIGCONT)
+    assert answered(memory) == 1
+
+
+@pytest.mark.thorough
+def test_what_a_killed_server_leaves_behind_stops_nobody(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str]
+) -> None:
+    server = serving()
+    server.kill()
+    server.wait(60)
+    assert Path(socket_path(environment)).is_socket()
+    memory("create", "content")
+    serving()
+    assert json.loads(memory("list").stdout)["count"] == 1
+    assert answered(memory) == 1
+
+
+class Impostor:
+    """Greets as a server does, reads what is asked, then behaves as it is told."""
+
+    def __init__(self, path: str, greeting: str, answer: bytes | None) -> None:
+        Path(path).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(path)
+        self._socket.listen(8)
+        self._greeting, self._answer = greeting, answer
+        self.asked: list[bytes] = []
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._socket.accept()
+        with connection:
+            connection.sendall(f"{self._greeting}\n".encode())
+            self.asked.append(connection.recv(1 << 16))
+            if self._answer and self.asked[-1]:
+                connection.sendall(self._answer)
+
+    def close(self) -> None:
+        self._thread.join()
+        self._socket.close()
+
+
+def test_a_create_that_got_no_answer_is_stored_once(memory: Run, environment: dict[str, str]) -> None:
+    """Its id was made before it was asked for: with it a second run stores nothing twice."""
+    impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", b"..")
+    made = json.loads(memory("create", "it got lost", "--force").stdout)
+    impostor.close()
+    asked = json.loads(impostor.asked[0])
+    assert made["id"] == asked["once"]
+    assert json.loads(memory("list").stdout)["count"] == 1
+
+
+@pytest.mark.parametrize("part", [b"", b"0 done 1:100\nonly a part"])
+def test_a_change_that_got_no_answer_is_told_truthfully(part: bytes, memory: Run, environment: dict[str, str]) -> None:
+    impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", part)
+    done = memory("delete", "0" * 32, check=False)
+    impostor.close()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert json.loads(done.stderr) == {"error": client.LOST}
+
+
+def test_what_only_reads_is_done_here_when_the_server_dies(memory: Run, environment: dict[str, str]) -> None:
+    impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", None)
+    assert json.loads(memory("list").stdout)["count"] == 0
+    impostor.close()
+
+
+def test_a_server_of_another_version_is_told_and_not_asked(memory: Run, environment: dict[str, str]) -> None:
+    impostor = Impostor(socket_path(environment), f"{client.GREETING} 0.0.1", None)
+    assert json.loads(memory("list").stdout)["count"] == 0
+    impostor.close()
+    assert impostor.asked == [f"newer {__version__}\n".encode()]
+
+
+def test_a_folder_that_others_may_enter_is_not_believed(memory: Run, environment: dict[str, str]) -> None:
+    path = socket_path(environment)
+    impostor = Impostor(path, f"{client.GREETING} {__version__}", b"0 done 1:4\nevil")
+    Path(path).parent.chmod(0o755)
+    assert json.loads(memory("list").stdout)["count"] == 0
+    with socket.socket(socket.AF_UNIX) as ours:  # let it end
+        ours.connect(path)
+        ours.recv(100)
+    impostor.close()
+    assert impostor.asked == [b""]
+
+
+def test_a_server_whose_store_was_replaced_ends(memory: Run, serving: Callable[..., Any], tmp_path: Path) -> None:
+    server = serving()
+    memory("create", "in the first file")
+    file = tmp_path / "h" / "memories.db"
+    for suffix in ("", "-wal", "-shm", ".lock"):
+        Path(f"{file}{suffix}").rename(tmp_path / f"old.db{suffix}")
+    assert json.loads(memory("list").stdout)["count"] == 0
+    assert server.wait(60) == 75
+
+
+def test_a_newer_command_ends_an_older_server(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str]
+) -> None:
+    server = serving()
+    with socket.socket(socket.AF_UNIX) as newer:
+        newer.connect(socket_path(environment))
+        newer.recv(100)
+        newer.sendall(b"newer 99.0.0\n")
+    assert server.wait(60) == 75
+    assert not Path(socket_path(environment)).exists()
+
+
+# --- begin and end ---------------------------------------------------------------------------------------------------
+
+
+def test_only_one_server_of_a_store_runs(memory: Run, serving: Callable[..., Any]) -> None:
+    serving()
+    second = memory("serve", "--no-http")
+    assert "running already" in second.stderr
+    assert answered(memory) == 0
+
+
+def test_its_sockets_are_for_the_owner_alone_and_gone_at_the_end(
+    serving: Callable[..., Any], environment: dict[str, str]
+) -> None:
+    server = serving()
+    folder = Path(socket_path(environment)).parent
+    modes = {each.suffix: each.lstat().st_mode & 0o777 for each in folder.iterdir() if not each.is_symlink()}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert modes == {".sock": 0o600, ".http": 0o600, ".lock": 0o600}
+    server.terminate()
+    assert server.wait(60) == 0
+    assert [each.suffix for each in folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.thorough
+def test_a_deep_home_has_its_sockets_elsewhere(
+    memory: Run, environment: dict[str, str], tmp_path: Path, serving: Callable[..., Any]
+) -> None:
+    environment["MEMORY_HOME"] = str(tmp_path / ("deep" * 20) / ("deeper" * 10))
+    serving()
+    memory("create", "content")
+    assert answered(memory) == 1
+
+
+def test_a_command_starts_a_server_if_a_setting_wants_it(memory: Run, environment: dict[str, str]) -> None:
+    environment["MEMORY_SERVE"] = "auto"
+    memory("create", "content")
+    path = Path(socket_path(environment))
+    until = time.monotonic() + 100
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert json.loads(memory("list").stdout)["count"] == 1
+    told = json.loads(memory("serve", "--status").stdout)
+    assert (told["commands"], told["url"]) == (1, None)
+    memory("serve", "--stop")
+
+
+def test_no_server_runs_without_a_setting(memory: Run, environment: dict[str, str]) -> None:
+    memory("create", "content")
+    done = memory("serve", "--status", check=False)
+    assert (done.returncode, json.loads(done.stdout)) == (1, {"running": False})
+    assert not Path(socket_path(environment)).parent.exists()
+
+
+def test_what_is_waiting_is_written_before_the_end(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
+) -> None:
+    server = serving()
+    command = [sys.executable, "-m", "memories", "create", "--force"]
+    writing = [
+        subprocess.Popen([*command, f"text {number}"], env=environment, cwd=tmp_path, stdout=subprocess.PIPE)
+        for number in range(3)
+    ]
+    server.terminate()
+    told = [json.loads(each.communicate(timeout=300)[0])["id"] for each in writing]
+    assert server.wait(60) == 0
+    with Memories(f"sqlite:///{tmp_path}/h/memories.db", embedder="fake") as found:
+        assert sorted(each.id for each in found.list(limit=20).memories) == sorted(told)
+
+
+def test_a_folder_named_memories_is_not_what_a_server_is_started_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "memories").mkdir()
+    (tmp_path / "memories" / "__main__.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    started: list[list[str]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_spawn", lambda _program, command, *_, **__: started.append(command))
+        start.start(f"sqlite:///{tmp_path}/m.db")
+    [command] = started
+    done = subprocess.run([*command[: command.index("serve")], "--help"], capture_output=True, timeout=300)
+    assert (done.returncode, b"Usage: memory" in done.stdout) == (0, True)
+    assert not (tmp_path / "ran").exists()
