@@ -224,7 +224,7 @@ def least_cosine(model: Path, exact: Path, source: Source) -> float:
 
 
 def tree(pieces: list[bytes], left_out: int) -> tuple[list[int], list[int], list[int]]:
-    """Return labels, children and pieces of the tree, as `memories.embedders.unigram.Unigram` reads them."""
+    """Return labels, children and pieces of the tree, as `memories.embedders.e5.Unigram` reads them."""
     ids = {piece: number for number, piece in enumerate(pieces) if number != left_out}
     level = {piece[:1] for piece in ids}
     levels = [[b""]]

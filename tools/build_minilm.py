@@ -142,7 +142,7 @@ def mean_cosine(model: Path, fp32: Path, tokenizer: Tokenizer) -> float:
 
 
 def character_ranges(tokenizer: Tokenizer) -> list[tuple[int, int, str]]:
-    """Return what the tokenizer makes of each code point, as `memories.embedders.wordpiece.WordPiece` reads it.
+    """Return what the tokenizer makes of each code point, as `memories.embedders.minilm.WordPiece` reads it.
 
     One letter that no token has makes its whole word unknown, so what is unknown need not be told apart.
     """

@@ -13,8 +13,8 @@ import pytest
 from memories import ContextBuilder
 from memories.context.admission import Admission
 from memories.context.tokens import estimate_tokens
-from memories.embedders.unigram import Unigram
-from memories.embedders.wordpiece import WordPiece
+from memories.embedders.e5 import Unigram
+from memories.embedders.minilm import WordPiece
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = ROOT / "src" / "memories" / "embedders" / "weights"

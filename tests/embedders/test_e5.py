@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from memories.embedders import e5, embed_query, open_embedder
-from memories.embedders.e5 import _NAME, E5, MAX_WINDOWS
-from memories.embedders.unigram import Unigram
+from memories.embedders.e5 import _NAME, E5, MAX_WINDOWS, Unigram
 from memories.errors import ConfigError, EmbedderError
 
 if TYPE_CHECKING:

@@ -39,11 +39,16 @@ from memories.embedders.fake import FakeEmbedder
 from memories.embedders.minilm import MiniLM
 from memories.embedders.service import providers
 from memories.embedders.service.client import MAX_ANSWER_BYTES, MAX_REFUSED_TRIES, MAX_TRIES, ServiceClient
-from memories.embedders.service.embedder import MAX_REQUEST_BYTES, MAX_WINDOWS, HTTPEmbedder
-from memories.embedders.service.models import MODELS, known
-from memories.embedders.service.providers import Patience
-from memories.embedders.service.rest import LEAST_SECONDS, MOST_SECONDS, Rest
-from memories.embedders.service.windows import windows
+from memories.embedders.service.embedder import (
+    LEAST_SECONDS,
+    MAX_REQUEST_BYTES,
+    MAX_WINDOWS,
+    MOST_SECONDS,
+    HTTPEmbedder,
+    Rest,
+    windows,
+)
+from memories.embedders.service.providers import MODELS, Patience, known
 from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
 from memories.settings import Config
 

@@ -14,8 +14,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from memories.embedders.minilm import _NAME, _WEIGHTS, MAX_WINDOWS, WINDOW_STEP, WINDOW_TOKENS, MiniLM
-from memories.embedders.wordpiece import WordPiece
+from memories.embedders.minilm import _NAME, _WEIGHTS, MAX_WINDOWS, WINDOW_STEP, WINDOW_TOKENS, MiniLM, WordPiece
 from memories.languages.text import normal_form
 
 VOCABULARY, CHARACTERS = (_WEIGHTS / f"{_NAME}.{end}" for end in ("vocab.txt", "characters.json"))

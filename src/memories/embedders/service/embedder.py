@@ -1,20 +1,23 @@
 """An embedder that asks a service over HTTP: it cuts long texts, sends many at once, checks and keeps the answers."""
 
+import contextlib
 import copy
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from memories.config import cache_folder
 from memories.core.batches import by_weight
 from memories.core.deadline import WAIT
+from memories.core.disk import replacing
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service import providers
 from memories.embedders.service.cache import VectorCache
 from memories.embedders.service.providers import Chosen, Patience, choose
-from memories.embedders.service.rest import Rest
-from memories.embedders.service.windows import windows
 from memories.errors import EmbedderError
 from memories.settings import Config
 from memories.stores.records import Space
@@ -202,3 +205,103 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
         ConfigError: A setting is missing or not acceptable.
     """
     return HTTPEmbedder(choose(name, config), config)
+
+
+LEAST_SECONDS, MOST_SECONDS = 15.0, 600.0
+_CLOSE = 2  # a caller who would wait at most so many times as long is told of the failure
+
+
+class Rest:
+    """A file in the home that says until when a service is not asked. Losing it costs one more try.
+
+    A failure counts only for callers who would not wait much longer than the one who met it: a hook gives up after a
+    fraction of a second, which says little about the service.
+    """
+
+    def __init__(self, home: Path, service: str, clock: Callable[[], float]) -> None:
+        """Choose the file; nothing is read yet.
+
+        Args:
+            home: The folder of the file; without it, this process alone remembers.
+            service: All that a failure may depend on: the model, the URL, the key.
+            clock: Returns seconds since 1970.
+        """
+        digest = hashlib.blake2b(service.encode("utf-8", "replace"), digest_size=8).hexdigest()
+        self.path = home / f".embedder-{digest}"
+        self._clock = clock
+        self._known: dict[str, Any] = {}
+
+    def reason(self, seconds: float) -> str:
+        """Return why a caller who would wait so long should not ask now; empty if it should."""
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
+            self._known = json.loads(self.path.read_bytes())
+        known = self._known
+        try:
+            left = known["until"] - self._clock()
+            rests = 0 < left <= MOST_SECONDS and seconds <= _CLOSE * known["waited"]
+            return str(known["why"]) if rests else ""
+        except (KeyError, TypeError):
+            return ""
+
+    def begin(self, why: str, waited: float, asked: float) -> None:
+        """Remember a failure.
+
+        Args:
+            why: What is said of it meanwhile.
+            waited: How long the caller would have waited.
+            asked: How many seconds the service asks to wait; 0 if it does not say.
+        """
+        until = self._clock() + min(MOST_SECONDS, max(LEAST_SECONDS, asked))
+        self._known = {"until": until, "waited": waited, "why": why}
+        if self.path.parent.is_dir():
+            with contextlib.suppress(OSError), replacing(self.path) as stream:  # a full disk: this process remembers
+                stream.write(json.dumps(self._known).encode())
+
+    def end(self) -> None:
+        """Forget the failure: the service has answered."""
+        self._known = {}
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def windows(text: str, size: int, most: int) -> list[str]:
+    """Cut a text into windows that overlap by an eighth, at spaces where there are some.
+
+    Args:
+        text: The text.
+        size: How many bytes of UTF-8 a window has at most.
+        most: How many windows at most; the rest is left out.
+
+    Returns:
+        At least one window, none of them blank; a text without anything visible becomes one full stop, since services
+        refuse empty texts.
+    """
+    data = text.strip().encode("utf-8", "replace")
+    cut: list[str] = []
+    start = 0
+    while start < len(data) and len(cut) < most:
+        end = _end(data, start, size)
+        cut.append(data[start:end].decode("utf-8", "ignore").strip())
+        if end == len(data):
+            break
+        overlap = end - size // 8
+        space = data.find(b" ", overlap, end)
+        start = max(start + 1, _whole(data, overlap) if space < 0 else space + 1)
+    return [window for window in cut if window] or ["."]
+
+
+def _end(data: bytes, start: int, size: int) -> int:
+    """Return where a window ends: at the last space in its last eighth, else after a whole character."""
+    if len(data) - start <= size:
+        return len(data)
+    space = max(data.rfind(b" ", start + size - size // 8, start + size), data.rfind(b"\n", start, start + size))
+    if space > start + size - size // 8:
+        return space
+    return _whole(data, start + size)
+
+
+def _whole(data: bytes, at: int) -> int:
+    """Return where the character begins that a byte is part of."""
+    while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
+        at -= 1
+    return at
