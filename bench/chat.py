@@ -14,11 +14,14 @@ sys.modules["sqlite3"] = importlib.import_module("pysqlite3")  # as in the comma
 
 from bench.report import environment, note, p50_p95, table  # noqa: E402
 from memories.integrations.chat.agent import Agent  # noqa: E402
-from memories.integrations.chat.fake_kimi import FakeKimi  # noqa: E402
-from memories.integrations.chat.longterm import LongTerm  # noqa: E402
-from memories.integrations.chat.recall import recall_of  # noqa: E402
+from memories.integrations.chat.demo import FakeKimi  # noqa: E402
+from memories.integrations.chat.memory import (  # noqa: E402
+    FILE,
+    LongTerm,
+    ShortTerm,
+    recall_of,
+)
 from memories.integrations.chat.settings import Settings  # noqa: E402
-from memories.integrations.chat.shortterm import FILE, ShortTerm  # noqa: E402
 from memories.settings import Secret  # noqa: E402
 
 FACTS = (

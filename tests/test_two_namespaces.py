@@ -330,7 +330,7 @@ def test_a_key_never_names_another_memory_of_ones_own(made: Same, copied: Callab
 
 @pytest.mark.thorough  # as `Memories`, through the package of others that takes a second to load
 def test_a_store_of_langgraph_touches_its_own_namespace_only(copied: Callable[[], str]) -> None:
-    from memories.integrations.langgraph.store import MemoriesStore
+    from memories.integrations.langgraph import MemoriesStore
 
     url = copied()
     for namespace in ("shared", "bob"):

@@ -7,17 +7,17 @@ agent = create_agent(model, tools, store=MemoriesStore())
 
 from typing import TYPE_CHECKING
 
-from memories.integrations.langgraph.store import MemoriesStore
+from memories.integrations.langgraph import MemoriesStore
 
 if TYPE_CHECKING:
-    from memories.integrations.langgraph.tools import memory_tools
+    from memories.integrations.langchain import memory_tools
 
 __all__ = ["MemoriesStore", "memory_tools"]
 
 
 def __getattr__(name: str) -> object:
     if name == "memory_tools":  # whose base costs as much again to import
-        from memories.integrations.langgraph.tools import memory_tools
+        from memories.integrations.langchain import memory_tools
 
         return memory_tools
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,7 +19,7 @@ sys.modules["sqlite3"] = __import__("pysqlite3")
 from torture import forks
 from torture.forks import fork
 from pathlib import Path
-import memories.integrations.chat.agent, memories.integrations.chat.recall
+import memories.integrations.chat.agent, memories.integrations.chat.memory
 from memories.settings import Secret
 from memories.guard.redactor import Redactor
 from memories.integrations.chat.loop import Chat
@@ -84,7 +84,7 @@ def test_a_chat_that_is_killed_loses_nothing_that_it_showed(
     size: Callable[[int, int], int],
     figures: dict[str, Any],
 ) -> None:
-    from memories.integrations.chat.fake_kimi import FakeKimi
+    from memories.integrations.chat.demo import FakeKimi
 
     rounds = size(4, 200)
     with FakeKimi(delay=0.02) as kimi:

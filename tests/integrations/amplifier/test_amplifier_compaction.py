@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memories.integrations.amplifier import compaction
-from memories.integrations.amplifier.compaction import Cut, fit, size_of, tokens_of, view
+from memories.integrations.amplifier import context
+from memories.integrations.amplifier.context import Cut, fit, size_of, tokens_of, view
 
 Message = dict[str, Any]
 
@@ -18,7 +18,7 @@ def fitted(messages: list[Message], budget: int, cut: Cut = Cut()) -> tuple[Cut,
 
 
 def tokens(messages: list[Message]) -> int:
-    return sum(tokens_of(message) for message in messages if message["content"] != compaction.NOTICE["content"])
+    return sum(tokens_of(message) for message in messages if message["content"] != context.NOTICE["content"])
 
 
 def call(*ids: str) -> Message:
@@ -66,7 +66,7 @@ def test_then_old_messages_go_and_the_view_begins_with_the_user() -> None:
         for message in (user(f"Question {number} " + "word " * 50), call("x"), result("x"))
     ]
     _, shown = fitted(messages, 2_000)
-    assert shown[0] == compaction.NOTICE
+    assert shown[0] == context.NOTICE
     assert shown[1]["role"] == "user"
     assert shown[-1]["tool_call_id"] == "x"
     assert tokens(shown) <= 2_000
@@ -134,7 +134,7 @@ def test_pairs_stay_together_and_the_order_stays(turns: list[Any], budget: int) 
     assert messages[0] in shown
     assert [message for message in messages if message["role"] == "user"][-1] in shown
     assert shown[-1] == messages[-1]
-    fixed = [message for message in shown if message["role"] != "tool" and message != compaction.NOTICE]
+    fixed = [message for message in shown if message["role"] != "tool" and message != context.NOTICE]
     assert fixed == [message for message in messages if message in fixed]
     least = fit(messages, [size_of(message) for message in messages], Cut(), 0)
     assert tokens(shown) <= budget or cut == least

@@ -10,8 +10,7 @@ from amplifier_core import ToolResult, create_test_coordinator
 from mcp_answers import tokens
 from memories import Memories
 from memories.integrations.amplifier import mount_tool
-from memories.integrations.amplifier.mounted import Mounted
-from memories.integrations.amplifier.settings import Settings
+from memories.integrations.amplifier.session import Mounted, Settings
 from memories.integrations.amplifier.tool import MAX_RESULTS, OPERATIONS, MemoryTool
 
 Call = Callable[..., ToolResult]

@@ -15,14 +15,12 @@ import pytest
 
 from memories.errors import ConfigError, StoreDamaged
 from memories.guard.redactor import Redactor
+from memories.integrations.chat import memory as chat_memory
 from memories.integrations.chat import settings as reading
-from memories.integrations.chat import shortterm
 from memories.integrations.chat.agent import Agent, TurnFailed
-from memories.integrations.chat.fake_kimi import FakeKimi, answer, refusal
-from memories.integrations.chat.longterm import LongTerm
-from memories.integrations.chat.recall import recall_of
+from memories.integrations.chat.demo import FakeKimi, answer, refusal
+from memories.integrations.chat.memory import FILE, LongTerm, ShortTerm, recall_of
 from memories.integrations.chat.settings import Settings
-from memories.integrations.chat.shortterm import FILE, ShortTerm
 from memories.settings import Secret
 from memories.stores import open_store
 from memories.stores.records import Collection, Filter
@@ -33,7 +31,7 @@ Talk = Callable[..., str]
 @pytest.fixture(autouse=True)
 def any_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the `sqlite3` that other tests of this process have loaded; the command's own process has a safe one."""
-    monkeypatch.setattr(shortterm, "_SAFE", (3, 0, 0))
+    monkeypatch.setattr(chat_memory, "_SAFE", (3, 0, 0))
 
 
 @pytest.fixture
@@ -288,7 +286,7 @@ def test_a_second_call_of_the_tool_in_one_answer_is_left_out(
                           "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})  # fmt: skip
         yield "[DONE]"
 
-    monkeypatch.setattr("memories.integrations.chat.fake_kimi._pieces", pieces)
+    monkeypatch.setattr("memories.integrations.chat.demo._pieces", pieces)
     said: list[str] = []
     agent_of(settings).answer("My dog is Rex", said.append)
     assert "".join(said) == "I will remember that."

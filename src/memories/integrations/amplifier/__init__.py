@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memories.errors import ConfigError
-from memories.integrations.amplifier import settings as settings_of
+from memories.integrations.amplifier.session import EXPLICIT, Mounted, Settings, read_settings
 
 if TYPE_CHECKING:
-    from memories.integrations.amplifier.mounted import Mounted
+    from memories.memories import Memories
 
 _log = logging.getLogger(__name__)
 
@@ -26,17 +26,15 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
 
     Args:
         coordinator: The session's coordinator.
-        config: See `settings.Settings`.
+        config: See `session.Settings`.
 
     Raises:
         ConfigError: A setting is not acceptable.
     """
-    settings = settings_of.read(coordinator.config, config)
+    settings = read_settings(coordinator.config, config)
     if _is_refused(settings):
         return _nothing
-    from memories.integrations.amplifier.mounted import Mounted
-    from memories.integrations.amplifier.switching import listen
-    from memories.integrations.amplifier.tool import MemoryTool
+    from memories.integrations.amplifier.tool import MemoryTool, listen
 
     mounted = await Mounted.of(coordinator, settings)
     tool = MemoryTool(mounted, settings)
@@ -62,26 +60,25 @@ async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = Non
 
     Args:
         coordinator: The session's coordinator.
-        config: See `settings.Settings`.
+        config: See `session.Settings`.
 
     Raises:
         ConfigError: A setting is not acceptable.
     """
     from memories.integrations.amplifier.context import MemoriesContext
 
-    settings = settings_of.read(coordinator.config, config)
+    settings = read_settings(coordinator.config, config)
     mounted = None
-    if settings.mode != settings_of.EXPLICIT:
+    if settings.mode != EXPLICIT:
         mounted = await _mounted_for_context(coordinator, settings)
     if mounted is None:
         await coordinator.mount("context", MemoriesContext(None, settings.max_tokens, hooks=coordinator.hooks))
         return _nothing
-    from memories.integrations.amplifier.block import block
 
     async def read() -> str:
         if not mounted.is_on(settings):
             return ""
-        said, given = await mounted.ask(lambda memories: block(memories, mounted.folder, settings.block_tokens))
+        said, given = await mounted.ask(lambda memories: _prompt_block(memories, mounted.folder, settings.block_tokens))
         mounted.given |= given
         return said
 
@@ -95,18 +92,17 @@ async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = Non
 
     Args:
         coordinator: The session's coordinator.
-        config: See `settings.Settings`.
+        config: See `session.Settings`.
 
     Raises:
         ConfigError: A setting is not acceptable.
     """
-    settings = settings_of.read(coordinator.config, config)
+    settings = read_settings(coordinator.config, config)
     if (
         _is_refused(settings) or not settings.capture or coordinator.parent_id is not None
     ):  # what an agent tells another one, no person said
         return _nothing
     from memories.integrations.amplifier.capture import Capture
-    from memories.integrations.amplifier.mounted import Mounted
 
     mounted = await Mounted.of(coordinator, settings)
     registered = Capture(coordinator, mounted, settings).register()
@@ -128,9 +124,18 @@ def _releasing(mounted: "Mounted", undo: Cleanup) -> Cleanup:
     return unmount
 
 
-async def _mounted_for_context(coordinator: Any, settings: settings_of.Settings) -> "Mounted | None":
+def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str, dict[str, str]]:
+    """Return the prompt block for the project that the session works in, and the texts of its memories by their ids."""
+    from memories.identity import project as projects
+    from memories.identity import prompt
+
+    project = projects.identify(folder)
+    block = prompt.build(memories, project=project and project.name, budget=budget, client="tool")
+    return block.text, {entry.id: entry.content for entry in (*block.entries, *block.sessions)}
+
+
+async def _mounted_for_context(coordinator: Any, settings: Settings) -> "Mounted | None":
     """Return the memory of a session; None if it is off, or not usable: there is no session without a context."""
-    from memories.integrations.amplifier.mounted import Mounted
 
     try:
         return None if _is_refused(settings) else await Mounted.of(coordinator, settings)
@@ -139,7 +144,7 @@ async def _mounted_for_context(coordinator: Any, settings: settings_of.Settings)
         return None
 
 
-def _is_refused(settings: settings_of.Settings) -> bool:
+def _is_refused(settings: Settings) -> bool:
     """Return whether memory is to be off whatever the user says: somebody switched it off."""
     from memories.hooks import switch
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from memories.hooks import echo, events, inbox, place, prompts, session, switch
-from memories.integrations.amplifier.mounted import Mounted
-from memories.integrations.amplifier.settings import Settings
+from memories.integrations.amplifier.session import Mounted, Settings
 from memories.integrations.amplifier.tool import NAME
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from langgraph.graph.message import add_messages
 from langgraph.prebuilt import InjectedState, ToolNode, tools_condition
 
 from memories.context import fence
-from memories.integrations.chat.longterm import Fact, LongTerm
+from memories.integrations.chat.memory import Fact, LongTerm, ShortTerm
 from memories.integrations.chat.settings import Settings
-from memories.integrations.chat.shortterm import ShortTerm
 
 RULES = """\
 You are a helpful assistant in a terminal. Answer briefly and in plain text.

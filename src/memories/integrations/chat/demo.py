@@ -1,21 +1,202 @@
-"""The three demos of the chat, each turn in a process of its own: a session goes on, facts outlast it, users are apart.
+"""The three demos of the chat: a session goes on, facts outlast it, users are kept apart; and a stand-in for the model.
 
-They run against a stand-in for the model on this machine or, with a key, against the real one.
+Each turn runs in a process of its own, against the stand-in on this machine or, with a key, against the real model.
 """
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
-from memories.integrations.chat.fake_kimi import FakeKimi
+from memories.integrations.chat.memory import FILE
 from memories.integrations.chat.settings import BASE, KEY, Settings
-from memories.integrations.chat.shortterm import FILE
+
+_TOLD = re.compile(r"\bmy ([a-z][a-z ]{0,40}?) is ([^.?!\n\"\\]{1,80})", re.I)
+_ASKED = re.compile(r"\bwhat(?:'s| is) my ([a-z][a-z ]{0,40})", re.I)
+_FOLLOWED = re.compile(r"\bwhat(?:'s| is) (?:its|his|her) name", re.I)
+_MAX_BODY = 10_000_000
+
+
+def answer(messages: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the message that follows: content, or a call of the tool `memory_upsert`."""
+    if messages[-1]["role"] == "tool":
+        stored = json.loads(messages[-1]["content"]).get("stored")
+        return {"content": "I will remember that." if stored else "I could not store that."}
+    users = [_text(each) for each in messages if each["role"] == "user"]
+    system = "\n".join(_text(each) for each in messages if each["role"] == "system")
+    said = users[-1]
+    subject = _subject(said, users)
+    if subject is not None:
+        for source, text in (("history", "\n".join(users[:-1])), ("memory", system)):
+            known = [found for found in _TOLD.finditer(text) if found[1].lower() == subject]
+            if known:
+                return {"content": f"Your {subject} is {known[-1][2].strip()}. (from {source})"}
+        return {"content": "I don't know."}
+    told = _TOLD.search(said)
+    if told:
+        return {"call": {"content": f"My {told[1]} is {told[2].strip()}", "kind": "fact"}}
+    return {"content": f"You said: {said}"}
+
+
+def _subject(said: str, users: list[str]) -> str | None:
+    """Return what a message asks about; a pronoun stands for what was told last."""
+    asked = _ASKED.search(said)
+    if asked:
+        return asked[1].strip().lower()
+    if _FOLLOWED.search(said):
+        told = [found[1].lower() for text in users[:-1] for found in _TOLD.finditer(text)]
+        return told[-1] if told else "pet"
+    return None
+
+
+def refusal(body: Mapping[str, Any], key: str, given: str) -> tuple[int, str] | None:
+    """Return the status and the sentence with which a request is refused; None if it is not."""
+    if given != f"Bearer {key}":
+        return 401, "Invalid Authentication"
+    if not str(body.get("model", "")).startswith("kimi"):
+        return 404, f"Not found the model {body.get('model')}"
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or messages[-1].get("role") not in ("user", "tool"):
+        return 400, "Invalid request: messages must end with a message of the user or of a tool"
+    wrong = _wrong_calls(messages)
+    return None if wrong is None else (400, wrong)
+
+
+def _wrong_calls(messages: list[Mapping[str, Any]]) -> str | None:
+    """Return what is wrong with the calls of tools in a conversation; None if nothing is."""
+    open_calls: set[str] = set()
+    for number, message in enumerate(messages):
+        if message["role"] == "tool":
+            if message.get("tool_call_id") not in open_calls:
+                return f"Invalid request: tool_call_id is not found at message index {number}"
+            open_calls.discard(message["tool_call_id"])
+        elif open_calls:
+            return f"Invalid request: a tool call has no answer before message index {number}"
+        for call in message.get("tool_calls") or ():
+            open_calls.add(call["id"])
+            if not message.get("reasoning_content"):
+                return f"reasoning_content is missing in assistant tool call message at index {number}"
+    return "Invalid request: a tool call has no answer" if open_calls else None
+
+
+class FakeKimi:
+    """Serves the API on a free port of loopback while inside.
+
+    Attributes:
+        requests: The bodies of the requests so far.
+        delay: Seconds before each piece of an answer.
+    """
+
+    def __init__(self, key: str = "test-key", *, delay: float = 0.0) -> None:
+        """Prepare.
+
+        Args:
+            key: The key that requests must have.
+            delay: Seconds before each piece of an answer.
+        """
+        self.key, self.delay = key, delay
+        self.requests: list[dict[str, Any]] = []
+        self.stopped = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stopped.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that leave."""
+
+
+def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), _MAX_BODY)))
+            kimi.requests.append(body)
+            refused = refusal(body, kimi.key, self.headers.get("Authorization", ""))
+            if refused or self.path != "/v1/chat/completions":
+                status, why = refused or (404, "not found")
+                self._send(status, json.dumps({"error": {"message": why, "type": "invalid_request_error"}}).encode())
+                return
+            self._stream(answer(body["messages"]), body["model"], len(body["messages"]))
+
+        def _send(self, status: int, data: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def _stream(self, said: dict[str, Any], model: str, number: int) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            try:
+                for piece in _pieces(said, model, number):
+                    if kimi.stopped.wait(kimi.delay):
+                        return
+                    data = f"data: {piece}\n\n".encode()
+                    self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+                    self.wfile.flush()
+                self.wfile.write(b"0\r\n\r\n")
+            except OSError:  # who asked has left
+                self.close_connection = True
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    return Handler
+
+
+def _pieces(said: dict[str, Any], model: str, number: int) -> Iterator[str]:
+    """Yield the events of a streamed answer: what the model thinks, then words or a call in pieces."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, {"reasoning_content": "Let me see."}]
+    if "call" in said:
+        text = json.dumps(said["call"])
+        named = {"index": 0, "id": f"call_{number}", "type": "function"}
+        deltas.append({"tool_calls": [{**named, "function": {"name": "memory_upsert", "arguments": ""}}]})
+        halves = (text[: len(text) // 2], text[len(text) // 2 :])
+        deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": half}}]} for half in halves]
+    else:
+        deltas += [{"content": word} for word in re.findall(r"\S+\s*", said["content"])]
+    for delta in deltas:
+        yield _event(model, delta, None)
+    yield _event(model, {}, "tool_calls" if "call" in said else "stop")
+    yield "[DONE]"
+
+
+def _event(model: str, delta: dict[str, Any], reason: str | None) -> str:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return json.dumps(
+        {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice]}
+    )
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part.get("text", "")) for part in content)
+
 
 _TURN_SECONDS = 300
 

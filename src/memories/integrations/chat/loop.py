@@ -16,9 +16,8 @@ from memories.core import disk
 from memories.core.logs import JsonLines
 from memories.errors import ConfigError, MemoriesError
 from memories.guard.redactor import Redactor
-from memories.integrations.chat.longterm import LongTerm
+from memories.integrations.chat.memory import FILE, LongTerm, ShortTerm
 from memories.integrations.chat.settings import Settings
-from memories.integrations.chat.shortterm import FILE, ShortTerm
 from memories.languages import unseen
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ class Chat:
         try:
             session = self._opened()
             from memories.integrations.chat.agent import Agent
-            from memories.integrations.chat.recall import recall_of
+            from memories.integrations.chat.memory import recall_of
 
             self._agent = Agent(self._settings, session, self._memory, recall_of(self._settings, self._memory))
         except Exception as exc:  # noqa: BLE001 - it is told where the answer is waited for

@@ -1,11 +1,16 @@
-"""What a session says about memory: who the agent is, whether memory is on, and how it is used."""
+"""What the modules of one session share: their settings, and the memory of the session's agent."""
 
+import asyncio
+import importlib.metadata
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from memories.errors import ConfigError
 from memories.guard import validate
+from memories.settings import Config
 
 _log = logging.getLogger(__name__)
 AUTONOMOUS, EXPLICIT = MODES = ("autonomous", "explicit")
@@ -34,7 +39,7 @@ class Settings(NamedTuple):
     max_tokens: int | None = None
 
 
-def read(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None) -> Settings:
+def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None) -> Settings:
     """Return the settings of a module: what the session says, or else the module's configuration, or else the default.
 
     Args:
@@ -117,3 +122,104 @@ _CHECKS: dict[str, Callable[[object, str], Any]] = {
     "block_tokens": _tokens,
     "max_tokens": _tokens,
 }
+
+
+if TYPE_CHECKING:
+    from memories.memories import Memories
+
+Value = TypeVar("Value")
+_CAPABILITY = "memories.mounted"
+_CLIENT = "amplifier"
+
+
+class Mounted:
+    """The memory of a session's agent, opened when it is first needed and closed by the last module that used it.
+
+    Attributes:
+        config: The settings of Memories.
+        folder: Where the session works.
+        identity: The namespace of the agent.
+        said: Whether the user switched memory on or off in this session; None if they said nothing of it.
+        given: What the session was given and capture has not written down yet: texts by their ids.
+    """
+
+    def __init__(self, config: Config, settings: Settings) -> None:
+        """Prepare.
+
+        Args:
+            config: The settings of Memories.
+            settings: Those of the module that asks first.
+        """
+        self.config, self.folder = config, Path.cwd()
+        self.identity = settings.agent_identity or config.namespace
+        self.said: bool | None = None
+        self.given: dict[str, str] = {}
+        from memories.core.deadline import Deadline
+
+        self._deadline = Deadline(config.memory_timeout_seconds, whole=True)
+        self._lock, self._users = threading.Lock(), 0
+        self._memories: Memories | None = None
+
+    @classmethod
+    async def of(cls, coordinator: Any, settings: Settings) -> Self:
+        """Return what the modules of a session share, made by the first that asks; each must `release` it.
+
+        Args:
+            coordinator: The session's coordinator.
+            settings: Those of the module. One with an identity of its own gets a memory of its own.
+
+        Raises:
+            ConfigError: A setting of Memories is not acceptable.
+        """
+        name = f"{_CAPABILITY}:{settings.agent_identity}"
+        found: Self | None = coordinator.get_capability(name)
+        if found is None:
+            from memories.config import load_config
+
+            found = cls(await asyncio.to_thread(load_config), settings)
+            coordinator.register_capability(name, found)
+        found._users += 1
+        return found
+
+    async def ask(self, work: "Callable[[Memories], Value]") -> Value:
+        """Return what a call returns that is given the memory.
+
+        Args:
+            work: The call; it runs in another thread.
+
+        Raises:
+            MemoryTimeout: It took longer than the setting `memory_timeout_seconds` allows.
+        """
+        return await asyncio.to_thread(self._deadline.run, lambda: work(self._opened()))
+
+    def is_on(self, settings: Settings) -> bool:
+        """Return whether memory is on for a module: what the user says goes before what it is configured to."""
+        return bool(settings.enabled) if self.said is None else self.said
+
+    async def become(self, identity: str, *, on: bool) -> None:
+        """Go on as another agent, or with memory on or off."""
+        changed, self.identity, self.said = identity != self.identity, identity, on
+        if changed:
+            await self._close()
+
+    async def release(self) -> None:
+        """Close the memory if no other module uses it."""
+        self._users -= 1
+        if self._users == 0:
+            self._deadline.close()
+            await self._close()
+
+    async def _close(self) -> None:
+        with self._lock:
+            memories, self._memories = self._memories, None
+        if memories is not None:
+            await asyncio.to_thread(memories.close)
+
+    def _opened(self) -> "Memories":
+        with self._lock:
+            if self._memories is None:
+                from memories.memories import Memories
+
+                client = (_CLIENT, importlib.metadata.version("amplifier-core"))
+                self._memories = Memories(config=self.config, namespace=self.identity, client=client)
+            return self._memories

@@ -1,7 +1,7 @@
 """`MemoriesStore`: LangGraph's `BaseStore` over a store of ours. An item is a memory with a key.
 
-Its content is the text of the value, which is what a search looks at, and its `data` is the value. So the command, the
-library and other agents find what a graph stored, and who changes the content by hand changes the item.
+Its content is the text of the value, which is searched, and its `data` is the value. So the command, the library and
+other agents find what a graph stored, and editing the content by hand changes the item.
 
 Tags hold the namespace, one for each depth: `langgraph.1=users`, `langgraph.2=users.ann`. So a prefix is one tag, and
 labels are never compared as strings.
@@ -9,8 +9,9 @@ labels are never compared as strings.
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any, Self
 
 from langgraph.store.base import (
@@ -26,10 +27,10 @@ from langgraph.store.base import (
     SearchOp,
     validate_op_namespace,
 )
+from langgraph.store.base.embed import get_text_at_path
 
 from memories import Draft, InvalidInput, Memories, Memory, NotFound
 from memories.guard import validate
-from memories.integrations.langgraph import values
 
 if TYPE_CHECKING:
     from memories import Config, Embedder, Store
@@ -126,7 +127,7 @@ class MemoriesStore(BaseStore):
             data = json.dumps(op.value, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as exc:
             raise InvalidInput(f'the value of "{validate.shown(op.key)}" can\'t be kept as JSON ({exc})') from exc
-        text = "" if op.index is False else values.text(json.loads(data), op.index or self._fields)
+        text = "" if op.index is False else _searched_text(json.loads(data), op.index or self._fields)
         tags = {f"{_TAG}{depth}": _BETWEEN.join(op.namespace[:depth]) for depth in range(1, len(op.namespace) + 1)}
         if not text:
             return Draft(data, tags | _UNSEARCHED, key=_key(op), data=data)
@@ -161,7 +162,7 @@ class MemoriesStore(BaseStore):
         found: list[SearchItem] = []
         for memory, score in self._candidates(op, end) if op.limit > 0 else ():
             item = SearchItem(**_parts(memory), score=score)
-            if op.filter is None or values.fits(item.value, op.filter):
+            if op.filter is None or _fits_filter(item.value, op.filter):
                 found.append(item)
             if len(found) >= end:  # before the next one is asked for, which may take another search
                 break
@@ -261,3 +262,61 @@ def _matches(namespace: Namespace, rule: MatchCondition) -> bool:
         return False
     part = namespace[: len(path)] if rule.match_type == "prefix" else namespace[len(namespace) - len(path) :]
     return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
+
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "$eq": eq, "$ne": ne, "$gt": gt, "$gte": ge, "$lt": lt, "$lte": le,
+}  # fmt: skip
+
+
+def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
+    """Return what is searched of a value; empty if it has no words there.
+
+    Args:
+        value: The value.
+        paths: Where, such as `text` or `messages[*].content`; None for `content` or, without it, all of the value.
+    """
+    if paths is None:
+        told = _told(value.get("content") or value)
+    else:
+        found = (each for path in paths for each in ([_told(value)] if path == "$" else get_text_at_path(value, path)))
+        told = "\n".join(each for each in found if each)
+    return told if any(map(str.isalnum, told)) else ""
+
+
+def _told(value: Any) -> str:
+    """Return a value as text: the pairs of an object one a line, the entries of a list in a row."""
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {told}" for name, each in value.items() if (told := _told(each)))
+    if isinstance(value, list):
+        return ", ".join(filter(None, map(_told, value)))
+    return "" if value is None else str(value)
+
+
+def _fits_filter(value: Any, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a value meets a filter: each name has what is wanted there, or meets its operators.
+
+    What is missing is None. Numbers are compared as numbers and texts as texts; what can't be compared does not fit.
+
+    Raises:
+        ValueError: There is no such operator.
+    """
+    return all(_fits(value.get(name) if isinstance(value, dict) else None, each) for name, each in wanted.items())
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if not isinstance(wanted, Mapping):
+        return bool(value == (list(wanted) if isinstance(wanted, tuple) else wanted))
+    if not any(str(name).startswith("$") for name in wanted):
+        return isinstance(value, dict) and _fits_filter(value, wanted)
+    for name in wanted:
+        if name not in _OPERATORS:
+            raise ValueError(f"Unsupported operator: {name}")
+    return all(_compares(_OPERATORS[name], value, other) for name, other in wanted.items())
+
+
+def _compares(operator: Callable[[Any, Any], Any], value: Any, other: Any) -> bool:
+    try:
+        return bool(operator(value, other))
+    except TypeError:
+        return False

@@ -1,26 +1,129 @@
-"""What is known about a user: `{user_id}.jsonl`, one JSON object a line, only ever appended to.
+"""The memory of a chat: the session of a thread, the facts about a user, and which facts the model is given.
 
-A line has the fields of the chat agent's contract and no others, so a files store reads the folder as it is. A file
-that can't be read counts as empty until the chat ends and is left as it is: a line behind a broken one would be lost.
+A session is LangGraph's checkpoints in one SQLite file, of which only the last state is kept. The facts about a user
+are in `{user_id}.jsonl`, one JSON object a line, append-only. A line has the fields of the chat agent's contract and no
+others, so a files store reads the folder as it is. A file that can't be read counts as empty until the chat ends and is
+left as it is: a line behind a broken one would be lost.
 """
 
 import hashlib
+import importlib
 import json
 import logging
 import os
+import sys
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core import disk
-from memories.errors import InvalidInput
+from memories.core.times import to_iso
+from memories.errors import ConfigError, InvalidInput, StoreDamaged
 from memories.guard.validate import content as valid
+from memories.integrations.chat.settings import Settings
 
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
+
+FILE = "checkpoints.sqlite"
+_BUSY_MS = 30_000
+_SAFE = (3, 51, 3)  # before, a write could be lost when the log was reset
+
+
+class ShortTerm:
+    """The session of one thread, in a file that several chats may share."""
+
+    def __init__(self, path: Path, thread: str) -> None:
+        """Open the file; make it, for its user alone, if it is not there.
+
+        Args:
+            path: The file.
+            thread: The name of the thread in it.
+
+        Raises:
+            StoreDamaged: It is no SQLite file, or a damaged one.
+            ConfigError: A package is missing.
+        """
+        self.path, self.thread = path, thread
+        disk.make_folder(path.parent)
+        os.close(os.open(path, disk.CREATING | os.O_RDWR, 0o600))
+        path.chmod(0o600)
+        sqlite3 = _sqlite()
+        saver_class = importlib.import_module("langgraph.checkpoint.sqlite").SqliteSaver
+        serde = importlib.import_module("langgraph.checkpoint.serde.jsonplus").JsonPlusSerializer
+        try:
+            self.connection = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_MS / 1000)
+            self.connection.execute("PRAGMA secure_delete = ON")
+            self.connection.execute("PRAGMA synchronous = FULL")
+            # What a checkpoint may make are messages, and nothing else that a changed file asks for.
+            self.saver = saver_class(self.connection, serde=serde(allowed_msgpack_modules=None))
+            self.saver.setup()
+        except sqlite3.DatabaseError as exc:
+            raise StoreDamaged(
+                f"the session file {path} can't be read ({exc}); move it away, and a new one is begun"
+            ) from exc
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What LangGraph finds the session by."""
+        return {"configurable": {"thread_id": self.thread}}
+
+    def keep_last(self) -> None:
+        """Drop every state of the session but the last: each holds the whole conversation."""
+        self._delete("checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = :thread)")
+
+    def drop_after(self, checkpoint_id: str | None) -> None:
+        """Drop what came after a state of the session; all of it if that is None."""
+        self._delete("checkpoint_id > :last", last=checkpoint_id or "")
+
+    def clear(self) -> bool:
+        """Remove the session, so that no byte of it stays in the file; return whether there was one."""
+        found = self.connection.execute("SELECT 1 FROM checkpoints WHERE thread_id = ?", (self.thread,)).fetchone()
+        self._delete("TRUE")
+        self.connection.execute("VACUUM")
+        self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return found is not None
+
+    def last_id(self) -> str | None:
+        """Return the id of the last state; None if there is none."""
+        query = "SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?"
+        row: tuple[str | None] = self.connection.execute(query, (self.thread,)).fetchone()
+        return row[0]
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    def _delete(self, condition: str, **values: str) -> None:
+        given = {"thread": self.thread, **values}
+        with self.saver.lock, self.connection:
+            # `writes` first: its condition looks at `checkpoints`.
+            for table in ("writes", "checkpoints"):
+                self.connection.execute(f"DELETE FROM {table} WHERE thread_id = :thread AND {condition}", given)  # noqa: S608
+
+
+def _sqlite() -> Any:
+    """Return the module that LangGraph is to take for `sqlite3`.
+
+    Python's own is often linked to a SQLite that can lose acknowledged writes when a log is reset.
+
+    Raises:
+        ConfigError: There is none that keeps what it acknowledged.
+    """
+    if "sqlite3" not in sys.modules and find_spec("pysqlite3") is not None:
+        sys.modules["sqlite3"] = importlib.import_module("pysqlite3")
+    module = importlib.import_module("sqlite3")
+    if module.sqlite_version_info < _SAFE:
+        raise ConfigError(
+            f"SQLite {module.sqlite_version} can lose what it acknowledged; "
+            f"run: {sys.executable} -m pip install pysqlite3"
+        )
+    return module
+
 
 KNOWN = 3  # facts that stand before a model
 MAX_CHARACTERS = 1_000  # of a fact
@@ -196,3 +299,26 @@ def newest(facts: Sequence[Fact], count: int) -> list[Fact]:
     """Return the last of some facts, newest first; of those of one time, the one that was appended later."""
     in_order = sorted(enumerate(facts), key=lambda each: (each[1].updated_at, each[0]), reverse=True)
     return [fact for _, fact in in_order[:count]]
+
+
+_MAX_QUERY = 4_000
+
+
+def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact]]:
+    """Return what finds the facts for a message."""
+    if settings.recall == "recency":
+        return lambda _asked: memory.latest()
+    from memories.config import load_config
+    from memories.memories import Memories
+
+    config = load_config({"store": f"files:///{memory.folder}", "namespace": settings.user_id})
+    memories = Memories(config=config, shared=False)
+
+    def search(asked: str) -> list[Fact]:
+        if not memory.all():  # also where the file can't be read
+            return []
+        hits = memories.search(asked[:_MAX_QUERY], limit=KNOWN, min_confidence=0.0)
+        found = [hit.memory for hit in hits]
+        return [Fact(each.id, each.content, each.tags.get("type", "fact"), to_iso(each.updated_at)) for each in found]
+
+    return search

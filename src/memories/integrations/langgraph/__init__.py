@@ -1,1 +1,0 @@
-"""Memories inside LangGraph."""
