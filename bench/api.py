@@ -14,7 +14,7 @@ import uvicorn
 from memories import Config, Memories
 from memories.identity import tokens
 from memories.server.app import Options, build
-from memories.server.protocol import Protocol
+from memories.server.http import HttpProtocol
 
 
 class Searched(NamedTuple):
@@ -42,7 +42,7 @@ def searches(config: Config, queries: Sequence[str]) -> Searched:
     """
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    settings = uvicorn.Config(build(config, Options(port=port)), http=Protocol, ws="none", log_level="warning")
+    settings = uvicorn.Config(build(config, Options(port=port)), http=HttpProtocol, ws="none", log_level="warning")
     server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -25,10 +25,10 @@ _SERVER = """
 import os, sys
 from memories import __main__ as front_door
 from memories.config import load_config
-from memories.server import serve, watch
+from memories.server import serve, sockets
 config = load_config({"store": sys.argv[1] or None}, tell=lambda _: None)
 os.chdir("/")
-sys.exit(serve.serve(config, watch.Asked(http=False), front_door.answer, lambda: print("ready", flush=True)))
+sys.exit(serve.serve(config, sockets.ServeOptions(http=False), front_door.answer, lambda: print("ready", flush=True)))
 """
 
 

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from memories.identity import tokens
 from memories.server import mcp_http
 from memories.server.app import Options, build
-from memories.server.protocol import Protocol
+from memories.server.http import HttpProtocol
 from memories.settings import Config
 
 WAIT = 60.0
@@ -99,7 +99,7 @@ def running(config: Config, options: Options | None = None, **settings: Any) -> 
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     app = build(config, (options or Options())._replace(port=port))
-    given = {"http": Protocol, "ws": "none", "log_level": "critical", "loop": "asyncio", "timeout_keep_alive": 2}
+    given = {"http": HttpProtocol, "ws": "none", "log_level": "critical", "loop": "asyncio", "timeout_keep_alive": 2}
     server = Serving(uvicorn.Config(app, timeout_graceful_shutdown=3, **(given | settings)))
     server.ending = app.state.server.end_streams
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -26,14 +26,14 @@ def serving(folder: Path) -> Iterator[Site]:
 
     from memories.identity import tokens
     from memories.server import app
-    from memories.server import page_routes as pages
+    from memories.server.pages.routes import routes as page_routes
 
     home = folder / "home"
     home.mkdir(mode=0o700)
     config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(home)}, folder=folder)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        built = app.build(config, app.Options(port=port, routes=pages.routes()))
+        built = app.build(config, app.Options(port=port, routes=page_routes()))
         server = uvicorn.Server(uvicorn.Config(built, log_level="warning", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()

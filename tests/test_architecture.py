@@ -50,8 +50,8 @@ ORDER = {
     "memories.stores.chroma": "driver < store",
     "memories.stores.qdrant": "driver index points < local rest < folder < store",
     "memories.stores.files": "connection schema joined < former log move < index < local < store",
-    "memories.embedders": "protocol wordpiece unigram runtime < fake minilm e5 service",
-    "memories.embedders.service": "models cache windows rest < providers < client < embedder",
+    "memories.embedders": "protocol runtime < fake minilm e5 service",
+    "memories.embedders.service": "cache providers < client < embedder",
     "memories.read": "turns versions where < lookup selector < conversations listing overview",
     "memories.search": """filters speakers surroundings calibration relevance < ranking < candidates noise < results <
         search""",
@@ -74,14 +74,13 @@ ORDER = {
         review < app""",
     "memories.mcp": "answers < tools < server < stdio",
     "memories.warm": "place < client start < manage",
-    "memories.integrations": "amplifier anthropic chat langgraph openai",
-    "memories.integrations.amplifier": """settings compaction block < mounted < tool context switching < capture""",
-    "memories.integrations.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
-    "memories.integrations.langgraph": "values < store tools",
-    "memories.server": "api pages watch caller writers < protocol warm mcp_http page_routes < app < http < serve",
-    "memories.server.api": """problems params schemas metrics feed keyfile < guard access once < handles oauth <
-        server < routes records < verbs openapi changes < many talks whole""",
-    "memories.server.pages": "asked plots < browse one manage render",
+    "memories.integrations": "amplifier anthropic chat langchain langgraph openai",
+    "memories.integrations.amplifier": "session < context tool < capture",
+    "memories.integrations.chat": "settings < memory < agent demo < loop",
+    "memories.server": "api sockets writers < pages warm mcp_http < app < http < serve",
+    "memories.server.api": """problems < middleware idempotency < access < server < routes records <
+        memory_routes openapi < conversation_routes store_routes""",
+    "memories.server.pages": "request < views < routes",
     "memories.skins": "agents_session amplifier anthropic_tool",
 }
 # Ring 1 is the core, ring 2 what every user has, ring 3 is optional. No ring imports one further out: what is there is

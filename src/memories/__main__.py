@@ -157,7 +157,7 @@ def _serve(config: "Config", asked: "Mapping[str, Any]") -> int:
     """Start the server that a command asked for, by its name: its folder can be deleted."""
     from importlib import import_module
 
-    request = import_module("memories.server.watch").Asked(**asked)
+    request = import_module("memories.server.sockets").ServeOptions(**asked)
     serve: Callable[..., int] = import_module("memories.server.serve").serve
     return serve(config, request, answer, load_commands)
 

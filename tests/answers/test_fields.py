@@ -9,7 +9,7 @@ from memories import Memories, Memory, TurnDraft, Version
 from memories.answers import shapes
 from memories.answers.fields import ALWAYS, HIT, KIND, KNOWN_TAGS, MEMORY, NAMES, TURN, VERSION, Field, shape
 from memories.read.turns import Turn
-from memories.server.api.schemas import SCHEMAS
+from memories.server.api.openapi import SCHEMAS
 
 RENAMED = {"index": "turn_index"}
 ELSEWHERE = {"data", "session"}  # what only programs read: the library has it, answers do not

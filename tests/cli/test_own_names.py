@@ -23,8 +23,7 @@ from memories.guard import validate
 from memories.hooks import inbox, session, stamps
 from memories.identity import tokens
 from memories.identity.registry import set_alias
-from memories.server.api import keyfile
-from memories.server.api.keyfile import FileClaims
+from memories.server.api.idempotency import FileClaims, file_of
 from memories.stores.records import SEARCHED, Collection, Filter
 from memories.stores.sqlite.store import SQLiteStore
 from memories.warm.place import socket_of
@@ -129,8 +128,8 @@ def test_every_file_that_a_run_makes_in_the_home_has_a_refused_name(
     config = load_config()
     RetryQueue.of_turns(*files_of(config, "bob")).add({"conversation_id": "talk"})
     RetryQueue.of_turns(*files_of(config._replace(store="postgresql://host/one"), "bob")).add({"conversation_id": "t"})
-    FileClaims(keyfile.file_of(config))
-    FileClaims(keyfile.file_of(config._replace(store="postgresql://host/one")))
+    FileClaims(file_of(config))
+    FileClaims(file_of(config._replace(store="postgresql://host/one")))
     set_alias(home, "shop", "store")
     inbox.add(str(home), "codex.s1", {"event": "stop"})
     session.note(str(home), "codex.s1", folder="/")

@@ -30,7 +30,7 @@ from memories.errors import (
     StoreUnreachable,
 )
 from memories.identity import tokens
-from memories.server.api import access, guard, keyfile, once
+from memories.server.api import access, idempotency, middleware
 from memories.server.app import Options, build
 from memories.server.writers import Writers
 from memories.settings import Config
@@ -245,7 +245,7 @@ def test_a_key_is_known_after_a_restart(config: Config) -> None:
             assert create(api, "Another text").status_code == 422
     assert told[0] == told[1]
     assert contents(config) == ["Deploys happen on Tuesdays"]
-    assert "Tuesdays" not in keyfile.file_of(config).read_text()
+    assert "Tuesdays" not in idempotency.file_of(config).read_text()
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -277,7 +277,7 @@ def test_turns_with_a_key_are_stored_once_whatever_happens(config: Config, monke
             answer = api.post("/api/conversations/standup/turns", json=said)
             assert answer.json()["count"] == 2
             monkeypatch.setattr(
-                once.Once, "_end", lambda *_, **__: None
+                idempotency.Once, "_end", lambda *_, **__: None
             )  # as if it were killed before it says that it is done
     with Memories(config=config) as memories:
         assert len(memories.turns("standup")) == 2
@@ -297,7 +297,7 @@ def test_the_file_of_keys_does_not_grow_for_ever(
     monkeypatch.setattr(claims, "MAX_KEPT", 5)
     for number in range(25):
         assert create(owner, f"Fact {number}", headers={"idempotency-key": f"k{number}"}, force=True).status_code == 201
-    assert len(keyfile.file_of(config).read_text().splitlines()) <= 4 * 5 + 1
+    assert len(idempotency.file_of(config).read_text().splitlines()) <= 4 * 5 + 1
     assert create(owner, "Fact 24", headers={"idempotency-key": "k24"}, force=True).status_code == 201
     assert len(contents(config)) == 25
 
@@ -590,7 +590,7 @@ def test_a_wrong_token_is_told_while_all_writes_wait(config: Config) -> None:
 def test_every_answer_has_the_headers_that_keep_browsers_from_harm(owner: TestClient) -> None:
     for path in ("/health", "/api/memories", "/nowhere", "/openapi.json"):
         headers = owner.get(path).headers
-        for name, value in guard.HEADERS:
+        for name, value in middleware.HEADERS:
             assert headers[name.decode()] == value.decode()
     assert "access-control-allow-origin" not in owner.get("/health", headers={"origin": BASE}).headers
 

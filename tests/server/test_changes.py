@@ -11,7 +11,7 @@ import pytest
 from live_server import WAIT, Live, running
 from memories import Memories
 from memories.identity import tokens
-from memories.server.api import changes, server
+from memories.server.api import server, store_routes
 from memories.settings import Config
 
 
@@ -72,7 +72,7 @@ def test_what_was_missed_is_sent_after_a_reconnection(live: Live, config: Config
 
 
 def test_who_missed_too_much_is_told_to_read_anew(live: Live, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "MAX_MISSED", 2)
+    monkeypatch.setattr(store_routes, "MAX_MISSED", 2)
     with Memories(config=config) as other:
         for number in range(4):
             other.create(f"Fact number {number}", force=True)

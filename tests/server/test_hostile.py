@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from live_server import WAIT, Live, running, statuses
 from memories.config import load_config
 from memories.identity import tokens
-from memories.server import protocol
-from memories.server.api import guard
+from memories.server import http
+from memories.server.api import middleware
 from memories.server.api.problems import Refused
 from memories.settings import Config
 
@@ -31,8 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     home = tmp_path_factory.mktemp("hostile")
     environment = {"MEMORY_HOME": str(home), "EMBEDDER": "none", "MEMORY_STORE": f"sqlite:///{home}/m.db"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guard, "BODY_SECONDS", 1.0)
-        patch.setattr(protocol, "HEAD_SECONDS", 1.0)
+        patch.setattr(middleware, "BODY_SECONDS", 1.0)
+        patch.setattr(http, "HEAD_SECONDS", 1.0)
         patch.setattr("memories.server.api.access.Access.refused", lambda *_: None)  # rates have a test of their own
         config = load_config(environment=environment, folder=home)
         (home / "secret.txt").write_text("not for you")
@@ -149,12 +149,12 @@ def smuggling(live: Live) -> Iterator[bytes]:
 
 
 def oversize(live: Live) -> Iterator[bytes]:
-    yield _post(live, json.dumps({"content": "x" * guard.MAX_BODY}))
-    yield live.head(POST, JSON, f"Content-Length: {guard.MAX_BODY + 1}")
+    yield _post(live, json.dumps({"content": "x" * middleware.MAX_BODY}))
+    yield live.head(POST, JSON, f"Content-Length: {middleware.MAX_BODY + 1}")
     yield live.head(POST, JSON, "Transfer-Encoding: chunked") + b"".join(
         b"10000\r\n%s\r\n" % (b"x" * 65_536) for _ in range(20)
     )
-    yield live.head("POST /api/import HTTP/1.1", JSON, f"Content-Length: {guard.MAX_IMPORT + 1}")
+    yield live.head("POST /api/import HTTP/1.1", JSON, f"Content-Length: {middleware.MAX_IMPORT + 1}")
     yield live.head(GET, "X: " + "a" * 70_000)
     yield live.head(GET, *(f"X{number}: a" for number in range(200)))
     yield live.head(GET, *(f"X{number}: " + "a" * 1_000 for number in range(90)))
@@ -236,8 +236,8 @@ def test_who_sends_slowly_is_hung_up_on(server: Live, begin: bytes, status: list
 
 
 def test_connections_that_send_nothing_more_keep_no_request_out(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MOST_REQUESTS", 4)
-    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(http, "MOST_REQUESTS", 4)
+    monkeypatch.setattr(http, "MOST_CONNECTIONS", 8)
     half = b"POST /api/memories HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n"
     with contextlib.ExitStack() as lines:
         for begin in (b"", half, half + b"\r\n{") * 8:
@@ -249,7 +249,7 @@ def test_connections_that_send_nothing_more_keep_no_request_out(server: Live, mo
 def test_too_many_requests_at_once_get_a_problem_and_health_an_answer(
     server: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "MOST_REQUESTS", 2)
+    monkeypatch.setattr(http, "MOST_REQUESTS", 2)
     with contextlib.ExitStack() as lines:
         for _ in range(2):
             line = socket.create_connection(("127.0.0.1", server.port), timeout=WAIT)
@@ -278,8 +278,8 @@ def test_who_is_allowed_is_answered(server: Live) -> None:
 @pytest.mark.parametrize("path", ["/..", "/api/memories/..", "/api/memories/../tags", "/api/./tags"])
 def test_a_path_that_steps_up_is_refused_before_any_route_is_looked_for(path: str) -> None:
     with pytest.raises(Refused, match="percent-encode"):
-        guard._path({"path": path, "raw_path": path.encode()})
-    assert guard._path({"path": "/api/memories/a..b", "raw_path": b"/api/memories/a..b"}) == "/api/memories/a..b"
+        middleware._path({"path": path, "raw_path": path.encode()})
+    assert middleware._path({"path": "/api/memories/a..b", "raw_path": b"/api/memories/a..b"}) == "/api/memories/a..b"
 
 
 @pytest.mark.parametrize("name", ["memories.db-journal", "m.db-journal", "m.db-wal", "tokens.json", "off", "inbox"])

@@ -16,8 +16,7 @@ from starlette.testclient import TestClient
 from memories import Memories
 from memories.config import load_config
 from memories.identity import tokens
-from memories.server.api.keyfile import FileClaims, file_of
-from memories.server.api.once import Once
+from memories.server.api.idempotency import FileClaims, Once, file_of
 from memories.server.app import Options, build
 from memories.settings import Config
 from memories.stores import claims
@@ -27,7 +26,7 @@ WAIT = 60.0
 HOLD = """
 import sys, time
 from pathlib import Path
-from memories.server.api.keyfile import FileClaims
+from memories.server.api.idempotency import FileClaims
 held = FileClaims(Path(sys.argv[1])).claim("n", "d", sync=True)
 print("here", flush=True)
 time.sleep(3600)

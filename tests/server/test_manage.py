@@ -15,7 +15,7 @@ import pytest
 
 from memories import load_config
 from memories.config import registers
-from memories.server import watch
+from memories.server import sockets
 from memories.warm import manage
 
 CRC = "fe2468b5"  # of the URL of the store, in the names of its unit
@@ -114,4 +114,4 @@ def test_systemd_is_told_when_the_server_is_ready(
 def test_a_socket_of_another_process_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LISTEN_FDS", "1")
     monkeypatch.setenv("LISTEN_PID", str(os.getpid() + 1))
-    assert watch.activated() is None
+    assert sockets.activated() is None

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from memories import load_config
 from memories.identity import tokens
-from memories.server.api.metrics import Gauge, Logged, Metrics
+from memories.server.api.middleware import Gauge, Logged, Metrics
 from memories.server.app import Options, build
 
 

@@ -14,7 +14,7 @@ from jwt.algorithms import RSAAlgorithm
 from starlette.testclient import TestClient
 
 from memories.errors import ConfigError
-from memories.server.api import oauth
+from memories.server.api import access
 from memories.server.app import Options, build
 from memories.settings import Config
 
@@ -142,7 +142,7 @@ def test_unknown_keys_do_not_make_it_ask_the_issuer_each_time(api: TestClient, i
 def test_a_new_key_is_learned(api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     assert api.get("/api/me", headers=issuer.sign()).status_code == 200
     issuer.keys["two"] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    monkeypatch.setattr(oauth, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(access, "_AGAIN_SECONDS", 0.0)
     assert api.get("/api/me", headers=issuer.sign(kid="two")).status_code == 200
 
 
@@ -158,14 +158,14 @@ def test_who_waits_for_a_slow_issuer_keeps_nobody_else_waiting(
     api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking, go_on = threading.Event(), threading.Event()
-    own = oauth.Issuer._asked
+    own = access.Issuer._asked
 
     def slow(self: Any) -> Any:
         asking.set()
         assert go_on.wait(60)
         return own(self)
 
-    monkeypatch.setattr(oauth.Issuer, "_asked", slow)
+    monkeypatch.setattr(access.Issuer, "_asked", slow)
     told: list[int] = []
     first = threading.Thread(target=lambda: told.append(api.get("/api/me", headers=issuer.sign()).status_code))
     first.start()

@@ -19,7 +19,7 @@ from memories.config import load_config
 from memories.errors import StoreError, StoreUnreachable
 from memories.server import http
 from memories.server.http import Web
-from memories.server.watch import Asked
+from memories.server.sockets import ServeOptions
 from memories.settings import Config
 from memories.stores import open_store
 from memories.stores.sqlite.store import SQLiteStore
@@ -54,7 +54,7 @@ def web(config: Config, store: Counting) -> Iterator[Web]:
         config=config, store=store, embedder=None, writers=writers, warm=None, last_at=0.0, fits=lambda: True
     )
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as address:
-        yield Web(process, Asked(), address)
+        yield Web(process, ServeOptions(), address)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def real(
             config=config, store=store, embedder=None, writers=writers, warm=None, last_at=0.0, fits=lambda: True
         )
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as address:
-            yield Memories(store, config=config, embedder="none"), Web(process, Asked(), address)
+            yield Memories(store, config=config, embedder="none"), Web(process, ServeOptions(), address)
     subprocess.run(["umount", "-l", disk], check=True, timeout=60)
 
 

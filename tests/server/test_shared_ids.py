@@ -14,11 +14,11 @@ from starlette.testclient import TestClient
 from memories import Draft, Memories
 from memories.config import load_config
 from memories.identity import tokens
-from memories.server import page_routes as pages
-from memories.server.api import verbs
+from memories.server.api import memory_routes
 from memories.server.api.access import OWNER
 from memories.server.api.routes import Call
 from memories.server.app import Options, build
+from memories.server.pages.routes import routes as page_routes
 from memories.stores.records import Collection, Filter
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home = folder / "home"
     environment = {"MEMORY_HOME": str(home), "PROJECT_DETECTION": "false", "NAMESPACE": SHARED}
     config = load_config({"embedder": "none"}, environment=environment, folder=folder)
-    options = Options(port=8765, routes=pages.routes())
+    options = Options(port=8765, routes=page_routes())
     with (
         Memories(config=config, namespace=OWN, embedder="none") as own,
         Memories(config=config, namespace=SHARED, embedder="none") as shared,
@@ -222,10 +222,10 @@ def test_a_retry_is_not_answered_by_what_was_done_to_the_copy_of_another_namespa
     site.shared.delete(restored)
     site.shared.restore(restored)
     site.own.delete(restored)
-    assert verbs.delete(call._replace(given={"id": deleted})) == {"id": deleted, "deleted": True}
+    assert memory_routes.delete(call._replace(given={"id": deleted})) == {"id": deleted, "deleted": True}
     assert site.own.history(deleted).versions[-1].ended_by == "delete"
-    assert verbs.restore(call._replace(given={"id": restored})).shape["namespace"] == OWN
+    assert memory_routes.restore(call._replace(given={"id": restored})).shape["namespace"] == OWN
     site.own.forget(forgotten)
-    again = verbs.forget(call._replace(given={"id": forgotten}))
+    again = memory_routes.forget(call._replace(given={"id": forgotten}))
     assert (again["id"], again["versions"]) == (forgotten, 1)
     assert site.shared.get(forgotten).version == 1

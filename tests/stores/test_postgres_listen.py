@@ -24,9 +24,9 @@ WAIT = 120.0
 # Streams of this one look for changes only when they are told that there are some.
 SERVE = """
 import sys
-from memories.server.api import feed
+from memories.server.api import server
 from memories.stores.postgres import listen
-feed.POLL_SECONDS = feed.PING_SECONDS = 3600.0
+server.POLL_SECONDS = server.PING_SECONDS = 3600.0
 listen._FIRST_PAUSE = 0.1
 from memories.__main__ import main
 sys.argv[1:] = ["serve", "--port", "0"]

@@ -23,7 +23,7 @@ class Field(NamedTuple):
 
     Attributes:
         name: Its name in JSON, and what `--fields` calls it.
-        kind: Its type, as `skins.api.schemas` names it: `text`, `time?` for a time or null, `texts`, …
+        kind: Its type, as `server.api.openapi` names it: `text`, `time?` for a time or null, `texts`, …
         about: What it says.
         default: The value that is left out of JSON; `ALWAYS` if none is.
         label: What stands before it where a memory is shown to a person; empty if it is not shown by itself.

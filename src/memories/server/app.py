@@ -14,24 +14,20 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from memories.embedders import Embedder
-from memories.server.api import changes, many, talks, verbs, whole
-from memories.server.api.access import SESSION_SECONDS, Access, Principal
-from memories.server.api.guard import Guard, Rules
-from memories.server.api.handles import Create, Handles, Submit, create_at_once
-from memories.server.api.metrics import Named
-from memories.server.api.oauth import WELL_KNOWN, Issuer
+from memories.server.api import conversation_routes, memory_routes, store_routes
+from memories.server.api.access import SESSION_SECONDS, WELL_KNOWN, Access, Issuer, Principal
+from memories.server.api.middleware import Guard, Named, Rules
 from memories.server.api.openapi import document
-from memories.server.api.params import Field, from_body
 from memories.server.api.problems import Refused, encoded, failed, problem
 from memories.server.api.records import Records
 from memories.server.api.records import route as store_route
-from memories.server.api.routes import Route, endpoint
-from memories.server.api.server import Server
+from memories.server.api.routes import Field, Route, endpoint, from_body
+from memories.server.api.server import Create, Handles, Server, Submit, create_at_once
 from memories.server.mcp_http import PATH, McpOverHttp
 from memories.settings import Config
 from memories.stores import Store
 
-ROUTES: tuple[Route, ...] = (*verbs.ROUTES, *many.ROUTES, *talks.ROUTES, *whole.ROUTES, *changes.ROUTES)
+ROUTES: tuple[Route, ...] = (*memory_routes.ROUTES, *conversation_routes.ROUTES, *store_routes.ROUTES)
 _TOKEN = {"token": Field("text", "The token to sign in with.", required=True)}
 
 

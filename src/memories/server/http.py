@@ -1,4 +1,8 @@
-"""Serves the application over HTTP with uvicorn, on sockets that are bound already."""
+"""Serves the application over HTTP with uvicorn, on sockets that are bound already.
+
+Adds what uvicorn lacks: limits on the size of a request's head and on the time that it may take. It also refuses
+absolute URLs, which only proxies are sent and whose host would count instead of the header's.
+"""
 
 import asyncio
 import contextlib
@@ -6,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import jinja2  # noqa: F401 - pages need it, and its absence is told before the server listens
@@ -14,23 +18,167 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from memories.core.urls import is_loopback
 from memories.embedders import Embedder
 from memories.errors import ConfigError, MemoriesError
 from memories.identity import tokens
-from memories.server import page_routes as pages
-from memories.server.api.metrics import LOG, Gauge, Logged, Metrics
-from memories.server.api.problems import encoded, failed
+from memories.server.api.middleware import LOG, Gauge, Logged, Metrics
+from memories.server.api.problems import TITLES, encoded, failed
 from memories.server.app import Options, build, principal
-from memories.server.protocol import Protocol as HttpProtocol
+from memories.server.pages import routes as pages
+from memories.server.sockets import ServeOptions
 from memories.server.warm import Warm
-from memories.server.watch import Asked
 from memories.server.writers import MOST_WAITING, Writers
 from memories.settings import Config
 from memories.stores import Store
 from memories.stores.protocol import OnThisDisk
 from memories.stores.records import Collection, Filter
+
+HEAD_SECONDS = 10.0
+MAX_HEAD = 65_536
+MAX_HEADERS = 100
+MOST_REQUESTS = 256  # that have arrived whole and are being answered
+MOST_CONNECTIONS = 512  # that are open; for one more, the oldest of those that wait for their client is closed
+_MOST_JOINED = 65_536  # bytes
+
+
+class _Joined:
+    """A transport that sends at once what is written in one turn of the event loop: a head goes with its body.
+
+    Each is a system call otherwise, and wakes the client.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._waiting: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send it at the end of this turn, or now if much waits, so that the transport can tell when it is too much."""
+        if not self._waiting:
+            self._loop.call_soon(self._send)
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size > _MOST_JOINED:
+            self._send()
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        data, self._waiting, self._size = b"".join(self._waiting), [], 0
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection; give it to uvicorn as `http`."""
+
+    _opened_at = 0.0
+    _timer: asyncio.TimerHandle | None = None
+    _in_head, _refused, _fed = False, False, 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a head."""
+        super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
+        self._opened_at = self.loop.time()
+        self._begin()
+        if len(self.connections) > MOST_CONNECTIONS:
+            min(self._waiting(), key=lambda each: each._opened_at).transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and refuse a head without an end."""
+        if self._refused:
+            return
+        begun = self._in_head
+        self._fed += len(data)
+        super().data_received(data)
+        if begun and self._in_head and not self._refused and self._fed > MAX_HEAD:
+            self._refuse(431, f"the head of the request has more than {MAX_HEAD} bytes")
+
+    def on_message_begin(self) -> None:
+        """Begin a head."""
+        super().on_message_begin()
+        if not self._in_head:
+            self._begin()
+
+    def on_headers_complete(self) -> None:
+        """Judge a head, and pass it on."""
+        self._stop()
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            self._refuse(400, "this server speaks HTTP/1.1")
+        elif not self.url.startswith(b"/"):
+            self._refuse(400, "the request must name a path of this server, not a URL")
+        elif size > MAX_HEAD or len(self.headers) > MAX_HEADERS:
+            self._refuse(431, f"the head has more than {MAX_HEAD} bytes, or more than {MAX_HEADERS} headers")
+        elif len(self.tasks) >= MOST_REQUESTS and self._is_full() and self.url != b"/health":
+            self._refuse(503, f"{MOST_REQUESTS} requests are being answered; try again in a second")
+        elif not self._refused:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Pass a piece of a body on."""
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Pass the end of a request on."""
+        if not self._refused:
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # noqa: ARG002
+        """Refuse what is not HTTP."""
+        self._refuse(400, "the request is not HTTP/1.1")
+
+    def _waiting(self) -> "list[HttpProtocol]":
+        """Return the connections whose clients have yet to send something: a head, a body, another request."""
+        ours = (each for each in self.connections if isinstance(each, HttpProtocol))
+        return [each for each in ours if not each._is_busy or each.cycle.more_body]
+
+    def _is_full(self) -> bool:
+        return len(self.connections) - len(self._waiting()) >= MOST_REQUESTS
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _begin(self) -> None:
+        self._in_head, self._fed = True, 0
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse, 408, "the head did not arrive in time")
+
+    def _stop(self) -> None:
+        self._in_head = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: int, detail: str) -> None:
+        self._stop()
+        self._refused = True
+        shape: dict[str, Any] = {"type": "about:blank", "title": TITLES[status], "status": status, "detail": detail}
+        body = encoded(shape | {"error": detail})
+        wait = b"retry-after: 1\r\n" if status == 503 else b""
+        kind = b"content-type: application/problem+json\r\nconnection: close\r\n"
+        head = b"%s%scontent-length: %d\r\n\r\n" % (kind, wait, len(body))
+        if not self.transport.is_closing():
+            if not self._is_busy:  # an answer that has begun can't be followed by another one
+                self.transport.write(STATUS_LINE[status] + head + body)
+            self.transport.close()
+
 
 _GRACE_SECONDS = 3  # for requests to end, and again for the writes that wait
 READY_SECONDS = 1.0  # for which it is known whether the store answers
@@ -48,44 +196,43 @@ class Process(Protocol):
 
     def fits(self) -> bool:
         """Return whether the store is still the one that was opened."""
-        ...
 
 
 class Web:
     """HTTP, as a part of a server's process."""
 
-    def __init__(self, process: Process, asked: Asked, address: socket.socket) -> None:
+    def __init__(self, process: Process, options: ServeOptions, address: socket.socket) -> None:
         """Build the application.
 
         Args:
             process: What it serves.
-            asked: How.
+            options: How.
             address: The TCP socket.
         """
         host, port, *_ = address.getsockname()
         self.check(process.config, host, loopback=is_loopback(host))  # one that systemd opened is not what was asked
-        self.url = _url(asked, host, port)
-        name = host if is_loopback(host) else next(iter(asked.names), "127.0.0.1")  # what the guard lets in
-        self.login = f"{(asked.public_url or _url(asked, name, port)).rstrip('/')}/login"
-        self._process, self._tls = process, bool(asked.tls)
+        self.url = _url(options, host, port)
+        name = host if is_loopback(host) else next(iter(options.names), "127.0.0.1")  # what the guard lets in
+        self.login = f"{(options.public_url or _url(options, name, port)).rstrip('/')}/login"
+        self._process, self._tls = process, bool(options.tls)
         self._looking: asyncio.Task[str] | None = None
         self._looked_at = 0.0
         writers = process.writers
-        self.metrics = Metrics(self._asked, self._gauges())
-        options = Options(
+        self.metrics = Metrics(self._note_request, self._gauges())
+        app_options = Options(
             port=port,
-            hosts=asked.names,
+            hosts=options.names,
             store=process.store,
             embedder=process.embedder,
             create=writers.create,
             submit=writers.submit,
             routes=(Route("/ready", self._ready), Route("/metrics", self._metrics), *pages.routes()),
-            secure=bool(asked.tls) or (asked.public_url or "").startswith("https:"),
-            issuer=asked.issuer,
-            public_url=asked.public_url,
+            secure=bool(options.tls) or (options.public_url or "").startswith("https:"),
+            issuer=options.issuer,
+            public_url=options.public_url,
         )
-        certificate, key = asked.tls or (None, None)
-        app = build(process.config, options)
+        certificate, key = options.tls or (None, None)
+        app = build(process.config, app_options)
         self._server = _Server(
             uvicorn.Config(
                 Logged(app, self.metrics),
@@ -137,7 +284,7 @@ class Web:
         """End, from any thread or a signal."""
         self._server.should_exit = True
 
-    def _asked(self) -> None:
+    def _note_request(self) -> None:
         self._process.last_at = time.monotonic()
 
     def _problem(self) -> str:
@@ -188,8 +335,8 @@ class Web:
         return Response(text, media_type="text/plain; version=0.0.4")
 
 
-def _url(asked: Asked, host: str, port: int) -> str:
-    return f"{'https' if asked.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+def _url(options: ServeOptions, host: str, port: int) -> str:
+    return f"{'https' if options.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class _Server(uvicorn.Server):

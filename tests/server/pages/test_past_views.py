@@ -11,7 +11,7 @@ import pytest
 
 from live_site import Site, serving
 from memories import Memories, TurnDraft
-from memories.server.pages.asked import Past, end_of
+from memories.server.pages.request import Past, end_of
 
 DAY = timedelta(days=1)
 T0 = datetime(2026, 5, 1, 12, tzinfo=UTC)

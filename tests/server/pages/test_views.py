@@ -8,9 +8,8 @@ import pytest
 
 from live_site import Site
 from memories import Memories, TurnDraft
-from memories.server.pages.asked import Asked
-from memories.server.pages.browse import marked
-from memories.server.pages.plots import plot
+from memories.server.pages.request import PageRequest, plot
+from memories.server.pages.views import marked
 
 
 @pytest.fixture
@@ -149,11 +148,12 @@ def test_words_are_marked_where_they_stand() -> None:
 
 
 def test_a_link_changes_one_parameter_and_keeps_the_rest() -> None:
-    asked = Asked([("q", "a b"), ("tag", "x=1"), ("tag", "y=2"), ("format", "json")])
+    asked = PageRequest([("q", "a b"), ("tag", "x=1"), ("tag", "y=2"), ("format", "json")])
     assert asked.link(q=None) == "?tag=x%3D1&tag=y%3D2"
     assert asked.link_tag("x", "3", wanted=True) == "?q=a+b&tag=y%3D2&tag=x%3D3"
     assert (
-        Asked([("namespace", "bob")]).address("/memories/", "a/b", start=3) == "/memories/a%2Fb?start=3&namespace=bob"
+        PageRequest([("namespace", "bob")]).address("/memories/", "a/b", start=3)
+        == "/memories/a%2Fb?start=3&namespace=bob"
     )
 
 

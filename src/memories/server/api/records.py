@@ -27,8 +27,7 @@ from memories.scratchpad import scratchpad
 from memories.scratchpad.at_hand import place_of
 from memories.scratchpad.mirror import Change, Mirror
 from memories.server.api.access import Principal
-from memories.server.api.guard import READS
-from memories.server.api.metrics import Named
+from memories.server.api.middleware import READS, Named
 from memories.server.api.problems import Refused, encoded, failed
 from memories.server.api.server import Server
 from memories.stores import Store, open_store

@@ -3,8 +3,10 @@
 import hashlib
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote
 
 import anyio
@@ -12,19 +14,24 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
+from memories import __version__
+from memories.core.times import describe_age
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import canonical_namespace
+from memories.languages.unseen import shown
 from memories.memories import Memories
 from memories.models import SHARED
 from memories.read.lookup import readable_with
-from memories.server.api.changes import position
-from memories.server.api.metrics import Named
+from memories.server.api.middleware import Named
 from memories.server.api.problems import Refused, encoded, failed, problem
 from memories.server.api.routes import path_values
 from memories.server.api.server import Server
-from memories.server.pages import browse, manage, one
-from memories.server.pages.asked import Asked, NotThen, View
-from memories.server.pages.render import HEADERS, html
+from memories.server.api.store_routes import position
+from memories.server.pages import views
+from memories.server.pages.request import NotThen, PageRequest, View, excerpt, moment
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 CHANGES = "/api/changes"
 _MAX_FIELDS = 100
@@ -37,19 +44,19 @@ class Page(NamedTuple):
     """One page: its path, the view that answers it, and which limit it counts against."""
 
     path: str
-    view: Callable[[Memories, Asked], View]
+    view: Callable[[Memories, PageRequest], View]
     kind: str = "read"
 
 
 PAGES = (
-    Page("/", browse.home, "search"),
-    Page("/memories/{id}", one.memory),
-    Page("/conversations", one.conversations),
-    Page("/conversations/{id}", one.conversation),
-    Page("/review", manage.review),
-    Page("/tags", manage.tags),
-    Page("/namespaces", manage.namespaces),
-    Page("/status", manage.health),
+    Page("/", views.home, "search"),
+    Page("/memories/{id}", views.memory),
+    Page("/conversations", views.conversations),
+    Page("/conversations/{id}", views.conversation),
+    Page("/review", views.review),
+    Page("/tags", views.tags),
+    Page("/namespaces", views.namespaces),
+    Page("/status", views.health),
 )
 
 
@@ -74,10 +81,10 @@ def _answer(page: Page) -> Callable[[Request], object]:
             if request.query_params.get("format") == "json":
                 return answer
             if answer.status_code == 401:
-                asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-                return RedirectResponse(f"/login?next={quote(asked, safe='')}", 303, HEADERS)
+                address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                return RedirectResponse(f"/login?next={quote(address, safe='')}", 303, HEADERS)
             view = View("error.html", json.loads(bytes(answer.body)), status=answer.status_code)
-            return _html(view, Asked(()), path=page.path)
+            return _html(view, PageRequest(()), path=page.path)
 
     return answer
 
@@ -85,20 +92,20 @@ def _answer(page: Page) -> Callable[[Request], object]:
 def _shown(server: Server, page: Page, request: Request) -> Response:
     """Return a page for who asks, as HTML or JSON."""
     who = server.access.principal(request.scope)
-    asked = Asked(_pairs(request), {}, lambda name: who.level(name) > 0, who.everywhere >= 3)
-    as_json = asked.text("format") == "json"
+    page_request = PageRequest(_pairs(request), {}, lambda name: who.level(name) > 0, who.everywhere >= 3)
+    as_json = page_request.text("format") == "json"
     known, named = list[str](), who.home(server.config.namespace)
     try:
-        asked = asked._replace(path=path_values(request))
-        named = canonical_namespace(asked.text("namespace") or named)
+        page_request = page_request._replace(path=path_values(request))
+        named = canonical_namespace(page_request.text("namespace") or named)
         who.require("read", named)
         known.append("namespace")
-        past = asked.past
+        past = page_request.past
         known.append("as_of")
         shared = who.level(SHARED) > 0
         memories = server.handles.of(who, named, shared=shared)
         seen = position(server, readable_with(named, shared=shared))  # before anything is read
-        view = page.view(memories, asked)
+        view = page.view(memories, page_request)
         waiting = 0 if past else memories.review.count()
         about = {"namespace": named, "pending_count": waiting, "path": page.path, "seen": seen}
     except Refused:
@@ -111,10 +118,10 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         view = View("error.html", {**json.loads(bytes(answer.body)), **then}, status=answer.status_code)
         about = {"namespace": named if known else "", "pending_count": 0, "path": page.path, "seen": ""}
         # What was not acceptable in the address is in no link of the page that says so.
-        asked = asked._replace(params=[pair for pair in asked.params if pair[0] in known])
+        page_request = page_request._replace(params=[pair for pair in page_request.params if pair[0] in known])
     if as_json:
         return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
-    return _html(view, asked, changes=asked.call(CHANGES), **about)
+    return _html(view, page_request, changes=page_request.call(CHANGES), **about)
 
 
 def _pairs(request: Request) -> list[tuple[str, str]]:
@@ -125,14 +132,14 @@ def _pairs(request: Request) -> list[tuple[str, str]]:
         raise InvalidInput("the address can't be read; percent-encode it as UTF-8, and keep it short") from None
 
 
-def _html(view: View, asked: Asked, **about: Any) -> Response:
+def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
     """Return a page; what is not told of it is empty, as for who is not signed in."""
-    text = html(view, asked, **{"changes": "", "seen": "", "namespace": "", "pending_count": 0, **about})
+    text = html(view, page_request, **{"changes": "", "seen": "", "namespace": "", "pending_count": 0, **about})
     return Response(text, view.status, HEADERS, media_type="text/html")
 
 
 async def _login(_: Request) -> Response:
-    return _html(View("login.html", {}), Asked(()), path="/login")
+    return _html(View("login.html", {}), PageRequest(()), path="/login")
 
 
 async def _nowhere(request: Request) -> Response:
@@ -141,7 +148,7 @@ async def _nowhere(request: Request) -> Response:
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
         return told
     view = View("error.html", {"title": "Not found", "detail": "There is no such page."}, status=404)
-    return _html(view, Asked(()), path=request.url.path)
+    return _html(view, PageRequest(()), path=request.url.path)
 
 
 def _static(name: str) -> Callable[[Request], object]:
@@ -155,3 +162,71 @@ def _static(name: str) -> Callable[[Request], object]:
         return Response(content, 200, headers, media_type=_STATIC[name])
 
     return answer
+
+
+HEADERS = {  # of every page: it runs its own script only, and is shown in no other page
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def html(view: View, page_request: PageRequest, **about: Any) -> str:
+    """Return a view as HTML; every value in it is escaped.
+
+    Args:
+        view: What to show.
+        page_request: What was asked for.
+        **about: What all pages show: `namespace`, `pending_count`, `path`, `changes` and `seen`.
+    """
+    given = {
+        "data": view.data,
+        "request": page_request,
+        "to": page_request.address,
+        "call": page_request.call,
+        "past": page_request.past,
+    }
+    given |= {**view.more, **about}
+    return _environment().get_template(view.template).render(given)
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader
+
+    made = Environment(
+        loader=PackageLoader("memories.server.pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )  # what is not known of a memory is left out of its JSON, so a name that is undefined counts as empty
+    made.filters |= {
+        "moment": moment,
+        "ago": _ago,
+        "day": _day,
+        "short": _short,
+        "shown": _make_visible,
+        "cut": excerpt,
+    }
+    made.globals |= {"version": __version__}
+    return made
+
+
+def _ago(iso: str) -> str:
+    return describe_age(datetime.fromisoformat(iso), datetime.now(UTC))
+
+
+def _day(date: str) -> str:
+    return datetime.fromisoformat(date).strftime("%A, %d %B %Y").replace(" 0", " ")
+
+
+def _short(name: str) -> str:
+    return name[:8]
+
+
+def _make_visible(text: str) -> str:
+    """Return a text with what can't be seen made visible: it could hide words or turn them around."""
+    return shown(text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200d\ufe0f")  # joined emoji stay whole

@@ -1,0 +1,170 @@
+"""How a server is run: its options, its lock, its sockets, and its messages to and from systemd."""
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memories.config import load_config
+from memories.core.disk import CREATING, make_folder
+from memories.errors import ConfigError, MemoriesError
+from memories.settings import Config
+from memories.warm import place
+
+
+class ServeOptions(NamedTuple):
+    """How a server is to be run.
+
+    Attributes:
+        host: Where HTTP is served.
+        port: Of HTTP; 0 for any that is free.
+        http: Whether HTTP is served at all, and not the command alone.
+        names: Names under which browsers and proxies may ask for it.
+        tls: The files of a certificate and of its key; empty without TLS.
+        issuer: The URL of an OAuth issuer whose tokens count too.
+        public_url: The URL under which clients elsewhere reach it.
+        idle_seconds: How long it lives without being asked anything; None for as long as it takes.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    http: bool = True
+    names: tuple[str, ...] = ()
+    tls: tuple[str, ...] = ()
+    issuer: str | None = None
+    public_url: str | None = None
+    idle_seconds: float | None = None
+
+
+class AlreadyRunning(Exception):
+    """Another process serves this store."""
+
+
+class Listening(NamedTuple):
+    """The sockets of a server in its folder, while it holds the lock.
+
+    Attributes:
+        path: Of the socket for the command.
+        command: That socket.
+        web: The one for HTTP.
+    """
+
+    path: str
+    command: socket.socket
+    web: socket.socket
+
+
+def socket_paths(config: Config) -> list[str]:
+    """Return the path of the socket of a store, then those by which clients may look for it as well."""
+    environment: Any = os.environ
+    main = place.socket_of(config.store, environment)
+    rest = {name: value for name, value in os.environ.items() if name != "MEMORY_STORE"}
+    try:
+        usual = load_config(environment=rest, folder=config.home, tell=lambda _: None)
+    except MemoriesError:
+        return [main]
+    return [main, place.socket_of("", environment)] if usual.store == config.store else [main]
+
+
+@contextlib.contextmanager
+def listen(config: Config) -> Iterator[Listening]:
+    """Listen for clients of a store while inside; leave no socket behind.
+
+    Raises:
+        AlreadyRunning: Another process does.
+        ConfigError: Others may write the folder of the sockets.
+    """
+    main, *others = socket_paths(config)
+    folder = Path(main).parent
+    make_folder(folder)
+    if not place.is_ours(main):
+        raise ConfigError(f"{folder} is not a folder that only you can enter; remove it, or: chmod 700 {folder}")
+    lock = os.open(f"{main}.lock", CREATING | os.O_RDWR, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning from None
+        with contextlib.ExitStack() as stack:
+            web = stack.enter_context(_bound(f"{main.removesuffix('.sock')}.http"))
+            command = stack.enter_context(_bound(main))
+            for other in others:
+                stack.enter_context(_linked(Path(other), main))
+            yield Listening(main, command, web)
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _bound(path: str) -> Iterator[socket.socket]:
+    """Listen at a path. It is bound elsewhere and then renamed, so that whoever finds it is answered."""
+    scratch = f"{path}.{os.getpid()}"
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    Path(scratch).unlink(missing_ok=True)
+    mask = os.umask(0o177)
+    try:
+        made.bind(scratch)
+    finally:
+        os.umask(mask)
+    made.listen(128)
+    Path(scratch).replace(path)
+    ours = os.lstat(path).st_ino
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(path).st_ino == ours:
+                Path(path).unlink()
+        made.close()
+
+
+@contextlib.contextmanager
+def _linked(path: Path, target: str) -> Iterator[None]:
+    """Let a second path lead to a socket."""
+    scratch = Path(f"{path}.{os.getpid()}")
+    scratch.unlink(missing_ok=True)
+    scratch.symlink_to(target)
+    scratch.replace(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if os.readlink(path) == target:  # noqa: PTH115
+                path.unlink()
+
+
+def bind_address(options: ServeOptions) -> socket.socket:
+    """Return the TCP socket: the one that systemd opened, else a new one.
+
+    Raises:
+        ConfigError: It can't listen there.
+    """
+    if (given := activated()) is not None:
+        return given
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        return socket.create_server((options.host, options.port), family=family, backlog=128)
+    except OSError as exc:
+        raise ConfigError(
+            f"cannot listen on {options.host} port {options.port}: {exc.strerror or exc}; choose another with --port"
+        ) from exc
+
+
+def notify(state: str) -> None:
+    """Tell systemd something, if it asked to be told; see sd_notify(3)."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.connect(f"\0{path[1:]}" if path.startswith("@") else path)
+        told.sendall(state.encode())
+
+
+def activated() -> socket.socket | None:
+    """Return the socket that systemd opened for us, if it did; see sd_listen_fds(3)."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
+        return None
+    return socket.socket(fileno=3)
