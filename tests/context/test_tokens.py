@@ -39,7 +39,7 @@ def _sentences(text: str) -> str:
 KINDS = {
     "prose": lambda: " ".join(DRAWN.sample(WORDS, len(WORDS))),
     "license": (ROOT / "LICENSE").read_text,
-    "python": (ROOT / "src" / "memories" / "service.py").read_text,
+    "python": (ROOT / "src" / "memories" / "memories.py").read_text,
     "markdown": (ROOT / "docs" / "cli.md").read_text,
     "json": (ROOT / "sbom.cdx.json").read_text,
     "compact JSON": lambda: json.dumps([{"id": n, "price": n / 7, "tags": ["a", "b"], "ok": True} for n in range(400)]),

@@ -158,14 +158,14 @@ def test_who_waits_for_a_slow_issuer_keeps_nobody_else_waiting(
     api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking, go_on = threading.Event(), threading.Event()
-    own = access.Issuer._asked
+    own = access.Issuer._fetch_keys
 
     def slow(self: Any) -> Any:
         asking.set()
         assert go_on.wait(60)
         return own(self)
 
-    monkeypatch.setattr(access.Issuer, "_asked", slow)
+    monkeypatch.setattr(access.Issuer, "_fetch_keys", slow)
     told: list[int] = []
     first = threading.Thread(target=lambda: told.append(api.get("/api/me", headers=issuer.sign()).status_code))
     first.start()

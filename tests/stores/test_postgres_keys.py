@@ -55,9 +55,9 @@ def in_transaction(own):
     return run
 
 if place == "begun":
-    routes._done = before(routes._done)
+    routes._handle = before(routes._handle)
 elif place == "done":
-    routes._done = after(routes._done)
+    routes._handle = after(routes._handle)
 elif place == "in the transaction":
     connection.Server._commit = in_transaction(connection.Server._commit)
 from memories.__main__ import main

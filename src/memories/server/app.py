@@ -147,7 +147,7 @@ async def _login(request: Request, access: Access, *, secure: bool) -> Response:
         token = from_body(await request.body(), _TOKEN)["token"]
         value = await anyio.to_thread.run_sync(access.session, token)
         if value is None:
-            await anyio.to_thread.run_sync(access.refused, request.scope)
+            await anyio.to_thread.run_sync(access.count_failure, request.scope)
             raise Refused(401, "there is no such token; memory tokens create makes one")
     except Exception as exc:  # noqa: BLE001 - as for every route
         return failed(exc)

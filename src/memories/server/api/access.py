@@ -38,13 +38,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Principal(NamedTuple):
-    """Who asks.
+    """The sender of a request.
 
     Attributes:
-        id: Of the token; `owner` for the user of the server.
-        name: What is written with it tells this name.
-        grants: For each namespace, or `*` for all others, `r`, `rw` or `admin`.
-        browser: Whether a cookie told who it is.
+        id: Id of the token; `owner` for the user who runs the server.
+        name: Recorded as the writer of memories.
+        grants: `r`, `rw` or `admin` by namespace; `*` stands for all others.
+        browser: Whether a cookie identified the sender.
     """
 
     id: str
@@ -53,38 +53,38 @@ class Principal(NamedTuple):
     browser: bool = False
 
     def level(self, namespace: str) -> int:
-        """Return what it may do in a namespace: 0 nothing, 1 read, 2 write, 3 everything."""
+        """Return the access level in a namespace: 0 none, 1 read, 2 write, 3 admin."""
         return tokens.LEVELS.get(self.grants.get(namespace) or self.grants.get(tokens.ALL, ""), 0)
 
     @property
     def channel(self) -> str:
-        """How it reads and writes, for origins: on the page, or by requests of its own."""
+        """The channel that origins record: `page` for a browser, else `http`."""
         return "page" if self.browser else "http"
 
     @property
     def everywhere(self) -> int:
-        """What it may do in the whole store."""
+        """The access level in the whole store."""
         return tokens.LEVELS.get(self.grants.get(tokens.ALL, ""), 0)
 
     def home(self, default: str) -> str:
-        """Return the namespace that is used if a request names none.
+        """Return the namespace of requests that name none.
 
         Args:
-            default: That of the server.
+            default: The server's own namespace, used if the sender may read it.
         """
         named = [name for name in self.grants if name != tokens.ALL]
         best = max((default, *named), key=lambda name: (min(self.level(name), 2), name != SHARED))
         return best if self.level(best) else default
 
     def require(self, scope: str, namespace: str | None = None) -> None:
-        """Refuse what it may not do.
+        """Check a right.
 
         Args:
-            scope: `read`, `write`, `admin`, or `unredacted`: write without taking secrets out.
-            namespace: Where; None for the whole store.
+            scope: `read`, `write`, `admin`, or `unredacted` (write without redaction).
+            namespace: The namespace; None for the whole store.
 
         Raises:
-            Refused: 403.
+            Refused: 403, the sender lacks the right.
         """
         level = self.everywhere if namespace is None else self.level(namespace)
         if level < SCOPES[scope]:
@@ -98,58 +98,55 @@ Verify = Callable[[str], Principal | None]
 
 
 class Access:
-    """Tells who asks, from the token or the cookie of a request; a changed file of tokens counts at once."""
+    """Identifies senders by the token or the cookie of a request. Changes to the token file take effect at once."""
 
     def __init__(self, home: Path, port: int = 0, *, verify: Verify | None = None, challenge: str = "") -> None:
         """Prepare.
 
         Args:
-            home: Where the tokens are kept.
-            port: Of the server: browsers send a cookie to every port of a host, so its name tells which one it is for.
-            verify: Tells who shows a token that is none of ours, such as one of an OAuth server; it may block.
-            challenge: What more a client is told that has no token: where to get one.
+            home: The folder with the tokens.
+            port: The server's port, part of the cookie's name: browsers send a cookie to every port of a host.
+            verify: Identifies the sender by a foreign token, such as one of an OAuth server; it may block.
+            challenge: Added to `WWW-Authenticate` for clients without a token: where to get one.
         """
         self.cookie = f"memories_{port}"
         self._home, self._verify, self._challenge = home, verify, challenge
         self._own = tokens.own(home)
         self._key = hashlib.sha256(b"cookie:" + self._own.encode()).digest()
         self._lock = threading.Lock()
-        self._known: Sequence[tokens.Token] = ()
+        self._tokens: Sequence[tokens.Token] = ()
         self._stamp = (-1, -1, -1)
         self._ended = home / "serve" / "signed-out.json"
-        self._used: dict[str, datetime] = {}
+        self._used_at: dict[str, datetime] = {}
         self._flushed = time.monotonic()
         self._buckets: dict[str, tuple[float, float]] = {}
 
     @property
     def is_quick(self) -> bool:
-        """Whether nobody else is asked who it is."""
+        """Whether senders are identified without asking another server."""
         return self._verify is None
 
-    # --- who it is -------------------------------------------------------------------------------------------------
-
     def principal(self, scope: Scope) -> Principal:
-        """Return who sends a request; it may read files and ask an OAuth server, so call it in a thread.
+        """Return the sender of a request. Call it in a thread: it may read files and ask an OAuth server.
 
         Raises:
-            Refused: 401 if nobody is known to, 403 for a browser that does not say from where, 429 for one who asks
-                too often.
+            Refused: 401 if the sender is unknown, 403 for a browser that sends no origin, 429 after too many requests.
         """
-        found = self._found(scope)
-        if found is None:
-            self.refused(scope)
+        principal = self._identify(scope)
+        if principal is None:
+            self.count_failure(scope)
             extra = f", {self._challenge}" if self._challenge else ""
             raise Refused(
                 401,
                 "this needs a token: Authorization: Bearer mem_…; memory tokens create makes one",
                 headers={"www-authenticate": f'Bearer realm="memories"{extra}'},
             )
-        scope.get(LOG, {})["token"] = found.id
-        if found is not OWNER:
-            self._count(found.id, RATE, BURST)
-        return found
+        scope.get(LOG, {})["token"] = principal.id
+        if principal is not OWNER:
+            self._count(principal.id, RATE, BURST)
+        return principal
 
-    def refused(self, scope: Scope) -> None:
+    def count_failure(self, scope: Scope) -> None:
         """Count a wrong token against the address that it came from.
 
         Raises:
@@ -157,141 +154,142 @@ class Access:
         """
         self._count(f"from {(scope.get('client') or ('?',))[0]}", 5.0, 20.0)
 
-    def _found(self, scope: Scope) -> Principal | None:
+    def _identify(self, scope: Scope) -> Principal | None:
         if (scope.get("server") or ("", 0))[1] is None:
             return OWNER  # the Unix socket, which only the owner can open
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        given = headers.get(b"authorization")
-        if given is not None:
-            return self.of_token(given[len(_BEARER) :].strip()) if given.lower().startswith(_BEARER) else None
-        value = _cookie(headers.get(b"cookie", ""), self.cookie)
-        found = None if value is None else self._of_cookie(value)
-        if found is None:
+        authorization = headers.get(b"authorization")
+        if authorization is not None:
+            if not authorization.lower().startswith(_BEARER):
+                return None
+            return self.of_token(authorization[len(_BEARER) :].strip())
+        cookie = _read_cookie(headers.get(b"cookie", ""), self.cookie)
+        principal = None if cookie is None else self._of_cookie(cookie)
+        if principal is None:
             return None
         if scope["method"] not in ("GET", "HEAD") and not {b"origin", b"sec-fetch-site"} & headers.keys():
             raise Refused(403, "a browser's request has to say from where it comes (Origin)")
-        return found
+        return principal
 
     def of_token(self, token: str) -> Principal | None:
-        """Return who a token stands for; None if it is unknown or has expired."""
+        """Return the owner of a token; None if it is unknown or has expired."""
         if not token.isascii() or not 8 <= len(token) <= 8_192:
             return None
         if hmac.compare_digest(token.encode(), self._own.encode()):
             return OWNER
         if token.startswith(tokens.PREFIX):
             now = datetime.now(UTC)
-            match = tokens.found(self._tokens(), token, now)
-            return None if match is None else self._noted(match, now)
+            match = tokens.found(self._read_tokens(), token, now)
+            return None if match is None else self._record_use(match, now)
         return None if self._verify is None else self._verify(token)
 
-    def _tokens(self) -> Sequence[tokens.Token]:
+    def _read_tokens(self) -> Sequence[tokens.Token]:
         stamp = tokens.stamp(self._home)
         if stamp != self._stamp:
             try:
                 with self._lock:
-                    self._known, self._stamp = tokens.read(self._home), stamp
-            except ConfigError as exc:  # who asks is not known, so the path in it is not for them
+                    self._tokens, self._stamp = tokens.read(self._home), stamp
+            except ConfigError as exc:  # its message names a path, which an unknown sender must not see
                 _logger.warning("%s", exc)
                 raise Refused(503, "the server can't read its tokens; its log tells why") from exc
-        return self._known
+        return self._tokens
 
-    def _noted(self, token: tokens.Token, now: datetime) -> Principal:
+    def _record_use(self, token: tokens.Token, now: datetime) -> Principal:
         with self._lock:
-            self._used[token.id] = now
+            self._used_at[token.id] = now
             due = time.monotonic() - self._flushed > _FLUSH_SECONDS
         if due:
             self.flush()
         return Principal(token.id, token.name, token.namespaces)
 
     def flush(self) -> None:
-        """Write down when tokens were last used."""
+        """Save when tokens were last used."""
         with self._lock:
-            when, self._used = self._used, {}
+            used_at, self._used_at = self._used_at, {}
             self._flushed = time.monotonic()
-        if when:
-            tokens.used(self._home, when)
-
-    # --- browsers --------------------------------------------------------------------------------------------------
+        if used_at:
+            tokens.used(self._home, used_at)
 
     def session(self, token: str) -> str | None:
-        """Return the value of a cookie for who shows a token; None if nobody is known by it. It is signed."""
-        found = self.of_token(token)
-        if found is None or (found.id != OWNER.id and not token.startswith(tokens.PREFIX)):
+        """Return the signed value of a session cookie for the owner of a token; None if the token is unknown."""
+        principal = self.of_token(token)
+        if principal is None or (principal.id != OWNER.id and not token.startswith(tokens.PREFIX)):
             return None
-        said = json.dumps([self.cookie, found.id, int(time.time()) + SESSION_SECONDS, secrets.token_hex(8)]).encode()
-        return f"{_text(said)}.{_text(hmac.digest(self._key, said, 'sha256'))}"
+        expires = int(time.time()) + SESSION_SECONDS
+        payload = json.dumps([self.cookie, principal.id, expires, secrets.token_hex(8)]).encode()
+        return f"{_to_base64(payload)}.{_to_base64(hmac.digest(self._key, payload, 'sha256'))}"
 
-    def _of_cookie(self, value: str) -> Principal | None:
-        said, _, signature = value.partition(".")
+    def _of_cookie(self, cookie: str) -> Principal | None:
+        encoded, _, signature = cookie.partition(".")
         try:
-            data = _bytes(said)
-            if not hmac.compare_digest(_bytes(signature), hmac.digest(self._key, data, "sha256")):
+            payload = _from_base64(encoded)
+            if not hmac.compare_digest(_from_base64(signature), hmac.digest(self._key, payload, "sha256")):
                 return None
-            name, token_id, until, session = json.loads(data)
+            name, token_id, expires, session = json.loads(payload)
         except (ValueError, binascii.Error):
             return None
-        if name != self.cookie or until < time.time() or session in self._ended_sessions():
+        if name != self.cookie or expires < time.time() or session in self._read_ended_sessions():
             return None
         if token_id == OWNER.id:
             return OWNER._replace(browser=True)
         now = datetime.now(UTC)
-        known = next((each for each in self._tokens() if each.id == token_id and not each.expired(now)), None)
-        return None if known is None else self._noted(known, now)._replace(browser=True)
+        for token in self._read_tokens():
+            if token.id == token_id and not token.expired(now):
+                return self._record_use(token, now)._replace(browser=True)
+        return None
 
     def end_session(self, scope: Scope) -> None:
-        """Have the cookie of a request, and every copy of it, count no more; without one that counts, do nothing."""
+        """Invalidate the valid cookie of a request, and every copy of it; do nothing without one."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        value = _cookie(headers.get(b"cookie", ""), self.cookie)
-        if value is None or self._of_cookie(value) is None:
+        cookie = _read_cookie(headers.get(b"cookie", ""), self.cookie)
+        if cookie is None or self._of_cookie(cookie) is None:
             return
-        _, _, until, session = json.loads(_bytes(value.partition(".")[0]))
+        _, _, expires, session = json.loads(_from_base64(cookie.partition(".")[0]))
         with locked(self._ended.with_name(f"{self._ended.name}.lock")):
-            ended = {each: end for each, end in self._ended_sessions().items() if end > time.time()}
+            ended = {name: until for name, until in self._read_ended_sessions().items() if until > time.time()}
             with replacing(self._ended) as stream:
-                stream.write(json.dumps(ended | {session: until}).encode())
+                stream.write(json.dumps(ended | {session: expires}).encode())
 
-    def _ended_sessions(self) -> dict[str, int]:
-        """Return the sessions that were ended before their time, and until when their cookies would have counted."""
+    def _read_ended_sessions(self) -> dict[str, int]:
+        """Return the sessions that were signed out early, with the time at which each would have expired."""
         try:
-            found: dict[str, int] = json.loads(read_file(self._ended))
+            sessions: dict[str, int] = json.loads(read_file(self._ended))
         except FileNotFoundError:
             return {}
         except ValueError as exc:
             _logger.warning("cannot read %s; remove it, and sessions that were signed out expire by time", self._ended)
             raise Refused(503, "the server can't read which sessions have ended; its log tells why") from exc
-        return found
+        return sessions
 
-    # --- how often -------------------------------------------------------------------------------------------------
-
-    def _count(self, who: str, rate: float, burst: float) -> None:
-        """Take one from somebody's bucket, which fills with time.
+    def _count(self, sender: str, rate: float, burst: float) -> None:
+        """Take one from the token bucket of a sender; it refills at a rate a second, up to a burst.
 
         Raises:
-            Refused: 429, it is empty.
+            Refused: 429, the bucket is empty.
         """
         now = time.monotonic()
         with self._lock:
-            left, since = self._buckets.get(who, (burst, now))
-            left = min(burst, left + (now - since) * rate)
+            level, since = self._buckets.get(sender, (burst, now))
+            level = min(burst, level + (now - since) * rate)
             if len(self._buckets) >= _MAX_BUCKETS:
                 self._buckets.clear()
-            self._buckets[who] = (left - 1 if left >= 1 else left, now)
-        if left < 1:
+            self._buckets[sender] = (level - 1 if level >= 1 else level, now)
+        if level < 1:
             raise Refused(429, "too many requests; wait a second", headers={"retry-after": "1"})
 
 
-def _cookie(header: str, name: str) -> str | None:
-    """Return the value of a cookie; None if it is not there, or twice: another service may have set the second one."""
+def _read_cookie(header: str, name: str) -> str | None:
+    """Return the value of a cookie; None if it is missing, or there twice: another service may have set the second."""
     pairs = (part.strip().partition("=") for part in header.split(";"))
     values = [value for key, _, value in pairs if key == name]
     return values[0] if len(values) == 1 else None
 
 
-def _text(data: bytes) -> str:
+def _to_base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _bytes(text: str) -> bytes:
+def _from_base64(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
 
 
@@ -299,8 +297,8 @@ OAUTH_SCOPES = {"memory:read": "r", "memory:write": "rw", "memory:admin": "admin
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")  # none with a shared secret
 _LEEWAY_SECONDS = 30
-_AGAIN_SECONDS = 30.0  # between two looks at the keys of the issuer, whatever tokens are shown
-_SILENT_SECONDS = 5.0  # the same while it has told none
+_AGAIN_SECONDS = 30.0  # between two requests for the issuer's keys, however many unknown tokens arrive
+_SILENT_SECONDS = 5.0  # the same while the issuer has not answered
 _KEPT_SECONDS = 3600.0
 _SECONDS = 5.0
 _MAX_BYTES = 262_144
@@ -308,15 +306,19 @@ _DOCUMENTS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-co
 
 
 class Issuer:
-    """Tells who a JWT of an issuer stands for. It may ask the issuer for its keys, so call it in a thread."""
+    """Identifies senders by the JWTs of an OAuth issuer, so that remote MCP clients can sign in.
+
+    Tokens are checked against the issuer's keys; call it in a thread, since it may fetch them. The server is a
+    protected resource (RFC 9728), never an issuer.
+    """
 
     def __init__(self, url: str, resource: str, namespace: str) -> None:
-        """Prepare; nothing is asked before the first token.
+        """Prepare; no request is sent before the first token.
 
         Args:
-            url: The issuer, as the claim `iss` names it.
-            resource: What tokens have to be made for, the claim `aud`: the public URL of `/mcp`.
-            namespace: What a token may use that names no namespaces in the claim `namespaces`.
+            url: The issuer, as in the claim `iss`.
+            resource: The required claim `aud`: the public URL of `/mcp`.
+            namespace: The namespace of tokens without a claim `namespaces`.
 
         Raises:
             ConfigError: The URL of the issuer is not acceptable.
@@ -331,7 +333,7 @@ class Issuer:
         self._looked_at = -_KEPT_SECONDS
 
     def metadata(self) -> dict[str, Any]:
-        """Return what clients are told about this resource."""
+        """Return the metadata of this resource."""
         return {
             "resource": self.resource,
             "resource_name": "Memories",
@@ -341,15 +343,15 @@ class Issuer:
         }
 
     def challenge(self) -> str:
-        """Return what a client without a token is told: where the metadata is."""
+        """Return the part of `WWW-Authenticate` that names the address of the metadata."""
         parts = urlsplit(self.resource)
         return f'resource_metadata="{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path}", scope="memory:read"'
 
     def __call__(self, token: str) -> Principal | None:
-        """Return who a token stands for; None if it is not one of this issuer for this resource, or has expired.
+        """Return the owner of a token; None if another issuer made it, it is for another resource, or has expired.
 
         Raises:
-            Refused: 503, the issuer does not tell its keys.
+            Refused: 503, the issuer's keys are unavailable.
         """
         import jwt
 
@@ -372,12 +374,17 @@ class Issuer:
         return self._principal(claims)
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal | None:
-        given = claims.get("scope", claims.get("scp", ""))
-        scopes = given.split() if isinstance(given, str) else map(str, given if isinstance(given, list) else ())
-        most = max((tokens.LEVELS[OAUTH_SCOPES[scope]] for scope in scopes if scope in OAUTH_SCOPES), default=0)
-        named = claims.get("namespaces")
+        scopes = claims.get("scope", claims.get("scp", ""))
+        if isinstance(scopes, str):
+            scopes = scopes.split()
+        elif not isinstance(scopes, list):
+            scopes = []
+        most = max((tokens.LEVELS[OAUTH_SCOPES[name]] for name in map(str, scopes) if name in OAUTH_SCOPES), default=0)
+        namespaces = claims.get("namespaces")
+        if not isinstance(namespaces, dict):
+            namespaces = {self._namespace: "admin"}
         grants: dict[str, str] = {}
-        for name, level in (named if isinstance(named, dict) else {self._namespace: "admin"}).items():
+        for name, level in namespaces.items():
             try:
                 namespace = name if name == tokens.ALL else canonical_namespace(name)
             except InvalidInput:
@@ -391,14 +398,13 @@ class Issuer:
         return Principal(f"oauth:{claims['sub']}", str(client), grants)
 
     def _key(self, kid: str | None) -> Any:
-        """Return the key of this name; the issuer is asked again for one that is not known, but not too often."""
+        """Return the key of this id; an unknown one makes the server fetch the keys again, but not too often."""
         age = time.monotonic() - self._looked_at
-        due = age > _KEPT_SECONDS or (
-            kid not in self._keys and age > (_AGAIN_SECONDS if self._keys else _SILENT_SECONDS)
-        )
-        if due and self._lock.acquire(blocking=False):  # no second one waits for an issuer that is slow to answer
+        pause = _AGAIN_SECONDS if self._keys else _SILENT_SECONDS
+        is_due = age > _KEPT_SECONDS or (kid not in self._keys and age > pause)
+        if is_due and self._lock.acquire(blocking=False):  # no second request waits for a slow issuer
             try:
-                self._keys = self._asked()
+                self._keys = self._fetch_keys()
             except (NoAnswer, LookupError, TypeError, ValueError) as exc:
                 _logger.warning("the keys of the OAuth issuer can't be read: %s", type(exc).__name__)
             finally:
@@ -408,26 +414,26 @@ class Issuer:
             raise Refused(503, "the issuer of this token does not answer", headers={"retry-after": "5"})
         return self._keys.get(kid)
 
-    def _asked(self) -> Mapping[str | None, Any]:
+    def _fetch_keys(self) -> Mapping[str | None, Any]:
         import jwt
 
         for document in _DOCUMENTS:
             parts = urlsplit(self.url)
-            told = _get(f"{parts.scheme}://{parts.netloc}{document}{parts.path}")
-            if told is None:
-                told = _get(f"{self.url}{document}")
-            if isinstance(told, dict) and str(told.get("issuer", "")).rstrip("/") == self.url:
-                keys = jwt.PyJWKSet.from_dict(_get(str(told["jwks_uri"])) or {})
+            metadata = _get_json(f"{parts.scheme}://{parts.netloc}{document}{parts.path}")
+            if metadata is None:
+                metadata = _get_json(f"{self.url}{document}")
+            if isinstance(metadata, dict) and str(metadata.get("issuer", "")).rstrip("/") == self.url:
+                keys = jwt.PyJWKSet.from_dict(_get_json(str(metadata["jwks_uri"])) or {})
                 return {key.key_id: key for key in keys.keys}
         raise LookupError(self.url)
 
 
-def _get(url: str) -> Any:
-    """Return the JSON at a URL; None if there is none.
+def _get_json(url: str) -> Any:
+    """Return the JSON at a URL; None if it does not exist.
 
     Raises:
-        NoAnswer: Nobody answers.
-        ValueError: It is no URL that tokens may be checked by.
+        NoAnswer: The server does not answer.
+        ValueError: The URL is neither https nor on this machine.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""

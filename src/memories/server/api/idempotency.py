@@ -31,7 +31,7 @@ from memories.stores.claims import Claim, Claims, Taken
 
 
 def file_of(config: Config) -> Path:
-    """Return the file of a store: beside the one of SQLite, whichever folder a server has; else in its own folder."""
+    """Return the file for a store: beside a SQLite store, so that all servers share it, else in the server's home."""
     path = local_path(config.store)
     if path is not None and config.store.startswith("sqlite:"):
         path = path.resolve()
@@ -44,10 +44,10 @@ class _Entry(NamedTuple):
     """A request with a key.
 
     Attributes:
-        digest: Of what was asked.
-        at: When it was begun first.
-        told: What is to be known of its answer; None while it is not done.
-        by: Who is doing it: the end of the name of a file that is locked for as long.
+        digest: Digest of the request.
+        at: When it was first begun.
+        told: Summary of the answer; None until there is one.
+        by: The process that is doing it: the suffix of a file that it keeps locked meanwhile.
     """
 
     digest: str
@@ -57,13 +57,16 @@ class _Entry(NamedTuple):
 
 
 class FileClaims:
-    """Implements `Claims`: a process reads what others have added, and adds to it, while it has locked the file."""
+    """Implements `Claims` in a file of JSON lines, read and extended by each process under the lock of the file.
+
+    A request has one line when it begins and another when it ends; the last line counts.
+    """
 
     def __init__(self, file: Path) -> None:
-        """Open the file, or make it.
+        """Open the file, or create it.
 
         Args:
-            file: Which one; see `file_of`.
+            file: The file; see `file_of`.
         """
         make_folder(file.parent)
         self._file = file
@@ -71,8 +74,8 @@ class FileClaims:
         self._by = os.urandom(8).hex()
         self._open()
         self._take_lock()
-        for left in file.parent.glob(f"{glob.escape(file.name)}.*"):
-            self._is_alive(left.suffix[1:])  # it removes that of one who was killed
+        for leftover in file.parent.glob(f"{glob.escape(file.name)}.*"):
+            self._is_alive(leftover.suffix[1:])  # removes the file of a process that was killed
         self._alive = os.open(self._life(self._by), CREATING | os.O_RDWR, 0o600)
         fcntl.flock(self._alive, fcntl.LOCK_EX)
         fcntl.flock(self._fd, fcntl.LOCK_UN)
@@ -89,7 +92,7 @@ class FileClaims:
                 raise Taken(other=True)
             entry = _Entry(digest, time.time()) if before is None else before
             self._add(name, entry._replace(by=self._by))
-            fd = os.dup(self._fd) if before is None and sync else None  # of its own, should the file be written anew
+            fd = os.dup(self._fd) if before is None and sync else None  # survives a rewrite of the file
         if fd is not None:
             try:
                 os.fsync(fd)
@@ -101,7 +104,7 @@ class FileClaims:
         """See `Claims.settle`."""
         with self._shared():
             entry = self._entries.get(claim.name)
-            if entry is not None:  # else so many came after it that it is kept no more
+            if entry is not None:  # else it was dropped because too many came after it
                 self._add(claim.name, entry._replace(told=entry.told if told is None else told, by=None))
 
     def drop(self, claim: Claim) -> None:
@@ -115,13 +118,11 @@ class FileClaims:
         os.close(self._alive)
         os.close(self._fd)
 
-    # --- who is there ------------------------------------------------------------------------------------------------
-
     def _life(self, by: str) -> Path:
         return self._file.with_name(f"{self._file.name}.{by}")
 
     def _is_alive(self, by: str) -> bool:
-        """Return whether the process that does a request lives; the system unlocks the file of one that ended."""
+        """Return whether a process is alive: the system unlocks its file when it ends."""
         if by == self._by:
             return True
         try:
@@ -138,11 +139,9 @@ class FileClaims:
         finally:
             os.close(fd)
 
-    # --- the file ----------------------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def _shared(self) -> Iterator[None]:
-        """Know all that is in the file, and keep others out while inside."""
+        """Lock the file while inside, with its new lines read."""
         with self._lock:
             size = self._take_lock()
             try:
@@ -153,12 +152,12 @@ class FileClaims:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _take_lock(self) -> int:
-        """Lock the file, or the one that has taken its place; return how large it is."""
+        """Lock the file, or the one that replaced it; return its size."""
         while True:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            found = os.fstat(self._fd)
-            if found.st_nlink and found.st_size >= self._end:
-                return found.st_size
+            status = os.fstat(self._fd)
+            if status.st_nlink and status.st_size >= self._end:
+                return status.st_size
             os.close(self._fd)
             self._open()
 
@@ -168,24 +167,24 @@ class FileClaims:
         self._end = self._lines = 0
 
     def _read(self, size: int) -> None:
-        """Take in what was added since the last time; a line that was cut off is none."""
+        """Read the lines that were added since the last time; a line that was cut off does not count."""
         data = os.pread(self._fd, size - self._end, self._end)
         if data and not data.endswith(b"\n"):
             write_all(self._fd, b"\n")
             data += b"\n"
         self._end += len(data)
         for line in data.splitlines():
-            self._take(line)
+            self._parse(line)
 
-    def _take(self, line: bytes) -> None:
+    def _parse(self, line: bytes) -> None:
         self._lines += 1
         with contextlib.suppress(ValueError, KeyError, TypeError):
             shape = json.loads(line)
             entry = None
             if "digest" in shape:
                 by = shape.get("by")
-                known = isinstance(by, str) and by.isalnum()  # as a part of a file's name
-                entry = _Entry(shape["digest"], float(shape["at"]), shape.get("done"), by if known else None)
+                is_valid = isinstance(by, str) and by.isalnum()  # since it becomes part of a file's name
+                entry = _Entry(shape["digest"], float(shape["at"]), shape.get("done"), by if is_valid else None)
             self._put(shape["request"], entry)
 
     def _put(self, name: str, entry: _Entry | None) -> None:
@@ -198,7 +197,7 @@ class FileClaims:
             self._entries.popitem(last=False)
 
     def _add(self, name: str, entry: _Entry | None) -> None:
-        """Add a line to the file; one that has grown to many times what counts is written anew."""
+        """Add a line to the file; rewrite a file in which most lines are obsolete."""
         line = _line(name, entry)
         self._put(name, entry)
         if self._lines < 4 * claims.MAX_KEPT:
@@ -233,10 +232,10 @@ class Work(NamedTuple):
     """A write that is done once.
 
     Attributes:
-        run: Does it. It is told when it was begun first, and whether it may have been done before: the server that did
-            it was stopped, or its answer can't be made again.
-        brief: Returns what is written down of its answer; None if a retry is to be run again, as it failed.
-        revive: Makes the answer again from that; None if it has to be run again, which does no harm.
+        run: Does it. The arguments: when it was first begun, and whether it may have been done before, because a server
+            was stopped or the answer can't be rebuilt.
+        brief: Returns the summary of an answer to save; None if it failed and a retry should run again.
+        revive: Rebuilds the answer from its summary; None if the write has to run again, which is harmless.
         size: Returns the size of an answer.
     """
 
@@ -250,8 +249,8 @@ class _Answer(NamedTuple):
     """An answer of this process.
 
     Attributes:
-        at: When its request was begun, which tells it from an earlier one with its key.
-        size: In bytes.
+        at: When its request was begun, which distinguishes it from an earlier one with the same key.
+        size: Its size in bytes.
     """
 
     at: float
@@ -262,27 +261,27 @@ class _Answer(NamedTuple):
 class Once:
     """Does each write with a key once."""
 
-    def __init__(self, opened: Callable[[], Claims]) -> None:
-        """Prepare; nothing is opened before the first key comes.
+    def __init__(self, open_claims: Callable[[], Claims]) -> None:
+        """Prepare; nothing is opened before the first key arrives.
 
         Args:
-            opened: Opens what keeps the requests.
+            open_claims: Opens the record of requests.
         """
-        self._opened = opened
+        self._open_claims = open_claims
         self._lock = threading.Lock()
         self._claims: Claims | None = None
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._bytes = 0
 
-    def do(self, key: str, who: str, asked: Any, work: Work, *, sync: bool) -> Any:
-        """Return the answer to a write, which is done now unless it was before.
+    def do(self, key: str, sender: str, request: Any, work: Work, *, sync: bool) -> Any:
+        """Return the answer to a write, doing it now unless it was done before.
 
         Args:
-            key: The key that came with it.
-            who: Who sent it; keys of others are no concern of theirs.
-            asked: What is asked, as JSON.
-            work: Does it.
-            sync: Write down that it is begun so that this survives a power cut.
+            key: The idempotency key of the request.
+            sender: Id of the sender; each has keys of its own.
+            request: The request as JSON.
+            work: The write.
+            sync: Flush the record of the beginning to disk, to survive a power cut.
 
         Raises:
             Refused: 400, the key is not acceptable; 409, the same request is being done; 422, the key was used for
@@ -290,33 +289,33 @@ class Once:
         """
         if not (1 <= len(key) <= _MAX_KEY and key.isascii() and key.isprintable()):
             raise Refused(400, f"Idempotency-Key must be 1 to {_MAX_KEY} printable ASCII characters")
-        name = hashlib.sha256(f"{who}\0{key}".encode()).hexdigest()
-        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode("utf-8", "backslashreplace")).hexdigest()
+        name = hashlib.sha256(f"{sender}\0{key}".encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8", "backslashreplace")).hexdigest()
         claim = self._claim(name, digest, sync=sync)
-        told, nothing = None, False
+        summary, changed_nothing = None, False
         try:
             if claim.told is not None:
-                answer = self._kept(claim) or work.revive(claim.told)
+                answer = self._cached(claim) or work.revive(claim.told)
                 if answer is not None:
                     return answer
             begun_at = datetime.fromtimestamp(int(claim.at * 1_000) / 1_000, UTC)  # as exact as times in a store
             answer = work.run(begun_at, claim.number > 1)
-            told = work.brief(answer)
-            nothing = told is None
-            if told is not None:
-                self._keep(claim, answer, work.size(answer))
-        except (RequestError, Refused):  # it changed nothing; of other errors that is not known
-            nothing = claim.number == 1
+            summary = work.brief(answer)
+            changed_nothing = summary is None
+            if summary is not None:
+                self._cache(claim, answer, work.size(answer))
+        except (RequestError, Refused):  # it changed nothing; other errors leave that unknown
+            changed_nothing = claim.number == 1
             raise
         else:
             return answer
         finally:
-            self._end(claim, told, nothing=nothing)
+            self._end(claim, summary, changed_nothing=changed_nothing)
 
     def _claim(self, name: str, digest: str, *, sync: bool) -> Claim:
         with self._lock:
             if self._claims is None:
-                self._claims = self._opened()
+                self._claims = self._open_claims()
         try:
             return self._claims.claim(name, digest, sync=sync)
         except Taken as exc:
@@ -326,25 +325,23 @@ class Once:
                 ) from None
             raise Refused(409, "the same request is being done; ask again", headers={"retry-after": "1"}) from None
 
-    def _end(self, claim: Claim, told: dict[str, Any] | None, *, nothing: bool) -> None:
-        """Write down how it ended; if that fails, a retry is as one after this server was killed."""
+    def _end(self, claim: Claim, summary: dict[str, Any] | None, *, changed_nothing: bool) -> None:
+        """Record how a write ended; if that fails, a retry is treated as if this server had been killed."""
         assert self._claims is not None
         try:
-            if nothing:
+            if changed_nothing:
                 self._claims.drop(claim)
             else:
-                self._claims.settle(claim, told)
-        except (StoreError, OSError) as exc:  # it is done all the same, and its answer tells so
+                self._claims.settle(claim, summary)
+        except (StoreError, OSError) as exc:  # the write is done all the same, and its answer says so
             _logger.warning("how a request with a key ended could not be written down: %s", exc)
 
-    # --- answers in memory -----------------------------------------------------------------------------------------
-
-    def _kept(self, claim: Claim) -> Any | None:
+    def _cached(self, claim: Claim) -> Any | None:
         with self._lock:
-            found = self._answers.get(claim.name)
-        return found.answer if found is not None and found.at == claim.at else None
+            entry = self._answers.get(claim.name)
+        return entry.answer if entry is not None and entry.at == claim.at else None
 
-    def _keep(self, claim: Claim, answer: Any, size: int) -> None:
+    def _cache(self, claim: Claim, answer: Any, size: int) -> None:
         with self._lock:
             before = self._answers.pop(claim.name, None)
             self._bytes += size - (before.size if before is not None else 0)
@@ -354,6 +351,6 @@ class Once:
                 self._bytes -= old.size
 
     def close(self) -> None:
-        """Close what keeps the requests."""
+        """Close the record of requests."""
         if self._claims is not None:
             self._claims.close()

@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memories.server.api.problems import Refused, failed, stopped
 
-LOG = "memories.log"  # in a scope: what routes tell for the log, their path and the id of the token
+LOG = "memories.log"  # key in a scope for values that routes add to the log: their path and the id of the token
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Gauge(NamedTuple):
-    """A number that is read when it is asked for."""
+    """A number that is read when the metrics are."""
 
     name: str
     kind: str
@@ -32,29 +32,30 @@ class Gauge(NamedTuple):
 class Metrics:
     """Counts requests; `text` is what Prometheus reads."""
 
-    def __init__(self, noted: Callable[[], None] = lambda: None, gauges: tuple[Gauge, ...] = ()) -> None:
+    def __init__(self, on_request: Callable[[], None] | None = None, gauges: tuple[Gauge, ...] = ()) -> None:
         """Begin at 0.
 
         Args:
-            noted: Called for each request.
-            gauges: What else is shown.
+            on_request: Called for each request.
+            gauges: More numbers to show.
         """
-        self._gauges, self._noted = gauges, noted
+        self._gauges, self._on_request = gauges, on_request
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str, int], int] = {}
-        self._seconds: dict[str, list[float]] = {}  # of a route: how many took up to each bound, all, their sum
+        self._seconds: dict[str, list[float]] = {}  # by route: how many took up to each bound, the total, the sum
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
-        self._noted()
+        if self._on_request is not None:
+            self._on_request()
         with self._lock:
             key = method if method in _METHODS else "other", route, status
             self._counts[key] = self._counts.get(key, 0) + 1
-            found = self._seconds.setdefault(route, [0.0] * (len(_BUCKETS) + 2))
+            histogram = self._seconds.setdefault(route, [0.0] * (len(_BUCKETS) + 2))
             for at, bound in enumerate(_BUCKETS):
-                found[at] += seconds <= bound
-            found[-2] += 1
-            found[-1] += seconds
+                histogram[at] += seconds <= bound
+            histogram[-2] += 1
+            histogram[-1] += seconds
 
     def text(self) -> str:
         """Return all numbers in the text format of Prometheus, version 0.0.4."""
@@ -64,11 +65,11 @@ class Metrics:
                 labels = _labels({"method": method, "route": route, "status": str(status)})
                 lines.append(f"memories_requests_total{labels} {count}")
             lines += ["# HELP memories_request_seconds Time to answer.", "# TYPE memories_request_seconds histogram"]
-            for route, found in sorted(self._seconds.items()):
-                for bound, took in zip((*map(str, _BUCKETS), "+Inf"), found, strict=False):
-                    lines.append(f"memories_request_seconds_bucket{_labels({'route': route, 'le': bound})} {took:g}")
-                lines.append(f"memories_request_seconds_count{_labels({'route': route})} {found[-2]:g}")
-                lines.append(f"memories_request_seconds_sum{_labels({'route': route})} {found[-1]:.6f}")
+            for route, histogram in sorted(self._seconds.items()):
+                for bound, total in zip((*map(str, _BUCKETS), "+Inf"), histogram, strict=False):
+                    lines.append(f"memories_request_seconds_bucket{_labels({'route': route, 'le': bound})} {total:g}")
+                lines.append(f"memories_request_seconds_count{_labels({'route': route})} {histogram[-2]:g}")
+                lines.append(f"memories_request_seconds_sum{_labels({'route': route})} {histogram[-1]:.6f}")
         for gauge in self._gauges:
             lines += [f"# HELP {gauge.name} {gauge.help}", f"# TYPE {gauge.name} {gauge.kind}"]
             lines.append(f"{gauge.name} {gauge.read():g}")
@@ -76,7 +77,7 @@ class Metrics:
 
 
 class _Lines:
-    """Writes lines to standard error, those of one turn of the event loop at once: a write lets other threads go on."""
+    """Writes lines to standard error, once per turn of the event loop, since each write lets other threads run."""
 
     def __init__(self) -> None:
         self._waiting: list[str] = []
@@ -102,9 +103,9 @@ class Logged:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 499  # the client left
-        told: dict[str, Any] = {}
-        scope[LOG] = told
+        start, status = time.perf_counter(), 499  # the client left
+        entries: dict[str, Any] = {}
+        scope[LOG] = entries
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -115,8 +116,8 @@ class Logged:
         try:
             await self._app(scope, receive, answer)
         finally:
-            seconds = time.perf_counter() - began
-            route = str(told.get("route", "other"))
+            seconds = time.perf_counter() - start
+            route = str(entries.get("route", "other"))
             self._metrics.note(scope["method"], route, status, seconds)
             method = scope["method"] if scope["method"] in _METHODS else "other"
             line = {
@@ -125,7 +126,7 @@ class Logged:
                 "route": route,
                 "status": status,
                 "ms": round(seconds * 1000, 1),
-                "token": told.get("token"),
+                "token": entries.get("token"),
             }
             self._write(json.dumps(line))
 
@@ -140,10 +141,11 @@ class Named(Route):
 
 
 def _labels(values: Mapping[str, str]) -> str:
-    told = (
-        (name, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for name, value in values.items()
-    )
-    return "{" + ",".join(f'{name}="{value}"' for name, value in told) + "}"
+    pairs = []
+    for name, value in values.items():
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        pairs.append(f'{name}="{escaped}"')
+    return "{" + ",".join(pairs) + "}"
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -171,17 +173,17 @@ HEADERS = (
 
 
 class Rules(NamedTuple):
-    """What a server answers to.
+    """The requests that a server accepts.
 
     Attributes:
-        hosts: Names under which it may be asked for, without a port.
+        hosts: The accepted host names, without a port.
     """
 
     hosts: frozenset[str]
 
     @classmethod
     def of(cls, hosts: Iterable[str] = ()) -> "Rules":
-        """Return rules for the names of this machine to itself, and for more names."""
+        """Return rules for the loopback names and for more names."""
         return cls(frozenset({*LOOPBACK, *(name.lower() for name in hosts)}))
 
     def check(self, scope: Scope) -> None:
@@ -192,10 +194,10 @@ class Rules(NamedTuple):
         """
         headers = _single(scope["headers"])
         host = headers.get(b"host", "").lower()
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             raise Refused(400, "the request needs one Host header that names this server")
-        if found[1] not in self.hosts:
+        if match[1] not in self.hosts:
             raise Refused(421, "this server does not answer to that host name; add it with --host-name")
         if headers.get(b"sec-fetch-site", "same-origin").lower() not in ("same-origin", "none"):
             raise Refused(403, "another site sent this request; open the page of this server itself")
@@ -208,14 +210,14 @@ class Rules(NamedTuple):
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """Return the headers that count here; one that stands there twice could mean two things."""
-    found: dict[bytes, str] = {}
+    """Return the headers that matter here; refuse one that is sent twice, since it is ambiguous."""
+    single: dict[bytes, str] = {}
     for name, value in headers:
         if name in _ONCE:
-            if name in found:
+            if name in single:
                 raise Refused(400, f"the header {name.decode()} stands there twice; send it once")
-            found[name] = value.decode("latin-1").strip()
-    return found
+            single[name] = value.decode("latin-1").strip()
+    return single
 
 
 def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
@@ -239,7 +241,7 @@ def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
 
 
 def limit_of(scope: Scope) -> int:
-    """Return how large the body of a request may be."""
+    """Return the largest allowed size of a request's body."""
     return next((most for begin, most in STREAMED.items() if scope["path"].startswith(begin)), MAX_BODY)
 
 
@@ -248,9 +250,10 @@ def _too_large(most: int) -> Refused:
 
 
 class Guard:
-    """Passes on what `Rules` allow, bounds bodies in size and time, and adds headers to every answer.
+    """Passes on the requests that `Rules` allow, bounds bodies in size and time, and adds headers to every answer.
 
-    The path of what it passes on is as it was sent, percent-encoded: so a `/` in an id is none between segments.
+    It guards pages, API and MCP alike. The path that it passes on stays percent-encoded, so that a `/` in an id does
+    not separate segments. Rights are a matter of `access`.
     """
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
@@ -269,25 +272,26 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                given = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(each for each in HEADERS if each[0] not in given)]
+                present = {name.lower() for name, _ in message["headers"]}
+                missing = [header for header in HEADERS if header[0] not in present]
+                message["headers"] = [*message["headers"], *missing]
             await send(message)
 
         try:
             scope = {**scope, "path": _path(scope)}
             self._rules.check(scope)
-            await self._app(scope, _bounded(receive, scope), answer)
+            await self._app(scope, _bound_body(receive, scope), answer)
         except asyncio.CancelledError:  # the server stops, and its patience is over
             if not started:
-                await stopped(in_doubt=not _reads(scope))(scope, receive, answer)
+                await stopped(in_doubt=not _is_read(scope))(scope, receive, answer)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
             problem = failed(exc)
             if not started:
                 await problem(scope, receive, answer)
 
 
-def _reads(scope: Scope) -> bool:
-    """Return whether a request changes nothing, so that nobody has to find out whether it was done."""
+def _is_read(scope: Scope) -> bool:
+    """Return whether a request changes nothing, so that its outcome is never in doubt."""
     path = scope["path"]
     return scope["method"] in SAFE or path in ("/api/context", "/login") or path.removeprefix("/store/v1/") in READS
 
@@ -300,25 +304,26 @@ def _path(scope: Scope) -> str:
     return path
 
 
-def _bounded(receive: Receive, scope: Scope) -> Receive:
-    """Return what reads a body, up to its limit and in time."""
-    most, streamed = limit_of(scope), limit_of(scope) != MAX_BODY
-    read, over, until = 0, False, 0.0
+def _bound_body(receive: Receive, scope: Scope) -> Receive:
+    """Return a receiver that raises if the body is too large or too slow."""
+    limit = limit_of(scope)
+    is_streamed = limit != MAX_BODY
+    size, is_complete, until = 0, False, 0.0
 
-    async def piece() -> Message:
-        nonlocal read, over, until
+    async def receive_piece() -> Message:
+        nonlocal size, is_complete, until
         until = until or asyncio.get_running_loop().time() + BODY_SECONDS
-        if over:  # what comes now is only that the client has left
+        if is_complete:  # the only message left says that the client has left
             return await receive()
         try:
-            async with asyncio.timeout(BODY_SECONDS) if streamed else asyncio.timeout_at(until):
+            async with asyncio.timeout(BODY_SECONDS) if is_streamed else asyncio.timeout_at(until):
                 message = await receive()
         except TimeoutError:
             raise Refused(408, "the body did not arrive in time", headers={"connection": "close"}) from None
-        read += len(message.get("body", b""))
-        over = not message.get("more_body", False)
-        if read > most:
-            raise _too_large(most)
+        size += len(message.get("body", b""))
+        is_complete = not message.get("more_body", False)
+        if size > limit:
+            raise _too_large(limit)
         return message
 
-    return piece
+    return receive_piece

@@ -39,14 +39,14 @@ _CALLED = {
 
 
 class Field(NamedTuple):
-    """One value that a route takes.
+    """A value that a route takes.
 
     Attributes:
         kind: `text`, `whole`, `number`, `flag`, `tags`, `texts` or `objects`. In a query, tags are `KEY=VALUE` and,
-            like texts, given by the same name several times.
-        about: What it says.
-        required: Whether it has to be there.
-        choices: The only values, if there are few.
+            like texts, repeat the name for each value.
+        about: Its description.
+        required: Whether it is required.
+        choices: The allowed values; empty for any.
         of: The fields of each object in a list.
     """
 
@@ -60,74 +60,74 @@ class Field(NamedTuple):
 Fields = dict[str, Field]
 
 
-def from_query(pairs: Sequence[tuple[str, str]], known: Fields) -> dict[str, Any]:
+def from_query(pairs: Sequence[tuple[str, str]], fields: Fields) -> dict[str, Any]:
     """Return the values of a query.
 
     Raises:
-        InvalidInput: One is unknown, not acceptable, or given twice.
+        InvalidInput: A value is unknown, not acceptable, or repeated.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in pairs:
-        field = _field(name, known)
+        field = _find_field(name, fields)
         if field.kind == "tags":
-            key, value = parse_tag(text)
-            given.setdefault(name, {})[key] = value
+            key, tag = parse_tag(text)
+            values.setdefault(name, {})[key] = tag
         elif field.kind == "texts":
-            given.setdefault(name, []).append(text)
-        elif name in given:
+            values.setdefault(name, []).append(text)
+        elif name in values:
             raise InvalidInput(f"{name} is given twice; give it once")
         else:
-            given[name] = _read(name, field, text)
-    return _complete(given, known)
+            values[name] = _parse(name, field, text)
+    return _require_all(values, fields)
 
 
-def from_body(data: bytes, known: Fields) -> dict[str, Any]:
-    """Return the values of a JSON body; null stands for what is left out.
+def from_body(data: bytes, fields: Fields) -> dict[str, Any]:
+    """Return the values of a JSON body, without those that are null.
 
     Raises:
         InvalidInput: It is not an object of these values.
     """
     try:
-        value = read_json(data.decode()) if data else {}
+        body = read_json(data.decode()) if data else {}
     except UnicodeDecodeError as exc:
         raise InvalidInput(f"the body is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start})") from None
     except InvalidInput as exc:
         raise InvalidInput(f"the body {exc}") from exc
-    return checked(value, known, "the body")
+    return _read_object(body, fields, "the body")
 
 
-def checked(value: object, known: Fields, what: str) -> dict[str, Any]:
+def _read_object(shape: object, fields: Fields, where: str) -> dict[str, Any]:
     """Return the values of a JSON object; see `from_body`."""
-    if type(value) is not dict:
-        raise InvalidInput(f"{what} must be a JSON object")
-    given = {}
-    for name, found in value.items():
-        field = _field(name, known)
-        if found is not None:
-            given[name] = _checked(name, field, found)
-    return _complete(given, known)
+    if type(shape) is not dict:
+        raise InvalidInput(f"{where} must be a JSON object")
+    values = {}
+    for name, value in shape.items():
+        field = _find_field(name, fields)
+        if value is not None:
+            values[name] = _check(name, field, value)
+    return _require_all(values, fields)
 
 
-def _checked(name: str, field: Field, found: Any) -> Any:
-    if type(found) not in _TYPES[field.kind]:
+def _check(name: str, field: Field, value: Any) -> Any:
+    if type(value) not in _TYPES[field.kind]:
         raise InvalidInput(f"{name} must be {_CALLED[field.kind]}")
-    if field.kind == "texts" and not all(type(each) is str for each in found):
+    if field.kind == "texts" and not all(type(text) is str for text in value):
         raise InvalidInput(f"{name} must be a list of texts")
-    if field.kind == "tags" and not all(type(each) is str for each in found.values()):
+    if field.kind == "tags" and not all(type(text) is str for text in value.values()):
         raise InvalidInput(f"{name} must be an object whose values are texts")
     if field.kind == "objects":
-        return [checked(each, field.of or {}, f"{name}[{at}]") for at, each in enumerate(found)]
-    _among(name, field, found)
-    return found
+        return [_read_object(shape, field.of or {}, f"{name}[{at}]") for at, shape in enumerate(value)]
+    _check_choice(name, field, value)
+    return value
 
 
-def _field(name: str, known: Fields) -> Field:
-    if name not in known:
-        raise InvalidInput(f'there is no "{shown(name)}" here; use {", ".join(known) or "nothing"}')
-    return known[name]
+def _find_field(name: str, fields: Fields) -> Field:
+    if name not in fields:
+        raise InvalidInput(f'there is no "{shown(name)}" here; use {", ".join(fields) or "nothing"}')
+    return fields[name]
 
 
-def _read(name: str, field: Field, text: str) -> Any:
+def _parse(name: str, field: Field, text: str) -> Any:
     if field.kind == "flag":
         if text.lower() not in _TRUE + _FALSE:
             raise InvalidInput(f"{name} must be true or false")
@@ -141,20 +141,20 @@ def _read(name: str, field: Field, text: str) -> Any:
             return float(text)
         except ValueError:
             raise InvalidInput(f"{name} must be a number") from None
-    _among(name, field, text)
+    _check_choice(name, field, text)
     return text
 
 
-def _among(name: str, field: Field, found: object) -> None:
-    if field.choices and found not in field.choices:
+def _check_choice(name: str, field: Field, value: object) -> None:
+    if field.choices and value not in field.choices:
         raise InvalidInput(f"{name} must be {', '.join(field.choices[:-1])} or {field.choices[-1]}")
 
 
-def _complete(given: dict[str, Any], known: Fields) -> dict[str, Any]:
-    for name, field in known.items():
-        if field.required and name not in given:
+def _require_all(values: dict[str, Any], fields: Fields) -> dict[str, Any]:
+    for name, field in fields.items():
+        if field.required and name not in values:
             raise InvalidInput(f"{name} is missing")
-    return given
+    return values
 
 
 _MAX_FIELDS = 200
@@ -166,18 +166,18 @@ SPACE: Fields = {
 
 _NONE: Fields = {}
 _WITHOUT_CONTENT = ("Deleted", "Reinforced", "Forgotten", "ForgottenTurns", "Rejected", "Affected")
-_SAID = ("steps", "conversation_id")  # but for these
+_CONTENT = ("steps", "conversation_id")  # the members of those that do have content
 
 
 class Call(NamedTuple):
-    """A request after it has been read: who asks for what.
+    """A request after it has been read and authorized.
 
     Attributes:
-        given: The values of path, query and body, checked.
+        given: The checked values of path, query and body.
         shared: Whether the namespace shared is read too.
         key: Its idempotency key.
-        begun_at: When the request with this key was begun first.
-        again: Whether it may have been done before, as a server was stopped in the middle of it.
+        begun_at: When the request with this key was first begun.
+        again: Whether it may have been done before, because a server was stopped in the middle of it.
     """
 
     server: Server
@@ -192,7 +192,7 @@ class Call(NamedTuple):
 
     @property
     def own(self) -> Memories:
-        """The memory without the namespace shared, which may hold other memories with the ids of what was written."""
+        """The memory without the namespace shared, which may have other memories with the same ids."""
         return self.server.handles.of(self.who, self.memories.namespace, shared=False)
 
     @property
@@ -210,11 +210,11 @@ class Answer(NamedTuple):
 
 
 class Later(NamedTuple):
-    """What is done, and no thread waits for it.
+    """A pending result that occupies no thread.
 
     Attributes:
-        future: Of what comes of it.
-        answer: Returns the answer then.
+        future: The result.
+        answer: Makes the answer from the result.
     """
 
     future: Future[Any]
@@ -225,13 +225,13 @@ class Route(NamedTuple):
     """One route.
 
     Attributes:
-        handle: Does it: in a thread, and returns JSON or an `Answer`; a `streams` one on the event loop, and returns
-            a response.
-        scope: What the token needs in the namespace of the request: `read`, `write`, `admin`; `store` is `admin` in
-            the whole store, `signed` any token at all, and `open` none.
-        answers: The schema of each status that is no error; see `schemas`.
-        kind: Which limit it counts against; see `Server.limits`.
-        submit: Does the same without waiting for the end, if the server can and the request has no idempotency key.
+        handle: The handler. It runs in a thread and returns JSON or an `Answer`; with `streams`, it runs on the event
+            loop and returns a response.
+        scope: The required right in the namespace of the request: `read`, `write`, `admin`; `store` is `admin` in the
+            whole store, `signed` any token at all, and `open` none.
+        answers: The schema of each successful status; see `openapi`.
+        kind: The limit that it counts against; see `Server.limits`.
+        submit: Handler that does not wait for the end, used if the server can and the request has no idempotency key.
     """
 
     method: str
@@ -253,7 +253,7 @@ class Route(NamedTuple):
 
 
 def endpoint(route: Route) -> Named:
-    """Return what Starlette calls for a route."""
+    """Return a route as Starlette calls it."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -266,45 +266,43 @@ def endpoint(route: Route) -> Named:
 
 async def _answer(route: Route, request: Request) -> Response:
     server: Server = request.app.state.server
-    given = _asked(route, request)
+    given = _read_address(route, request)
     if route.body is not None and not route.streams:
         given |= from_body(await request.body(), route.body)
     elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
         raise InvalidInput("this request takes no body")
     async with server.limit(route.kind) as limiter:
         if route.submit and server.submit and server.access.is_quick and "idempotency-key" not in request.headers:
-            return json_answer(await _later(server, functools.partial(_submitted, server, route, request, given)))
-        # In one thread where nothing is waited for: to begin another one takes a fifth of a create.
+            return json_answer(await _later(server, functools.partial(_submit, server, route, request, given)))
+        # In one thread if authorizing waits for nothing: starting another one takes a fifth of a create.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
-            return await anyio.to_thread.run_sync(_called, server, route, request, given, limiter=limiter)
-        call = await anyio.to_thread.run_sync(_call, server, route, request, given, limiter=server.limits["sign"])
+            return await anyio.to_thread.run_sync(
+                lambda: _run(route, _authorize(server, route, request, given)), limiter=limiter
+            )
+        call = await anyio.to_thread.run_sync(_authorize, server, route, request, given, limiter=server.limits["sign"])
         if route.streams:
-            streamed: Awaitable[Response] = route.handle(call)
-            return await streamed
+            response: Awaitable[Response] = route.handle(call)
+            return await response
         return await anyio.to_thread.run_sync(_run, route, call, limiter=limiter)
 
 
-def _called(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Response:
-    return _run(route, _call(server, route, request, given))
-
-
 async def _later(server: Server, submit: Callable[[], Later]) -> Answer:
-    """Return the answer to what is submitted in a thread; the event loop is woken once, when all is done."""
+    """Submit in a thread, and return the answer; the event loop is woken only once, at the end."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Later] = loop.create_future()
 
     def wake(later: Later) -> None:
-        if not done.done():  # else nobody waits any more
+        if not done.done():  # else the client has left
             done.set_result(later)
 
     def wake_soon(later: Later) -> None:
-        with contextlib.suppress(RuntimeError):  # the server has stopped and closed its loop: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the server has stopped and closed its loop
             loop.call_soon_threadsafe(wake, later)
 
     def run() -> None:
         try:
             later = submit()
-        except Exception as exc:  # noqa: BLE001 - who waits is told
+        except Exception as exc:  # noqa: BLE001 - the answer raises it
             failed: Future[Any] = Future()
             failed.set_exception(exc)
             later = Later(failed, Answer)
@@ -315,26 +313,27 @@ async def _later(server: Server, submit: Callable[[], Later]) -> Answer:
     return later.answer(later.future.result())
 
 
-def _submitted(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Later:
-    call = _call(server, route, request, given)
+def _submit(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Later:
+    call = _authorize(server, route, request, given)
     mark = call.memories.damaged.mark()
     assert route.submit is not None
     later = route.submit(call)
     return later._replace(answer=lambda result: _with_damage(call, later.answer(result), mark))
 
 
-def _asked(route: Route, request: Request) -> dict[str, Any]:
-    known = {**route.query, **({} if route.scope in ("open", "signed", "store") else SPACE)}
+def _read_address(route: Route, request: Request) -> dict[str, Any]:
+    """Return the values of path and query."""
+    fields = route.query if route.scope in ("open", "signed", "store") else route.query | SPACE
     text = request.scope["query_string"].decode("latin-1")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
         raise InvalidInput("the query can't be read; percent-encode it as UTF-8, and keep it short") from None
-    return from_query(pairs, known) | path_values(request)
+    return from_query(pairs, fields) | path_values(request)
 
 
 def path_values(request: Request) -> dict[str, Any]:
-    """Return the parts of the path that have names, decoded.
+    """Return the named parts of the path, decoded.
 
     Raises:
         InvalidInput: One is not UTF-8.
@@ -345,11 +344,11 @@ def path_values(request: Request) -> dict[str, Any]:
         raise InvalidInput("the path is not UTF-8; percent-encode it so") from None
 
 
-def _call(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Call:
-    """Tell who asks, and whether they may.
+def _authorize(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Call:
+    """Identify the sender and check the rights.
 
     Raises:
-        Refused: They may not.
+        Refused: The sender is unknown or lacks a right.
     """
     who = server.access.principal(request.scope)
     namespace = given.pop("namespace", None)
@@ -368,96 +367,107 @@ def _call(server: Server, route: Route, request: Request, given: dict[str, Any])
 def _run(route: Route, call: Call) -> Response:
     key = call.request.headers.get("idempotency-key")
     if key is None or not route.repeatable:
-        return json_answer(_done(route, call))
-    asked = [route.method, route.path, call.memories.namespace, call.given]
+        return json_answer(_handle(route, call))
+    body = [route.method, route.path, call.memories.namespace, call.given]
     work = Work(
-        lambda begun_at, again: _done(route, call._replace(begun_at=begun_at, again=again)),
-        lambda answer: _brief(route, answer),
-        lambda told: _revived(route, call, told),
+        lambda begun_at, again: _handle(route, call._replace(begun_at=begun_at, again=again)),
+        lambda answer: _summarize(route, answer),
+        lambda summary: _revive(route, call, summary),
         lambda answer: len(encoded(answer.shape)),
     )
     call = call._replace(given=dict(call.given), key=key)
-    answer = call.server.once.do(key, call.who.id, asked, work, sync=bool(call.given.get("force")))
+    answer = call.server.once.do(key, call.who.id, body, work, sync=bool(call.given.get("force")))
     return json_answer(answer)
 
 
-def _done(route: Route, call: Call) -> Answer:
+def _handle(route: Route, call: Call) -> Answer:
     mark = call.memories.damaged.mark()
     answer = route.handle(call)
     return _with_damage(call, answer if isinstance(answer, Answer) else Answer(answer), mark)
 
 
 def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
-    """Return an answer with the damage that was met since a mark."""
-    found = call.memories.damaged.since(mark)
-    findings = [each for each in found if each.ref is not None and each.ref.namespace in call.readable]
-    return answer._replace(shape=answer.shape | {"damaged": shapes.damaged(findings)}) if findings else answer
+    """Return an answer with the damage that was found since a mark."""
+    findings = [
+        finding
+        for finding in call.memories.damaged.since(mark)
+        if finding.ref is not None and finding.ref.namespace in call.readable
+    ]
+    if not findings:
+        return answer
+    return answer._replace(shape=answer.shape | {"damaged": shapes.damaged(findings)})
 
 
-def _brief(route: Route, answer: Answer) -> dict[str, Any] | None:
-    """Return what is written down of an answer; nothing of one that failed."""
+def _summarize(route: Route, answer: Answer) -> dict[str, Any] | None:
+    """Return the summary of an answer to save; None if it failed."""
     if answer.status >= 300:
         return None
     schema = route.answers[answer.status]
-    return {"schema": schema, "status": answer.status, **_kept(schema, answer.shape)}
+    return {"schema": schema, "status": answer.status, **_without_content(schema, answer.shape)}
 
 
-def _kept(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is kept of the JSON of an answer: nothing of what somebody said or named."""
+def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of an answer that may be saved: no content and no names, only ids and counts."""
     if schema in _WITHOUT_CONTENT:
-        return {"shape": {name: value for name, value in shape.items() if name not in _SAID}}
+        return {"shape": {name: value for name, value in shape.items() if name not in _CONTENT}}
     if schema in ("Memory", "Created"):
         return {"id": shape["id"], "stored": shape.get("stored")}
     results = shape.get("results", ())
     if schema == "Added":
-        return {"results": [each["status"] for each in results]}
-    if schema == "CreatedMany" and all(each["id"] for each in results):
-        return {"results": [[each["id"], each["stored"]] for each in results]}
-    if schema == "Accepted" and not shape["dry_run"] and all(each["accepted"] for each in results):
-        return {"results": [[each["id"], each["memory"]["id"]] for each in results]}
+        return {"results": [result["status"] for result in results]}
+    if schema == "CreatedMany" and all(result["id"] for result in results):
+        return {"results": [[result["id"], result["stored"]] for result in results]}
+    if schema == "Accepted" and not shape["dry_run"] and all(result["accepted"] for result in results):
+        return {"results": [[result["id"], result["memory"]["id"]] for result in results]}
     return {}
 
 
-def _revived(route: Route, call: Call, told: Mapping[str, Any]) -> Answer | None:
-    """Return an answer that a server gave, with what the memory says now; None if it has to be run again."""
-    if "shape" in told:
-        shape = told["shape"] | ({"steps": []} if told["schema"] == "Affected" else {})
-        if told["schema"] == "ForgottenTurns":
+def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | None:
+    """Rebuild an answer from its summary and the memories as they are now; None if the request has to run again."""
+    schema, status = summary["schema"], summary["status"]
+    if "shape" in summary:
+        shape = dict(summary["shape"])
+        if schema == "Affected":
+            shape["steps"] = []
+        if schema == "ForgottenTurns":
             shape = {"conversation_id": call.given["conversation"].strip(), **shape}
-        return Answer(shape, told["status"])
-    if "results" in told:
-        return Answer(_REVIVED[told["schema"]](route, call, told["results"]), told["status"])
-    if "id" not in told:
+        return Answer(shape, status)
+    if "results" in summary:
+        return Answer(_REVIVERS[schema](route, call, summary["results"]), status)
+    if "id" not in summary:
         return None
-    found = call.own.get(told["id"])
-    shape = shapes.memory(found) if told["schema"] == "Memory" else shapes.created(Created(bool(told["stored"]), found))
-    return Answer(shape, told["status"], {"etag": f'"{found.version}"'})
+    memory = call.own.get(summary["id"])
+    if schema == "Memory":
+        shape = shapes.memory(memory)
+    else:
+        shape = shapes.created(Created(bool(summary["stored"]), memory))
+    return Answer(shape, status, {"etag": f'"{memory.version}"'})
 
 
-def _created_many(_: Route, call: Call, results: Sequence[Any]) -> Any:
-    shown = []
+def _revive_created(_: Route, call: Call, results: Sequence[Any]) -> Any:
+    revived = []
     for memory_id, stored in results:
         try:
-            shown.append(shapes.created(Created(stored, call.own.get(memory_id))))
+            revived.append(shapes.created(Created(stored, call.own.get(memory_id))))
         except NotFound as exc:  # it was deleted since
-            shown.append({"id": memory_id, "stored": stored, "error": str(exc)})
-    return {"results": shown, "count": len(shown)}
+            revived.append({"id": memory_id, "stored": stored, "error": str(exc)})
+    return {"results": revived, "count": len(revived)}
 
 
-def _accepted(_: Route, call: Call, results: Sequence[Any]) -> Any:
-    done = [Reviewed(each, True, call.own.get(now)) for each, now in results]
-    return shapes.accepted(done, dry_run=False)
+def _revive_accepted(_: Route, call: Call, results: Sequence[Any]) -> Any:
+    reviewed = [Reviewed(pending_id, True, call.own.get(memory_id)) for pending_id, memory_id in results]
+    return shapes.accepted(reviewed, dry_run=False)
 
 
-def _added(route: Route, call: Call, results: Sequence[Any]) -> Any:
-    """Add the turns once more, which are known by now, and say what became of them the first time."""
-    shape = _done(route, call).shape
-    for each, status in zip(shape["results"], results, strict=True):
-        each["status"] = status
+def _revive_added(route: Route, call: Call, results: Sequence[Any]) -> Any:
+    """Add the turns once more, which changes nothing, and report the outcomes of the first time."""
+    shape = _handle(route, call).shape
+    for result, status in zip(shape["results"], results, strict=True):
+        result["status"] = status
     return shape | {status: results.count(status) for status in ("stored", "known", "refused")}
 
 
-_REVIVED = {"CreatedMany": _created_many, "Accepted": _accepted, "Added": _added}
+_REVIVERS = {"CreatedMany": _revive_created, "Accepted": _revive_accepted, "Added": _revive_added}
 
 
 def json_answer(answer: Answer) -> Response:

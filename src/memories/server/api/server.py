@@ -39,7 +39,7 @@ class Handles:
     """Gives each principal the memory of each namespace; many threads may share it."""
 
     def __init__(self, config: Config, *, store: Store | None = None, embedder: Embedder | None = None) -> None:
-        """Open the store and the model, unless they are given.
+        """Open the store and the model, unless they are passed in.
 
         Args:
             config: The settings.
@@ -51,26 +51,28 @@ class Handles:
         space = self.embedder.space if self.embedder else None
         self._owned = None if store is not None else open_store(config.store, space, config)
         self.store: Store = store if store is not None else self._owned  # type: ignore[assignment]
-        self._of = functools.lru_cache(maxsize=512)(self._opened)
+        self._of = functools.lru_cache(maxsize=512)(self._open_memories)
 
     def of(self, who: Principal, namespace: str, *, shared: bool = True, channel: str = "") -> Memories:
-        """Return the memory of a namespace as somebody reads and writes it, who may; `access` tells who may.
+        """Return the memory of a namespace for one sender, whose rights were checked before.
 
         Args:
-            who: Who asks.
-            namespace: Which namespace.
+            who: The sender.
+            namespace: The namespace.
             shared: Also read the namespace `shared`.
-            channel: How, if it is not what `Principal.channel` tells.
+            channel: Used instead of `Principal.channel`.
         """
         writer = None if who.id == OWNER.id else who.name
         return self._of(namespace, shared, writer, self._identity(who), channel or who.channel)
 
     def _identity(self, who: Principal) -> str | None:
-        """Return the namespace that is somebody's own; of the server's user that of the settings, if they name one."""
+        """Return the sender's own namespace; for the server's user that of the settings, if they name one."""
         return self.config.identity if who.id == OWNER.id else who.home(self.config.namespace)
 
-    def _opened(self, namespace: str, shared: bool, writer: str | None, home: str | None, channel: str) -> Memories:
-        made = Memories(
+    def _open_memories(
+        self, namespace: str, shared: bool, writer: str | None, home: str | None, channel: str
+    ) -> Memories:
+        memories = Memories(
             self.store,
             namespace=namespace,
             shared=shared,
@@ -78,10 +80,10 @@ class Handles:
             config=self.config._replace(identity=home),
             channel=channel,
         ).at_home()
-        return made if writer is None else made.of_client(writer, "")
+        return memories if writer is None else memories.of_client(writer, "")
 
     def close(self) -> None:
-        """Close the store, unless it was given."""
+        """Close the store, unless it was passed in."""
         if self._owned is not None:
             self._owned.close()
 
@@ -91,63 +93,67 @@ PING_SECONDS = 15.0
 
 
 class Feed:
-    """What all streams wait for; its methods are called on the event loop."""
+    """Wakes the streams of a server after a write: at once if the store reports it, else they poll.
+
+    Call its methods on the event loop.
+    """
 
     def __init__(self, store: Store) -> None:
-        """Prepare; nothing is listened to yet.
+        """Prepare; listening begins with the first stream.
 
         Args:
-            store: One with a method `listen`, as that of PostgreSQL, tells what other processes write.
+            store: The store; its method `listen`, if it has one as that of PostgreSQL, reports other processes' writes.
         """
         self._listen = getattr(store, "listen", None)
         self._listener: Any = None
 
     def begin(self) -> None:
-        """Make what needs the event loop."""
+        """Create the parts that need the event loop."""
         self._loop = asyncio.get_running_loop()
         self.news = anyio.Event()
 
     def listen(self) -> None:
         """Begin to listen, as soon as there is a stream."""
         if self._listen is not None and self._listener is None:
-            self._listener = self._listen(self._told)
+            self._listener = self._listen(self._wake_soon)
 
     @property
     def seconds(self) -> float:
-        """How long a stream may wait before it looks by itself."""
-        return PING_SECONDS if self._listener is not None and self._listener.hearing else POLL_SECONDS
+        """How long a stream may wait before it polls."""
+        is_listening = self._listener is not None and self._listener.hearing
+        return PING_SECONDS if is_listening else POLL_SECONDS
 
     def wake(self) -> None:
-        """Have all streams look."""
+        """Wake all streams."""
         news, self.news = self.news, anyio.Event()
         news.set()
 
-    def _told(self) -> None:
+    def _wake_soon(self) -> None:
         with contextlib.suppress(RuntimeError):  # the server has ended
             self._loop.call_soon_threadsafe(self.wake)
 
     def close(self) -> None:
-        """Listen no more; call it in a thread."""
+        """Stop listening; call it in a thread."""
         if self._listener is not None:
             self._listener.close()
 
 
 _MAX_WAITING = {"read": 256, "search": 256, "write": 2_000, "transfer": 8, "stream": 32, "store": 512}
 _AT_ONCE = {"read": 16, "search": max(4, os.cpu_count() or 1), "write": 64, "transfer": 1, "store": 64}
-_PREPARERS = 32  # so that what a slow model makes of many texts is done at about the same time, for one transaction
+_PREPARERS = 32  # so that a slow model's vectors for many requests are ready together, for one transaction
 
 
 class Server:
     """The state of a server.
 
     Attributes:
-        limits: How many of each kind run at once; `stream` is bounded by how many are open.
+        limits: The number of requests of each kind that run at once; streams are bounded by the number of open ones.
         create: Stores drafts; see `handles.Create`.
         submit: Stores a draft, and returns before; see `handles.Submit`.
         preparers: The threads that prepare what is submitted.
-        closing: It is set when streams have to end.
+        closing: Set when streams have to end.
         once: The idempotency keys that were used.
-        feed: What streams wait for.
+        feed: Wakes the streams.
     """
 
     closing: anyio.Event
@@ -158,24 +164,24 @@ class Server:
         self.config, self.access, self.handles = config, access, handles
         self.create, self.submit = create, submit
         self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
-        shared = getattr(handles.store, "claims", None)  # a store that servers on several machines share has it
+        shared = getattr(handles.store, "claims", None)  # stores that servers on several machines share have it
         self.once = Once(shared or (lambda: FileClaims(file_of(config))))
         self.feed = Feed(handles.store)
         self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
         self.limits: Mapping[str, anyio.CapacityLimiter] = {}
 
     def begin(self) -> None:
-        """Make what needs the event loop."""
+        """Create the parts that need the event loop."""
         self.limits = {kind: anyio.CapacityLimiter(most) for kind, most in {**_AT_ONCE, "sign": 16, "poll": 4}.items()}
         self.closing = anyio.Event()
         self.feed.begin()
 
     @asynccontextmanager
     async def limit(self, kind: str) -> AsyncIterator[anyio.CapacityLimiter]:
-        """Count a request while inside; give what bounds how many of its kind run at once.
+        """Count a request while inside; yield the limiter of its kind.
 
         Raises:
-            Refused: 503, too many of its kind wait already.
+            Refused: 503, too many of its kind are waiting.
         """
         self.require_room(kind)
         self._open[kind] += 1
@@ -194,12 +200,12 @@ class Server:
             raise Refused(503, "the server has too much to do; try again in a second", headers={"retry-after": "1"})
 
     def end_streams(self) -> None:
-        """Have streams end, which would keep the server from stopping; call it on the event loop."""
+        """End the streams, which would keep the server from stopping; call it on the event loop."""
         self.closing.set()
         self.feed.wake()
 
     def close(self) -> None:
-        """Write down what is kept in memory, and close the store."""
+        """Save the state in memory, and close the store."""
         self.feed.close()
         self.access.flush()
         self.once.close()
