@@ -45,8 +45,7 @@ def conversations(call: Call) -> Any:
 
 def conversation(call: Call) -> Any:
     """Return one conversation."""
-    found = call.memories.conversation(call.given["conversation"], as_of=call.given.get("as_of"))
-    return shapes.conversation(found)
+    return shapes.conversation(call.memories.conversation(call.given["conversation"], as_of=call.given.get("as_of")))
 
 
 def name(call: Call) -> Any:
@@ -58,41 +57,39 @@ def name(call: Call) -> Any:
 def turns(call: Call) -> Any:
     """Return turns of a conversation: the last ones, or those from an index on."""
     given = dict(call.given)
-    which, start = given.pop("conversation"), given.pop("start", None)
+    conversation_id, start = given.pop("conversation"), given.pop("start", None)
     if start is None:
-        return shapes.turns(call.memories.tail_turns(which, **given))
-    return shapes.turns(call.memories.turns(which, start=start, **given))
+        return shapes.turns(call.memories.tail_turns(conversation_id, **given))
+    return shapes.turns(call.memories.turns(conversation_id, start=start, **given))
 
 
 def add(call: Call) -> Answer:
     """Append turns to a conversation."""
-    given = call.given["turns"]
-    if not 1 <= len(given) <= MAX_TURNS:
-        raise InvalidInput(f"turns must have 1 to {MAX_TURNS} objects; it has {len(given)}")
+    turns = call.given["turns"]
+    if not 1 <= len(turns) <= MAX_TURNS:
+        raise InvalidInput(f"turns must have 1 to {MAX_TURNS} objects; it has {len(turns)}")
     now = datetime.now(UTC)
     drafts: list[TurnDraft] = []
-    for each in given:
-        if "created_at" in each:
-            each["created_at"] = parse_time_in_zone(each["created_at"], now)
+    for number, turn in enumerate(turns):
+        if "created_at" in turn:
+            turn["created_at"] = parse_time_in_zone(turn["created_at"], now)
         if call.key is not None:  # so that a retry after the server was killed stores none twice
-            each.setdefault("message_id", _message_id(call, len(drafts)))
-        drafts.append(TurnDraft(**each))
-    said = call.memories.add_turns(call.given["conversation"], drafts, redact=call.given.get("redact", True))
-    shape = added(call.given["conversation"], said)
-    return Answer(shape, 409 if shape["refused"] else 201 if shape["stored"] else 200)
-
-
-def _message_id(call: Call, number: int) -> str:
-    """Return the id that a turn gets from the idempotency key of its request."""
-    return f"{hashlib.sha256(f'{call.who.id}/{call.key}'.encode()).hexdigest()[:32]}-{number}"
+            digest = hashlib.sha256(f"{call.who.id}/{call.key}".encode()).hexdigest()
+            turn.setdefault("message_id", f"{digest[:32]}-{number}")
+        drafts.append(TurnDraft(**turn))
+    result = call.memories.add_turns(call.given["conversation"], drafts, redact=call.given.get("redact", True))
+    shape = added(call.given["conversation"], result)
+    if shape["refused"]:
+        return Answer(shape, 409)
+    return Answer(shape, 201 if shape["stored"] else 200)
 
 
 def forget(call: Call) -> Any:
     """Erase a conversation, or one of its turns."""
     given = dict(call.given)
     with_memories, dry_run = given.get("with_memories", False), given.get("dry_run", False)
-    gone = call.memories.forget_turns(given.pop("conversation"), **given)
-    return shapes.forgotten_turns(gone, gone.memories if with_memories else None, dry_run=dry_run)
+    forgotten = call.memories.forget_turns(given.pop("conversation"), **given)
+    return shapes.forgotten_turns(forgotten, forgotten.memories if with_memories else None, dry_run=dry_run)
 
 
 def waiting(call: Call) -> Any:
@@ -100,26 +97,28 @@ def waiting(call: Call) -> Any:
     return shapes.turns(call.memories.waiting_turns(call.given.get("conversation")))
 
 
-def context(call: Call) -> Any:
-    """Assemble what a model needs to answer a message."""
+def build_context(call: Call) -> Any:
+    """Assemble the context in which a model answers a message."""
     given = dict(call.given)
-    query, which, budget = given.pop("query"), given.pop("conversation", None), given.pop("budget", None)
+    query, conversation_id, budget = given.pop("query"), given.pop("conversation", None), given.pop("budget", None)
     if budget is not None and not 1 <= budget <= 100_000_000:
         raise InvalidInput("budget must be a whole number of tokens from 1 to 100000000")
     engine = EngineBackend(call.memories, include_corrected=given.pop("include_corrected", False))
-    asked = {"include_suspicious": given.get("include_suspicious", False)}
-    asked |= {"include_tool_turns": given.get("include_tool_turns", False)}
+    options = {name: given.get(name, False) for name in ("include_suspicious", "include_tool_turns")}
     gateway = MemoryGateway(ENGINE, backend=engine)
-    asking = call.memories.event_figures()["agent"]  # as it is noted
-    config = call.memories.config._replace(namespace=call.memories.namespace, identity=asking)
-    builder = ContextBuilder.from_config(gateway, config, budget, **asked)
+    agent = call.memories.event_figures()["agent"]
+    config = call.memories.config._replace(namespace=call.memories.namespace, identity=agent)
+    builder = ContextBuilder.from_config(gateway, config, budget, **options)
     with contextlib.closing(gateway):
-        built = builder.build_everywhere(query) if which is None else builder.build_context(which, query)
-    return shapes.context(built, builder.format_for_prompt(built))
+        if conversation_id is None:
+            context = builder.build_everywhere(query)
+        else:
+            context = builder.build_context(conversation_id, query)
+    return shapes.context(context, builder.format_for_prompt(context))
 
 
 def scratchpad(call: Call) -> Any:
-    """Return what a session begins with; a path of the server is for who manages the whole store."""
+    """Return the scratchpad that a session begins with; its path is shown only to managers of the whole store."""
     shape = shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
@@ -131,10 +130,10 @@ def prompt(call: Call) -> Any:
     if not 100 <= budget <= 100_000:
         raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
     project = next(iter(names_of(given.get("project") or "")), None)
-    with noting(config, "prompt", **call.memories.event_figures()) as known:
-        found = build(call.memories, project=project, budget=budget, client=given.get("for", CLIENTS[0]))
-        known["tokens"], known["results"] = found.tokens, len(found.entries) + len(found.sessions)
-    shape = prompt_shape(found)
+    with noting(config, "prompt", **call.memories.event_figures()) as figures:
+        block = build(call.memories, project=project, budget=budget, client=given.get("for", CLIENTS[0]))
+        figures["tokens"], figures["results"] = block.tokens, len(block.entries) + len(block.sessions)
+    shape = prompt_shape(block)
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
 
@@ -164,7 +163,7 @@ ROUTES = (
                 "dry_run": _DRY_RUN}, kind="write"),
     Route("GET", "/api/waiting-turns", waiting, "read", "Return turns that wait to be stored.", {200: "Turns"},
           {"conversation": Field("text", "Only those of this conversation.")}),
-    Route("POST", "/api/context", context, "read", "Assemble what a model needs to answer a message.",
+    Route("POST", "/api/context", build_context, "read", "Assemble what a model needs to answer a message.",
           {200: "Context"},
           body={"query": Field("text", "The message.", required=True),
                 "conversation": Field("text", "The conversation that it belongs to."),

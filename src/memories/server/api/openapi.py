@@ -40,9 +40,9 @@ def _object(always: str, sometimes: str = "", base: str = "") -> Schema:
     """Return the schema of an object.
 
     Args:
-        always: Its members with their types, such as `id:text count:whole`.
-        sometimes: Those that may be missing.
-        base: An object whose members it has as well.
+        always: Its required members with their types, such as `id:text count:whole`.
+        sometimes: Its optional members.
+        base: An object whose members it also has.
     """
     required = [pair.partition(":")[0] for pair in always.split()]
     members = {name: _type(kind) for name, _, kind in (pair.partition(":") for pair in f"{always} {sometimes}".split())}
@@ -51,13 +51,13 @@ def _object(always: str, sometimes: str = "", base: str = "") -> Schema:
 
 
 def _shape(*fields: Field, sometimes: str = "") -> Schema:
-    """Return the schema of an object with these fields; `sometimes` are others, as in `_object`."""
+    """Return the schema of an object with these fields, and more optional ones as in `_object`."""
     always = " ".join(f"{field.name}:{field.kind}" for field in fields if field.default is ALWAYS)
     rest = " ".join(f"{field.name}:{field.kind}" for field in fields if field.default is not ALWAYS)
-    made = _object(always, f"{rest} {sometimes}")
+    schema = _object(always, f"{rest} {sometimes}")
     for field in fields:
-        made["properties"][field.name] = _type(field.kind) | {"description": field.about}
-    return made
+        schema["properties"][field.name] = _type(field.kind) | {"description": field.about}
+    return schema
 
 
 _CREATED = (
@@ -205,31 +205,35 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    named = re.findall(r"{(\w+)}", route.path)
-    found: dict[str, Any] = {
+    path_names = re.findall(r"{(\w+)}", route.path)
+    operation: dict[str, Any] = {
         "operationId": "_".join(re.findall(r"\w+", f"{route.method.lower()} {route.path.replace('-', '_')}")),
         "summary": route.summary,
         "description": f"Scope: {route.scope}.",
-        "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named],
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in path_names
+        ],
         "responses": {str(status): _answer(schema) for status, schema in route.answers.items()},
     }
     space = {} if route.scope in ("open", "signed", "store") else SPACE
-    found["parameters"] += [_parameter(name, field) for name, field in {**route.query, **space}.items()]
-    found["parameters"] += [_header(name) for name in _HEADERS if _takes(route, name)]
+    operation["parameters"] += [_parameter(name, field) for name, field in {**route.query, **space}.items()]
+    operation["parameters"] += [_header(name) for name in _HEADERS if _takes(route, name)]
     if route.scope == "open":
-        found["security"] = []
+        operation["security"] = []
     if route.body is not None:
         content = {"application/json": {"schema": _members(route.body)}}
-        found["requestBody"] = {"required": any(each.required for each in route.body.values()), "content": content}
+        is_required = any(field.required for field in route.body.values())
+        operation["requestBody"] = {"required": is_required, "content": content}
     elif route.streams and route.method == "POST":
-        found["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
-    for status, said in _ERRORS.items():
+        content = {"application/x-ndjson": {"schema": {"type": "string"}}}
+        operation["requestBody"] = {"required": True, "content": content}
+    for status, description in _ERRORS.items():
         problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-        if status in found["responses"]:
-            found["responses"][status]["content"] |= problem
+        if status in operation["responses"]:
+            operation["responses"][status]["content"] |= problem
         else:
-            found["responses"][status] = {"description": said, "content": problem}
-    return found
+            operation["responses"][status] = {"description": description, "content": problem}
+    return operation
 
 
 def _takes(route: Route, header: str) -> bool:

@@ -40,8 +40,8 @@ class Refused(Exception):
     """A request is refused before it reaches the memory.
 
     Attributes:
-        status: Of the answer.
-        headers: More headers of it.
+        status: The status of the answer.
+        headers: More headers of the answer.
         more: More members of its JSON.
     """
 
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 def encoded(value: Any) -> bytes:
-    """Return JSON in UTF-8; half a character, which UTF-8 can't hold, stays the escape that JSON has for it."""
+    """Return JSON in UTF-8; a lone surrogate, which UTF-8 can't hold, stays a JSON escape."""
     return _json(value).encode("utf-8", "backslashreplace")
 
 
@@ -66,20 +66,20 @@ def problem(status: int, detail: str, more: Mapping[str, Any] | None = None, **h
     """Return an error as an answer.
 
     Args:
-        status: Of the answer.
-        detail: One sentence; `error` has the same, as the command prints it.
+        status: The status of the answer.
+        detail: One sentence; repeated in `error`, as the command prints it.
         more: More members.
         **headers: More headers, `_` for `-`.
     """
     detail = " ".join(redact(detail).text.split())
     shape = {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail}
     body = encoded({**shape, "error": detail, **(more or {})})
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(body, status, given, media_type="application/problem+json")
+    header_values = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(body, status, header_values, media_type="application/problem+json")
 
 
 def failed(exc: Exception) -> Response:
-    """Return the answer to a request that raised; what is unexpected is logged by its place, never by its content."""
+    """Return the answer to a request that raised; unexpected errors are logged by their place, never by content."""
     if isinstance(exc, Refused):
         return problem(exc.status, str(exc), exc.more, **exc.headers)
     for kind, status, code in STATUS:
@@ -101,16 +101,18 @@ def failed(exc: Exception) -> Response:
 
 
 def stopped(*, in_doubt: bool) -> Response:
-    """Return the answer to a request that the server had no time to complete.
+    """Return the answer to a request that the server could not complete before it stopped.
 
     Args:
         in_doubt: Whether it may have changed something.
     """
-    said = "this may or may not have been done: read before you send it again" if in_doubt else "try again in a second"
+    advice = "try again in a second"
+    if in_doubt:
+        advice = "this may or may not have been done: read before you send it again"
     more = {"kind": "StoreUnreachable", "exit_code": 1}
-    return problem(503, f"the server is stopping; {said}", more, retry_after="1", connection="close")
+    return problem(503, f"the server is stopping; {advice}", more, retry_after="1", connection="close")
 
 
 def _kind(exc: Exception) -> str:
     """Return the name of the public class of an error, which clients know."""
-    return next(each.__name__ for each in type(exc).__mro__ if each.__module__ == errors.__name__)
+    return next(kind.__name__ for kind in type(exc).__mro__ if kind.__module__ == errors.__name__)

@@ -437,10 +437,8 @@ def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | No
     if "id" not in summary:
         return None
     memory = call.own.get(summary["id"])
-    if schema == "Memory":
-        shape = shapes.memory(memory)
-    else:
-        shape = shapes.created(Created(bool(summary["stored"]), memory))
+    is_created = schema != "Memory"
+    shape = shapes.created(Created(bool(summary["stored"]), memory)) if is_created else shapes.memory(memory)
     return Answer(shape, status, {"etag": f'"{memory.version}"'})
 
 

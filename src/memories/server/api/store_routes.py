@@ -44,25 +44,25 @@ _SCOPE = Field("text", "What is exported, with where.", choices=("memories", "hi
 
 
 def me(call: Call) -> Any:
-    """Tell who asks, and what they may do."""
+    """Return the sender and its rights."""
     return {"id": call.who.id, "name": call.who.name, "namespaces": dict(call.who.grants)}
 
 
-def namespaces(call: Call) -> Any:
+def list_namespaces(call: Call) -> Any:
     """List the namespaces that the token reads, with how much is in each."""
-    found = call.memories.namespaces(as_of=call.given.get("as_of"))
-    rows = [shapes.present(each._asdict()) for each in found if call.who.level(each.name)]
+    namespaces = call.memories.namespaces(as_of=call.given.get("as_of"))
+    rows = [shapes.present(namespace._asdict()) for namespace in namespaces if call.who.level(namespace.name)]
     return {"namespaces": rows, "count": len(rows)}
 
 
 def status(call: Call) -> Any:
-    """Tell how the memory is; a path of the server is for who manages the whole store."""
+    """Return the state of the memory; paths on the server are shown only to managers of the whole store."""
     shape = shapes.status(call.memories.status())
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
 
 def stats(call: Call) -> Any:
-    """Tell what was done in the namespaces that are read, and what of them is used."""
+    """Return statistics of operations and use in the readable namespaces."""
     return transfers.stats(call.memories.stats(**call.given))
 
 
@@ -81,19 +81,19 @@ def backup(call: Call) -> Any:
     """Copy the whole store into a file in the folder of backups."""
     config = call.server.config
     with noting(config, "backup", **call.memories.event_figures()):
-        done = back_up(config, None, keep=call.given.get("keep"), now=datetime.now(UTC), progress=_silent)
-    return transfers.backed_up(done, config.store, queued_turns(config))
+        result = back_up(config, None, keep=call.given.get("keep"), now=datetime.now(UTC), progress=_silent)
+    return transfers.backed_up(result, config.store, queued_turns(config))
 
 
 def _silent(*_: object) -> None:
-    """Show nobody how far it is."""
+    """Show no progress."""
 
 
 async def export_lines(call: Call) -> Response:
-    """Stream an export; it is written to a temporary file first, so that no slow reader keeps writers out."""
-    names = _names(call)
+    """Stream an export; it is written to a temporary file first, so that a slow reader does not block writers."""
+    names = _namespaces_to_export(call)
     where = call.given.get("where")
-    chosen = None if where is None else _chosen(call, where)
+    chosen = None if where is None else _select(call, where)
     spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it has been sent
 
     def write() -> None:
@@ -122,15 +122,16 @@ async def export_lines(call: Call) -> Response:
     return StreamingResponse(pieces(), media_type="application/x-ndjson")
 
 
-def _names(call: Call) -> tuple[str, ...] | None:
-    """Return the namespaces that are read; None for all, which only a manager of the store may."""
+def _namespaces_to_export(call: Call) -> tuple[str, ...] | None:
+    """Return the namespaces to export; None for all, which only managers of the store may."""
     if call.given.get("all_namespaces"):
         call.who.require("admin")
         return None
     return call.readable
 
 
-def _chosen(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Iterator[Any]]:
+def _select(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Iterator[Any]]:
+    """Return a filter of records by an expression."""
     moment = Moment(datetime.now(UTC), call.server.config.decay_half_life_hours)
     kinds = collections_of(call.given.get("in", "all"))
     selectors = {kind: read(where, kind, moment, any_state=kind is Collection.MEMORY) for kind in kinds}
@@ -138,7 +139,7 @@ def _chosen(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Ite
 
 
 async def import_lines(call: Call) -> Response:
-    """Read an export as it arrives into a temporary file, check it as a whole, then store it."""
+    """Read an export into a temporary file, check it as a whole, then store it."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:
         async for piece in call.request.stream():
             await anyio.to_thread.run_sync(spool.write, piece)
@@ -150,18 +151,18 @@ def _import(call: Call, spool: IO[bytes]) -> Response:
     trusted, dry_run = call.given.get("trusted", False), call.given.get("dry_run", False)
     if trusted:
         call.who.require("admin", call.memories.namespace)
-    names = _written(call, trusted=trusted)
-    with noting(call.server.config, "import", **call.memories.event_figures()) as known:
-        done, import_id = _stored(call, spool, names, trusted=trusted, dry_run=dry_run)
-        known["written"] = 0 if dry_run else done.imported
-    shape = transfers.imported(done, import_id, dry_run=dry_run)
-    return json_answer(Answer(shape, 409 if done.conflict_count else 200))
+    names = _namespaces_to_import(call, trusted=trusted)
+    with noting(call.server.config, "import", **call.memories.event_figures()) as figures:
+        result, import_id = _store(call, spool, names, trusted=trusted, dry_run=dry_run)
+        figures["written"] = 0 if dry_run else result.imported
+    shape = transfers.imported(result, import_id, dry_run=dry_run)
+    return json_answer(Answer(shape, 409 if result.conflict_count else 200))
 
 
-def _stored(
+def _store(
     call: Call, spool: IO[bytes], names: tuple[str, ...] | None, *, trusted: bool, dry_run: bool
 ) -> tuple[Imported, str | None]:
-    """Check an export, and store what is in it; return that, and the id of the import if it waits for review."""
+    """Check an export and store it; return the result, and the id of the import if its records wait for review."""
     config, model, into = call.server.config, call.server.handles.embedder, call.given.get("as")
     redactor = config.redactor() if call.given.get("redact", True) else None
     key = None if trusted or call.who.everywhere < 3 else own_key(registers())
@@ -175,14 +176,14 @@ def _stored(
     intake = Intake(import_id, redactor, into=into, accepted=by is None)
     try:
         return import_(store, _lines(spool), model, namespaces=names, dry_run=dry_run, intake=intake), import_id
-    finally:  # of one that was refused half way, the batches before stay
+    finally:  # an import that fails half way keeps its earlier batches
         mark_all_stale(config.home)
 
 
 def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Origin] | None:
-    """Return what tells who writes what no key proves to be the user's; None if records keep their origins.
+    """Return the origin of imported records that no key proves to be the user's; None if records keep theirs.
 
-    A token is a program's; only on the page a person trusts a file.
+    A token belongs to a program; only on the page does a person trust a file.
     """
     if trusted and call.who.browser:
         return None
@@ -190,8 +191,8 @@ def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Orig
     return lambda: writer._replace(trust=AGENT) if trusted else writer
 
 
-def _written(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
-    """Return which namespaces of an export are taken; None for any, which all get another name, or are managed.
+def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
+    """Return the namespaces of an export to import; None for all: they are renamed, or the sender manages the store.
 
     Raises:
         Refused: 403.
@@ -217,16 +218,16 @@ def _lines(spool: IO[bytes]) -> Iterator[bytes]:
         yield line
 
 
-MAX_MISSED = 1_000  # changes that are sent after a reconnection; of more the client is told to read anew
+MAX_MISSED = 1_000  # changes that are sent after a reconnection; beyond that the client has to read everything again
 
-Seen = dict[str, int]  # the last entry that was sent, for each namespace
+Seen = dict[str, int]  # the number of the last entry that was sent, by namespace
 
 
 async def changes(call: Call) -> Response:
-    """Stream what is changed in the namespaces of the request."""
+    """Stream the changes in the namespaces of the request, made by this server or another process (SSE)."""
     server = call.server
     after = call.request.headers.get("last-event-id")
-    seen = await _to_thread(server, _last, server, call.readable)
+    seen = await _to_thread(server, _last_entries, server, call.readable)
     first = [_event("ready", seen, {"namespaces": list(call.readable)})]
     if after is not None:
         seen = _parse(after, seen)
@@ -237,8 +238,8 @@ async def changes(call: Call) -> Response:
 class _Stream(StreamingResponse):
     """A stream that is counted before it begins, so that one too many is refused."""
 
-    def __init__(self, server: Server, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, server: Server, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -253,11 +254,11 @@ async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str
     for event in first:
         yield event
     while not server.closing.is_set():
-        news = feed.news  # before it is looked: what comes meanwhile is looked for again
-        events = await _to_thread(server, _news, call, seen)
+        news = feed.news  # taken before reading, so that a change in between wakes the next round
+        events = await _to_thread(server, _new_events, call, seen)
         if not events and anyio.current_time() - sent_at >= PING_SECONDS:
             events = [": ping\n\n"]
-        if events and not await _to_thread(server, _still_may, call):
+        if events and not await _to_thread(server, _is_still_allowed, call):
             return
         for event in events:
             sent_at = anyio.current_time()
@@ -271,16 +272,16 @@ async def _to_thread(server: Server, run: Any, *arguments: Any) -> Any:
 
 
 def position(server: Server, readable: Sequence[str]) -> str:
-    """Return where a stream of namespaces would begin now: the id of its first event."""
-    return _position(_last(server, readable))
+    """Return the position at which a stream of namespaces would begin now: the id of its first event."""
+    return _format_position(_last_entries(server, readable))
 
 
-def _position(seen: Seen) -> str:
+def _format_position(seen: Seen) -> str:
     return ",".join(f"{namespace}:{number}" for namespace, number in seen.items())
 
 
-def _last(server: Server, readable: Sequence[str]) -> Seen:
-    """Return the last entry of each log."""
+def _last_entries(server: Server, readable: Sequence[str]) -> Seen:
+    """Return the number of the last entry of each log."""
     seen = {}
     for namespace in readable:
         newest = server.handles.store.scan(chain_of(namespace), limit=1, newest_first=True)
@@ -288,8 +289,8 @@ def _last(server: Server, readable: Sequence[str]) -> Seen:
     return seen
 
 
-def _news(call: Call, seen: Seen) -> list[str]:
-    """Return events for what was changed since, oldest first, and remember them as sent."""
+def _new_events(call: Call, seen: Seen) -> list[str]:
+    """Return events for the new log entries, oldest first, and record them in `seen`."""
     events = []
     for namespace in call.readable:
         after = seen[namespace]
@@ -298,35 +299,31 @@ def _news(call: Call, seen: Seen) -> list[str]:
         )
         if not newest:
             continue
-        found, missed = _since(call, namespace, after)
-        if found is None:
+        entries, missed = _entries_since(call, namespace, after)
+        if entries is None:
             seen[namespace] = after + missed
             events.append(_event("reset", seen, {"namespace": namespace, "missed": missed}))
             continue
-        for entry in reversed(found):
+        for entry in reversed(entries):
             seen[namespace] = entry.number
-            events.append(_event("change", seen, _shape(entry)))
+            events.append(_event("change", seen, transfers.log_entries([entry])["results"][0]))
         seen[namespace] = max(after + missed, seen[namespace])
     return events
 
 
-def _since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | None, int]:
-    """Return the entries behind one, newest first, and how many were written since; None for them if that is many."""
+def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | None, int]:
+    """Return the log entries after a number, newest first, and how many there are; None for the entries if too many."""
     memories = call.server.handles.of(call.who, namespace, shared=False)
     while True:
-        missed = _last(call.server, (namespace,))[namespace] - after
+        missed = _last_entries(call.server, (namespace,))[namespace] - after
         if missed > MAX_MISSED:
             return None, missed
-        found = memories.log(limit=missed)
-        if len(found) < missed or found[-1].number <= after + 1:
-            return [each for each in found if each.number > after], missed  # else more was written meanwhile
+        entries = memories.log(limit=missed)
+        if len(entries) < missed or entries[-1].number <= after + 1:
+            return [entry for entry in entries if entry.number > after], missed  # else more was written meanwhile
 
 
-def _shape(entry: LogEntry) -> Any:
-    return transfers.log_entries([entry])["results"][0]
-
-
-def _still_may(call: Call) -> bool:
+def _is_still_allowed(call: Call) -> bool:
     """Return whether the token that opened the stream is still valid for it."""
     try:
         who = call.server.access.principal(call.request.scope)
@@ -338,11 +335,11 @@ def _still_may(call: Call) -> bool:
 
 
 def _event(name: str, seen: Seen, data: Any) -> str:
-    return f"id: {_position(seen)}\nevent: {name}\ndata: {json.dumps(data)}\n\n"
+    return f"id: {_format_position(seen)}\nevent: {name}\ndata: {json.dumps(data)}\n\n"
 
 
 def _parse(text: str, now: Seen) -> Seen:
-    """Return what a client has seen, as `Last-Event-ID` tells; a namespace that it does not tell begins now."""
+    """Parse `Last-Event-ID`, the position that a client has seen; namespaces that it does not name begin now."""
     seen = dict(now)
     for part in text.split(","):
         namespace, _, position = part.strip().rpartition(":")
@@ -363,7 +360,7 @@ _LOG: Fields = {
 }
 ROUTES = (
     Route("GET", "/api/me", me, "signed", "Who asks, and what they may do.", {200: "Me"}),
-    Route("GET", "/api/namespaces", namespaces, "signed", "List the namespaces that the token reads.",
+    Route("GET", "/api/namespaces", list_namespaces, "signed", "List the namespaces that the token reads.",
           {200: "Namespaces"}, AS_OF),
     Route("GET", "/api/status", status, "read", "How the memory is, and what it holds.", {200: "Status"}),
     Route("GET", "/api/stats", stats, "read", "What was done, how fast, and what is used.", {200: "Stats"},
