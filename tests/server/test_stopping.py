@@ -30,11 +30,11 @@ import sys
 from memories.server import http, mcp_http
 from memories.server.api import records
 http._GRACE_SECONDS = float(sys.argv.pop(1))
-opened = records._Open.__init__
+opened = records._Transaction.__init__
 def noted(*given):
     print("a client begins a transaction", file=sys.stderr, flush=True)
     opened(*given)
-records._Open.__init__ = noted
+records._Transaction.__init__ = noted
 async def run(_, stop):
     await stop.wait()
 if sys.argv.pop(1) != "mcp":  # which takes a second to load

@@ -1,6 +1,7 @@
 """Routes about memories: list, search, create, change, tags, changes of many, and review."""
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from memories.server.api.routes import Answer, Call, Field, Fields, Later, Route
 from memories.write.create import BATCH, BATCH_COMPARED, Created
 from memories.write.many import Affected
 
-_KINDS = {"time": "text", "share": "number"}  # the other kinds of a filter have the same name here
+_KINDS = {"time": "text", "share": "number"}  # other kinds of filters have the same name here
 
 
 def _field(row: Parameter) -> Field:
@@ -97,46 +98,48 @@ def _named(given: dict[str, Any]) -> dict[str, Any]:
 
 def create(call: Call) -> Answer:
     """Store a memory."""
-    [done] = _stored(call, *_asked(call))
-    return _created(done)
+    draft, force, redact = _read_draft(call)
+    [created] = _store(call, [draft], force, redact)
+    return _created_answer(created)
 
 
 def submit(call: Call) -> Later:
     """Store a memory, without waiting for it."""
-    [draft], force, redact = _asked(call)
+    draft, force, redact = _read_draft(call)
     assert call.server.submit is not None
-    return Later(call.server.submit(call.memories, draft, force, redact), lambda made: _created(made[0]))
+    future = call.server.submit(call.memories, draft, force, redact)
+    return Later(future, lambda results: _created_answer(results[0]))
 
 
-def _asked(call: Call) -> tuple[list[Draft], bool, bool]:
-    """Return what is to be stored, whether duplicates are, and whether secrets go."""
+def _read_draft(call: Call) -> tuple[Draft, bool, bool]:
+    """Return the draft, whether to store duplicates, and whether to redact."""
     given = dict(call.given)
     force, redact = given.pop("force", False), given.pop("redact", True)
-    return [Draft(**given)], force, redact
+    return Draft(**given), force, redact
 
 
-def _created(done: Created) -> Answer:
-    status = 201 if done.stored else 200 if done.memory is not None else 409
-    return Answer(shapes.created(done), status)
+def _created_answer(created: Created) -> Answer:
+    if created.stored:
+        return Answer(shapes.created(created), 201)
+    return Answer(shapes.created(created), 409 if created.memory is None else 200)
 
 
-def _stored(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int = 0) -> Sequence[Created]:
-    """Store drafts; those of a request with a key have ids that are the same when it is sent again."""
+def _store(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int = 0) -> Sequence[Created]:
+    """Store drafts; with an idempotency key, their ids are the same when the request is sent again."""
     if call.key is not None and call.begun_at is not None:
         seed = f"{call.who.id}/{call.key}"
         ids = (same_id(call.begun_at, seed, number) for number in range(first, first + len(drafts)))
-        drafts = [replace(draft, id=each, fresh=not call.again) for draft, each in zip(drafts, ids, strict=True)]
+        drafts = [replace(draft, id=id_, fresh=not call.again) for draft, id_ in zip(drafts, ids, strict=True)]
     return call.server.create(call.memories, drafts, force, redact)
 
 
 def get(call: Call) -> Answer:
     """Return a memory, with its version as the ETag."""
-    found = call.memories.get(call.given["id"], as_of=call.given.get("as_of"))
-    return Answer(shapes.memory(found), headers={"etag": f'"{found.version}"'})
+    return _memory_answer(call.memories.get(call.given["id"], as_of=call.given.get("as_of")))
 
 
 def create_many(call: Call) -> Answer:
-    """Store many memories, some hundreds in a transaction; one that is refused costs no other one."""
+    """Store many memories, some hundreds in a transaction; a refused one does not affect the others."""
     drafts = [Draft(**given) for given in call.given["memories"]]
     if not 1 <= len(drafts) <= MAX_BATCH:
         raise InvalidInput(f"memories must have 1 to {MAX_BATCH} objects; it has {len(drafts)}")
@@ -144,18 +147,21 @@ def create_many(call: Call) -> Answer:
     results: list[dict[str, Any]] = []
     size = BATCH if force else BATCH_COMPARED
     for first in range(0, len(drafts), size):
-        results += _each(call, drafts[first : first + size], force, redact, first)
+        results += _store_batch(call, drafts[first : first + size], force, redact, first)
     return Answer({"results": results, "count": len(results)})
 
 
-def _each(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int) -> list[dict[str, Any]]:
-    """Store what has room in one transaction; return what became of each."""
+def _store_batch(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int) -> list[dict[str, Any]]:
+    """Store drafts in one transaction, or one by one if that fails; return the result of each."""
     try:
-        return [shapes.created(done) for done in _stored(call, drafts, force, redact, first)]
+        return [shapes.created(created) for created in _store(call, drafts, force, redact, first)]
     except RequestError as exc:  # none of them is stored
         if len(drafts) == 1:
             return [{"id": None, "stored": False, "error": str(exc)}]
-    return [each for at, draft in enumerate(drafts, first) for each in _each(call, [draft], force, redact, at)]
+    results = []
+    for number, draft in enumerate(drafts, first):
+        results += _store_batch(call, [draft], force, redact, number)
+    return results
 
 
 def by_key(call: Call) -> Answer:
@@ -165,105 +171,108 @@ def by_key(call: Call) -> Answer:
     return get(call._replace(given={"id": call.memories.id_of_key(**given), "as_of": as_of}))
 
 
-def _changed(found: Memory) -> Answer:
-    return Answer(shapes.memory(found), headers={"etag": f'"{found.version}"'})
+def _memory_answer(memory: Memory) -> Answer:
+    """Return a memory, with its version as the ETag."""
+    return Answer(shapes.memory(memory), headers={"etag": f'"{memory.version}"'})
 
 
-def _wanted(call: Call) -> list[int] | None:
-    """Return the versions that If-Match allows; None if any will do.
+def _allowed_versions(call: Call) -> list[int] | None:
+    """Return the versions that If-Match allows; None for any.
 
     Raises:
         Refused: 412, it names none.
     """
-    given = call.request.headers.get("if-match")
-    if given is None or given.strip() == "*":
+    if_match = call.request.headers.get("if-match")
+    if if_match is None or if_match.strip() == "*":
         return None
-    found = [int(number) for number in re.findall(r'(?<![/"\w])"(\d{1,9})"', given)]
-    if not found:
+    versions = [int(number) for number in re.findall(r'(?<![/"\w])"(\d{1,9})"', if_match)]
+    if not versions:
         raise Refused(412, 'If-Match must be the ETag of the memory, such as "3"')
-    return found
+    return versions
 
 
 @contextlib.contextmanager
 def _if_match(call: Call) -> Iterator[None]:
-    """Do something only if the memory has a version that If-Match names, with no other writer in between."""
-    wanted = _wanted(call)
-    if wanted is None:
+    """Require a version that If-Match names, and keep other writers out while inside."""
+    allowed = _allowed_versions(call)
+    if allowed is None:
         yield
         return
     with call.memories.transaction():
-        versions = call.memories.history(call.given["id"]).versions
-        if versions[-1].version not in wanted:
-            raise _other(f"it has version {versions[-1].version} now")
+        version = call.memories.history(call.given["id"]).versions[-1].version
+        if version not in allowed:
+            raise _changed_meanwhile(f"it has version {version} now")
         yield
 
 
-def _logged(call: Call, action: str) -> Change | None:
-    """Return what the log has of a change since the same request was begun by a server that was stopped then."""
+def _find_logged(call: Call, action: str) -> Change | None:
+    """Return the change that an earlier try of this request has logged before its server was stopped."""
     if not call.again:
         return None
-    found = call.own.log(call.given["id"], since=call.begun_at)
-    changes = (change for entry in found for change in entry.changes if change.action == action)
-    return next((each for each in changes if (each.id or "").startswith(call.given["id"])), None)
+    for entry in call.own.log(call.given["id"], since=call.begun_at):
+        for change in entry.changes:
+            if change.action == action and (change.id or "").startswith(call.given["id"]):
+                return change
+    return None
 
 
 def _is_updated(call: Call) -> bool:
-    """Return whether a version since then says what is asked; others may have added more since."""
+    """Return whether an earlier try of this request has added its version; others may have added more since."""
     given = call.given
     if not call.again or call.begun_at is None or not given.keys() & {"content", "tags", "remove_tags"}:
         return False
-    found = call.memories.history(given["id"])
-    return found.namespace == call.memories.namespace and any(
+    history = call.memories.history(given["id"])
+    return history.namespace == call.memories.namespace and any(
         version.operation == "update"
         and version.created_at >= call.begun_at
         and given.get("content", version.content) == version.content
         and given.get("tags", {}).items() <= version.tags.items()
         and not version.tags.keys() & {*given.get("remove_tags", ())}
-        for version in found.versions
+        for version in history.versions
     )
 
 
-def _other(what: str) -> Refused:
-    return Refused(412, f"the memory was changed meanwhile: {what}; read it again")
+def _changed_meanwhile(detail: str) -> Refused:
+    return Refused(412, f"the memory was changed meanwhile: {detail}; read it again")
 
 
 def update(call: Call) -> Answer:
     """Add a version to a memory."""
     if _is_updated(call):
-        return _changed(call.own.get(call.given["id"]))
+        return _memory_answer(call.own.get(call.given["id"]))
     given = dict(call.given)
-    wanted = _wanted(call)
-    several = wanted is not None and len(wanted) > 1
-    if wanted is not None and not several:
-        given["if_version"] = wanted[0]
+    allowed = _allowed_versions(call)
+    several = allowed is not None and len(allowed) > 1
+    if allowed is not None and not several:
+        given["if_version"] = allowed[0]
     try:
         with _if_match(call) if several else contextlib.nullcontext():
-            return _changed(call.memories.update(given.pop("id"), given.pop("content", None), **given))
+            return _memory_answer(call.memories.update(given.pop("id"), given.pop("content", None), **given))
     except Conflict as exc:
-        if wanted is None:
+        if allowed is None:
             raise
-        raise _other(str(exc)) from exc
+        raise _changed_meanwhile(str(exc)) from exc
 
 
 def delete(call: Call) -> Any:
     """Delete a memory."""
-    if done := _logged(call, "delete"):
-        return {"id": done.id, "deleted": True}
+    if change := _find_logged(call, "delete"):
+        return {"id": change.id, "deleted": True}
     with _if_match(call):
         return shapes.deleted(call.memories.delete(call.given["id"]))
 
 
 def restore(call: Call) -> Answer:
     """Bring a memory back."""
-    if _logged(call, "restore"):
-        return _changed(call.own.get(call.given["id"]))
+    if _find_logged(call, "restore"):
+        return _memory_answer(call.own.get(call.given["id"]))
     with _if_match(call):
-        return _changed(call.memories.restore(call.given["id"], version=call.given.get("version")))
+        return _memory_answer(call.memories.restore(call.given["id"], version=call.given.get("version")))
 
 
 def reinforce(call: Call) -> Any:
     """Restart the decay of a memory."""
-    if _logged(call, "reinforce"):
+    if _find_logged(call, "reinforce"):
         return shapes.reinforced(call.own.get(call.given["id"]))
     with _if_match(call):
         return shapes.reinforced(call.memories.reinforce(call.given["id"]))
@@ -271,48 +280,48 @@ def reinforce(call: Call) -> Any:
 
 def pin(call: Call) -> Answer:
     """Keep a memory in the scratchpad."""
-    return _changed(call.memories.pin(call.given["id"]))
+    return _memory_answer(call.memories.pin(call.given["id"]))
 
 
 def unpin(call: Call) -> Answer:
-    """Take back that a memory is kept in the scratchpad."""
-    return _changed(call.memories.unpin(call.given["id"]))
+    """Remove a memory from the scratchpad."""
+    return _memory_answer(call.memories.unpin(call.given["id"]))
 
 
 def forget(call: Call) -> Any:
     """Erase a memory."""
     try:
-        done = call.memories.forget(call.given["id"])
-    except RequestError:  # the log has it before it is done, so that alone does not prove it
-        logged = _logged(call, "forget")
-        if logged is None or logged.id is None:
+        forgotten = call.memories.forget(call.given["id"])
+    except RequestError:  # it is logged before it is done, so the log alone does not prove it
+        change = _find_logged(call, "forget")
+        if change is None or change.id is None:
             raise
-        done = Forgotten(logged.id, logged.last - logged.first + 1, ())
-    return shapes.forgotten(done)
+        forgotten = Forgotten(change.id, change.last - change.first + 1, ())
+    return shapes.forgotten(forgotten)
 
 
-def history(call: Call) -> Any:
+def get_history(call: Call) -> Any:
     """Return every version of a memory."""
-    found = call.memories.history(call.given["id"], as_of=call.given.get("as_of"))
-    answer = shapes.history(found)
+    history = call.memories.history(call.given["id"], as_of=call.given.get("as_of"))
+    shape = shapes.history(history)
     if call.given.get("diff"):
-        pieces = steps([version.content for version in found.versions])
-        for version, parts in zip(answer["versions"], pieces, strict=True):
-            version |= {"diff": [part._asdict() for part in parts]}
-    return answer
+        diffs = steps([version.content for version in history.versions])
+        for version, parts in zip(shape["versions"], diffs, strict=True):
+            version["diff"] = [part._asdict() for part in parts]
+    return shape
 
 
 def duplicates(call: Call) -> Any:
     """Return memories that say the same as older ones."""
-    found = call.memories.duplicates(**call.given)
-    results = [shapes.memory(each.memory) | {"duplicates": shapes.similar(each.of)} for each in found]
+    groups = call.memories.duplicates(**call.given)
+    results = [shapes.memory(group.memory) | {"duplicates": shapes.similar(group.of)} for group in groups]
     return {"results": results, "count": len(results)}
 
 
 def ids(call: Call) -> Any:
-    """Return ids that begin so."""
-    found = call.memories.ids(call.given["prefix"], limit=call.given.get("limit"))
-    return {"results": found, "count": len(found)}
+    """Return the ids that begin with a prefix."""
+    results = call.memories.ids(call.given["prefix"], limit=call.given.get("limit"))
+    return {"results": results, "count": len(results)}
 
 
 def short_ids(call: Call) -> Any:
@@ -342,16 +351,17 @@ _DECIDE: Fields = {
 }
 
 
-def _told(call: Call, run: Callable[..., Affected], *names: str) -> Any:
-    given = {name: call.given[name] for name in names if name in call.given}
+def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
+    """Run a change of many memories with the named values of the request; return its report."""
+    arguments = {name: call.given[name] for name in names if name in call.given}
     show = call.given.get("show", _SHOWN)
     if not 0 <= show <= MAX_LIMIT:
         raise InvalidInput(f"show must be a whole number from 0 to {MAX_LIMIT}")
-    done = run(**given, dry_run=call.given.get("dry_run", False))
-    answer = shapes.affected(done, None, show)
-    if done.undo_to is not None:
-        answer["undo"] = {"to": to_iso(done.undo_to), "where": done.undo_where}
-    return answer
+    affected = run(**arguments, dry_run=call.given.get("dry_run", False))
+    shape = shapes.affected(affected, None, show)
+    if affected.undo_to is not None:
+        shape["undo"] = {"to": to_iso(affected.undo_to), "where": affected.undo_where}
+    return shape
 
 
 def tags(call: Call) -> Any:
@@ -369,61 +379,63 @@ def tag_values(call: Call) -> Any:
 def retag(call: Call) -> Any:
     """Set, remove or rename tags."""
     where = call.given.get("where")
-    return _told(call, lambda **given: call.memories.tag_where(where, **given), "tags", "remove_tags", "rename_tags")
+    tag = functools.partial(call.memories.tag_where, where)
+    return _change_many(call, tag, "tags", "remove_tags", "rename_tags")
 
 
 def delete_where(call: Call) -> Any:
-    """Delete what meets an expression."""
-    return _told(call, call.memories.delete_where, "where")
+    """Delete the memories that match an expression."""
+    return _change_many(call, call.memories.delete_where, "where")
 
 
 def forget_where(call: Call) -> Any:
-    """Erase what meets an expression."""
+    """Erase the memories or turns that match an expression."""
     call.given["scope"] = call.given.pop("in", "memories")
-    return _told(call, call.memories.forget_where, "where", "scope")
+    return _change_many(call, call.memories.forget_where, "where", "scope")
 
 
 def rollback(call: Call) -> Any:
     """Put memories back as they were."""
-    return _told(call, call.memories.rollback, "to", "where")
+    return _change_many(call, call.memories.rollback, "to", "where")
 
 
 def waiting(call: Call) -> Any:
-    """List what waits for review."""
+    """List the memories that wait for review."""
     limit = call.given.pop("limit", call.memories.config.default_limit)
     return shapes.page(call.memories.review.page(limit=limit, **call.given))
 
 
-def _chosen(call: Call) -> tuple[list[str], list[str]]:
-    """Return the memories that are named, and those that filters choose."""
+def _select(call: Call) -> tuple[list[str], list[str]]:
+    """Return the ids that the request names, and those that its filters select."""
     named = call.given.get("ids", [])
-    which = {name: call.given[name] for name in _RULES if name in call.given}
-    if bool(named) == bool(call.given.get("all", False) or which):
+    filters = {name: call.given[name] for name in _RULES if name in call.given}
+    if bool(named) == bool(call.given.get("all", False) or filters):
         raise InvalidInput("give ids, or else all or filters")
     if named:
         return named, []
-    return [], call.memories.review.select(**which)
+    return [], call.memories.review.select(**filters)
 
 
 def accept(call: Call) -> Any:
-    """Accept what waits."""
-    named, batch = _chosen(call)
+    """Accept memories that wait for review."""
+    named, selected = _select(call)
     force, dry_run = call.given.get("force", False), call.given.get("dry_run", False)
     content = call.given.get("content")
     if content is not None and len(named) != 1:
         raise InvalidInput("content goes with the id of one memory")
     review = call.memories.review
-    done = review.accept(named, content=content, force=force, dry_run=dry_run)
-    if batch:
-        done += review.accept(batch, suspicious=call.given.get("suspicious", False), force=force, dry_run=dry_run)
-    return shapes.accepted(done, dry_run=dry_run)
+    reviewed = review.accept(named, content=content, force=force, dry_run=dry_run)
+    if selected:
+        suspicious = call.given.get("suspicious", False)
+        reviewed += review.accept(selected, suspicious=suspicious, force=force, dry_run=dry_run)
+    return shapes.accepted(reviewed, dry_run=dry_run)
 
 
 def reject(call: Call) -> Any:
-    """Delete what waits."""
-    named, batch = _chosen(call)
+    """Delete memories that wait for review."""
+    named, selected = _select(call)
     dry_run = call.given.get("dry_run", False)
-    return shapes.rejected(call.memories.review.reject([*named, *batch], dry_run=dry_run), dry_run=dry_run)
+    return shapes.rejected(call.memories.review.reject([*named, *selected], dry_run=dry_run), dry_run=dry_run)
 
 
 _ID = "/api/memories/{id}"
@@ -452,7 +464,7 @@ ROUTES = (
           {200: "Memory"}, body={}, kind="write"),
     Route("POST", f"{_ID}/forget", forget, "admin", "Erase a memory for good, every version of it.",
           {200: "Forgotten"}, body={}, kind="write"),
-    Route("GET", f"{_ID}/history", history, "read", "Return every version of a memory, oldest first.",
+    Route("GET", f"{_ID}/history", get_history, "read", "Return every version of a memory, oldest first.",
           {200: "History"}, {"diff": Field("flag", "What each version changed, word by word."), **AS_OF}),
     Route("GET", "/api/duplicates", duplicates, "read", "Find memories that say the same as older ones.",
           {200: "Duplicates"}, {"where": FILTERED["where"], **LIMIT}, kind="search"),

@@ -1,7 +1,7 @@
 """The store itself over HTTP, for a command or a library elsewhere: `POST /store/v1/METHOD`; see `stores.http`.
 
-Reading needs a token that may read each namespace that is named, writing one that manages it: who writes records says
-by itself who wrote them.
+Reading requires the right to read each namespace that is named; writing requires admin, since records carry their own
+origin and a writer could forge it.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from memories.stores import Store, open_store
 from memories.stores.records import Collection, Finding, Patch, Record, Ref, Space, StoreInfo
 from memories.stores.wire import from_wire, namespaces_of, to_wire
 
-IDLE_SECONDS = 10.0  # after which a transaction that nothing is heard of is undone
+IDLE_SECONDS = 10.0  # after which a transaction without requests is rolled back
 MAX_OPEN = 16
 MAX_SPACES = 8  # each has a store of its own, open as long as the server
 _WRITES = frozenset("append patch touch remove".split())
@@ -46,7 +46,7 @@ _STOPPING = "the server is stopping; nothing was written; try again in a second"
 _UNHEARD = "there is no such transaction: nothing was heard of it for too long, and it was undone"
 
 
-class _Asked(NamedTuple):
+class _StoreRequest(NamedTuple):
     """A request to the store, checked."""
 
     method: str
@@ -57,11 +57,11 @@ class _Asked(NamedTuple):
     call: str
 
 
-class _Undone(Exception):
-    """Ends a transaction that is to be undone."""
+class _Rollback(Exception):
+    """Rolls a transaction back; its argument is the future that waits for that, if there is one."""
 
 
-class _Open:
+class _Transaction:
     """A transaction of a client, in a thread of its own, since a transaction belongs to a thread."""
 
     def __init__(self, store: Store, who: Principal) -> None:
@@ -70,7 +70,7 @@ class _Open:
         self._inner: list[tuple[AbstractContextManager[None], int]] = []
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
         self.ended = threading.Event()
-        self.undone: StoreError = StoreError(_UNHEARD)  # why, if it is
+        self.rollback_error: StoreError = StoreError(_UNHEARD)  # raised by requests after a rollback
         self._begun: Future[None] = Future()
         threading.Thread(target=self._run, daemon=True, name="memories-transaction").start()
 
@@ -79,10 +79,10 @@ class _Open:
         self._begun.result()
 
     def end(self) -> None:
-        """Undo it after what is being done, or keep it from beginning; return at once."""
-        self.undone = StoreBusy(_STOPPING)
+        """Roll back after the current step, or keep the transaction from beginning; return at once."""
+        self.rollback_error = StoreBusy(_STOPPING)
         with contextlib.suppress(InvalidStateError):
-            self._begun.set_exception(self.undone)
+            self._begun.set_exception(self.rollback_error)
         self._work.put((self._rollback, Future(), False))
 
     @property
@@ -92,7 +92,7 @@ class _Open:
 
     @staticmethod
     def _rollback() -> None:
-        raise _Undone
+        raise _Rollback
 
     def _run(self) -> None:
         result: Any = None
@@ -101,9 +101,9 @@ class _Open:
             with self.store.transaction():
                 self._begun.set_result(None)  # raises if it was kept from beginning
                 result, last = self._until_the_end()
-        except _Undone as exc:
+        except _Rollback as exc:
             last = exc.args[0] if exc.args else None
-        except BaseException as exc:  # noqa: BLE001 - the one who waits for the end is told
+        except BaseException as exc:  # noqa: BLE001 - the client that waits for the end gets it
             if not self._begun.done():
                 self._begun.set_exception(exc)
             elif last is not None:
@@ -115,40 +115,40 @@ class _Open:
             last.set_result(result)
 
     def _until_the_end(self) -> tuple[Any, "Future[Any]"]:
-        """Do what is asked for, one after the other, until the transaction is to end.
+        """Run the steps in turn until one ends the transaction; return its result and its future.
 
         Raises:
-            _Undone: It is to be undone.
+            _Rollback: The transaction has to be rolled back.
         """
         while True:
             try:
-                run, done, ends = self._work.get(timeout=IDLE_SECONDS)
+                run, future, is_last = self._work.get(timeout=IDLE_SECONDS)
             except queue.Empty:
-                raise _Undone from None
+                raise _Rollback from None
             try:
                 result = run()
-            except _Undone:
-                raise _Undone(done) from None
-            except BaseException as exc:  # noqa: BLE001 - whoever asked is told
-                done.set_exception(exc)
+            except _Rollback:
+                raise _Rollback(future) from None
+            except BaseException as exc:  # noqa: BLE001 - the client that sent the step gets it
+                future.set_exception(exc)
                 continue
-            if ends:
-                return result, done
-            done.set_result(result)
+            if is_last:
+                return result, future
+            future.set_result(result)
 
-    def do(self, run: Callable[[], Any], *, ends: bool = False) -> Any:
-        """Run something in the transaction."""
-        done: Future[Any] = Future()
-        self._work.put((run, done, ends))
+    def do(self, run: Callable[[], Any], *, is_last: bool = False) -> Any:
+        """Run a step in the transaction."""
+        future: Future[Any] = Future()
+        self._work.put((run, future, is_last))
         while True:
             try:
-                return done.result(timeout=1.0)
+                return future.result(timeout=1.0)
             except TimeoutError:
-                if self.ended.is_set() and not done.done():
-                    raise self.undone from None
+                if self.ended.is_set() and not future.done():
+                    raise self.rollback_error from None
 
     def step(self, name: str) -> None:
-        """Begin or end a transaction inside, or end this one."""
+        """Begin or end a nested transaction, or end this one."""
 
         def enter() -> None:
             inner = self.store.transaction()
@@ -165,17 +165,17 @@ class _Open:
                 inner.__exit__(_Inner, error, None)
 
         steps = {"enter": enter, "leave": leave, "undo": undo, "rollback": self._rollback, "commit": lambda: None}
-        self.do(steps[name], ends=name == "commit")
+        self.do(steps[name], is_last=name == "commit")
 
 
 class _Inner(Exception):
-    """Undoes a transaction inside another one."""
+    """Rolls a nested transaction back."""
 
 
 class Records:
-    """The stores that clients elsewhere use, one for each space of vectors, and their open transactions.
+    """The stores that remote clients use, one for each space of vectors, and their open transactions.
 
-    The scratchpads in the home of the server are told what they change, and of what they remove before it is removed.
+    Every change is passed on to the scratchpads in the server's home; a removal before it happens.
     """
 
     def __init__(self, server: Server) -> None:
@@ -183,18 +183,18 @@ class Records:
         self._mirror = Mirror(lambda name: place_of(config, name), lambda: datetime.now(UTC), make=lambda _: False)
         self._lock = threading.Lock()
         self._stores: dict[Space | None, Store] = {}
-        self._transactions: dict[str, _Open] = {}
+        self._transactions: dict[str, _Transaction] = {}
         self._ending = False
         self._answered: OrderedDict[str, bytes] = OrderedDict()
 
-    def _tell(self, changes: Sequence[Change]) -> None:
-        """Take what is gone out of the scratchpads; what is new, the next look at them finds in the store.
+    def _update_scratchpads(self, changes: Sequence[Change]) -> None:
+        """Remove changed and deleted records from the scratchpads; new ones appear at their next refresh.
 
         Raises:
-            StoreError: A scratchpad still shows what is gone.
+            StoreError: A scratchpad still shows a removed record.
         """
-        self._mirror([each for each in changes if not isinstance(each, Record)])
-        refs = (each if isinstance(each, Ref) else each.ref for each in changes)
+        self._mirror([change for change in changes if not isinstance(change, Record)])
+        refs = (change if isinstance(change, Ref) else change.ref for change in changes)
         for namespace in {ref.namespace for ref in refs if ref.collection is Collection.MEMORY}:
             place = place_of(self._server.config, namespace)
             if scratchpad.exists(place):
@@ -209,153 +209,164 @@ class Records:
                 self._stores[space] = open_store(self._server.config.store, space, self._server.config)
             return self._stores[space]
 
-    def answer(self, who: Principal, asked: _Asked) -> bytes:
-        """Do what is asked; return the JSON of the answer."""
-        known = f"{who.id}/{asked.call}"
+    def answer(self, who: Principal, store_request: _StoreRequest) -> bytes:
+        """Carry out a request; return the JSON of the answer."""
+        call_id = f"{who.id}/{store_request.call}"
         with self._lock:
-            if known in self._answered:  # the client sent it twice, on a connection that was dying
-                return self._answered[known]
-        _permit(who, asked)
-        if asked.method in _STEPS:
-            value, findings = self._step(who, asked), list[Finding]()
+            if call_id in self._answered:  # the client sent it again after a broken connection
+                return self._answered[call_id]
+        _permit(who, store_request)
+        if store_request.method in _STEPS:
+            value, findings = self._step(who, store_request), list[Finding]()
         else:
-            value, findings = self._call(who, asked)
+            value, findings = self._call(who, store_request)
         data = encoded({"value": to_wire(value), **({"damaged": to_wire(findings)} if findings else {})})
-        if asked.method in _WRITES | _STEPS:
+        if store_request.method in _WRITES | _STEPS:
             with self._lock:
-                self._answered[known] = data
+                self._answered[call_id] = data
                 while len(self._answered) > _REMEMBERED:
                     self._answered.popitem(last=False)
         return data
 
-    def _call(self, who: Principal, asked: _Asked) -> tuple[Any, list[Finding]]:
-        open_ = None if asked.transaction is None else self._transaction(who, asked.transaction)
-        store = self._store(asked.space) if open_ is None else open_.store
+    def _call(self, who: Principal, store_request: _StoreRequest) -> tuple[Any, list[Finding]]:
+        transaction = None if store_request.transaction is None else self._transaction(who, store_request.transaction)
+        store = self._store(store_request.space) if transaction is None else transaction.store
         mark = store.damaged.mark()
-        method = getattr(store, asked.method)
-        run = functools.partial(method, *asked.arguments, **asked.named)
-        changes = _changes(asked)
-        if asked.method == "remove":
-            self._tell(changes)
-        value = run() if open_ is None else open_.do(run)
-        if asked.method != "remove" and changes:
-            if open_ is None:
-                self._tell(changes)
+        method = getattr(store, store_request.method)
+        run = functools.partial(method, *store_request.arguments, **store_request.named)
+        changes = _changes(store_request)
+        if store_request.method == "remove":
+            self._update_scratchpads(changes)
+        value = run() if transaction is None else transaction.do(run)
+        if store_request.method != "remove" and changes:
+            if transaction is None:
+                self._update_scratchpads(changes)
             else:
-                open_.changes += changes
+                transaction.changes += changes
         if isinstance(value, StoreInfo):
             value = value._replace(url="")
-        if asked.method == "check":
-            value = [_without_ref(each, who) for each in value]
-        named = namespaces_of([asked.arguments, dict(asked.named)])
-        noted = store.damaged.since(mark)
-        return value, [each for each in noted if each.ref is not None and each.ref.namespace in named]
+        if store_request.method == "check":
+            value = [_without_ref(finding, who) for finding in value]
+        namespaces = namespaces_of([store_request.arguments, dict(store_request.named)])
+        findings = store.damaged.since(mark)
+        return value, [
+            finding for finding in findings if finding.ref is not None and finding.ref.namespace in namespaces
+        ]
 
-    def _step(self, who: Principal, asked: _Asked) -> str | None:
-        if asked.method == "begin":
+    def _step(self, who: Principal, store_request: _StoreRequest) -> str | None:
+        if store_request.method == "begin":
             with self._lock:
                 self._transactions = {
-                    name: each for name, each in self._transactions.items() if not each.ended.is_set()
+                    name: transaction
+                    for name, transaction in self._transactions.items()
+                    if not transaction.ended.is_set()
                 }
-                if sum(each.has_begun for each in self._transactions.values()) >= MAX_OPEN:
+                if sum(transaction.has_begun for transaction in self._transactions.values()) >= MAX_OPEN:
                     raise StoreBusy(f"{MAX_OPEN} transactions are open; try again in a second")
-            return self._begin(_Open(self._store(asked.space), who))
-        if asked.transaction is None:
+            return self._begin(_Transaction(self._store(store_request.space), who))
+        if store_request.transaction is None:
             raise InvalidInput("a step of a transaction needs the transaction")
-        open_ = self._transaction(who, asked.transaction)
+        transaction = self._transaction(who, store_request.transaction)
         try:
-            open_.step(asked.method)
+            transaction.step(store_request.method)
         finally:
-            if asked.method in ("commit", "rollback"):
+            if store_request.method in ("commit", "rollback"):
                 with self._lock:
-                    self._transactions.pop(asked.transaction, None)
-        if asked.method == "commit":
-            self._tell(open_.changes)
+                    self._transactions.pop(store_request.transaction, None)
+        if store_request.method == "commit":
+            self._update_scratchpads(transaction.changes)
         return None
 
-    def _begin(self, made: _Open) -> str:
+    def _begin(self, transaction: _Transaction) -> str:
         name = uuid.uuid4().hex
         with self._lock:
-            self._transactions[name] = made
+            self._transactions[name] = transaction
             if self._ending:
-                made.end()
+                transaction.end()
         try:
-            made.wait()
+            transaction.wait()
         except BaseException:
             with self._lock:
                 self._transactions.pop(name, None)
             raise
         return name
 
-    def _transaction(self, who: Principal, name: str) -> _Open:
+    def _transaction(self, who: Principal, name: str) -> _Transaction:
         with self._lock:
-            found = self._transactions.get(name)
-        if found is None or found.who.id != who.id:
+            transaction = self._transactions.get(name)
+        if transaction is None or transaction.who.id != who.id:
             raise StoreError(_UNHEARD)
-        if found.ended.is_set():
-            raise found.undone
-        return found
+        if transaction.ended.is_set():
+            raise transaction.rollback_error
+        return transaction
 
     def end(self) -> None:
-        """Undo the open transactions: their clients can't reach a server that stops."""
+        """Roll the open transactions back: their clients can't reach a stopping server."""
         with self._lock:
             self._ending = True
-            for each in self._transactions.values():
-                each.end()
+            for transaction in self._transactions.values():
+                transaction.end()
 
     def close(self) -> None:
-        """Undo what is open, and close the stores."""
+        """Roll open transactions back, and close the stores."""
         self.end()
-        for each in self._transactions.values():
-            if each.has_begun:
-                each.ended.wait()
+        for transaction in self._transactions.values():
+            if transaction.has_begun:
+                transaction.ended.wait()
         for store in self._stores.values():
             store.close()
 
 
-def _changes(asked: _Asked) -> list[Change]:
-    """Return what a request adds, changes or removes; what no namespace can have as its name has no scratchpad."""
-    given = [*asked.arguments, *asked.named.values()] if asked.method in _CHANGES else []
-    found = (each for one in given if isinstance(one, list) for each in one if isinstance(each, Record | Patch | Ref))
-    return [each for each in found if _is_name((each if isinstance(each, Ref) else each.ref).namespace)]
+def _changes(store_request: _StoreRequest) -> list[Change]:
+    """Return the changes in a request, except those in invalid namespaces, which have no scratchpad."""
+    if store_request.method not in _CHANGES:
+        return []
+    changes: list[Change] = []
+    for argument in (*store_request.arguments, *store_request.named.values()):
+        for change in argument if isinstance(argument, list) else ():
+            if isinstance(change, Record | Patch | Ref):
+                ref = change if isinstance(change, Ref) else change.ref
+                if _is_valid(ref.namespace):
+                    changes.append(change)
+    return changes
 
 
-def _is_name(namespace: str) -> bool:
+def _is_valid(namespace: str) -> bool:
     try:
         return checked_namespace(namespace) == namespace
     except ValueError:
         return False
 
 
-def _permit(who: Principal, asked: _Asked) -> None:
-    """Refuse what somebody may not do.
+def _permit(who: Principal, store_request: _StoreRequest) -> None:
+    """Check the rights of the sender.
 
     Raises:
         Refused: 403.
     """
-    named = namespaces_of([asked.arguments, dict(asked.named)])
-    if asked.method == "values":
-        match asked.arguments, asked.named:
-            case [_, list(spaces), *_], _ if all(isinstance(each, str) for each in spaces):
-                named |= set(spaces)
+    namespaces = namespaces_of([store_request.arguments, dict(store_request.named)])
+    if store_request.method == "values":
+        match store_request.arguments, store_request.named:
+            case [_, list(names), *_], _ if all(isinstance(name, str) for name in names):
+                namespaces |= set(names)
             case _:
                 raise InvalidInput("the body is no request to a store")
-    if asked.method in _WHOLE and not (asked.method == "check" and not asked.named.get("deep")):
+    if store_request.method in _WHOLE and not (store_request.method == "check" and not store_request.named.get("deep")):
         who.require("admin")
-    for namespace in named:
-        who.require("read" if asked.method in READS else "admin", namespace)
-    if asked.method in _STEPS and "admin" not in who.grants.values():
+    for namespace in namespaces:
+        who.require("read" if store_request.method in READS else "admin", namespace)
+    if store_request.method in _STEPS and "admin" not in who.grants.values():
         raise Refused(403, "your token may not write records; it needs admin of a namespace")
 
 
 def _without_ref(finding: Finding, who: Principal) -> Finding:
-    """Return a finding as somebody may see it."""
+    """Return a finding without details of namespaces that the sender may not read."""
     if finding.ref is None or who.level(finding.ref.namespace):
         return finding
     return Finding("a record of another namespace is damaged", "memory doctor tells more", finding.derived)
 
 
-def _read(method: str, data: bytes) -> _Asked:
+def _parse_request(method: str, data: bytes) -> _StoreRequest:
     if method not in READS | _WRITES | _WHOLE | _STEPS:
         raise InvalidInput("the store has no such method")
     try:
@@ -364,23 +375,23 @@ def _read(method: str, data: bytes) -> _Asked:
         transaction, call = shape.get("transaction"), shape["call"]
     except (ValueError, RecursionError, AttributeError, LookupError, TypeError) as exc:
         raise InvalidInput("the body is no request to a store") from exc
-    good = isinstance(space, Space | None) and isinstance(arguments, list) and isinstance(named, dict)
-    if not good or not isinstance(transaction, str | None) or not isinstance(call, str) or len(call) > 64:
+    is_valid = isinstance(space, Space | None) and isinstance(arguments, list) and isinstance(named, dict)
+    if not is_valid or not isinstance(transaction, str | None) or not isinstance(call, str) or len(call) > 64:
         raise InvalidInput("the body is no request to a store")
-    return _Asked(method, space, arguments, named, transaction, call)
+    return _StoreRequest(method, space, arguments, named, transaction, call)
 
 
 def route() -> Named:
-    """Return the route of all methods."""
+    """Return the one route of all store methods."""
 
     async def answer(request: Request) -> Response:
         server: Server = request.app.state.server
         records: Records = request.app.state.records
         try:
             who = await anyio.to_thread.run_sync(server.access.principal, request.scope, limiter=server.limits["sign"])
-            asked = _read(str(request.path_params["method"]), await request.body())
+            store_request = _parse_request(str(request.path_params["method"]), await request.body())
             async with server.limit("store") as limiter:
-                data = await anyio.to_thread.run_sync(records.answer, who, asked, limiter=limiter)
+                data = await anyio.to_thread.run_sync(records.answer, who, store_request, limiter=limiter)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer
             return failed(exc)
         return Response(data, media_type="application/json")
