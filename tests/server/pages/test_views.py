@@ -9,7 +9,7 @@ import pytest
 from live_site import Site
 from memories import Memories, TurnDraft
 from memories.server.pages.request import PageRequest, plot
-from memories.server.pages.views import marked
+from memories.server.pages.views import mark
 
 
 @pytest.fixture
@@ -140,11 +140,11 @@ def test_what_does_not_fit_on_the_timeline_is_a_link(site: Site, asking: httpx.C
 
 
 def test_words_are_marked_where_they_stand() -> None:
-    assert marked("Deploys, deployed <b>!", ["deploy*"]) == [
+    assert mark("Deploys, deployed <b>!", ["deploy*"]) == [
         ("Deploys", True), (", ", False), ("deployed", True), (" <b>!", False)
     ]  # fmt: skip
-    assert marked("nothing", []) == [("nothing", False)]
-    assert marked("", ["x"]) == []
+    assert mark("nothing", []) == [("nothing", False)]
+    assert mark("", ["x"]) == []
 
 
 def test_a_link_changes_one_parameter_and_keeps_the_rest() -> None:

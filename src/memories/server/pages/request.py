@@ -14,12 +14,12 @@ _KEPT = ("as_of", "namespace")  # what every link keeps
 
 
 class Past(NamedTuple):
-    """A time that is looked at in place of now.
+    """A time that the pages show instead of now.
 
     Attributes:
-        moment: The time; of a day its last millisecond.
-        name: What a reader calls it: the day, or a time to the second.
-        is_over: Whether it is past; the day may be today, or still to come.
+        moment: The time; for a day, its last millisecond.
+        name: Its name for readers: the day, or a time to the second.
+        is_over: Whether it is past; the day may be today or in the future.
     """
 
     moment: datetime
@@ -28,10 +28,10 @@ class Past(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "Past":
-        """Return the time that an address names.
+        """Parse the time in an address.
 
         Raises:
-            InvalidInput: It names none.
+            InvalidInput: It is not a time.
         """
         now = datetime.now(UTC)
         moment = to_moment(text, now, end_of_day=True)
@@ -45,13 +45,13 @@ class Past(NamedTuple):
 
 
 class NotThen(NotFound):
-    """What is asked for was not there at the time that is looked at.
+    """The requested item did not exist yet at the time that is shown.
 
     Attributes:
-        error: As the API tells it.
-        title: As a page tells it.
-        sentence: What is known of it.
-        links: Where it can be seen: addresses, and what they lead to.
+        error: The error of the API.
+        title: The title of the page.
+        sentence: The explanation on the page.
+        links: Addresses where the item can be seen, with their labels.
     """
 
     def __init__(self, error: NotFound, title: str, sentence: str, links: Sequence[tuple[str, str]]) -> None:
@@ -60,7 +60,7 @@ class NotThen(NotFound):
 
 
 def end_of(day: str) -> str:
-    """Return how an address names the end of a day of UTC: by the day, where that is the same in local time."""
+    """Return the end of a UTC day as an address has it: just the day, where that is the same in local time."""
     end = f"{day}T23:59:59.999Z"
     moment = to_moment(day, datetime.now(UTC), end_of_day=True)
     return day if moment is not None and to_iso(moment) == end else end
@@ -74,13 +74,13 @@ def _is_day(text: str) -> bool:
 
 
 class PageRequest(NamedTuple):
-    """What a request asks for.
+    """The parameters of a request to a page.
 
     Attributes:
-        params: The pairs behind the `?`, in their order; a name may come several times.
-        path: The parts of the path that have names.
-        reads: Whether the reader may read a namespace.
-        manages: Whether the reader may manage the whole store, and so see where it is.
+        params: The query's pairs in order; a name may occur several times.
+        path: The named parts of the path.
+        reads: Returns whether the reader may read a namespace.
+        manages: Whether the reader may manage the whole store, and so see its place.
     """
 
     params: Sequence[tuple[str, str]]
@@ -89,14 +89,14 @@ class PageRequest(NamedTuple):
     manages: bool = False
 
     def text(self, name: str) -> str:
-        """Return the first value of a name, or nothing."""
+        """Return the first value of a name, or an empty text."""
         return next((value.strip() for key, value in self.params if key == name), "")
 
     def number(self, name: str, default: int, most: int = MOST) -> int:
         """Return a value as a whole number from 0 to `most`.
 
         Raises:
-            InvalidInput: It is none.
+            InvalidInput: It is not such a number.
         """
         text = self.text(name)
         if not text:
@@ -106,78 +106,81 @@ class PageRequest(NamedTuple):
         return min(int(text), most)
 
     def tags(self) -> dict[str, str]:
-        """Return the tags that are wanted: each `tag` is `key=value`.
+        """Return the tags to filter by: each `tag` is `key=value`.
 
         Raises:
-            InvalidInput: One of them is not.
+            InvalidInput: One has another form.
         """
-        found: dict[str, str] = {}
-        for name, value in self.params:
-            if name == "tag" and value:
-                key, equals, wanted = value.partition("=")
+        tags: dict[str, str] = {}
+        for name, text in self.params:
+            if name == "tag" and text:
+                key, equals, value = text.partition("=")
                 if not equals:
-                    raise InvalidInput(f'tag must be key=value, not "{value[:40]}"')
-                found[key.strip()] = wanted.strip()
-        return found
+                    raise InvalidInput(f'tag must be key=value, not "{text[:40]}"')
+                tags[key.strip()] = value.strip()
+        return tags
 
     def filters(self) -> dict[str, Any]:
-        """Return what narrows a search and a listing alike; what is not given is left out."""
+        """Return the filters that searches and listings share, without those that are empty."""
         names = ("since", "until", "as_of", "trust", "written_by", "where", "project")
-        given: dict[str, Any] = {name: self.text(name) for name in names if self.text(name)}
-        return given | ({"tags": self.tags()} if self.tags() else {})
+        filters: dict[str, Any] = {name: self.text(name) for name in names if self.text(name)}
+        if tags := self.tags():
+            filters["tags"] = tags
+        return filters
 
     @property
     def past(self) -> Past | None:
-        """The time that is looked at; None for now.
+        """The time that is shown; None for now.
 
         Raises:
-            InvalidInput: What the address says is no time.
+            InvalidInput: The address has something other than a time.
         """
         text = self.text("as_of")
         return Past.of(text) if text else None
 
     @property
     def as_of(self) -> str | None:
-        """The time that is looked at, as a verb takes it."""
+        """The time that is shown, as verbs take it."""
         return self.text("as_of") or None
 
     def address(self, path: str, name: str = "", **query: str | int | None) -> str:
-        """Return the address of another page of the same time and namespace.
+        """Return the address of another page with the same time and namespace.
 
         Args:
             path: Its path.
             name: The name at the end of the path.
-            **query: Its parameters; None leaves one out.
+            **query: Its parameters; None removes one.
         """
         kept = {key: self.text(key) for key in _KEPT if self.text(key) and key not in query}
         text = urlencode({key: value for key, value in {**query, **kept}.items() if value is not None})
         return path + quote(name, safe="") + (f"?{text}" if text else "")
 
     def call(self, path: str) -> str:
-        """Return the address of a route of the API in the same namespace; what it does is always done now."""
+        """Return the address of a route of the API in the same namespace, at the present time."""
         return self.address(path, as_of=None)
 
     def link(self, **changes: str | None) -> str:
-        """Return the address of the same page with some parameters changed; None leaves one out, as does a new page."""
+        """Return the address of this page with some parameters changed; None removes one."""
         kept = [(name, value) for name, value in self.params if value and name not in changes and name != "format"]
         query = urlencode([*kept, *((name, value) for name, value in changes.items() if value is not None)])
         return f"?{query}"
 
     def link_tag(self, key: str, value: str, *, wanted: bool) -> str:
-        """Return the address of the same search with a tag wanted, or no longer wanted."""
-        others = [(name, given) for name, given in self.params if given and name not in ("format", "cursor", "before")]
-        others = [pair for pair in others if pair[0] != "tag" or pair[1].partition("=")[0] != key]
-        query = urlencode([*others, *([("tag", f"{key}={value}")] if wanted else [])])
-        return f"?{query}"
+        """Return the address of this search with a tag added to its filters, or removed from them."""
+        pairs = [(name, text) for name, text in self.params if text and name not in ("format", "cursor", "before")]
+        pairs = [(name, text) for name, text in pairs if name != "tag" or text.partition("=")[0] != key]
+        if wanted:
+            pairs.append(("tag", f"{key}={value}"))
+        return f"?{urlencode(pairs)}"
 
 
 class View(NamedTuple):
-    """What a view answers.
+    """The answer of a view.
 
     Attributes:
         template: The template that shows it.
-        data: The JSON of the API for the same question.
-        more: What the template needs beside it.
+        data: The JSON of the API for the same request.
+        more: More values for the template.
         status: The HTTP status.
     """
 
@@ -206,7 +209,7 @@ class Bar(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A plot with what a reader who can't see it is told."""
+    """A bar plot in SVG, with a label for each bar for readers who can't see it."""
 
     title: str
     width: int
@@ -220,7 +223,7 @@ class Plot(NamedTuple):
 
     @property
     def labels(self) -> list[str]:
-        """What each bar stands for, in order."""
+        """The labels of the bars, in order."""
         return [bar.label for bar in self.bars]
 
 
@@ -234,11 +237,11 @@ def plot(
     """Return a plot of values in their order.
 
     Args:
-        title: What it shows.
-        values: For each bar its label and its value, 0 or more.
-        unit: What is counted.
-        link: The address that the bar of a label leads to.
-        chosen: The label of the bar that stands out.
+        title: Its title.
+        values: The label and the value, 0 or more, of each bar.
+        unit: The unit of the values.
+        link: Returns the address for the bar of a label.
+        chosen: The label of the highlighted bar.
     """
     most = max((value for _, value in values), default=0) or 1
     bars = []
@@ -255,7 +258,7 @@ def moment(iso: str) -> str:
 
 
 def excerpt(text: str, start: int = 0) -> str:
-    """Return a text as a list shows it: of a long one, the part around a place."""
+    """Return a text as a list shows it: a long one is cut to the part around a place."""
     begin = 0 if start < _MOST_SHOWN // 2 or len(text) <= _MOST_SHOWN else start - _MOST_SHOWN // 4
     lines = text[begin : begin + _MOST_SHOWN].split("\n")
     part = "\n".join(lines[:_MOST_LINES])
@@ -263,17 +266,17 @@ def excerpt(text: str, start: int = 0) -> str:
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return counts by the last day of equal spans without gaps, oldest first: days, or more of a long time.
+    """Group counts into equal spans without gaps, oldest first, named by their last day: single days if they are few.
 
     Args:
         days: Counts by day, such as `2026-05-31`.
     """
     if not days:
         return []
-    counted = {date.fromisoformat(day): count for day, count in days.items()}
-    last = max(counted)
-    length = -(-((last - min(counted)).days + 1) // _MOST_BARS)
+    by_day = {date.fromisoformat(day): count for day, count in days.items()}
+    last = max(by_day)
+    length = -(-((last - min(by_day)).days + 1) // _MOST_BARS)
     counts: Counter[int] = Counter()
-    for day, count in counted.items():
+    for day, count in by_day.items():
         counts[(last - day).days // length] += count
     return [(str(last - timedelta(back * length)), counts[back]) for back in range(max(counts), -1, -1)]

@@ -90,24 +90,24 @@ def _answer(page: Page) -> Callable[[Request], object]:
 
 
 def _shown(server: Server, page: Page, request: Request) -> Response:
-    """Return a page for who asks, as HTML or JSON."""
+    """Return a page for its sender, as HTML or JSON."""
     who = server.access.principal(request.scope)
     page_request = PageRequest(_pairs(request), {}, lambda name: who.level(name) > 0, who.everywhere >= 3)
     as_json = page_request.text("format") == "json"
-    known, named = list[str](), who.home(server.config.namespace)
+    accepted, namespace = list[str](), who.home(server.config.namespace)
     try:
         page_request = page_request._replace(path=path_values(request))
-        named = canonical_namespace(page_request.text("namespace") or named)
-        who.require("read", named)
-        known.append("namespace")
+        namespace = canonical_namespace(page_request.text("namespace") or namespace)
+        who.require("read", namespace)
+        accepted.append("namespace")
         past = page_request.past
-        known.append("as_of")
+        accepted.append("as_of")
         shared = who.level(SHARED) > 0
-        memories = server.handles.of(who, named, shared=shared)
-        seen = position(server, readable_with(named, shared=shared))  # before anything is read
+        memories = server.handles.of(who, namespace, shared=shared)
+        seen = position(server, readable_with(namespace, shared=shared))  # before anything is read
         view = page.view(memories, page_request)
         waiting = 0 if past else memories.review.count()
-        about = {"namespace": named, "pending_count": waiting, "path": page.path, "seen": seen}
+        about = {"namespace": namespace, "pending_count": waiting, "path": page.path, "seen": seen}
     except Refused:
         raise
     except MemoriesError as exc:
@@ -116,9 +116,9 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
             return answer
         then = {"title": exc.title, "detail": exc.sentence, "links": exc.links} if isinstance(exc, NotThen) else {}
         view = View("error.html", {**json.loads(bytes(answer.body)), **then}, status=answer.status_code)
-        about = {"namespace": named if known else "", "pending_count": 0, "path": page.path, "seen": ""}
-        # What was not acceptable in the address is in no link of the page that says so.
-        page_request = page_request._replace(params=[pair for pair in page_request.params if pair[0] in known])
+        about = {"namespace": namespace if accepted else "", "pending_count": 0, "path": page.path, "seen": ""}
+        # No link on the error page repeats the parameters that were not acceptable.
+        page_request = page_request._replace(params=[pair for pair in page_request.params if pair[0] in accepted])
     if as_json:
         return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
     return _html(view, page_request, changes=page_request.call(CHANGES), **about)
@@ -133,7 +133,7 @@ def _pairs(request: Request) -> list[tuple[str, str]]:
 
 
 def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
-    """Return a page; what is not told of it is empty, as for who is not signed in."""
+    """Return a page; values that are missing in `about` are empty, as for readers who are not signed in."""
     text = html(view, page_request, **{"changes": "", "seen": "", "namespace": "", "pending_count": 0, **about})
     return Response(text, view.status, HEADERS, media_type="text/html")
 
@@ -143,10 +143,9 @@ async def _login(_: Request) -> Response:
 
 
 async def _nowhere(request: Request) -> Response:
-    """Tell who mistyped an address, a browser by a page."""
-    told = problem(404, "there is nothing at this path; /openapi.json lists all routes")
+    """Answer a mistyped address, for a browser with a page."""
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
-        return told
+        return problem(404, "there is nothing at this path; /openapi.json lists all routes")
     view = View("error.html", {"title": "Not found", "detail": "There is no such page."}, status=404)
     return _html(view, PageRequest(()), path=request.url.path)
 
@@ -164,7 +163,7 @@ def _static(name: str) -> Callable[[Request], object]:
     return answer
 
 
-HEADERS = {  # of every page: it runs its own script only, and is shown in no other page
+HEADERS = {  # every page runs only its own script, and may not be framed
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -182,8 +181,8 @@ def html(view: View, page_request: PageRequest, **about: Any) -> str:
 
     Args:
         view: What to show.
-        page_request: What was asked for.
-        **about: What all pages show: `namespace`, `pending_count`, `path`, `changes` and `seen`.
+        page_request: The request.
+        **about: The values that all pages show: `namespace`, `pending_count`, `path`, `changes` and `seen`.
     """
     given = {
         "data": view.data,
@@ -200,10 +199,10 @@ def html(view: View, page_request: PageRequest, **about: Any) -> str:
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader
 
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("memories.server.pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )  # what is not known of a memory is left out of its JSON, so a name that is undefined counts as empty
-    made.filters |= {
+    )  # a memory's JSON leaves out unknown values, so an undefined name counts as empty
+    environment.filters |= {
         "moment": moment,
         "ago": _ago,
         "day": _day,
@@ -211,8 +210,8 @@ def _environment() -> "Environment":
         "shown": _make_visible,
         "cut": excerpt,
     }
-    made.globals |= {"version": __version__}
-    return made
+    environment.globals |= {"version": __version__}
+    return environment
 
 
 def _ago(iso: str) -> str:
@@ -228,5 +227,5 @@ def _short(name: str) -> str:
 
 
 def _make_visible(text: str) -> str:
-    """Return a text with what can't be seen made visible: it could hide words or turn them around."""
+    """Return a text with invisible characters made visible: they could hide or reorder words."""
     return shown(text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200d\ufe0f")  # joined emoji stay whole

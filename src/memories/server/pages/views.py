@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memories.models import History
     from memories.read.conversations import Conversation
     from memories.search.filters import Scope
-    from memories.search.results import Considered, Explanation
+    from memories.search.results import Considered
 
 FACETS = ("type", "project", "agent", "kind", "trust")
 _SCOPES: Mapping[str, "Scope"] = {"memory": "memories", "turn": "history"}
@@ -46,7 +46,7 @@ class Facet(NamedTuple):
 
 
 def home(memories: "Memories", request: PageRequest) -> View:
-    """Show what answers the question, or without one everything by day, newest first."""
+    """Show the results of a search, or without a question everything by day, newest first."""
     view = _results(memories, request) if request.text("q") else _timeline(memories, request)
     return view._replace(more={**view.more, "narrowed": list(_narrowing(request)), **_shown_day(memories, request)})
 
@@ -64,12 +64,14 @@ def _narrowing(request: PageRequest) -> Iterator[tuple[str, str]]:
 def _results(memories: "Memories", request: PageRequest) -> View:
     scope: Scope = _SCOPES.get(request.text("kind"), "all")
     limit = request.number("limit", _PAGE) or _PAGE
-    found = memories.explain(request.text("q"), scope=scope, limit=limit, **request.filters())
-    data = shapes.found(found, explain=bool(request.text("explain")))
+    explanation = memories.explain(request.text("q"), scope=scope, limit=limit, **request.filters())
+    data = shapes.found(explanation, explain=bool(request.text("explain")))
+    terms = explanation.terms
+    considered = {candidate.id: candidate for candidate in explanation.considered if not candidate.dropped}
     more = {
         "hits": [
-            {"shape": shape, "text": marked(_around(shape["content"], found.terms), found.terms), "why": _why(each)}
-            for shape, each in zip(data["results"], _considered(found), strict=True)
+            {"shape": shape, "text": mark(_around(shape["content"], terms), terms), "why": _why(considered.get(hit.id))}
+            for shape, hit in zip(data["results"], explanation.hits, strict=True)
         ],
         "facets": _facets(data["results"], request),
         "more_link": request.link(limit=str(limit * 2)) if data["count"] == limit else None,
@@ -77,57 +79,54 @@ def _results(memories: "Memories", request: PageRequest) -> View:
     return View("home.html", data, more)
 
 
-def _considered(found: "Explanation") -> Iterator["Considered | None"]:
-    by_id = {each.id: each for each in found.considered if not each.dropped}
-    return (by_id.get(hit.id) for hit in found.hits)
-
-
-def _why(each: "Considered | None") -> list[tuple[str, float | int]]:
-    """Return the reasons for a hit that say something: those that are neither missing nor neutral."""
-    if each is None:
+def _why(candidate: "Considered | None") -> list[tuple[str, float | int]]:
+    """Return the parts of a hit's score that are neither missing nor neutral."""
+    if candidate is None:
         return []
     neutral = {"freshness": 1.0, "boost": 1.0, "confidence": 1.0}
-    numbers = ((name, each.features.get(name)) for name in _REASONS)
+    numbers = ((name, candidate.features.get(name)) for name in _REASONS)
     return [(_REASONS[name], value) for name, value in numbers if value and value != neutral.get(name)]
 
 
-def _wanted(terms: Sequence[str]) -> set[str]:
+def _words(terms: Sequence[str]) -> set[str]:
     return {word for term in terms for word in _WORD.findall(normal_form(term.strip(" *")))}
 
 
 def _around(text: str, terms: Sequence[str]) -> str:
-    """Return a text, or of a long one the part around the first word that was looked for."""
+    """Return a text; a long one is cut to the part around the first word of the search."""
     lower = text.lower()
-    places = [place for place in map(lower.find, _wanted(terms)) if place >= 0]
+    places = [place for place in map(lower.find, _words(terms)) if place >= 0]
     return excerpt(text, min(places, default=0))
 
 
-def marked(text: str, terms: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return a text in pieces, each with whether it is a word that was looked for."""
-    wanted = _wanted(terms)
+def mark(text: str, terms: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return a text in pieces, each with whether it is a word of the search."""
+    words = _words(terms)
     pieces: list[tuple[str, bool]] = []
     end = 0
     for word in _WORD.finditer(text):
         form = normal_form(word[0])
-        if form in wanted or any(len(term) > 3 and form.startswith(term) for term in wanted):
+        if form in words or any(len(term) > 3 and form.startswith(term) for term in words):
             pieces += [(text[end : word.start()], False), (word[0], True)]
             end = word.end()
     return [piece for piece in [*pieces, (text[end:], False)] if piece[0]]
 
 
 def _facets(results: Sequence[Mapping[str, Any]], request: PageRequest) -> dict[str, list[Facet]]:
-    """Return what the results can be narrowed to, with how many of them each value has."""
+    """Return the filters by which the results can be narrowed, with the number of results for each value."""
     chosen = request.tags() | {name: request.text(name) for name in ("kind", "trust") if request.text(name)}
-    found: dict[str, list[Facet]] = {}
+    facets: dict[str, list[Facet]] = {}
     for name in FACETS:
         counts = Counter(_value(result, name) for result in results) - Counter()
         counts.pop("", None)
         values = dict(counts.most_common(8)) | ({chosen[name]: counts[chosen[name]]} if name in chosen else {})
-        rows = [Facet(value, count, _narrowed(request, name, value, chosen), chosen.get(name) == value)
-                for value, count in values.items()]  # fmt: skip
+        rows = []
+        for value, count in values.items():
+            is_chosen = chosen.get(name) == value
+            rows.append(Facet(value, count, _facet_link(request, name, value, add=not is_chosen), is_chosen))
         if len(rows) > 1 or name in chosen:
-            found[name] = rows
-    return found
+            facets[name] = rows
+    return facets
 
 
 def _value(result: Mapping[str, Any], name: str) -> str:
@@ -136,12 +135,11 @@ def _value(result: Mapping[str, Any], name: str) -> str:
     return str(result.get(name) or result.get("tags", {}).get(name) or "")
 
 
-def _narrowed(request: PageRequest, name: str, value: str, chosen: Mapping[str, str]) -> str:
-    wanted = chosen.get(name) != value
+def _facet_link(request: PageRequest, name: str, value: str, *, add: bool) -> str:
     if name in ("kind", "trust"):
-        changes: dict[str, str | None] = {name: value if wanted else None}
+        changes: dict[str, str | None] = {name: value if add else None}
         return request.link(**changes)
-    return request.link_tag(name, value, wanted=wanted)
+    return request.link_tag(name, value, wanted=add)
 
 
 def _timeline(memories: "Memories", request: PageRequest) -> View:
@@ -150,15 +148,17 @@ def _timeline(memories: "Memories", request: PageRequest) -> View:
     page = memories.list(limit=limit, cursor=request.text("cursor") or None, **request.filters())
     data = shapes.page(page)
     since = page.memories[-1].created_at if page.next_cursor else None
-    items = [("memory", shape, each.created_at) for shape, each in zip(data["results"], page.memories, strict=True)]
-    rest = None
+    entries = [
+        ("memory", shape, memory.created_at) for shape, memory in zip(data["results"], page.memories, strict=True)
+    ]
+    more_link = None
     if not (request.tags() or request.text("where") or request.text("trust") or request.text("kind") == "memory"):
-        said, rest = _conversations(memories, request, since, limit)
-        items += [("conversation", shapes.conversation(each), each.last_at) for each in said]
-    items.sort(key=lambda item: item[2], reverse=True)
+        talks, more_link = _conversations(memories, request, since, limit)
+        entries += [("conversation", shapes.conversation(talk), talk.last_at) for talk in talks]
+    entries.sort(key=lambda entry: entry[2], reverse=True)
     more = {
-        "days": _by_day(items),
-        "rest": rest,
+        "days": _by_day(entries),
+        "rest": more_link,
         "next": request.link(cursor=page.next_cursor, before=to_iso(since)) if page.next_cursor and since else None,
     }
     return View("home.html", data, more)
@@ -167,28 +167,31 @@ def _timeline(memories: "Memories", request: PageRequest) -> View:
 def _conversations(
     memories: "Memories", request: PageRequest, since: datetime | None, limit: int
 ) -> "tuple[list[Conversation], str | None]":
-    """Return the conversations of the time of the memories that are shown, and where the rest of many is listed."""
+    """Return the conversations of the same time as the memories shown, and the address of a list of more."""
     begins = to_iso(since) if since else request.text("since")
     ends = request.text("before") or request.text("until")
     span = {name: text for name, text in (("since", begins), ("until", ends)) if text}
-    found = memories.list_conversations(limit=limit, as_of=request.as_of, **span)  # type: ignore[arg-type] # some of them
+    page = memories.list_conversations(limit=limit, as_of=request.as_of, **span)  # type: ignore[arg-type] # some of them
     last = to_moment(ends or None, datetime.now(UTC), end_of_day=True)
-    kept = [each for each in found.conversations
-            if (since is None or each.last_at >= since) and (last is None or each.last_at < last)]  # fmt: skip
-    return kept, request.address("/conversations", **span) if found.next_cursor else None
+    talks = [
+        talk
+        for talk in page.conversations
+        if (since is None or talk.last_at >= since) and (last is None or talk.last_at < last)
+    ]
+    return talks, request.address("/conversations", **span) if page.next_cursor else None
 
 
 def _by_day(
-    items: Sequence[tuple[str, dict[str, Any], datetime]],
+    entries: Sequence[tuple[str, dict[str, Any], datetime]],
 ) -> list[tuple[str, list[tuple[str, dict[str, Any]]]]]:
     days: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for kind, shape, at in items:
+    for kind, shape, at in entries:
         days.setdefault(f"{at:%Y-%m-%d}", []).append((kind, shape))
     return list(days.items())
 
 
 def _shown_day(memories: "Memories", request: PageRequest) -> dict[str, Any]:
-    """Return the plot of days, and the bar of the day that is shown if that is not now."""
+    """Return the plot of days, and the label of the day that is shown if that is not now."""
     days = spans({day.isoformat(): count for day, count in memories.days().items()})
     times = {day: end_of(day) for day, _ in days}
     shown = f"{request.past.moment:%Y-%m-%d}" if request.past else None
@@ -207,7 +210,7 @@ _TURNS = 100
 
 
 def memory(memories: "Memories", request: PageRequest) -> View:
-    """Show a memory: what it says, what it said, what it corrects and what corrects it, and where it came from."""
+    """Show a memory: its text, its versions, its corrections, and its source."""
     past = _history(memories, request)
     data = _shape(memories, past, request.as_of)
     more = {
@@ -227,7 +230,7 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
     """Return the history of a memory as it is or was.
 
     Raises:
-        NotThen: There was none at the time that is looked at, but there is one.
+        NotThen: The memory did not exist at the time that is shown, but exists now.
     """
     name = request.path["id"]
     try:
@@ -235,30 +238,30 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
     except NotFound as exc:
         if request.past is None:
             raise
-        found = memories.history(name)
-        since = _since(memories, found)
-        links = [(request.address("/memories/", found.id, as_of=None), "See it as it is now")]
+        history = memories.history(name)
+        since = _visible_since(memories, history)
+        links = [(request.address("/memories/", history.id, as_of=None), "See it as it is now")]
         title, sentence = f"Not there yet on {request.past.name}", "It had to wait for review, and was not accepted."
         if since is not None:
-            links.insert(0, (request.address("/memories/", found.id, as_of=since), "See it as it was first"))
+            links.insert(0, (request.address("/memories/", history.id, as_of=since), "See it as it was first"))
             sentence = f"This memory is there since {moment(since)}."
         raise NotThen(exc, title, sentence, links) from exc
 
 
-def _since(memories: "Memories", found: "History") -> str | None:
-    """Return since when a memory is there; None if it never was: it waits, or was rejected."""
-    first = next((each for each in found.versions if each.ended_by != PENDING), None)
+def _visible_since(memories: "Memories", history: "History") -> str | None:
+    """Return the time since which a memory is visible; None if it waits for review or was rejected."""
+    first = next((version for version in history.versions if version.ended_by != PENDING), None)
     if first is None:
         return None
     since = to_iso(max(first.created_at, first.accepted_at or first.created_at))
     with contextlib.suppress(NotFound):
-        memories.history(found.id, as_of=since)
+        memories.history(history.id, as_of=since)
         return since
     return None
 
 
 def _today(then: "History", now: "History") -> dict[str, str]:
-    """Return what became of a memory since a time: in a sentence, and what it says now if that is something else."""
+    """Describe what became of a memory since a time, with its present text if that differs."""
     was, last = then.versions[-1], now.versions[-1]
     if now.pending:
         return {"sentence": "Today it waits for review."}
@@ -272,7 +275,7 @@ def _today(then: "History", now: "History") -> dict[str, str]:
 
 
 def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str, Any]:
-    """Return a memory; of one that is deleted what its last version tells, which still can be read."""
+    """Return a memory; for a deleted one the fields of its last version, which can still be read."""
     last = past.versions[-1]
     if last.ended_by != "delete":
         return shapes.memory(memories.get(past.id, as_of=as_of))
@@ -288,7 +291,7 @@ def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str
 
 
 def _versions(past: "History") -> list[dict[str, Any]]:
-    """Return every version, newest first, each with what it changed word by word."""
+    """Return every version, newest first, each with its changes word by word."""
     shape = shapes.history(past)["versions"]
     changes = compare.steps([version.content for version in past.versions])
     rows = [version | {"parts": parts} for version, parts in zip(shape, changes, strict=True)]
@@ -319,20 +322,20 @@ def conversation(memories: "Memories", request: PageRequest) -> View:
     about = _about(memories, request)
     start = request.number("start", 0, 10**9)
     limit = request.number("limit", _TURNS) or _TURNS
-    said = memories.turns(name, start=start, limit=limit, as_of=request.as_of)
+    turns = memories.turns(name, start=start, limit=limit, as_of=request.as_of)
     more = {
         "about": shapes.conversation(about),
         "earlier": request.link(start=str(max(start - limit, 0))) if start else None,
-        "later": request.link(start=str(said[-1].index + 1)) if len(said) == limit else None,
+        "later": request.link(start=str(turns[-1].index + 1)) if len(turns) == limit else None,
     }
-    return View("conversation.html", shapes.turns(said), more)
+    return View("conversation.html", shapes.turns(turns), more)
 
 
 def _about(memories: "Memories", request: PageRequest) -> "Conversation":
     """Return a conversation as it is or was.
 
     Raises:
-        NotThen: Nothing had been said at the time that is looked at.
+        NotThen: The conversation had not begun at the time that is shown.
     """
     name = request.path["id"]
     try:
@@ -340,8 +343,7 @@ def _about(memories: "Memories", request: PageRequest) -> "Conversation":
     except NotFound as exc:
         if request.past is None:
             raise
-        found = memories.conversation(name)
-        since = moment(to_iso(found.first_at))
+        since = moment(to_iso(memories.conversation(name).first_at))
         now = (request.address("/conversations/", name, as_of=None), "See it as it is now")
         sentence = f"The first turn of this conversation was said on {since}."
         raise NotThen(exc, f"Not begun yet on {request.past.name}", sentence, [now]) from exc
@@ -349,9 +351,9 @@ def _about(memories: "Memories", request: PageRequest) -> "Conversation":
 
 def conversations(memories: "Memories", request: PageRequest) -> View:
     """List conversations, those with the newest turn first."""
-    given = {name: request.text(name) for name in ("title", "user", "since", "until", "as_of") if request.text(name)}
+    filters = {name: request.text(name) for name in ("title", "user", "since", "until", "as_of") if request.text(name)}
     limit = request.number("limit", 50) or 50
-    page = memories.list_conversations(limit=limit, cursor=request.text("cursor") or None, **given)  # type: ignore[arg-type]
+    page = memories.list_conversations(limit=limit, cursor=request.text("cursor") or None, **filters)  # type: ignore[arg-type]
     data = shapes.conversations(page)
     return View("conversations.html", data, {"next": page.next_cursor and request.link(cursor=page.next_cursor)})
 
@@ -360,7 +362,7 @@ _REVIEW_PAGE = 50
 
 
 def review(memories: "Memories", request: PageRequest) -> View:
-    """List what waits to be accepted, newest first."""
+    """List the memories that wait for review, newest first."""
     if request.as_of:
         return _of_now(request, "Review", "When something stopped waiting is not kept, and decisions are about now.")
     page = memories.review.page(
@@ -370,9 +372,9 @@ def review(memories: "Memories", request: PageRequest) -> View:
 
 
 def namespaces(memories: "Memories", request: PageRequest) -> View:
-    """List the namespaces that the reader may see, and what comes in and goes out."""
-    found = memories.namespaces(as_of=request.as_of)
-    rows = [shapes.present(each._asdict()) for each in found if request.reads(each.name)]
+    """List the namespaces that the reader may see, with forms to import and export."""
+    listed = memories.namespaces(as_of=request.as_of)
+    rows = [shapes.present(namespace._asdict()) for namespace in listed if request.reads(namespace.name)]
     return View("namespaces.html", {"namespaces": rows, "count": len(rows)})
 
 
@@ -383,38 +385,38 @@ def tags(memories: "Memories", request: PageRequest) -> View:
 
 
 def health(memories: "Memories", request: PageRequest) -> View:
-    """Show how the store is, what was done with it, and what of it is used."""
+    """Show the state of the store and statistics of its use."""
     if request.as_of:
-        held = [each for each in memories.namespaces(as_of=request.as_of) if each.read]
+        readable = [namespace for namespace in memories.namespaces(as_of=request.as_of) if namespace.read]
         figures = [
-            ("memories", f"{sum(each.memory_count for each in held):,}"),
-            ("turns of conversations", f"{sum(each.turn_count for each in held):,}"),
+            ("memories", f"{sum(namespace.memory_count for namespace in readable):,}"),
+            ("turns of conversations", f"{sum(namespace.turn_count for namespace in readable):,}"),
         ]
         return _of_now(request, "Health", "How the store was and what had been done with it is not kept.", figures)
-    found = memories.status()
-    done = memories.stats(since=request.text("since") or None)
+    status = memories.status()
+    stats = memories.stats(since=request.text("since") or None)
     figures = [
-        ("memories", f"{found.memory_count:,}"),
-        ("turns of conversations", f"{found.turn_count:,}"),
-        ("wait for review", f"{found.pending_count:,}"),
-        ("deleted", f"{found.deleted_count:,}"),
-        ("in the store's file", size(found.size_bytes)),
-        ("were never read", f"{done.never_used_count:,}"),
-        ("tokens given to models", f"{done.tokens:,}"),
+        ("memories", f"{status.memory_count:,}"),
+        ("turns of conversations", f"{status.turn_count:,}"),
+        ("wait for review", f"{status.pending_count:,}"),
+        ("deleted", f"{status.deleted_count:,}"),
+        ("in the store's file", size(status.size_bytes)),
+        ("were never read", f"{stats.never_used_count:,}"),
+        ("tokens given to models", f"{stats.tokens:,}"),
     ]
     more = {
         "figures": figures,
-        "plots": [plot("Memories by the day they were first written", spans(done.per_day), "memories")],
-        "operations": done.operations,
-        "counts": [("By agent", done.agents), ("By project", done.projects)],
-        "used": [("Most read", done.most_used), ("Oldest never read", done.never_used)],
+        "plots": [plot("Memories by the day they were first written", spans(stats.per_day), "memories")],
+        "operations": stats.operations,
+        "counts": [("By agent", stats.agents), ("By project", stats.projects)],
+        "used": [("Most read", stats.most_used), ("Oldest never read", stats.never_used)],
     }
-    shape = shapes.status(found)
+    shape = shapes.status(status)
     return View("health.html", shape if request.manages else shapes.without_place(shape), more)
 
 
 def _of_now(request: PageRequest, title: str, why: str, figures: Sequence[tuple[str, str]] = ()) -> View:
-    """Say that a view shows what is now, whatever day is looked at.
+    """Say that a view shows only the present, not the day that is shown elsewhere.
 
     Raises:
         InvalidInput: JSON was request for; the API refuses a time there as well.
