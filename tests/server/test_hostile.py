@@ -33,7 +33,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(middleware, "BODY_SECONDS", 1.0)
         patch.setattr(http, "HEAD_SECONDS", 1.0)
-        patch.setattr("memories.server.api.access.Access.count_failure", lambda *_: None)  # rates have a test of their own
+        # Rates have a test of their own.
+        patch.setattr("memories.server.api.access.Access.count_failure", lambda *_: None)
         config = load_config(environment=environment, folder=home)
         (home / "secret.txt").write_text("not for you")
         with running(config) as live:
