@@ -16,8 +16,8 @@ from bench import report
 from bench.retrieval import datasets
 from bench.retrieval.vectors import KeptVectors
 from memories.embedders import embed_many
-from memories.search.calibration import calibrated, uncalibrated
-from memories.search.speakers import without
+from memories.search.relevance import calibrate, to_cosine
+from memories.search.surroundings import remove_speakers
 
 POLICY = (0.70, 0.75, 0.85)  # the thresholds of the identity specification: fresh, normal, stale
 BINS = 10
@@ -77,7 +77,7 @@ def _cosines(data: datasets.DataSet, embedder: KeptVectors, rng: random.Random) 
             said.setdefault(turn.target, []).append(turn)
         others = [turn for other in data.pools if other is not pool for turn in other.turns]
         for question in pool.questions:
-            vector = embedder.embed_query(without(question.text, speakers)).sum(axis=0)
+            vector = embedder.embed_query(remove_speakers(question.text, speakers)).sum(axis=0)
             vector /= np.linalg.norm(vector)
             answers = [turn for target in question.turns for turn in said[target]]
             if answers and others:
@@ -98,12 +98,12 @@ def _joined(pairs: Sequence[tuple[Cosines, Cosines]]) -> tuple[Cosines, Cosines]
 def _print_curve(related: Cosines, unrelated: Cosines, used: tuple[float, float]) -> None:
     slope, middle = used
     report.heading(f"The curve in use: slope {slope}, middle {middle}")
-    scales = [np.array([calibrated(cosine, slope, middle) for cosine in cosines]) for cosines in (related, unrelated)]
+    scales = [np.array([calibrate(cosine, slope, middle) for cosine in cosines]) for cosines in (related, unrelated)]
     rows = []
     for low in np.arange(BINS) / BINS:
         inside = [int(((scale >= low) & (scale < low + 1 / BINS)).sum()) for scale in scales]
         share = f"{inside[0] / sum(inside):.2f}" if sum(inside) else "–"
-        cosine = uncalibrated(low, slope, middle)
+        cosine = to_cosine(low, slope, middle)
         rows.append((f"{low:.1f} to {low + 1 / BINS:.1f}", f"{max(-1.0, cosine):.3f}", sum(inside), share))
     report.table(["calibrated", "from cosine", "pairs", "share that belongs"], rows)
     report.heading("The thresholds of the identity specification")
@@ -112,7 +112,7 @@ def _print_curve(related: Cosines, unrelated: Cosines, used: tuple[float, float]
         [
             (
                 f"{threshold:.2f}",
-                f"{uncalibrated(threshold, slope, middle):.3f}",
+                f"{to_cosine(threshold, slope, middle):.3f}",
                 f"{(scales[0] < threshold).mean():.1%}",
                 f"{(scales[1] >= threshold).mean():.1%}",
             )

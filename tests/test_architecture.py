@@ -53,8 +53,7 @@ ORDER = {
     "memories.embedders": "protocol runtime < fake minilm e5 service",
     "memories.embedders.service": "cache providers < client < embedder",
     "memories.read": "turns versions where < lookup selector < conversations listing overview",
-    "memories.search": """filters speakers surroundings calibration relevance < ranking < candidates noise < results <
-        search""",
+    "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
     "memories.write": """compare queue orders parts quota accesses < suspicion waiting links < change turns forget <
         repetitions many < create < review repeats rollback""",
     "memories.write.compare": "vocabulary < reading < duplicates < corrections",

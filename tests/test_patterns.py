@@ -52,7 +52,7 @@ COMPUTED = {
     "guard/scan.py: _one": "TOKENS, CONTEXTS, PERSONAL",
     "guard/scan.py: _everywhere": "LONG, NUMBERS",
     "guard/spoken.py: find": spoken._pattern(latin_only=False),
-    "search/speakers.py: _pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
+    "search/surroundings.py: _name_pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
     "hooks/extract.py: _phrases": "_PHRASES",
     "hooks/prompts.py: wish": "of the names of the wishes, tried on at most 120 characters",
     "stores/sqlite/check.py: _is_of": "|".join(part.rows for part in check.PARTS if part.rows),

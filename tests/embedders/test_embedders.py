@@ -10,7 +10,7 @@ import pytest
 from memories.embedders import Embedder, embed_many, minilm, open_embedder
 from memories.embedders.minilm import MAX_WINDOWS, MiniLM
 from memories.errors import ConfigError, EmbedderError
-from memories.search.calibration import calibrated, uncalibrated
+from memories.search.relevance import calibrate, to_cosine
 
 TEXTS = ["The user prefers Python", "", "!", "用户住在柏林", "🎉", "a" * 500, "word " * 300, "Emails go out at noon"]
 
@@ -124,14 +124,14 @@ def test_a_calibrated_similarity_says_what_is_alike(embedder: Embedder) -> None:
     text = "The database password is rotated every month"
     scale = embedder.space.calibration
     same, like, stranger = (
-        calibrated(float(embedder.embed(text)[0] @ embedder.embed(other)[0]), *scale)
+        calibrate(float(embedder.embed(text)[0] @ embedder.embed(other)[0]), *scale)
         for other in (text, "the password of the database is rotated", "Bob brings a cake for lunch")
     )
     assert 1 >= same > 0.95
     assert same > like > 0.8
     assert 0 <= stranger < 0.1
-    assert uncalibrated(calibrated(0.3, *scale), *scale) == pytest.approx(0.3)
-    assert calibrated(-1.0, *scale) < calibrated(0.0, *scale) < calibrated(1.0, *scale)
+    assert to_cosine(calibrate(0.3, *scale), *scale) == pytest.approx(0.3)
+    assert calibrate(-1.0, *scale) < calibrate(0.0, *scale) < calibrate(1.0, *scale)
 
 
 def test_the_fake_knows_words_only() -> None:

@@ -10,8 +10,9 @@ from memories import Hit, Memories, TurnDraft
 from memories.embedders import Embedder
 from memories.embedders.fake import FakeEmbedder
 from memories.languages.text import query_terms
-from memories.search.candidates import MIN_READ, Gathered, Query, standalone, with_surroundings
+from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.ranking import FULL_LENGTH, Evidence
+from memories.search.surroundings import MIN_READ, gather_surrounded
 from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter
 
@@ -51,7 +52,7 @@ def contents(hits: tuple[Hit, ...]) -> list[str]:
 
 def gathered(store: Store, embedder: Embedder | None, text: str, limit: int = 10, **where: object) -> Gathered:
     history = Filter(Collection.HISTORY, ("shared",), **where)  # type: ignore[arg-type]
-    return with_surroundings(store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder), limit)
+    return gather_surrounded(store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder), limit)
 
 
 def evidence(found: Gathered) -> dict[str, Evidence]:
@@ -289,7 +290,7 @@ def test_a_day_is_one_of_the_time_zone_of_who_asks(
         talk.add_turns(text, [at(datetime(2026, 2, 17, hour, tzinfo=UTC), f"garden {text}")])
     asked, now = f"the garden on 2026-02-{day}", NOW.astimezone(timezone(timedelta(hours=hours)))
     query = Query(asked, query_terms(asked), now, now, 720.0, None)
-    found = evidence(with_surroundings(store, Filter(Collection.HISTORY, ("shared",)), query, 10))
+    found = evidence(gather_surrounded(store, Filter(Collection.HISTORY, ("shared",)), query, 10))
     assert {text.removeprefix("garden ") for text, each in found.items() if each.date == 1} == said
 
 
@@ -316,7 +317,7 @@ def test_a_turn_with_a_turkish_capital_is_no_trouble(talk: Memories, asked: str)
 
 
 def test_nothing_said_gives_nothing(store: Store, embedder: Embedder | None) -> None:
-    assert gathered(store, embedder, "What did Ann say on 5 May?") == Gathered([], [], more=False)
+    assert gathered(store, embedder, "What did Ann say on 5 May?") == Gathered([], [], has_more=False)
 
 
 def test_what_promises_most_is_read(store: Store, embedder: Embedder | None, talk: Memories) -> None:
@@ -351,7 +352,7 @@ def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Me
     talk.create("Ann has a red bike", force=True)
     where = Filter(Collection.MEMORY, ("shared",))
     query = Query("red bike, today", query_terms("red bike, today"), NOW, NOW, 720.0, embedder)
-    [found] = standalone(store, where, query, 10).features
+    [found] = gather_standalone(store, where, query, 10).features
     assert found.evidence == Evidence.standalone(found.evidence.words, found.evidence.similarity, 1.0)
     assert (found.evidence.similarity is None) is (embedder is None)
     assert (found.age_days, found.accesses, found.confidence) == (0, 0, 1)
@@ -379,6 +380,6 @@ def test_no_more_memories_than_asked_for_are_gathered_at_first(
         talk.create(f"red bike number {number}", force=True)
     where = Filter(Collection.MEMORY, ("shared",))
     asked = Query("red bike", query_terms("red bike"), NOW, NOW, 720.0, embedder)
-    assert standalone(store, where, asked, 2).more
-    found = standalone(store, where, asked, 10)
-    assert (len(found.candidates), found.more) == (4, False)
+    assert gather_standalone(store, where, asked, 2).has_more
+    found = gather_standalone(store, where, asked, 10)
+    assert (len(found.candidates), found.has_more) == (4, False)

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memories.models import DecayPolicy
-from memories.search.calibration import calibrated, uncalibrated
 from memories.search.noise import FAMILIAR_MARGIN, NEAR_BEST, Sense, makes_sense, noise_bounds, noise_floor
 from memories.search.ranking import (
     FULL_WORDS,
@@ -20,10 +19,10 @@ from memories.search.ranking import (
     Ranked,
     Rules,
     Weights,
-    fused,
+    fuse,
     rank,
 )
-from memories.search.relevance import Relevance
+from memories.search.relevance import Relevance, calibrate, to_cosine
 
 SIGNS = ("named", "date", "told_date", "tells_when", "aside", "question", "brevity")
 FOR = {"named", "date", "told_date", "tells_when"}
@@ -134,7 +133,7 @@ SCALE = (20.0, 0.5)
 )
 def test_age_and_use_decide_how_similar_a_memory_must_be(candidate: dict[str, Any], threshold: float) -> None:
     """On the calibrated scale, which means the same for every model; what shares no word has nothing but that."""
-    enough, clear = uncalibrated(threshold, *SCALE), found(0.7, 0.0)
+    enough, clear = to_cosine(threshold, *SCALE), found(0.7, 0.0)
     [_, above] = rank([clear, found(enough + 0.001, 0.0, **candidate)], rules(curve=SCALE))
     [_, below] = rank([clear, found(enough - 0.001, 0.0, **candidate)], rules(curve=SCALE))
     assert (above.dropped, below.threshold) == ("", threshold)
@@ -143,7 +142,7 @@ def test_age_and_use_decide_how_similar_a_memory_must_be(candidate: dict[str, An
 
 
 def test_where_nothing_is_clear_only_what_is_stale_is_left_out() -> None:
-    unclear = uncalibrated(0.6, *SCALE)
+    unclear = to_cosine(0.6, *SCALE)
     stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
     assert order(found(unclear, 0.0), found(unclear, 0.0, accesses=1), curve=SCALE) == [1, 0]
     assert order(found(unclear, 0.0, **stale), curve=SCALE) == []
@@ -153,7 +152,7 @@ def test_where_nothing_is_clear_only_what_is_stale_is_left_out() -> None:
 
 def test_what_is_about_as_near_as_a_clear_answer_is_one_too() -> None:
     """Where a model holds all texts close, as e5 does, the threshold would cut between equals."""
-    clear = uncalibrated(0.75, *SCALE)
+    clear = to_cosine(0.75, *SCALE)
     beside = [found(clear + 0.001, 0.0), found(clear - 0.01, 0.0), found(clear - 0.07, 0.0)]
     assert order(*beside, curve=SCALE) == [0, 1]
     stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
@@ -197,7 +196,7 @@ def test_a_memory_of_the_meant_day_comes_first() -> None:
 def test_a_memory_counts_the_same_on_every_scale(words: float, similarity: float, best: float, weight: float) -> None:
     """Whatever the weights of the scales are, they are means; and for what stands alone similarity counts more."""
     expected = (words / max(best, 4.0) + STANDALONE * weight * max(0.0, similarity)) / (1 + STANDALONE * weight)
-    assert fused(Evidence.standalone(words, similarity), best, weight) == pytest.approx(expected)
+    assert fuse(Evidence.standalone(words, similarity), best, weight) == pytest.approx(expected)
 
 
 # --- turns -----------------------------------------------------------------------------------------------------------
@@ -217,8 +216,8 @@ def test_the_scales_of_a_turn_have_their_weights() -> None:
     words = (own * 3 / 6 + best * 6 / 6 + window * 0.5 + session * 0.75) / (own + best + window + session)
     own, beside, session = WEIGHTS[4:7]
     similarity = (own * 0.4 + beside * 0.6 + session * 0.8) / (own + beside + session)
-    assert fused(evidence, 6.0, 1.75) == pytest.approx((words + 1.75 * similarity) / 2.75)
-    assert fused(evidence, 6.0, 0.0) == pytest.approx(words)
+    assert fuse(evidence, 6.0, 1.75) == pytest.approx((words + 1.75 * similarity) / 2.75)
+    assert fuse(evidence, 6.0, 0.0) == pytest.approx(words)
 
 
 @pytest.mark.parametrize(
@@ -236,15 +235,15 @@ def test_the_scales_of_a_turn_have_their_weights() -> None:
 )
 def test_each_part_counts_by_its_weight_and_evenly(field: str, counts: float) -> None:
     """Similarity with a weight of 3; the best words are few, so that BM25 counts by what counts in full."""
-    assert fused(turn(**{field: 1.0}), 1.0, 3.0) == pytest.approx(counts / 4)
-    assert fused(turn(**{field: 0.5}), 1.0, 3.0) == pytest.approx(counts / 8)
+    assert fuse(turn(**{field: 1.0}), 1.0, 3.0) == pytest.approx(counts / 4)
+    assert fuse(turn(**{field: 0.5}), 1.0, 3.0) == pytest.approx(counts / 8)
 
 
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("similarity", [0.4, None])
 def test_a_sign_moves_a_score_as_its_weight_says(sign: str, similarity: float | None) -> None:
     usual = {"words": 4.0, "session_best": 4.0, "window_words": 0.5, "similarity": similarity}
-    plain, marked = fused(turn(**usual), 4.0, 3.0), fused(turn(**usual, **{sign: 1.0}), 4.0, 3.0)
+    plain, marked = fuse(turn(**usual), 4.0, 3.0), fuse(turn(**usual, **{sign: 1.0}), 4.0, 3.0)
     assert (marked > plain) is (getattr(WEIGHTS, sign) > 0)
     assert (marked < plain) is (getattr(WEIGHTS, sign) < 0)
 
@@ -265,20 +264,20 @@ def test_every_part_of_the_evidence_has_a_weight() -> None:
 def test_signs_add_up() -> None:
     evidence = turn(similarity=None, window_words=0.9, **dict.fromkeys(SIGNS, 1.0))
     words, signs = WEIGHTS.window_words * 0.9, sum(getattr(WEIGHTS, sign) for sign in SIGNS)
-    assert fused(evidence, 0.0, 0.0) == pytest.approx((words + WORDS_ONLY_SIGNS * signs) / WEIGHTS.words)
-    assert fused(evidence, 0.0, 1.5) == pytest.approx((words + signs / 2.5) / WEIGHTS.words)
+    assert fuse(evidence, 0.0, 0.0) == pytest.approx((words + WORDS_ONLY_SIGNS * signs) / WEIGHTS.words)
+    assert fuse(evidence, 0.0, 1.5) == pytest.approx((words + signs / 2.5) / WEIGHTS.words)
 
 
 def test_without_a_similarity_its_scales_do_not_count() -> None:
     evidence = turn(words=2.0, similarity=None, window_similarity=0.9, session_similarity=0.9)
-    assert fused(evidence, 4.0, 3.0) == pytest.approx(WEIGHTS.own_words * 0.5 / WEIGHTS.words)
+    assert fuse(evidence, 4.0, 3.0) == pytest.approx(WEIGHTS.own_words * 0.5 / WEIGHTS.words)
 
 
 def test_the_weights_of_a_scale_are_its_unit() -> None:
     assert (WEIGHTS.words, WEIGHTS.similarity) == pytest.approx((sum(WEIGHTS[:4]), sum(WEIGHTS[4:7])))
-    assert fused(turn(words=8, session_best=8, window_words=1, session_words=1), 8.0, 0.0) == pytest.approx(1)
+    assert fuse(turn(words=8, session_best=8, window_words=1, session_words=1), 8.0, 0.0) == pytest.approx(1)
     everywhere = turn(similarity=1, window_similarity=1, session_similarity=1)
-    assert fused(everywhere, 0.0, 3.0) == pytest.approx(0.75)
+    assert fuse(everywhere, 0.0, 3.0) == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.75, 3.0])
@@ -289,12 +288,12 @@ def test_arrays_give_what_single_values_give(weight: float, left_out: tuple[str,
         field: None if field in left_out else draw.random(20) * (9 if field in {"words", "session_best"} else 1)
         for field in Evidence._fields
     }
-    together = fused(Evidence(**columns), 7.0, weight)
+    together = fuse(Evidence(**columns), 7.0, weight)
     rows = (
         {field: None if column is None else float(column[row]) for field, column in columns.items()}
         for row in range(20)
     )  # fmt: skip
-    assert together.tolist() == pytest.approx([fused(Evidence(**row), 7.0, weight) for row in rows])
+    assert together.tolist() == pytest.approx([fuse(Evidence(**row), 7.0, weight) for row in rows])
 
 
 def test_scores_stay_between_0_and_1_while_the_order_is_by_what_lies_beyond() -> None:
@@ -427,28 +426,28 @@ CURVES = [(10.0, 0.5), (22.0, 0.31), (1.0, 0.0)]
 @pytest.mark.parametrize(("slope", "middle"), CURVES)
 def test_a_threshold_means_the_cosine_that_it_was_made_of(slope: float, middle: float) -> None:
     for cosine in np.linspace(-0.2, 1.0, 25).tolist():
-        assert uncalibrated(calibrated(cosine, slope, middle), slope, middle) == pytest.approx(cosine)
+        assert to_cosine(calibrate(cosine, slope, middle), slope, middle) == pytest.approx(cosine)
     for share in np.linspace(0.01, 0.99, 25).tolist():
-        assert calibrated(uncalibrated(share, slope, middle), slope, middle) == pytest.approx(share)
+        assert calibrate(to_cosine(share, slope, middle), slope, middle) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(("slope", "middle"), CURVES)
 def test_more_similar_is_more_on_both_scales(slope: float, middle: float) -> None:
-    shares = [calibrated(cosine, slope, middle) for cosine in np.linspace(-1, 1, 50).tolist()]
+    shares = [calibrate(cosine, slope, middle) for cosine in np.linspace(-1, 1, 50).tolist()]
     assert shares == sorted(set(shares))
     assert 0 < shares[0] < shares[-1] < 1
-    cosines = [uncalibrated(share, slope, middle) for share in np.linspace(0.001, 0.999, 50).tolist()]
+    cosines = [to_cosine(share, slope, middle) for share in np.linspace(0.001, 0.999, 50).tolist()]
     assert cosines == sorted(set(cosines))
 
 
 def test_the_middle_is_as_likely_as_not() -> None:
-    assert calibrated(0.31, 22.0, 0.31) == 0.5
-    assert uncalibrated(0.5, 22.0, 0.31) == 0.31
+    assert calibrate(0.31, 22.0, 0.31) == 0.5
+    assert to_cosine(0.5, 22.0, 0.31) == 0.31
 
 
 @pytest.mark.parametrize(("share", "cosine"), [(0.0, -1.0), (-0.5, -1.0), (1.0, 2.0), (1.5, 2.0)])
 def test_a_threshold_of_0_keeps_all_and_of_1_none(share: float, cosine: float) -> None:
-    assert uncalibrated(share, 10.0, 0.5) == cosine
+    assert to_cosine(share, 10.0, 0.5) == cosine
 
 
 def test_nothing_goes_before_the_very_words() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memories.search.speakers import named, without
+from memories.search.surroundings import find_speakers, remove_speakers
 
 FOUND: list[tuple[str, list[str]]] = [
     ("What did Ann Lee buy?", ["Ann Lee"]),
@@ -23,7 +23,7 @@ FOUND: list[tuple[str, list[str]]] = [
 
 
 def test_whole_names_and_first_names_are_found() -> None:
-    assert [(text, named(text, ["Ann Lee", "Bob"])) for text, _ in FOUND] == FOUND
+    assert [(text, find_speakers(text, ["Ann Lee", "Bob"])) for text, _ in FOUND] == FOUND
 
 
 REST: list[tuple[str, list[str], str]] = [
@@ -39,39 +39,39 @@ REST: list[tuple[str, list[str], str]] = [
 
 
 def test_a_question_goes_on_without_names() -> None:
-    assert [(text, speakers, without(text, speakers)) for text, speakers, _ in REST] == REST
+    assert [(text, speakers, remove_speakers(text, speakers)) for text, speakers, _ in REST] == REST
 
 
 def test_a_question_of_names_alone_stays_as_it_is() -> None:
     for text in ("Ann", "Ann?", "Ann's!", " Ann Lee ", "Ann, Ann …", "", "?"):
-        assert without(text, ["Ann Lee"]) == text
+        assert remove_speakers(text, ["Ann Lee"]) == text
 
 
 def test_names_that_are_words_need_a_capital() -> None:
     for name in ("Will", "May", "Mark", "Hope", "Bill", "Grace Lee"):
         first = name.split(maxsplit=1)[0]
-        assert named(f"What did {first} say?", [name]) == [name]
-        assert named(f"Is it {first}'s?", [name]) == [name]
-        assert named(f"what {first.lower()} they say?", [name]) == []
-        assert named(f"WHAT {first.upper()} THEY SAY?", [name]) == []
-        assert without(f"{first.lower()} {first} come?", [name]) == f"{first.lower()} come?"
+        assert find_speakers(f"What did {first} say?", [name]) == [name]
+        assert find_speakers(f"Is it {first}'s?", [name]) == [name]
+        assert find_speakers(f"what {first.lower()} they say?", [name]) == []
+        assert find_speakers(f"WHAT {first.upper()} THEY SAY?", [name]) == []
+        assert remove_speakers(f"{first.lower()} {first} come?", [name]) == f"{first.lower()} come?"
 
 
 def test_a_speaker_with_a_small_name_needs_a_capital_too() -> None:
     for name in ("will", "may", "mark"):
-        assert named(f"what {name} they say?", [name]) == []
+        assert find_speakers(f"what {name} they say?", [name]) == []
 
 
 def test_a_whole_name_that_begins_with_a_word_is_found_in_any_case() -> None:
-    assert named("what did mark twain write?", ["Mark Twain"]) == ["Mark Twain"]
-    assert without("what did mark twain mark?", ["Mark Twain"]) == "what did mark?"
+    assert find_speakers("what did mark twain write?", ["Mark Twain"]) == ["Mark Twain"]
+    assert remove_speakers("what did mark twain mark?", ["Mark Twain"]) == "what did mark?"
 
 
 def test_stop_words_are_no_names() -> None:
     for name in ("The Doctor", "About", "Our Bot", "You"):
         text = f"tell us {name.split(maxsplit=1)[0]} it"
-        assert named(text, [name]) == []
-        assert without(text, [name]) == text
+        assert find_speakers(text, [name]) == []
+        assert remove_speakers(text, [name]) == text
 
 
 SHORT = [
@@ -85,7 +85,7 @@ SHORT = [
 
 
 def test_a_name_of_two_letters_needs_its_capital() -> None:
-    assert [(text, name, named(text, [name]) == [name]) for text, name, _ in SHORT] == SHORT
+    assert [(text, name, find_speakers(text, [name]) == [name]) for text, name, _ in SHORT] == SHORT
 
 
 @pytest.mark.parametrize(
@@ -93,26 +93,26 @@ def test_a_name_of_two_letters_needs_its_capital() -> None:
     [("A.B.C", "AxBxC"), ("bot[1]x", "bot1x"), ("a|b|c", "a"), ("a\\d+c", "a12c"), ("x{2}y", "xxy"), ("a^b$c", "abc")],
 )
 def test_signs_in_names_are_meant_as_they_are(name: str, other: str) -> None:
-    assert named(f"What did {name} buy?", [name]) == [name]
-    assert without(f"What did {name} buy?", [name]) == "What did buy?"
-    assert named(f"What did {other} buy?", [name]) == []
+    assert find_speakers(f"What did {name} buy?", [name]) == [name]
+    assert remove_speakers(f"What did {name} buy?", [name]) == "What did buy?"
+    assert find_speakers(f"What did {other} buy?", [name]) == []
 
 
 def test_a_sign_at_the_edge_of_a_name_is_no_trouble() -> None:
     for name in ("C.J.", "@ann", "Sam Jr.", "bot (test)"):
-        assert named(f"What did {name} buy?", [name, "Bob"]) in ([name], [])
+        assert find_speakers(f"What did {name} buy?", [name, "Bob"]) in ([name], [])
 
 
 def test_a_name_with_a_sign_at_its_edge_is_found() -> None:
     for name in ("C.J.", "@ann", "(ann)", "ann*"):
-        assert named(f"What did {name} buy?", [name]) == [name]
+        assert find_speakers(f"What did {name} buy?", [name]) == [name]
 
 
 @pytest.mark.parametrize(
     ("name", "text"), [("O'Brien", "What did O\u2019Brien buy?"), ("Zo\u00eb", "What did Zoe\u0308 buy?")]
 )
 def test_names_are_found_however_their_signs_are_written(name: str, text: str) -> None:
-    assert named(text, [name]) == [name]
+    assert find_speakers(text, [name]) == [name]
 
 
 SCRIPTS = [
@@ -129,47 +129,47 @@ SCRIPTS = [
 
 
 def test_names_of_other_scripts_are_found() -> None:
-    found = [(text, name, named(text, [name]) == [name]) for text, name, _ in SCRIPTS]
+    found = [(text, name, find_speakers(text, [name]) == [name]) for text, name, _ in SCRIPTS]
     assert found == SCRIPTS
-    assert [(text, name, without(text, [name]) != text) for text, name, _ in SCRIPTS] == SCRIPTS
+    assert [(text, name, remove_speakers(text, [name]) != text) for text, name, _ in SCRIPTS] == SCRIPTS
 
 
 @pytest.mark.parametrize("speakers", [[""], ["   "], ["\n"], [".."], []])
 def test_empty_names_are_nobody(speakers: list[str]) -> None:
-    assert named("what is .. here?", speakers) == []
-    assert without("what is .. here?", speakers) == "what is .. here?"
+    assert find_speakers("what is .. here?", speakers) == []
+    assert remove_speakers("what is .. here?", speakers) == "what is .. here?"
 
 
 def test_a_first_name_that_two_share_means_both() -> None:
     speakers = ["Ann Kim", "Ann Lee"]
-    assert named("What did Ann buy?", speakers) == speakers
-    assert without("What did Ann buy?", speakers) == "What did buy?"
+    assert find_speakers("What did Ann buy?", speakers) == speakers
+    assert remove_speakers("What did Ann buy?", speakers) == "What did buy?"
 
 
 def test_speakers_keep_their_order() -> None:
-    assert named("Ann and Bob and Eve", ["Eve", "Ann", "Bob", "Joe"]) == ["Eve", "Ann", "Bob"]
+    assert find_speakers("Ann and Bob and Eve", ["Eve", "Ann", "Bob", "Joe"]) == ["Eve", "Ann", "Bob"]
 
 
 @given(st.text(), st.lists(st.text(max_size=8), max_size=3))
 def test_every_text_and_name_can_be_looked_at(text: str, speakers: list[str]) -> None:
-    assert set(named(text, speakers)) <= set(speakers)
-    left = without(text, speakers)
+    assert set(find_speakers(text, speakers)) <= set(speakers)
+    left = remove_speakers(text, speakers)
     assert left == text or any(letter.isalnum() for letter in left)
 
 
 @given(st.from_regex(r"[A-Z][a-z]{3,8}qx", fullmatch=True))
 def test_a_name_is_found_and_removed_wherever_it_stands(name: str) -> None:
     for text in (f"{name} bought it", f"bought by {name}", f"is it {name}'s bike?", f"({name}), or who?"):
-        assert named(text, [name]) == [name]
-        assert name not in without(text, [name])
+        assert find_speakers(text, [name]) == [name]
+        assert name not in remove_speakers(text, [name])
 
 
 def test_a_whole_name_goes_before_a_first_name_that_others_share() -> None:
     speakers = ["Ann Kim", "Ann Lee", "Bob Ray"]
-    assert named("What did Ann Lee and Bob buy?", speakers) == ["Ann Lee", "Bob Ray"]
-    assert named("What did Ann Lee say to Ann?", speakers) == ["Ann Kim", "Ann Lee"]
+    assert find_speakers("What did Ann Lee and Bob buy?", speakers) == ["Ann Lee", "Bob Ray"]
+    assert find_speakers("What did Ann Lee say to Ann?", speakers) == ["Ann Kim", "Ann Lee"]
 
 
 def test_a_title_is_no_name() -> None:
-    assert named("What did Mrs Smith buy?", ["Mrs Dalloway"]) == []
-    assert named("What did Dalloway buy?", ["Mrs. Dalloway"]) == ["Mrs. Dalloway"]
+    assert find_speakers("What did Mrs Smith buy?", ["Mrs Dalloway"]) == []
+    assert find_speakers("What did Dalloway buy?", ["Mrs. Dalloway"]) == ["Mrs. Dalloway"]

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from memories.models import SESSION
-from memories.search.relevance import Relevance, boost, factor, faded
+from memories.search.relevance import Relevance, boost, factor, fade
 
 if TYPE_CHECKING:
     from memories.settings import Config
@@ -110,7 +110,7 @@ def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
     Here what is stable ages too: a session begins with what is recent.
     """
     age_days = (now - moment(entry.written, now)).total_seconds() / _DAY_SECONDS
-    fresh = faded(age_days, relevance.decay_rate)
+    fresh = fade(age_days, relevance.decay_rate)
     used = boost(entry.uses, relevance.boost_rate, relevance.most_boost)
     return factor(fresh, used, relevance.least_freshness)
 

@@ -1,4 +1,4 @@
-"""From candidates to an order: what each is worth as an answer, and which are no answer at all. Pure.
+"""The order of candidates: the score of each, and why some are no hits. Pure.
 
 Words and similarity are each a weighted mean over three scales: the text itself, a window around it, its session
 (`surroundings`); a memory stands alone, so for it all scales are the same. With what speaks for and against a turn:
@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from memories.models import DecayPolicy
-from memories.search.calibration import uncalibrated
-from memories.search.relevance import FRESH, STALE, Relevance, boost, condition, factor, faded, freshness
+from memories.search.relevance import FRESH, STALE, Relevance, boost, condition, factor, fade, freshness, to_cosine
 
 
 class Weights(NamedTuple):
-    """What each feature counts; the sum of the word weights is the unit.
+    """Weights of the features; the sum of the word weights is the unit.
 
     Fitted by maximum likelihood, a softmax over the turns of a conversation, to the questions of LoCoMo-dev and
     BEAM-100K-dev together, a question of the second counting twice. docs/benchmarks.md says how stable they are, and
@@ -57,18 +56,18 @@ class Weights(NamedTuple):
 
 WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # once, and not for each of the candidates
-OWN_WORDS = 0.5  # share of the best words from which those of a stale memory speak for it, whatever it means
+OWN_WORDS = 0.5  # share of the best words from which those of a stale memory make it a hit without similarity
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
 STANDALONE = 2.0  # factor on the weight of similarity for a memory: no turn beside it shares its words
 FULL_LENGTH = 20  # words from which a turn is not brief
-WORDS_ONLY_SIGNS = 0.4  # what signs count where there are no similarities that they could outweigh
+WORDS_ONLY_SIGNS = 0.4  # factor on signs where there are no similarities that they could outweigh
 ON_DATE = 0.5  # this close to a date in the query, a text is a hit even if it shares no word with it
-NEAR_CLEAR = 1.25  # in steps of the calibration: what is this near to a clear answer may be one as well
+NEAR_CLEAR = 1.25  # in steps of the calibration: a text this near to a clear answer may be one as well
 WORDLESS_SHARE = 0.5  # of the best similarity, which a text that shares no word with the query must reach
 
 
 class Evidence(NamedTuple):
-    """What speaks for a candidate, or, as arrays of one shape, for many at once.
+    """Evidence for a candidate, or, as arrays of one shape, for many at once.
 
     Attributes:
         words: BM25 of the query's words, 0.0 if none matches.
@@ -81,7 +80,7 @@ class Evidence(NamedTuple):
         named: 1.0 if its speaker, and no other, is named in the query.
         date: How close its date is to one in the query, 0 to 1.
         told_date: How well a day that it speaks of, such as "yesterday", agrees with one in the query, 0 to 1.
-        tells_when: 1.0 if the query asks when and it tells a time.
+        tells_when: 1.0 if the query asks when and it states a time.
         aside: 1.0 for the words of an assistant, a system or a tool.
         question: 1.0 if it ends as a question.
         brevity: 0 to 1, 0 from 20 words on.
@@ -104,27 +103,27 @@ class Evidence(NamedTuple):
 
     @classmethod
     def standalone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
-        """Return the evidence for what has no surroundings, a memory: every scale is its own."""
+        """Return the evidence for a memory that is searched alone: every scale is its own."""
         similarity = None if similarity is None else max(0.0, similarity)
         return cls(words, words, None, None, similarity, similarity, similarity, date=date)
 
 
 class Features(NamedTuple):
-    """What is known of a candidate.
+    """Features of a candidate, by which it is ranked.
 
     Attributes:
-        evidence: What speaks for it.
+        evidence: Evidence that it answers.
         confidence: How current it is, 0 to 1.
         decay_policy: Whether its age counts.
         age_days: Since it was written, or last reinforced if it heeds that.
         accesses: How often it was read.
-        pinned: Whether somebody wants it at hand: then it does not age, and counts as used often.
+        pinned: Whether it is pinned: then it does not age, and counts as used often.
         readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
         on_date: Whether it is from a day or month that the query names: then it needs no word in common.
-        verbatim: Whether it says the very words of the query: then only what corrects it goes before it.
+        verbatim: Whether it says the very words of the query: then only a correction of it goes before it.
         name: The memory, by its id; empty for a turn.
         corrected_by: The memory that corrects it, which goes before it; empty if none does.
-        message: The long message that it is a part of, of which one part is shown; empty for anything else.
+        message: The long message that it is a part of, since only one part is shown; empty for anything else.
     """
 
     evidence: Evidence
@@ -142,7 +141,7 @@ class Features(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What a search asks for.
+    """Bounds of a search, and constants of its embedder.
 
     Attributes:
         weight: How much similarity counts beside words; a constant of the embedder.
@@ -178,7 +177,7 @@ class Ranked(NamedTuple):
         freshness: How fresh it is, 0 to 1.
         boost: Its factor for reads.
         threshold: How similar it must be if its words do not speak for it, on the calibrated scale; 0 for a turn.
-        dropped: Why it is no hit; empty for a hit.
+        dropped: Why it is not a hit; empty for a hit.
     """
 
     row: int
@@ -189,11 +188,11 @@ class Ranked(NamedTuple):
     dropped: str
 
 
-def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
-    """Return what the evidence comes to, before age and reads; for arrays, an array.
+def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
+    """Return the score of evidence, before age and reads; for arrays, an array.
 
     Args:
-        evidence: What speaks for one candidate, or arrays for many.
+        evidence: Evidence for one candidate, or arrays for many.
         best_words: The best BM25 of all candidates.
         weight: How much similarity counts beside words. Without a similarity words count alone, and signs as little
             as beside one.
@@ -233,8 +232,8 @@ def _signs(evidence: Evidence) -> Any:
 
 
 def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
-    """Order candidates by score, best first; those that are no hits keep their place and say why."""
-    similarities = (found.evidence.similarity for found in candidates)
+    """Order candidates by score, best first; those that are dropped keep their place and say why."""
+    similarities = [candidate.evidence.similarity for candidate in candidates]
     best = max((similarity for similarity in similarities if similarity is not None), default=0.0)
     noise = ""
     if best < rules.floor:
@@ -244,29 +243,30 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     best_words = max((candidate.evidence.words for candidate in candidates), default=0.0)
     scored = [_score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)]
     if rules.relevance is None or not rules.relevance.plain:
-        most = max((ranked.score for ranked in scored), default=0.0)
-        scored = [each._replace(score=most) if candidates[each.row].verbatim else each for each in scored]
+        best_score = max((ranked.score for ranked in scored), default=0.0)
+        scored = [ranked._replace(score=best_score) if candidates[ranked.row].verbatim else ranked for ranked in scored]
     # Of equal ones the newer goes first; turns have no age here and keep their order.
     scored.sort(key=lambda ranked: _order(ranked, candidates[ranked.row]))
     judged = [
-        each._replace(dropped=why)
-        if (why := noise or _why_not(candidates[each.row], rules, weakest, nearest))
-        else each
-        for each in scored
+        ranked._replace(dropped=noise or _reason_to_drop(candidates[ranked.row], rules, weakest, nearest))
+        for ranked in scored
     ]
-    judged = _at_thresholds(judged, candidates, best_words, rules)
+    judged = _apply_thresholds(judged, candidates, best_words, rules)
     ordered: list[Ranked] = []
     hits = 0
-    shown: set[str] = set()
+    messages: set[str] = set()
     for ranked in _corrections_first(judged, candidates, include_corrected=rules.include_corrected):
         message = candidates[ranked.row].message
-        again = "another part of the same message is a hit" if message in shown else ""
-        reason = ranked.dropped or again or ("" if hits < rules.limit else "beyond the limit")
-        hits += not reason
-        if message and not reason:
-            shown.add(message)
-        same = reason == ranked.dropped and 0.0 < ranked.score <= 1.0
-        ordered.append(ranked if same else ranked._replace(score=min(1.0, max(0.0, ranked.score)), dropped=reason))
+        reason = ranked.dropped
+        if not reason and message in messages:
+            reason = "another part of the same message is a hit"
+        elif not reason and hits >= rules.limit:
+            reason = "beyond the limit"
+        if not reason:
+            hits += 1
+            if message:
+                messages.add(message)
+        ordered.append(ranked._replace(score=min(1.0, max(0.0, ranked.score)), dropped=reason))
     return ordered
 
 
@@ -277,33 +277,35 @@ def _order(ranked: Ranked, candidate: Features) -> tuple[float, bool, float]:
 def _corrections_first(
     ranked: Sequence[Ranked], candidates: Sequence[Features], *, include_corrected: bool
 ) -> Sequence[Ranked]:
-    """Put what corrects a hit directly before it, with no lower score, if it is a hit itself and stands behind it.
+    """Put the correction of a hit directly before it, with no lower score, if it is a hit that stands behind it.
 
     Args:
         ranked: All candidates, best first.
         candidates: Their features, by row.
-        include_corrected: Keep what is corrected among the hits; otherwise it is dropped.
+        include_corrected: Keep corrected hits; otherwise they are dropped.
     """
-    hits = {candidates[each.row].name: each for each in ranked if not each.dropped and candidates[each.row].name}
-    if not any(candidates[each.row].corrected_by in hits for each in hits.values()):
+    hits = {candidates[place.row].name: place for place in ranked if not place.dropped and candidates[place.row].name}
+    if not any(candidates[place.row].corrected_by in hits for place in hits.values()):
         return ranked
     placed: dict[int, Ranked] = {}
-    for each in ranked:
-        chain = [each]
+    for place in ranked:
+        chain = [place]
         while chain[-1].row not in placed and not chain[-1].dropped:
             newer = hits.get(candidates[chain[-1].row].corrected_by)
             if newer is None or newer in chain:
                 break
             chain.append(newer)
         for link in reversed(chain):
-            corrected = not link.dropped and candidates[link.row].corrected_by in hits
-            reason = "another hit corrects it" if corrected and not include_corrected else link.dropped
-            placed.setdefault(link.row, link._replace(score=max(each.score, link.score), dropped=reason))
+            reason = link.dropped
+            if not reason and not include_corrected and candidates[link.row].corrected_by in hits:
+                reason = "another hit corrects it"
+            placed.setdefault(link.row, link._replace(score=max(place.score, link.score), dropped=reason))
     return list(placed.values())
 
 
 def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> Ranked:
-    score, relevance = float(fused(candidate.evidence, best_words, rules.weight)), rules.relevance
+    score = float(fuse(candidate.evidence, best_words, rules.weight))
+    relevance = rules.relevance
     if relevance is None or not candidate.name:
         return Ranked(index, score, 1.0, 1.0, 0.0, "")
     if relevance.plain:
@@ -324,24 +326,24 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
 def _product(index: int, candidate: Features, words: float, relevance: Relevance) -> Ranked:
     """Return the score of the identity specification, Decision 5; one without a similarity has that of its words."""
     similarity = candidate.evidence.similarity
-    fresh = 1.0 if candidate.pinned else faded(candidate.age_days, relevance.decay_rate)
+    fresh = 1.0 if candidate.pinned else fade(candidate.age_days, relevance.decay_rate)
     used = boost(candidate.accesses, relevance.boost_rate, math.inf)
     score = (words if similarity is None else similarity) * fresh * used
     return Ranked(index, score, fresh, used, relevance.thresholds[_condition(candidate, relevance)], "")
 
 
 def _condition(candidate: Features, relevance: Relevance) -> int:
-    """Return the place of a candidate's threshold; whatever the order, only what decays is stale."""
+    """Return the place of a candidate's threshold; in every order only a memory that decays is stale."""
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
     return FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
 
 
-def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) -> str:
-    """Return why a candidate is no answer; empty if it is one."""
+def _reason_to_drop(candidate: Features, rules: Rules, weakest: float, nearest: float) -> str:
+    """Return why a candidate does not answer; empty if it may."""
     evidence = candidate.evidence
     similarity = evidence.similarity
     if evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and not candidate.on_date:
-        reason = _why_not_by_meaning(similarity, weakest, readable=candidate.readable)
+        reason = _reason_without_words(similarity, weakest, readable=candidate.readable)
         if reason:
             return reason
     if similarity is not None and similarity < nearest:
@@ -353,44 +355,47 @@ def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) 
     return ""
 
 
-def _at_thresholds(
-    ranked: Sequence[Ranked], candidates: Sequence[Features], best_words: float, rules: Rules
-) -> list[Ranked]:
-    """Drop what neither its words nor, for its age and use, its similarity speak for enough.
-
-    Fresh and normal memories are dropped only beside one that means the answer clearly, and is clearly nearer: where
-    none does, or the difference says nothing, the nearest may still be what was asked for. What is stale has to be
-    clear itself.
-    """
-    if rules.curve is None or rules.relevance is None:
-        return list(ranked)
-    relevance = rules.relevance
-    least = {each: uncalibrated(each, *rules.curve) for each in {place.threshold for place in ranked}}
-
-    def clear(place: Ranked) -> bool:
-        similarity = candidates[place.row].evidence.similarity
-        return similarity is None or similarity >= least[place.threshold]
-
-    clearly = [candidates[each.row].evidence for each in ranked if each.threshold and not each.dropped and clear(each)]
-    nearest = max((evidence.similarity or 0.0 for evidence in clearly), default=0.0)
-    near = nearest - NEAR_CLEAR / rules.curve[0]
-    judged = []
-    for place in ranked:
-        candidate = candidates[place.row]
-        old = _condition(candidate, relevance) == STALE
-        enough = OWN_WORDS * max(best_words, FULL_WORDS) if old else 0.0
-        spoken_for = candidate.on_date or candidate.verbatim or candidate.evidence.words > enough
-        weak = place.threshold and not place.dropped and not spoken_for and not clear(place)
-        reason = f"calibrated similarity is below its threshold of {place.threshold:.2f}"
-        further = bool(clearly) and (candidate.evidence.similarity or 0.0) < near
-        judged.append(place._replace(dropped=reason) if weak and (old or further) else place)
-    return judged
-
-
-def _why_not_by_meaning(similarity: float | None, weakest: float, *, readable: bool) -> str:
-    """Return why what shares no word with the query is no answer either; empty if its meaning makes it one."""
+def _reason_without_words(similarity: float | None, weakest: float, *, readable: bool) -> str:
+    """Return why a candidate that shares no word with the query does not answer; empty if its meaning may."""
     if similarity is None:
         return "shares no word with the query"
     if similarity < weakest:
         return f"shares no word with the query, and its similarity is below {weakest:.2f}"
     return "" if readable else "shares no word with the query, and the model does not know its language"
+
+
+def _apply_thresholds(
+    ranked: Sequence[Ranked], candidates: Sequence[Features], best_words: float, rules: Rules
+) -> list[Ranked]:
+    """Drop memories whose words are too few and whose similarity is too small for their age and use.
+
+    Fresh and normal memories are dropped only beside a clear answer that is clearly nearer: without one the nearest may
+    still be the answer. A stale memory has to be a clear answer itself.
+    """
+    if rules.curve is None or rules.relevance is None:
+        return list(ranked)
+    relevance = rules.relevance
+    cosines = {threshold: to_cosine(threshold, *rules.curve) for threshold in {place.threshold for place in ranked}}
+
+    def is_clear(place: Ranked) -> bool:
+        similarity = candidates[place.row].evidence.similarity
+        return similarity is None or similarity >= cosines[place.threshold]
+
+    open_places = [place for place in ranked if place.threshold and not place.dropped]
+    clear_answers = [candidates[place.row].evidence for place in open_places if is_clear(place)]
+    nearest = max((evidence.similarity or 0.0 for evidence in clear_answers), default=0.0)
+    near = nearest - NEAR_CLEAR / rules.curve[0]
+    judged = []
+    for place in ranked:
+        candidate = candidates[place.row]
+        is_stale = _condition(candidate, relevance) == STALE
+        enough_words = OWN_WORDS * max(best_words, FULL_WORDS) if is_stale else 0.0
+        speaks_for_itself = candidate.on_date or candidate.verbatim or candidate.evidence.words > enough_words
+        is_further = bool(clear_answers) and (candidate.evidence.similarity or 0.0) < near
+        is_open = place.threshold and not place.dropped
+        if is_open and not speaks_for_itself and not is_clear(place) and (is_stale or is_further):
+            reason = f"calibrated similarity is below its threshold of {place.threshold:.2f}"
+            judged.append(place._replace(dropped=reason))
+        else:
+            judged.append(place)
+    return judged

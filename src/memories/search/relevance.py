@@ -1,10 +1,12 @@
-"""How age and use change what a memory is worth as an answer, and how similar it must be. Pure: ages are passed in.
+"""How age and use change the score of a memory, and how similar it must be. Pure: ages are passed in.
 
 Decision 5 of the identity specification: `score = similarity × freshness × boost`, and three thresholds. Here the first
 factor is the fused score of `ranking`, and the second is bounded, so that the order of answers stays the order of what
 they say: age and use decide between memories that answer equally well, and never bury one that answers best.
+Thresholds stand on a calibrated scale, so that they mean the same for every embedder.
 """
 
+import math
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class Relevance(NamedTuple):
 
     @classmethod
     def of(cls, config: "Config") -> Self:
-        """Return what the settings say."""
+        """Return the relevance that the settings describe."""
         return cls(
             config.freshness_decay_rate,
             config.freshness_min,
@@ -60,10 +62,10 @@ def freshness(age_days: float, decay_rate: float, policy: "DecayPolicy") -> floa
         decay_rate: See `Relevance`.
         policy: Its decay policy.
     """
-    return 1.0 if policy == "stable" else faded(age_days, decay_rate)
+    return 1.0 if policy == "stable" else fade(age_days, decay_rate)
 
 
-def faded(age_days: float, decay_rate: float) -> float:
+def fade(age_days: float, decay_rate: float) -> float:
     """Return the freshness of what ages; see `freshness`."""
     return 1.0 / (1.0 + decay_rate * max(0.0, age_days))
 
@@ -83,3 +85,26 @@ def condition(fresh: float, accesses: int, relevance: Relevance) -> int:
     if accesses:
         return FRESH if fresh >= relevance.fresh else NORMAL
     return STALE if fresh < relevance.stale else NORMAL
+
+
+def calibrate(cosine: float, slope: float, middle: float) -> float:
+    """Return the calibrated similarity of a cosine, 0 to 1, which means the same for every embedder.
+
+    It is the probability that a text with this cosine belongs to a question, where as many belong as do not: a logistic
+    curve whose two constants are measured for each embedder (`python -m bench calibration`).
+
+    Args:
+        cosine: The similarity.
+        slope: How steep the curve is.
+        middle: The cosine at which it is as likely as not.
+    """
+    return 1 / (1 + math.exp(-slope * (cosine - middle)))
+
+
+def to_cosine(share: float, slope: float, middle: float) -> float:
+    """Return the cosine that a threshold means; the inverse of `calibrate`, -1 for 0 and more than 1 for 1."""
+    if share <= 0:
+        return -1.0
+    if share >= 1:
+        return 2.0
+    return middle + math.log(share / (1 - share)) / slope

@@ -1,4 +1,4 @@
-"""What comes out of a search: hits, and everything that was considered."""
+"""Results of a search: its hits, and every candidate that was considered."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 from memories.models import Memory
 from memories.read import versions
-from memories.search.calibration import calibrated
 from memories.search.candidates import Query
 from memories.search.ranking import Evidence, Features, Ranked
+from memories.search.relevance import calibrate
 from memories.stores.records import Candidate, Collection, Record
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Hit:
 
     @property
     def content(self) -> str:
-        """What it says."""
+        """Its text."""
         return self.found.content
 
     @property
@@ -88,7 +88,7 @@ class Considered(NamedTuple):
 
     Attributes:
         id: The memory, or the turn.
-        content: What it says.
+        content: Its text.
         score: Its final score.
         features: Name and value of each part of the score.
         dropped: Why it is not among the hits; empty for a hit.
@@ -105,9 +105,9 @@ class Explanation(NamedTuple):
     """The hits of a search together with every candidate that was considered.
 
     Attributes:
-        terms: What was looked for by word.
+        terms: The words of the query.
         note: Why words alone were searched though there is an embedder; mostly empty.
-        tier: `hot` if the hits come from the scratchpad; else the tier that was asked for, `deep` or `auto`.
+        tier: `hot` if the hits come from the scratchpad; else the requested tier, `deep` or `auto`.
         error: Why the store could not be asked, if the scratchpad stands in for it; mostly empty.
     """
 
@@ -120,14 +120,14 @@ class Explanation(NamedTuple):
 
 
 class _Considering(Sequence[Considered]):
-    """Everything that a search considered, made when it is looked at: most who ask want the hits and the note."""
+    """Every candidate of a search, computed on first use: most callers want the hits and the note."""
 
-    def __init__(self, found: "Found") -> None:
-        self._found = found
+    def __init__(self, result: "Found") -> None:
+        self._result = result
 
     @functools.cached_property
-    def _made(self) -> tuple[Considered, ...]:
-        return tuple(map(self._found._considered, self._found.ranked))
+    def _entries(self) -> tuple[Considered, ...]:
+        return tuple(map(self._result._considered, self._result.ranked))
 
     @overload
     def __getitem__(self, at: int) -> Considered: ...
@@ -136,23 +136,23 @@ class _Considering(Sequence[Considered]):
     def __getitem__(self, at: slice) -> Sequence[Considered]: ...
 
     def __getitem__(self, at: int | slice) -> Considered | Sequence[Considered]:
-        return self._made[at]
+        return self._entries[at]
 
     def __eq__(self, other: object) -> bool:
-        return self._made == (other._made if isinstance(other, _Considering) else other)
+        return self._entries == (other._entries if isinstance(other, _Considering) else other)
 
     def __hash__(self) -> int:
-        return hash(self._made)
+        return hash(self._entries)
 
     def __repr__(self) -> str:
-        return repr(self._made)
+        return repr(self._entries)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._entries)
 
 
 class Found(NamedTuple):
-    """What a search considered: candidates with their features, and their places in the order."""
+    """Result of a search: candidates with their features, and their places in the order."""
 
     query: Query
     candidates: Sequence[Candidate]
@@ -186,7 +186,7 @@ class Found(NamedTuple):
     def _calibrated(self, similarity: float | None) -> float | None:
         if similarity is None or self.query.embedder is None:
             return None
-        return round(calibrated(similarity, *self.query.embedder.space.calibration), 4)
+        return round(calibrate(similarity, *self.query.embedder.space.calibration), 4)
 
     def _item(self, record: Record) -> "Memory | Turn":
         if record.ref.collection is Collection.HISTORY:
@@ -197,29 +197,29 @@ class Found(NamedTuple):
 
     def _considered(self, place: Ranked) -> Considered:
         record, features = self.candidates[place.row].record, self.features[place.row]
-        turn = record.ref.collection is Collection.HISTORY
-        numbers = _numbers(features.evidence, turn=turn) | {
+        is_turn = record.ref.collection is Collection.HISTORY
+        numbers = _numbers(features.evidence, is_turn=is_turn) | {
             "confidence": features.confidence,
             "freshness": round(place.freshness, 4),
             "boost": round(place.boost, 4),
             "threshold": place.threshold or None,
         }
-        name = self._item(record).id if turn else record.ref.group
+        name = self._item(record).id if is_turn else record.ref.group
         return Considered(name, record.text, round(place.score, 4), numbers, place.dropped)
 
 
-def _numbers(evidence: Evidence, *, turn: bool) -> dict[str, float | int | None]:
-    """Return the evidence as a table shows it; what a memory does not have is None."""
+def _numbers(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:
+    """Return the rounded evidence by name; None for features that a memory does not have."""
     numbers: dict[str, float | int | None] = {
         "similarity": evidence.similarity,
         "words": evidence.words,
         "window_words": evidence.window_words,
         "session_words": evidence.session_words,
-        "session_best": evidence.session_best if turn else None,
-        "window_similarity": evidence.window_similarity if turn else None,
-        "session_similarity": evidence.session_similarity if turn else None,
+        "session_best": evidence.session_best if is_turn else None,
+        "window_similarity": evidence.window_similarity if is_turn else None,
+        "session_similarity": evidence.session_similarity if is_turn else None,
         "date": evidence.date,
     }
     for name in ("named", "told_date", "tells_when", "aside", "question", "brevity"):
-        numbers[name] = getattr(evidence, name) if turn else None
+        numbers[name] = getattr(evidence, name) if is_turn else None
     return {name: None if value is None else round(value, 4) for name, value in numbers.items()}

@@ -1,7 +1,7 @@
-"""One search, from what a caller asks to what was found: begin here.
+"""The path of a search, from the arguments of a caller to ranked candidates: begin here.
 
-search → parse → candidates (what may answer, and what speaks for each) → noise (does the query mean anything here?)
-       → ranking (their order, and which are no answer) → results (hits)
+search → parse → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything here?)
+       → `ranking` (the order, and why some are dropped) → `results` (hits)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +13,11 @@ from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import other_terms, query_terms
 from memories.read.lookup import Lookup, narrowed, waiting, with_global
-from memories.read.turns import in_conversation
 from memories.search import noise
-from memories.search.calibration import uncalibrated
-from memories.search.candidates import Gathered, Query, standalone, with_surroundings
+from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
 from memories.search.ranking import Features, Rules, rank
-from memories.search.relevance import Relevance
+from memories.search.relevance import Relevance, to_cosine
 from memories.search.results import Found
 from memories.settings import RANKS, Config
 from memories.stores.protocol import Store, refuse_other_model
@@ -40,13 +38,13 @@ class Search(NamedTuple):
     """A search whose values have been checked; see `SearchFilters`.
 
     Attributes:
-        query: What is asked.
-        filters: What is searched: of each collection what one of them matches, memories first.
+        query: The question.
+        filters: The records that are searched: they match any of these. Filters of memories come first.
         limit: How many hits at most.
         min_confidence: Least confidence of a hit.
         min_similarity: Least similarity of a hit, on the calibrated scale.
         include_corrected: Whether a hit that another hit corrects is shown.
-        fits: For each collection that is narrowed by an expression, whether a record meets it.
+        conditions: For each collection that is narrowed by an expression, whether a record meets it.
         relevance: How age and use count; None if they do not.
     """
 
@@ -56,21 +54,21 @@ class Search(NamedTuple):
     min_confidence: float
     min_similarity: float
     include_corrected: bool
-    fits: Mapping[Collection, Callable[[Record], bool]]
+    conditions: Mapping[Collection, Callable[[Record], bool]]
     relevance: Relevance | None
 
 
 def search(
-    lookup: Lookup, embedder: "Embedder | None", text: str, given: SearchFilters, config: Config, now: datetime
+    lookup: Lookup, embedder: "Embedder | None", text: str, options: SearchFilters, config: Config, now: datetime
 ) -> Found:
-    """Search, and return everything that was considered, best first; by words alone where they may stand in.
+    """Search, and return all candidates, best first; by words alone if there is no vector and the settings allow it.
 
     Args:
-        lookup: Who asks: the store, and the namespaces that are read.
-        embedder: What makes the query's vector; None to go by words alone.
-        text: What is asked.
-        given: What narrows the search; see `Memories.search`.
-        config: The settings that hold where `given` says nothing.
+        lookup: The store, and the namespaces that are read.
+        embedder: Makes the query's vector; None to search by words alone.
+        text: The question.
+        options: Filters and bounds of the search; see `Memories.search`.
+        config: The settings, for what `options` leaves out.
         now: The present.
 
     Raises:
@@ -78,132 +76,104 @@ def search(
         EmbedderMismatch: The store's vectors come from another model.
         EmbedderError: The question has no vector, and the settings require one.
     """
-    asked = parse(lookup, embedder, text, given, config, now)
+    request = parse(lookup, embedder, text, options, config, now)
     try:
-        return run(lookup.store, asked)
+        return run(lookup.store, request)
     except EmbedderError as exc:
         if embedder is not None:
-            refuse_other_model(lookup.store, embedder.space, asked.filters[0])
+            refuse_other_model(lookup.store, embedder.space, request.filters[0])
         words_instead = config.embedder_fallback == "local" or getattr(exc, "words_instead", False)
-        if not words_instead or asked.min_similarity:
+        if not words_instead or request.min_similarity:
             raise
-        by_words = asked._replace(query=asked.query._replace(embedder=None))
+        by_words = request._replace(query=request.query._replace(embedder=None))
         return run(lookup.store, by_words)._replace(note=f"found by words alone: {exc}")
 
 
+# --- parsing ---------------------------------------------------------------------------------------------------------
+
+
 def parse(
-    lookup: Lookup, embedder: "Embedder | None", text: str, given: SearchFilters, config: Config, now: datetime
+    lookup: Lookup, embedder: "Embedder | None", text: str, options: SearchFilters, config: Config, now: datetime
 ) -> Search:
     """Return a search whose values have been checked; see `search`."""
-    for name in given:
+    for name in options:
         if name not in FILTERS:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
     text = validate.query(text)
-    where = _narrowed(lookup, given, now)
-    fits: dict[Collection, Callable[[Record], bool]] = {}
+    narrow = _narrow(lookup, options, now)
+    judged_at = narrow.as_of or now
+    conditions: dict[Collection, Callable[[Record], bool]] = {}
     filters: list[Filter] = []
-    for collection in collections_of(given.get("scope", "memories")):
-        narrower = where._replace(collection=collection)
-        if (expression := given.get("where")) is not None:
-            narrower, fits[collection] = _meeting(expression, narrower, where.as_of or now, config)
-        both = with_global(narrower, given.get("project"))
+    for collection in collections_of(options.get("scope", "memories")):
+        of_collection = narrow._replace(collection=collection)
+        if (expression := options.get("where")) is not None:
+            of_collection, conditions[collection] = _parse_expression(expression, of_collection, judged_at, config)
+        both = with_global(of_collection, options.get("project"))
         filters += both if collection is Collection.MEMORY else both[:-1] or both
-    limit, confidence = given.get("limit"), given.get("min_confidence")
-    least = validate.unit(given.get("min_similarity") or 0.0, "min-similarity")
-    if least and embedder is None:
+    limit, confidence = options.get("limit"), options.get("min_confidence")
+    min_similarity = validate.unit(options.get("min_similarity") or 0.0, "min-similarity")
+    if min_similarity and embedder is None:
         raise InvalidInput("min-similarity needs an embedder, and EMBEDDER is none")
     return Search(
         query=Query(
             text=text,
             terms=query_terms(text),
-            now=asked_at(given.get("now"), now),
-            judged_at=where.as_of or now,
+            now=asked_at(options.get("now"), now),
+            judged_at=judged_at,
             half_life_hours=config.decay_half_life_hours,
             embedder=embedder,
         ),
         filters=filters,
         limit=config.default_limit if limit is None else validate.limit(limit),
         min_confidence=config.min_confidence if confidence is None else validate.unit(confidence, "min-confidence"),
-        min_similarity=least,
-        include_corrected=given.get("include_corrected", True),
-        fits=fits,
-        relevance=_relevance(given.get("rank") or config.rank, config),
+        min_similarity=min_similarity,
+        include_corrected=options.get("include_corrected", True),
+        conditions=conditions,
+        relevance=_parse_rank(options.get("rank") or config.rank, config),
     )
 
 
-def _relevance(order: str, config: Config) -> Relevance | None:
+def _parse_rank(rank: str, config: Config) -> Relevance | None:
     """Return how age and use count in an order; None if they do not."""
-    if order not in RANKS:
-        raise InvalidInput(f'"{validate.shown(str(order))}" is not an order; rank is {", ".join(RANKS)}')
-    return None if order == "similarity" else Relevance.of(config)._replace(plain=order == "formula")
+    if rank not in RANKS:
+        raise InvalidInput(f'"{validate.shown(str(rank))}" is not an order; rank is {", ".join(RANKS)}')
+    return None if rank == "similarity" else Relevance.of(config)._replace(plain=rank == "formula")
 
 
-def _narrowed(lookup: Lookup, given: SearchFilters, now: datetime) -> Filter:
-    """Return what is searched, of whatever kind."""
-    where = narrowed(lookup.where(), given, now)
-    collections = collections_of(given.get("scope", "memories"))
-    if given.get("pending"):
-        if where.as_of is not None or collections != COLLECTIONS["memories"]:
+def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
+    """Return the filter of the records that are searched, in every collection."""
+    filters = narrowed(lookup.where(), options, now)
+    collections = collections_of(options.get("scope", "memories"))
+    if options.get("pending"):
+        if filters.as_of is not None or collections != COLLECTIONS["memories"]:
             raise InvalidInput("pending finds memories that wait now; leave out as_of, history and all")
-        where = waiting(where)
+        filters = waiting(filters)
     for name in ("conversation", "role", "speaker"):
-        if given.get(name) is not None and collections != (Collection.HISTORY,):
+        if options.get(name) is not None and collections != (Collection.HISTORY,):
             raise InvalidInput(f"{name} narrows a search of the history; add scope history")
-    if (conversation := given.get("conversation")) is None:
-        return where
-    found = in_conversation(lookup.store, where.namespaces, conversation)
-    return where._replace(namespaces=found.namespaces, group=found.group)
+    if (conversation := options.get("conversation")) is None:
+        return filters
+    from memories.read.turns import in_conversation  # a search of memories does without it
+
+    of_conversation = in_conversation(lookup.store, filters.namespaces, conversation)
+    return filters._replace(namespaces=of_conversation.namespaces, group=of_conversation.group)
 
 
-def _meeting(
-    expression: str, where: Filter, moment: datetime, config: Config
+def _parse_expression(
+    expression: str, filters: Filter, moment: datetime, config: Config
 ) -> tuple[Filter, Callable[[Record], bool]]:
-    """Return a filter with what a store can find of an expression, and whether a record meets all of it."""
+    """Return a filter with the part of an expression that a store can apply, and whether a record meets all of it."""
     from memories.read import selector  # which most searches do without
 
-    asked = selector.read(expression, where.collection, selector.Moment(moment, config.decay_half_life_hours))
-    if asked.states:
-        names = " and ".join(sorted(asked.states))
+    parsed = selector.read(expression, filters.collection, selector.Moment(moment, config.decay_half_life_hours))
+    if parsed.states:
+        names = " and ".join(sorted(parsed.states))
         raise InvalidInput(f"a search finds what is current; leave {names} out of where; memory list shows it")
-    return asked.narrowed(where), asked.fits
-
-
-def run(store: Store, search: Search) -> Found:
-    """Carry a search out."""
-    query, reach, before = search.query, search.limit, -1
-    k = max(MIN_CANDIDATES, 2 * search.limit)
-    turns = _turns(store, search, reach)
-    while True:
-        memories = _memories(store, search, k)
-        met, all_met = _met(search, memories, turns)
-        ranked = rank(met.features, _rules(store, search, met.candidates, met.features))
-        enough = sum(not place.dropped for place in ranked) >= search.limit
-        # Where many candidates were not current enough or did not meet the expression, there may be others behind them.
-        faded = memories.more and any("confidence" in place.dropped for place in ranked)
-        others = memories.more or len(turns.candidates) > before
-        if enough or not (faded or (others and not all_met)):
-            break
-        k *= 4
-        if not all_met and len(turns.candidates) > before:
-            before, reach = len(turns.candidates), 4 * reach
-            turns = _turns(store, search, reach)
-    spare = other_terms(query.text) if all(place.dropped for place in ranked) else []
-    if spare and query.terms != spare:
-        return run(store, search._replace(query=query._replace(terms=spare)))
-    return Found(query, met.candidates, met.features, ranked)
-
-
-def _met(search: Search, *parts: Gathered) -> tuple[Gathered, bool]:
-    """Return all that was gathered and meets the expression, and whether that is everything."""
-    found = [pair for part in parts for pair in zip(part.candidates, part.features, strict=True)]
-    met = found
-    if fits := search.fits:
-        met = [pair for pair in found if fits[pair[0].record.ref.collection](pair[0].record)]
-    return Gathered([candidate for candidate, _ in met], [each for _, each in met], more=False), len(met) == len(found)
+    return parsed.narrowed(filters), parsed.fits
 
 
 def collections_of(scope: str) -> tuple[Collection, ...]:
-    """Return what a scope means: memories, turns, or both.
+    """Return the collections of a scope: memories, turns, or both.
 
     Raises:
         InvalidInput: There is no such scope.
@@ -213,48 +183,102 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
     return COLLECTIONS[scope]
 
 
-def _turns(store: Store, search: Search, limit: int) -> Gathered:
-    for where in search.filters:
-        if where.collection is Collection.HISTORY:
-            return with_surroundings(store, where, search.query, limit)
-    return Gathered([], [], more=False)
+# --- searching -------------------------------------------------------------------------------------------------------
 
 
-def _memories(store: Store, search: Search, k: int) -> Gathered:
-    gathered: dict[Ref, tuple[Candidate, Features]] = {}
-    more = False
-    beside_turns = search.filters[-1].collection is Collection.HISTORY
-    for where in search.filters:
-        if where.collection is not Collection.MEMORY:
+def run(store: Store, search: Search) -> Found:
+    """Gather candidates until enough of them are hits or there are no more, and rank them."""
+    query = search.query
+    memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * search.limit), search.limit
+    turns, previous_turns = _gather_turns(store, search, turn_limit), -1
+    while True:
+        memories = _gather_memories(store, search, memory_limit)
+        gathered, all_meet = _meeting(search, memories, turns)
+        ranked = rank(gathered.features, _rules(store, search, gathered))
+        if sum(not place.dropped for place in ranked) >= search.limit:
+            break
+        # Where many candidates were not current enough or did not meet the expression, there may be others behind them.
+        lacks_confidence = memories.has_more and any("confidence" in place.dropped for place in ranked)
+        more_turns = len(turns.candidates) > previous_turns
+        if not lacks_confidence and (all_meet or not (memories.has_more or more_turns)):
+            break
+        memory_limit *= 4
+        if not all_meet and more_turns:
+            previous_turns, turn_limit = len(turns.candidates), 4 * turn_limit
+            turns = _gather_turns(store, search, turn_limit)
+    spare_terms = other_terms(query.text) if all(place.dropped for place in ranked) else []
+    if spare_terms and query.terms != spare_terms:
+        return run(store, search._replace(query=query._replace(terms=spare_terms)))
+    return Found(query, gathered.candidates, gathered.features, ranked)
+
+
+def _gather_turns(store: Store, search: Search, limit: int) -> Gathered:
+    for filters in search.filters:
+        if filters.collection is Collection.HISTORY:
+            from memories.search.surroundings import gather_surrounded  # a search of memories does without it
+
+            return gather_surrounded(store, filters, search.query, limit)
+    return Gathered([], [], has_more=False)
+
+
+def _gather_memories(store: Store, search: Search, limit: int) -> Gathered:
+    by_ref: dict[Ref, tuple[Candidate, Features]] = {}
+    has_more = False
+    for filters in search.filters:
+        if filters.collection is not Collection.MEMORY:
             continue
-        # Beside turns memories are found as those are, so that both stand in one order.
-        found = (with_surroundings if beside_turns else standalone)(
-            store, where, search.query, k // 2 if beside_turns else k
-        )
-        gathered |= {one.record.ref: (one, each) for one, each in zip(found.candidates, found.features, strict=True)}
-        more = more or found.more
-    return Gathered([one for one, _ in gathered.values()], [each for _, each in gathered.values()], more=more)
+        if search.filters[-1].collection is Collection.HISTORY:
+            from memories.search.surroundings import gather_surrounded
+
+            # Beside turns memories are found as those are, so that both stand in one order.
+            gathered = gather_surrounded(store, filters, search.query, limit // 2)
+        else:
+            gathered = gather_standalone(store, filters, search.query, limit)
+        for candidate, features in zip(gathered.candidates, gathered.features, strict=True):
+            by_ref[candidate.record.ref] = candidate, features
+        has_more = has_more or gathered.has_more
+    candidates = [candidate for candidate, _ in by_ref.values()]
+    return Gathered(candidates, [features for _, features in by_ref.values()], has_more)
 
 
-def _rules(store: Store, search: Search, found: Sequence[Candidate], features: Sequence[Features]) -> Rules:
+def _meeting(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathered, bool]:
+    """Return the candidates that meet the expression, and whether all do."""
+    candidates = memories.candidates + turns.candidates
+    features = memories.features + turns.features
+    if not search.conditions:
+        return Gathered(candidates, features, has_more=False), True
+    rows = [
+        row
+        for row, candidate in enumerate(candidates)
+        if search.conditions[candidate.record.ref.collection](candidate.record)
+    ]
+    meeting = Gathered([candidates[row] for row in rows], [features[row] for row in rows], has_more=False)
+    return meeting, len(rows) == len(candidates)
+
+
+def _rules(store: Store, search: Search, gathered: Gathered) -> Rules:
     query, embedder = search.query, search.query.embedder
-    least, floor, near_best = 0.0, 0.0, 1.0
-    if embedder is not None:
-        curve = embedder.space.calibration
-        least = uncalibrated(search.min_similarity, *curve) if search.min_similarity else 0.0
-        sense = noise.sense(found, features, query.terms, curve)
-        if sense.similarity is not None and not noise.makes_sense(sense, curve):
-            asked = (query.text, query.terms)
-            floor, near_best = noise.bounds_in(store, search.filters, embedder, asked, sense.similarity)
-    return Rules(
+    rules = Rules(
         weight=query.weight,
-        floor=floor,
-        near_best=near_best,
-        min_similarity=least,
+        floor=0.0,
+        near_best=1.0,
+        min_similarity=0.0,
         min_confidence=search.min_confidence,
         limit=search.limit,
         include_corrected=search.include_corrected,
-        strangers=0.0 if embedder is None else embedder.space.noise_mean,
         relevance=search.relevance,
-        curve=None if embedder is None else embedder.space.calibration,
     )
+    if embedder is None:
+        return rules
+    curve = embedder.space.calibration
+    rules = rules._replace(
+        min_similarity=to_cosine(search.min_similarity, *curve) if search.min_similarity else 0.0,
+        strangers=embedder.space.noise_mean,
+        curve=curve,
+    )
+    sense = noise.find_sense(gathered.candidates, gathered.features, query.terms, curve)
+    if sense.similarity is None or noise.makes_sense(sense, curve):
+        return rules
+    terms = (query.text, query.terms)
+    floor, near_best = noise.find_bounds(store, search.filters, embedder, terms, sense.similarity)
+    return rules._replace(floor=floor, near_best=near_best)

@@ -1,22 +1,247 @@
-"""What stands around a turn: a turn is understood with the turns beside it and with its whole session. Pure.
+"""Turns that may answer a query, and memories that are searched beside turns.
 
-The answer to "what did Ann buy?" may be the turn "a red bicycle!": the words of the question stand in the turns before
-it. So words and similarity are looked at on three scales: the turn itself, a window of the turns beside it,
-and its session, a run of turns without a long pause. Nothing crosses the border of a session.
+A turn is understood with the turns beside it and with its session: the answer to "what did Ann buy?" may be the turn
+"a red bicycle!", whose question stands in the turns before it. So words and similarity are measured on three scales:
+the turn itself, a window of the turns beside it, and its session, a run of turns without a long pause. Nothing crosses
+the border of a session.
 """
 
+import math
+import re
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from memories.stores.records import BESIDE, ROLE, Matches
+from memories.guard.origin import PART
+from memories.languages import dates
+from memories.languages.text import STOP_WORDS, cased_form, is_unspaced, normal_form
+from memories.read.lookup import accepted_by_then, known_at
+from memories.read.turns import PARTS, start_of
+from memories.search.candidates import Gathered, Query, memory_features, precise_spans
+from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fuse
+from memories.stores.protocol import Store
+from memories.stores.records import (
+    BESIDE,
+    ROLE,
+    SPEAKER,
+    Candidate,
+    Collection,
+    Filter,
+    Matches,
+    Record,
+    Ref,
+    TurnQuery,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+MATCHES = 100  # turns by words, and by vector, that are measured with their surroundings, at least
+MIN_READ = 24  # turns of these that are read, at least
+YEARS_BACK = 4  # a date without a year is looked for in this year and in the years before
 BEFORE, AFTER = 2, 1  # turns whose words count as a turn's own: an answer follows the words of its question
 ASIDE = frozenset({"assistant", "system", "tool"})
-ASIDE_WORDS = 0.3  # what an assistant says at length holds every word; what a person says tells more
+ASIDE_WORDS = 0.3  # factor on their words: a long reply of an assistant holds every word
+_JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)  # as far as closeness is about ON_DATE
+_SPOKEN_OF = 2_000  # characters that are read for the days that a text speaks of
+_LETTERS = 6  # in a word, with its space
+_DAY_MILLIS = 86_400_000
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+class _Columns(NamedTuple):
+    """What is known of the matches before their texts are read: arrays with a row for each match.
+
+    Attributes:
+        surroundings: Words and similarity on three scales.
+        has_no_vector: Whether it has no similarity.
+        is_named: 1.0 if the question names its speaker, else 0.0.
+        closeness: See `DateScore`.
+        precision: See `DateScore`.
+        spans: The days that the question names; not a column.
+        asks_when: Whether the question asks for a time; not a column.
+    """
+
+    surroundings: "Surroundings"
+    has_no_vector: "NDArray[np.bool_]"
+    is_named: "NDArray[np.float64]"
+    closeness: "NDArray[np.float64]"
+    precision: "NDArray[np.float64]"
+    spans: Sequence[dates.Span]
+    asks_when: bool
+
+
+def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
+    """Return the turns, or memories, that may answer, each with the evidence of its surroundings."""
+    speakers = find_speakers(query.text, store.values(filters.collection, filters.namespaces, SPEAKER))
+    vector = query.vector(remove_speakers(query.text, speakers))
+    turn_query = TurnQuery(vector, query.terms, max(MATCHES, 2 * limit), _search_periods(query))
+    matches = store.matches(filters, turn_query)
+    if not len(matches.group):
+        return Gathered([], [], has_more=False)
+    columns = _describe(matches, query, speakers)
+    best_rows = _first_rows(matches, _order_rows(columns, query), max(MIN_READ, 2 * limit))
+    rows = {_ref(filters, matches, row): row for row in best_rows}
+    records = store.read(list(rows))
+    if filters.as_of is not None and filters.collection is Collection.MEMORY:
+        records = known_at(store, accepted_by_then(records, filters.as_of), filters.as_of)
+    by_ref = {record.ref: record for record in records}
+    gathered = Gathered([], [], has_more=False)
+    for ref, row in rows.items():
+        record = by_ref.get(ref)
+        if record is None:
+            continue  # it was removed meanwhile
+        similarity = None if columns.has_no_vector[row] else float(matches.similarity[row])
+        candidate = Candidate(record, similarity, float(columns.surroundings.words[row]))
+        gathered.candidates.append(candidate)
+        gathered.features.append(_features(query, candidate, columns, row))
+    return gathered
+
+
+def _features(query: Query, candidate: Candidate, columns: _Columns, row: int) -> Features:
+    record, precision = candidate.record, float(columns.precision[row])
+    if record.ref.collection is Collection.MEMORY:
+        return memory_features(query, record, _memory_evidence(candidate, columns, row), precision)
+    is_part = PARTS in record.fields
+    return Features(
+        _turn_evidence(query, candidate, columns, row),
+        readable=query.is_readable(record.text),
+        on_date=precision >= ON_DATE,
+        verbatim=query.is_verbatim(record.text),
+        message=f"{record.ref.namespace}/{record.ref.group}#{start_of(record)}" if is_part else "",
+    )
+
+
+def _memory_evidence(candidate: Candidate, columns: _Columns, row: int) -> Evidence:
+    surroundings = columns.surroundings
+    similarity = None if candidate.similarity is None else float(surroundings.similarity[row])
+    return Evidence(
+        words=candidate.words,
+        session_best=candidate.words,
+        window_words=float(surroundings.window_words[row]),
+        session_words=float(surroundings.session_words[row]),
+        similarity=similarity,
+        window_similarity=similarity or 0.0,
+        session_similarity=similarity or 0.0,
+        date=float(columns.closeness[row]),
+    )
+
+
+def _turn_evidence(query: Query, candidate: Candidate, columns: _Columns, row: int) -> Evidence:
+    surroundings, text = columns.surroundings, candidate.record.text
+    return Evidence(
+        words=candidate.words,
+        session_best=float(surroundings.session_best[row]),
+        window_words=float(surroundings.window_words[row]),
+        session_words=float(surroundings.session_words[row]),
+        similarity=None if candidate.similarity is None else float(surroundings.similarity[row]),
+        window_similarity=float(surroundings.window_similarity[row]),
+        session_similarity=float(surroundings.session_similarity[row]),
+        named=float(columns.is_named[row]),
+        date=float(columns.closeness[row]),
+        told_date=_date_overlap(query, candidate.record, columns.spans) if columns.spans else 0.0,
+        tells_when=float(columns.asks_when and dates.tells_time(text)),
+        aside=float(surroundings.aside[row]),
+        question=float(text.rstrip().endswith(("?", "？", "؟"))),
+        brevity=_brevity(text),
+    )
+
+
+def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> float:
+    """Return how well the days that a turn speaks of, counted from its own, agree with those of the question."""
+    said_at = record.created_at.astimezone(query.now.tzinfo)
+    return dates.overlap(dates.spans(record.text[:_SPOKEN_OF], said_at, [said_at.year]), spans)
+
+
+def _brevity(text: str) -> float:
+    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, by the logarithm between."""
+    words = max(1, len(text.split()), len(text) // _LETTERS)  # not every script parts its words
+    return 1 - math.log(min(words, FULL_LENGTH)) / math.log(FULL_LENGTH)
+
+
+def _search_periods(query: Query) -> list[tuple[datetime, datetime]]:
+    """Return the precise spans that a question names, and the days close to them, in the asker's time zone."""
+    years = range(max(1, query.now.year - YEARS_BACK), query.now.year + 1)
+    zone = query.now.tzinfo
+    return [
+        (datetime.combine(first - _JUST_BEFORE, time.min, zone), datetime.combine(last + _JUST_AFTER, time.max, zone))
+        for first, last in precise_spans(dates.spans(query.text, query.now, years))
+        if first.year > 1 and last.year < 9999  # the first and the last day have no place in every zone
+    ]
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Columns:
+    names = {normal_form(speaker) for speaker in speakers}
+    is_named = [normal_form(labels.get(SPEAKER, "")) in names for labels in matches.labels]
+    offset = query.now.utcoffset()
+    millis = matches.created_at + (0 if offset is None else int(offset.total_seconds() * 1000))
+    years = np.unique(millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
+    spans = dates.spans(query.text, query.now, years.tolist())
+    days = millis // _DAY_MILLIS + _EPOCH
+    surroundings = measure(matches)
+    # What counts in full is the best of its own index, so that memories and turns can stand in one order.
+    scale = FULL_WORDS / max(FULL_WORDS, float(surroundings.words.max()))
+    return _Columns(
+        surroundings=surroundings._replace(
+            words=surroundings.words * scale, session_best=surroundings.session_best * scale
+        ),
+        has_no_vector=np.isnan(matches.similarity),
+        is_named=np.array(is_named, dtype=np.float64)[matches.label],
+        closeness=dates.closeness(days, spans),
+        precision=dates.closeness(days, precise_spans(spans)),
+        spans=spans,
+        asks_when=dates.asks_when(query.text),
+    )
+
+
+def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
+    """Return all rows, best first, judged without their texts."""
+    surroundings = columns.surroundings
+    evidence = Evidence(
+        words=surroundings.words,
+        session_best=surroundings.session_best,
+        window_words=surroundings.window_words,
+        session_words=surroundings.session_words,
+        similarity=None if query.embedder is None else surroundings.similarity,
+        window_similarity=surroundings.window_similarity,
+        session_similarity=surroundings.session_similarity,
+        named=columns.is_named,
+        date=columns.closeness,
+        aside=surroundings.aside,
+    )
+    best_words = float(surroundings.words.max())
+    scores = fuse(evidence, best_words, query.weight)
+    if query.embedder is not None and columns.has_no_vector.any():
+        by_words = fuse(evidence._replace(similarity=None), best_words, query.weight)
+        scores = np.where(columns.has_no_vector, by_words, scores)
+    return np.argsort(-scores, kind="stable")
+
+
+def _first_rows(matches: Matches, order: "NDArray[np.int64]", count: int) -> list[int]:
+    """Return the first `count` rows of an order; of the parts of a long message only the best one."""
+    parts = {number: int(labels[PART]) for number, labels in enumerate(matches.labels) if PART in labels}
+    if not parts:
+        return [int(row) for row in order[:count]]
+    rows: dict[tuple[int, int], int] = {}
+    for row in map(int, order):
+        start = parts.get(int(matches.label[row]), int(matches.position[row]))
+        rows.setdefault((int(matches.group[row]), start), row)
+        if len(rows) == count:
+            break
+    return list(rows.values())
+
+
+def _ref(filters: Filter, matches: Matches, row: int) -> Ref:
+    namespace, group = matches.groups[matches.group[row]]
+    return Ref(filters.collection, namespace, group, int(matches.position[row]))
+
+
+# --- three scales ----------------------------------------------------------------------------------------------------
 
 
 class Surroundings(NamedTuple):
@@ -93,9 +318,9 @@ def _beside(
     pairs = []
     for distance in range(1, BESIDE + 1):
         at = np.searchsorted(ordered, ordered + distance)
-        known = at < len(ordered)
-        known[known] = ordered[at[known]] == ordered[known] + distance
-        earlier, later = order[known], order[at[known]]
+        is_there = at < len(ordered)
+        is_there[is_there] = ordered[at[is_there]] == ordered[is_there] + distance
+        earlier, later = order[is_there], order[at[is_there]]
         pairs += [(distance, earlier, later), (-distance, later, earlier)]
     return pairs
 
@@ -113,3 +338,73 @@ def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "ND
     best = np.zeros(int(session.max(initial=-1)) + 1)
     np.maximum.at(best, session, values)
     return np.asarray(best[session])
+
+
+# --- speakers --------------------------------------------------------------------------------------------------------
+# A name dominates a small model's vector and distinguishes nothing, since every turn of a speaker is about them: so the
+# vector is made of the question without it. Words keep it, and turns of the named speaker count more.
+
+_SHORT_NAME = 2  # letters; a name of this length needs its capital, and a shorter one is never searched for
+# Names that are words too: only a capital letter shows that a person is meant.
+_NAMES_THAT_ARE_WORDS = frozenset(
+    "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer will".split()
+)
+_TITLES = frozenset("mr mr. mrs mrs. ms ms. dr dr. prof prof.".split())
+
+
+def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
+    """Return the speakers that a text names, by the whole name or the first.
+
+    A whole name says who is meant: `Ann Lee` is not Ann Kim, though both are Ann.
+
+    Args:
+        text: A question.
+        speakers: Names such as `Ann`, or `Ann Lee`.
+    """
+    spelled = cased_form(text)
+    folded = normal_form(text)
+    whole: set[str] = set()
+    for speaker in sorted(speakers, key=len, reverse=True):  # Ann Lee before Ann
+        name = cased_form(speaker)
+        if _has_name(spelled, folded, name):
+            whole.add(speaker)
+            spelled = _name_pattern(name).sub(" ", spelled)
+    return [speaker for speaker in speakers if speaker in whole or _has_name(spelled, folded, _first_name(speaker))]
+
+
+def remove_speakers(text: str, speakers: Iterable[str]) -> str:
+    """Return a question without the names of these speakers; as it is, if nothing else would be left."""
+    rest, folded = cased_form(text), normal_form(text)
+    names = {name for speaker in speakers for name in (cased_form(speaker), _first_name(speaker))}
+    for name in sorted(names, key=lambda name: (-len(name), name)):
+        if _has_name(rest, folded, name):
+            rest = _name_pattern(name).sub(" ", rest)
+    rest = " ".join(rest.split())
+    return rest if any(letter.isalnum() for letter in rest) else text
+
+
+def _first_name(speaker: str) -> str:
+    """Return the first name, or what follows a title."""
+    parts = [part for part in cased_form(speaker).split() if part.lower() not in _TITLES]
+    return parts[0] if parts else ""
+
+
+def _has_name(spelled: str, folded: str, name: str) -> bool:
+    """Return whether a text has a name; `folded` is the normal form of the whole text."""
+    if not any(letter.isalnum() for letter in name) or normal_form(name) not in folded:
+        return False  # without compiling a pattern
+    if len(name) < _SHORT_NAME and not is_unspaced(name):
+        return False
+    if normal_form(name) in STOP_WORDS and normal_form(name) not in _NAMES_THAT_ARE_WORDS:
+        return False
+    return bool(_name_pattern(name).search(spelled))
+
+
+def _name_pattern(name: str) -> re.Pattern[str]:
+    """Return the pattern of a name, with its possessive."""
+    if is_unspaced(name):
+        return re.compile(re.escape(name))
+    ambiguous = normal_form(name) in _NAMES_THAT_ARE_WORDS or len(name) <= _SHORT_NAME
+    spelled = name[:1].upper() + name[1:] if ambiguous else name
+    flags = re.NOFLAG if ambiguous else re.IGNORECASE
+    return re.compile(rf"(?<!\w){re.escape(spelled)}(?!\w)(?:'s\b)?", flags)
