@@ -43,13 +43,13 @@ ORDER = {
     "memories.stores.sqlite": """codes < engine sidefile errors counts quantize pages kept < schema place < creation
         log < connection query < postings vectors < words < spaces turns backup salvage rehearsal < check rows <
         store""",
-    "memories.stores.postgres": """schema errors driver address < transaction < connection query < vectors words counts
-        rewrite < spaces turns < erasure check listen claims < store""",
-    "memories.stores.documents": """driver client < schema < pending < changes < query < spaces check chains <
-        search < store""",
+    "memories.stores.postgres": """schema errors driver < transaction < connection query < counts < rewrite vectors <
+        search listen claims < store""",
+    "memories.stores.documents": """driver client < schema < changes < query < spaces < search <
+        store""",
     "memories.stores.chroma": "driver < store",
-    "memories.stores.qdrant": "driver index points < local rest < folder < store",
-    "memories.stores.files": "connection schema joined < former log move < index < local < store",
+    "memories.stores.qdrant": "driver < local rest < folder < store",
+    "memories.stores.files": "connection schema < log move < index < local < store",
     "memories.embedders": "protocol runtime < fake minilm e5 service",
     "memories.embedders.service": "cache providers < client < embedder",
     "memories.read": "turns versions where < lookup selector < conversations listing overview",

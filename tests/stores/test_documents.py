@@ -53,10 +53,9 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
+from memories.stores.documents import changes as remote_changes  # noqa: E402
 from memories.stores.documents import client as client_module  # noqa: E402
-from memories.stores.documents import pending as remote_pending  # noqa: E402
 from memories.stores.documents import search as remote_search  # noqa: E402
-from memories.stores.documents import store as remote  # noqa: E402
 from memories.stores.documents.client import StoreClient, tls_of  # noqa: E402
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value, Where  # noqa: E402
 from memories.stores.documents.schema import LIVE, PENDING  # noqa: E402
@@ -217,7 +216,7 @@ def server() -> Server:
 @pytest.fixture
 def open_store(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
     """Open the store of one machine; `.elsewhere` of another one, which shares no lock."""
-    monkeypatch.setattr(remote, "_lock_file", lambda url: tmp_path / f"{url.rpartition('/')[2]}.lock")
+    monkeypatch.setattr(remote_changes, "_lock_file", lambda url: tmp_path / f"{url.rpartition('/')[2]}.lock")
 
     def open_one(space: Space | None) -> RemoteStore:
         return RemoteStore(MemoryDriver(server, "memory://here"), space)
@@ -287,7 +286,7 @@ def test_an_update_that_dies_between_two_requests_is_done_or_not(
     again: Any = open_store(SPACE)
     if elsewhere:
         again = open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
-        monkeypatch.setattr(remote_pending.time, "time", lambda: 4e9)
+        monkeypatch.setattr(remote_changes.time, "time", lambda: 4e9)
     update(again)
     versions = [(entry.ref.position, entry.text) for entry in everything(open_store(SPACE), pool())]
     assert versions == [(1, "apple"), (2, "pear")]
@@ -464,7 +463,7 @@ def test_a_transaction_whose_pending_record_was_put_away_is_told(
     def before(name: str) -> None:
         if name == "update":
             live(server)
-            monkeypatch.setattr(remote_pending.time, "time", lambda: 4e9)
+            monkeypatch.setattr(remote_changes.time, "time", lambda: 4e9)
             elsewhere.append([record("m", 2, text="theirs")])
 
     server.before = before
@@ -510,7 +509,7 @@ def test_a_machine_whose_clock_is_ahead_does_not_put_away_what_another_one_is_wr
             live(server)
             now = time.time()
             with monkeypatch.context() as ahead:
-                ahead.setattr(remote_pending.time, "time", lambda: now + 3_600)
+                ahead.setattr(remote_changes.time, "time", lambda: now + 3_600)
                 for late in (record("m", 2, text="theirs"), record("n", key="k")):
                     with pytest.raises(Conflict, match="try again in a minute"):
                         elsewhere.append([late])
@@ -535,10 +534,10 @@ def test_what_another_machine_has_died_over_is_put_away_a_minute_after_it_was_fi
     assert "2/m" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]
     behind = time.time() - 10_000
     for passed in (0, 30, 59):
-        monkeypatch.setattr(remote_pending.time, "time", lambda passed=passed: behind + passed)
+        monkeypatch.setattr(remote_changes.time, "time", lambda passed=passed: behind + passed)
         with pytest.raises(Conflict):
             update(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
-    monkeypatch.setattr(remote_pending.time, "time", lambda: behind + 61)
+    monkeypatch.setattr(remote_changes.time, "time", lambda: behind + 61)
     update(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
     assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "pear"]
 
@@ -548,10 +547,10 @@ def test_a_torn_note_of_what_was_seen_only_costs_a_minute(tmp_path: Path) -> Non
     seen = tmp_path / "x.seen"
     for text in ("{", "[]", '{"w": "x"}'):
         seen.write_text(text)
-        assert not remote_pending.WriterLock("here", seen).has_died(pending)
+        assert not remote_changes.WriterLock("here", seen).has_died(pending)
         assert "w" in seen.read_text()
     with pytest.raises(StoreError, match="cannot note"):
-        remote_pending.WriterLock("here", tmp_path / "x.seen" / "y").has_died(pending)
+        remote_changes.WriterLock("here", tmp_path / "x.seen" / "y").has_died(pending)
 
 
 def test_who_was_taken_for_dead_before_its_last_step_changes_nothing(
@@ -564,7 +563,7 @@ def test_who_was_taken_for_dead_before_its_last_step_changes_nothing(
     def before(name: str) -> None:
         if name == "find" and "2/m" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]:
             live(server)
-            monkeypatch.setattr(remote_pending.time, "time", lambda: 4e9)
+            monkeypatch.setattr(remote_changes.time, "time", lambda: 4e9)
             elsewhere.append([record("m", 2, text="theirs")])
 
     server.before = before
@@ -852,7 +851,7 @@ def test_a_newer_store_is_refused(server: Server, open_store: OpenStore) -> None
 
 
 def test_who_waits_too_long_for_the_lock_is_told(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(remote_changes, "_BUSY_SECONDS", 0.05)
     first, second = open_store(SPACE), open_store(SPACE)
     with first.transaction(), pytest.raises(StoreBusy, match="memory://here"):
         threading_error(lambda: second.append([record("m")]))
@@ -879,7 +878,7 @@ def test_a_lock_that_cannot_be_taken_is_one_sentence(
     open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(remote, "_lock_file", lambda url: tmp_path / "file" / "x.lock")
+    monkeypatch.setattr(remote_changes, "_lock_file", lambda url: tmp_path / "file" / "x.lock")
     with pytest.raises(StoreError, match="cannot take the lock"):
         open_store(SPACE).append([record("m")])
 
@@ -887,13 +886,13 @@ def test_a_lock_that_cannot_be_taken_is_one_sentence(
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
 def test_locks_lie_where_nobody_else_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    lock = remote._lock_file("memory://here")
+    lock = remote_changes._lock_file("memory://here")
     assert lock.parent == tmp_path / "memories" / "locks"
     assert lock.parent.stat().st_mode & 0o777 == 0o700
-    assert remote._lock_file("memory://elsewhere") != lock
+    assert remote_changes._lock_file("memory://elsewhere") != lock
     lock.parent.chmod(0o777)
     with pytest.raises(StoreError, match=r"folder of locks.*can be written by everybody"):
-        remote._lock_file("memory://here")
+        remote_changes._lock_file("memory://here")
 
 
 def test_vectors_are_not_staged_beside_what_is_not_written_yet(open_store: OpenStore) -> None:

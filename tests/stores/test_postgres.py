@@ -56,12 +56,11 @@ from memories.errors import (  # noqa: E402
 from memories.stores import words as store_words  # noqa: E402
 from memories.stores.postgres import connection as postgres_server  # noqa: E402
 from memories.stores.postgres import counts as postgres_counts  # noqa: E402
-from memories.stores.postgres import erasure as postgres_erasure  # noqa: E402
 from memories.stores.postgres import errors as postgres_errors  # noqa: E402
+from memories.stores.postgres import rewrite as postgres_rewrite  # noqa: E402
 from memories.stores.postgres import schema as postgres_schema  # noqa: E402
-from memories.stores.postgres import spaces as postgres_spaces  # noqa: E402
+from memories.stores.postgres import search as postgres_search  # noqa: E402
 from memories.stores.postgres import vectors as postgres_vectors  # noqa: E402
-from memories.stores.postgres import words as postgres_words  # noqa: E402
 from memories.stores.postgres.store import PostgresStore  # noqa: E402
 from memories.stores.postgres.transaction import Transaction  # noqa: E402
 from memories.stores.records import (  # noqa: E402
@@ -89,7 +88,7 @@ class TestPostgresByIndex(StoreContract):
     def open_store(self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
         monkeypatch.setattr(postgres_counts, "MANY_VECTORS", 1)
         monkeypatch.setattr(postgres_vectors, "EXACT_ROWS", 0)
-        monkeypatch.setattr(postgres_words, "_RANK_ALL", 0)
+        monkeypatch.setattr(postgres_search, "_RANK_ALL", 0)
         return open_store
 
 
@@ -247,8 +246,8 @@ def test_without_the_extension_words_work_and_vectors_say_who_adds_it(
 def test_a_server_with_no_pgvector_or_an_old_one_is_told_apart(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, name: str, oldest: tuple[int, int], expected: str
 ) -> None:
-    monkeypatch.setattr(postgres_spaces, "_EXTENSION", postgres_spaces._EXTENSION.replace("vector", name))
-    monkeypatch.setattr(postgres_spaces, "_OLDEST", oldest)
+    monkeypatch.setattr(postgres_vectors, "_EXTENSION", postgres_vectors._EXTENSION.replace("vector", name))
+    monkeypatch.setattr(postgres_vectors, "_OLDEST", oldest)
     with pytest.raises(StoreError, match=expected):
         store.append([record("m")])
     assert store.count(pool()) == 0
@@ -997,8 +996,8 @@ def test_of_very_many_records_the_best_by_the_rarest_words_come(
 ) -> None:
     where, rarest = pool(**conditions), min(terms, key=lambda term: sum(term in text for text in texts))
     every = by_words(store, [rarest], where, k=400)
-    monkeypatch.setattr(postgres_words, "_RANK_ALL", 10)
-    monkeypatch.setattr(postgres_words, "_RANK_AT_MOST", 40)
+    monkeypatch.setattr(postgres_search, "_RANK_ALL", 10)
+    monkeypatch.setattr(postgres_search, "_RANK_AT_MOST", 40)
     found = by_words(store, terms, where, k=8)
     assert len(found) == 8
     assert found.keys() <= every.keys()
@@ -1012,12 +1011,12 @@ def test_of_very_many_records_the_best_by_the_rarest_words_come(
 def test_what_is_found_by_vector_has_its_word_score(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, among: int, terms: list[str]
 ) -> None:
-    monkeypatch.setattr(postgres_words, "_RANK_ALL", among)
+    monkeypatch.setattr(postgres_search, "_RANK_ALL", among)
     store.append([record(f"m{number:02}", text="apple pie", vectors=None) for number in range(60)])
     store.append([record("far", text="apple among very many other words that are of no use here, in a long text")])
     store.append([record("other", text="cherry", vectors=None)])
     expected = by_words(store, terms, k=400)
-    monkeypatch.setattr(postgres_words, "_RANK_AT_MOST", 20)
+    monkeypatch.setattr(postgres_search, "_RANK_AT_MOST", 20)
     found = {
         candidate.record.ref.group: candidate
         for candidate in store.candidates(pool(), vector=unit_vectors(1)[0], terms=terms, k=1)
@@ -1096,9 +1095,9 @@ def test_a_vector_of_many_dimensions_is_kept_and_found(opened: Callable[..., Pos
 def test_among_many_turns_matches_bring_those_beside_the_best_and_those_of_the_day(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memories.stores.postgres import turns
+    from memories.stores.postgres import search
 
-    monkeypatch.setattr(turns, "_FEW", 20)
+    monkeypatch.setattr(search, "_FEW", 20)
     store.append([turn(number, text=f"word{number}", created_at=at(1000 * number)) for number in range(200)])
     matches = store.matches(
         pool(collection=HISTORY), TurnQuery(embed("word50")[0], ["word50"], 3, [(at(149_500), at(152_500))])
@@ -1185,7 +1184,7 @@ def test_two_removals_at_once_are_both_erased(
     stores[0].append([record("m", namespace=name) for name in names])
     parts = dict(server.sql(f"SELECT namespace, right(tableoid::regclass::text, 3) FROM {schema}.record"))
     chosen = [next(name for name in names if parts[name] == part) for part in ("_p0", "_p1")]
-    met, remove = threading.Barrier(2, timeout=300), postgres_erasure.remove
+    met, remove = threading.Barrier(2, timeout=300), postgres_rewrite.remove
 
     def both(db: Transaction, refs: Any) -> None:
         met.wait(300)
@@ -1193,8 +1192,8 @@ def test_two_removals_at_once_are_both_erased(
         if refs[0].namespace == chosen[0]:
             time.sleep(0.5)
 
-    monkeypatch.setattr(postgres_erasure, "remove", both)
-    monkeypatch.setattr(postgres_erasure, "erase", lambda _: ())
+    monkeypatch.setattr(postgres_rewrite, "remove", both)
+    monkeypatch.setattr(postgres_rewrite, "erase", lambda _: ())
     threads = [
         threading.Thread(target=store.remove, args=([Ref(MEMORY, name, "m", 1)],))
         for store, name in zip(stores, chosen, strict=True)

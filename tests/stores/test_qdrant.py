@@ -48,7 +48,7 @@ from memories.stores.qdrant import folder as qdrant_folder  # noqa: E402
 from memories.stores.qdrant import local  # noqa: E402
 from memories.stores.qdrant.driver import QdrantDriver, Verb  # noqa: E402
 from memories.stores.qdrant.folder import FolderTransport  # noqa: E402
-from memories.stores.qdrant.points import persistence  # noqa: E402
+from memories.stores.qdrant.local import persistence  # noqa: E402
 from memories.stores.qdrant.rest import RestTransport  # noqa: E402
 from memories.stores.qdrant.store import QdrantStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
@@ -882,7 +882,7 @@ def test_what_a_killed_process_had_begun_is_there_wholly_or_not_at_all(
         f"""{OPEN}
 import os
 from datetime import UTC, datetime
-from memories.stores.qdrant.points import persistence
+from memories.stores.qdrant.local import persistence
 CollectionPersistence = persistence().CollectionPersistence
 records = [Record(Ref(Collection.MEMORY, "ann", f"m{{n}}", 1), f"text {{n}}", datetime.now(UTC)) for n in range(4)]
 store.count(mine)

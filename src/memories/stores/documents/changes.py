@@ -1,13 +1,20 @@
-"""What a transaction on a document server is going to change: an overlay on the server until it is written."""
+"""Writing to a document server: the changes of a transaction, the writers' lock, and the order of requests."""
 
+import contextlib
+import hashlib
+import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from memories.errors import Conflict, StoreUnreachable
+from memories.config import cache_folder
+from memories.core.disk import make_folder, read_file, replacing, tried
+from memories.core.trust import others_may_write
+from memories.errors import Conflict, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.documents.driver import MAX_TEXT, Condition, Driver, Kind, Part, Point, Value
-from memories.stores.documents.pending import WriterLock, pending_since, settled
 from memories.stores.documents.schema import (
     LIVE,
     PENDING,
@@ -29,6 +36,108 @@ from memories.stores.words import tokens_of
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_UNCHANGED_SECONDS = 60  # a transaction that has not ended by then has died
+_CLOCKS_SECONDS = 86_400  # no two clocks are further apart
+_SINCE, _MACHINE = "pending.since", "pending.machine"
+
+
+_BUSY_SECONDS = 30
+
+
+class WriterLock:
+    """The lock of this machine's writers while it is held, and what it has seen of writes by other machines.
+
+    The clocks of two machines may differ by hours, so a record that another machine has begun is dead when it has been
+    pending for a minute by the clock of this one. When it was first seen is kept in a file beside the lock, for the
+    next process.
+    """
+
+    def __init__(self, machine: str, seen: Path) -> None:
+        """Prepare; nothing is read.
+
+        Args:
+            machine: Identifies those who share this lock, and nobody else.
+            seen: The file of what was seen, which only the holder of the lock touches.
+        """
+        self.machine = machine
+        self._file = seen
+        self._seen: dict[str, float] | None = None
+
+    def has_died(self, point: Point) -> bool:
+        """Return whether a record is pending and its transaction has died; remember that it was seen.
+
+        While this lock is held, no other transaction of this machine is alive.
+        """
+        payload: Any = point.payload
+        if payload.get("ended") != PENDING:
+            return False
+        now = time.time()
+        if payload.get(_MACHINE) == self.machine or now - payload.get(_SINCE, 0) > _CLOCKS_SECONDS:
+            return True
+        write_id = write_id_of(point)
+        try:
+            if self._seen is None:
+                self._seen = self._read(now)
+            if write_id not in self._seen:
+                self._seen[write_id] = now
+                with replacing(self._file, self._file.with_suffix(".part")) as file:
+                    file.write(json.dumps(self._seen).encode())
+        except OSError as exc:
+            raise StoreError(f"cannot note in {self._file} what others are writing: {exc.strerror or exc}") from exc
+        return now - self._seen[write_id] > _UNCHANGED_SECONDS
+
+    def _read(self, now: float) -> dict[str, float]:
+        """Return when each pending write was first seen, without those so old that nobody asks for them any more."""
+        try:
+            found = json.loads(read_file(self._file))
+            return {write_id: at for write_id, at in found.items() if 0 <= now - at < _CLOCKS_SECONDS}
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):  # torn by a crash: they wait a minute again
+            return {}
+
+
+@contextlib.contextmanager
+def writer_lock(url: str) -> Iterator[WriterLock]:
+    """Exclude other writers of this machine."""
+    import platform
+
+    path = _lock_file(url)
+    with contextlib.ExitStack() as stack:
+        try:
+            held = stack.enter_context(tried(path, _BUSY_SECONDS))
+            found = path.stat()
+        except OSError as exc:
+            raise StoreError(f"cannot take the lock of the writers of {url}, {path}: {exc.strerror}") from exc
+        if not held:
+            raise StoreBusy(f"another process has been writing to {url} for {_BUSY_SECONDS} seconds; try again")
+        machine = f"{platform.node()}:{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"
+        yield WriterLock(machine, path.with_suffix(".seen"))
+
+
+def _lock_file(url: str) -> Path:
+    """Return the lock file that the writers of one user on this machine share, in a folder of that user alone.
+
+    Raises:
+        StoreError: Others may write in that folder, so they could put their own files in the place of ours.
+    """
+    folder = cache_folder() / "locks"
+    try:
+        make_folder(folder)
+        if doubt := others_may_write(folder):
+            raise StoreError(f"the folder of locks, {folder}, {doubt}")
+    except OSError as exc:
+        raise StoreError(f"cannot make the folder of locks, {folder}: {exc.strerror}; set XDG_CACHE_HOME") from exc
+    return folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+
+
+def pending_since(machine: str) -> dict[str, Value]:
+    """Return what the payload of a pending record contains besides the record."""
+    return {_SINCE: int(time.time()), _MACHINE: machine}
+
+
+def settled() -> dict[str, Value | None]:
+    """Return the change that removes this again."""
+    return dict.fromkeys((_SINCE, _MACHINE))
 
 
 @dataclass

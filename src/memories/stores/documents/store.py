@@ -1,25 +1,27 @@
 """The store on a document server: whole records, transactions and searches, built on a `Driver`."""
 
 import contextlib
-import hashlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from memories.config import cache_folder
-from memories.core.disk import make_folder, tried
 from memories.core.times import to_millis
-from memories.core.trust import others_may_write
 from memories.errors import Conflict, StoreBusy, StoreError
-from memories.stores.chain import CHAIN, chain_of, undone
+from memories.stores.chain import CHAIN, chain_of, relinked, undone
 from memories.stores.damage import Damaged
-from memories.stores.documents.chains import Chains
-from memories.stores.documents.changes import Changes, Flush, by_part, check_free, check_keys, unfinished
+from memories.stores.documents.changes import (
+    Changes,
+    Flush,
+    WriterLock,
+    by_part,
+    check_free,
+    check_keys,
+    unfinished,
+    writer_lock,
+)
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
-from memories.stores.documents.pending import WriterLock
-from memories.stores.documents.query import View
+from memories.stores.documents.query import View, check, repair
 from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
@@ -32,7 +34,71 @@ if TYPE_CHECKING:
     from memories.stores.documents.search import Sample, Search
     from memories.stores.records import Matches, TurnQuery
 
-_BUSY_SECONDS = 30
+_ATTEMPTS = 20
+_NEAR = (0, 1, 2)
+_FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
+
+
+class Chains:
+    """The chains of a server.
+
+    Entries are written before what they tell, in a step of their own: so what was done is in the log, though a crash in
+    between leaves an entry for what was not. Writers on other machines may add to the same chain: then an entry that
+    comes too late follows theirs, with a hash of its own.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        """Prepare; no request is sent."""
+        self._driver = driver
+        self._known: dict[str, int] = {}  # a position that the chain of a namespace has reached
+
+    def last(self, namespace: str, view: View) -> list[Record]:
+        """Return the last entry of a chain, if it has one.
+
+        A server can only list all ids of a chain. Since a chain has no gaps, some positions are tried instead: those
+        beside the last one known, else ever closer ones.
+        """
+        first = Ref(Collection.LOG, namespace, CHAIN, 0)
+        known, steps = self._known.get(namespace, 0), _NEAR
+        while True:
+            if known == 0:
+                steps = _FAR
+            tried = [known + step for step in steps]
+            stored = view.stored(first._replace(position=position) for position in tried)
+            found = {each.record.ref.position: each.record for each in stored}
+            top = max(found, default=0)
+            if top and top + 1 in tried:
+                self._known[namespace] = top
+                return [found[top]]
+            if not top and not known:
+                return []
+            known, steps = top, (0, *_FAR)
+
+    def write(self, entries: Sequence[Record], lock: WriterLock, begin: Callable[[], object]) -> list[Record]:
+        """Add entries to their chains; return them as they were written.
+
+        Raises:
+            StoreBusy: Others kept adding.
+        """
+        written: list[Record] = []
+        for part, refs in by_part(entry.ref for entry in entries).items():
+            own = [entry for entry in entries if entry.ref in refs]
+            begin()
+            for _ in range(_ATTEMPTS):
+                try:
+                    Flush(self._driver, Changes({entry.ref: entry for entry in own}), lock, None).run()
+                    break
+                except Conflict:
+                    with contextlib.suppress(Conflict):
+                        check_free(self._driver, own, Changes(), lock)  # takes out what a dead writer has left
+                    own = relinked(own, self.last(part.namespace, View(self._driver, Changes(), Damaged())))
+            else:
+                raise StoreBusy(f"others kept writing to the log of {part.namespace}; nothing was written; try again")
+            self._known[part.namespace] = own[-1].ref.position
+            written += own
+        return written
+
+
 _PAGE = 1_000  # records in one request
 
 
@@ -86,7 +152,7 @@ class RemoteStore:
                 self._local.changes = outer
                 raise
             return
-        with _writer_lock(self._driver.url) as lock:
+        with writer_lock(self._driver.url) as lock:
             self._local.changes = Changes()
             self._local.lock = lock
             try:
@@ -334,15 +400,11 @@ class RemoteStore:
 
     def check(self, *, deep: bool) -> list[Finding]:
         """See `Store.check`; nothing of it is cheap but to ask whether the server answers."""
-        from memories.stores.documents.check import check
-
         state = self._spaces.state()
         return list(check(self._view, state.get("space", ""))) if deep else []
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
-        from memories.stores.documents.check import repair
-
         with self.transaction():
             return repair(self._driver)
 
@@ -370,37 +432,3 @@ class RemoteStore:
     def _refuse_unwritten(self) -> None:
         if self._changes:
             raise StoreError("vectors can't be staged in a transaction that has written records; end it first")
-
-
-@contextlib.contextmanager
-def _writer_lock(url: str) -> Iterator[WriterLock]:
-    """Exclude other writers of this machine."""
-    import platform
-
-    path = _lock_file(url)
-    with contextlib.ExitStack() as stack:
-        try:
-            held = stack.enter_context(tried(path, _BUSY_SECONDS))
-            found = path.stat()
-        except OSError as exc:
-            raise StoreError(f"cannot take the lock of the writers of {url}, {path}: {exc.strerror}") from exc
-        if not held:
-            raise StoreBusy(f"another process has been writing to {url} for {_BUSY_SECONDS} seconds; try again")
-        machine = f"{platform.node()}:{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"
-        yield WriterLock(machine, path.with_suffix(".seen"))
-
-
-def _lock_file(url: str) -> Path:
-    """Return the lock file that the writers of one user on this machine share, in a folder of that user alone.
-
-    Raises:
-        StoreError: Others may write in that folder, so they could put their own files in the place of ours.
-    """
-    folder = cache_folder() / "locks"
-    try:
-        make_folder(folder)
-        if doubt := others_may_write(folder):
-            raise StoreError(f"the folder of locks, {folder}, {doubt}")
-    except OSError as exc:
-        raise StoreError(f"cannot make the folder of locks, {folder}: {exc.strerror}; set XDG_CACHE_HOME") from exc
-    return folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"

@@ -19,7 +19,7 @@ from memories.errors import StoreBusy, StoreError, StoreFull
 
 BUSY_SECONDS = 30.0
 INNER = ".memories"  # for the index and what is in the making; git leaves it out
-FORMER = "spaces.json"  # of the first format: the model of vectors that lie in files of their own; see `former`
+FORMER = "spaces.json"  # of the first format: the model of vectors that lie in files of their own; see `index`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _GUARD = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LEFT = (_SCRATCH, ".vectors", ".accesses")

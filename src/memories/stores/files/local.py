@@ -1,4 +1,4 @@
-"""The files that are here, with their index: reads that see the lines as they are, and transactions that add some."""
+"""Records in the files of one folder: reads through an up-to-date index, and transactions that add lines."""
 
 import contextlib
 import logging
@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.stores.copies import immutable, mutable
 from memories.stores.damage import Damaged, damaged_record
-from memories.stores.files import former
 from memories.stores.files.connection import FORMER, Folder, Stamp
-from memories.stores.files.index import ALL, Index, Known, space_named
+from memories.stores.files.index import (
+    ALL,
+    FileState,
+    Index,
+    former_accesses,
+    former_space,
+    former_vectors,
+)
 from memories.stores.files.log import Damage, changed, created, fold, parse, removal, without
 from memories.stores.files.schema import Event, file_name, namespace_of, to_line
 from memories.stores.records import SEARCHED, Collection, Filter, Finding, Patch, Record, Ref, Space
@@ -27,20 +33,20 @@ _log = logging.getLogger(__name__)
 
 
 class Work:
-    """What a transaction knows of files, the lines that it adds, and the larger stores that it reaches into."""
+    """A running transaction: states of files, lines to add, and transactions of larger stores."""
 
     def __init__(self, index: Index) -> None:
         """Begin a transaction of this process."""
         self.index, self.pid = index, os.getpid()
-        self.known: dict[str, Known] = {}
+        self.states: dict[str, FileState] = {}
         self.lines: list[tuple[str, str]] = []
         self.dropped: dict[str, list[str]] = {}
         self.levels: list[tuple[contextlib.ExitStack, set[int]]] = []
 
     def add(self, name: str, event: Event) -> None:
-        """Add a line to a file in the end."""
+        """Add a line to a file when the transaction ends."""
         self.lines.append((name, to_line(event)))
-        self.known[name] = self.known[name]._replace(last=event.time)
+        self.states[name] = self.states[name]._replace(last=event.time)
 
 
 class LocalFiles:
@@ -57,7 +63,7 @@ class LocalFiles:
             after_commit: Called under the lock with the namespaces that were written to; it may use `working`.
             damaged: Takes what is left out because it can't be read.
         """
-        self._damaged_parts = damaged
+        self._damaged = damaged
         self.folder = folder
         self._space, self._after_commit = space, after_commit
         self._local = threading.local()
@@ -82,13 +88,13 @@ class LocalFiles:
             return work.index
         path = self.folder.inner / "index.db"
         try:
-            found = path.lstat()
-            identity = found.st_dev, found.st_ino
+            status = path.lstat()
+            identity = status.st_dev, status.st_ino
         except OSError:
             identity = None
         if self._opened is None or self._opened[0] not in (None, identity):
             self._opened = identity, Index(path, self._space)
-            self._opened[1].damaged = self._damaged_parts
+            self._opened[1].damaged = self._damaged
         elif self._opened[0] is None:
             self._opened = identity, self._opened[1]
         return self._opened[1]
@@ -102,12 +108,12 @@ class LocalFiles:
         """
         outer = self.work
         if outer is not None:
-            count, known = len(outer.lines), dict(outer.known)
+            count, states = len(outer.lines), dict(outer.states)
             try:
                 with outer.index.transaction():
                     yield outer
             except BaseException:
-                outer.known = known
+                outer.states = states
                 del outer.lines[count:]
                 raise
             return
@@ -117,11 +123,11 @@ class LocalFiles:
             with self.working() as work:
                 yield work
                 for name in dict(work.lines):
-                    if self.folder.stamp(name) != work.known[name].stamp:
+                    if self.folder.stamp(name) != work.states[name].stamp:
                         raise StoreBusy(
                             f"{self.folder.path / name} was changed by another program; nothing was written; try again"
                         )
-                    work.index.know(name, None)
+                    work.index.save_state(name, None)
             self._write(work)
             self._after_commit(set() if work.dropped else {_place(name)[1] for name, _ in work.lines})
             if not work.dropped:
@@ -152,21 +158,21 @@ class LocalFiles:
             self._recover()
         elif added:
             logs = [name for name in added if _place(name)[0] is Collection.LOG]
-            self.folder.commit(added, {name: work.known[name].whole for name in added}, ahead=logs)
+            self.folder.commit(added, {name: work.states[name].whole for name in added}, ahead=logs)
             with contextlib.suppress(StoreError):  # the lines are stored; the next read reads unknown files again
                 for name, data in added.items():
-                    stamp, known = self.folder.stamp(name), work.known[name]
-                    if stamp and stamp.size - len(data) - known.whole in (0, 1):  # else others were faster
-                        work.index.know(name, Known(stamp, stamp.size, known.last))
+                    stamp, state = self.folder.stamp(name), work.states[name]
+                    if stamp and stamp.size - len(data) - state.whole in (0, 1):  # else others were faster
+                        work.index.save_state(name, FileState(stamp, stamp.size, state.last))
 
     def _recover(self) -> None:
-        """Finish what was promised: add lines that are missing, and take out those that are to be gone."""
+        """Finish an interrupted commit from the journal: add missing lines, remove dropped ones."""
         plan = self.folder.promised()
         for name, todo in plan.items():
             data = self.folder.read(name)[1]
             parsed = parse(data, *_place(name))
             if parsed.damage:
-                raise self._damaged(name, parsed.damage)
+                raise self._damage_error(name, parsed.damage)
             there = set(data.split(b"\n"))
             missing = [line for line in todo["add"].encode().split(b"\n") if line and line not in there]
             added = b"".join(line + b"\n" for line in missing)
@@ -183,10 +189,10 @@ class LocalFiles:
             self.folder.promise({})
 
     def _adopt(self) -> None:
-        """Move into the index what the store's first format kept in files of its own."""
+        """Move the vectors and read counts of the store's first format into the index."""
         if not self.folder.is_former():
             return
-        space = former.space_in(self.folder)
+        space = former_space(self.folder)
         with self.working() as work:
             reads: list[Ref] = []
             for collection in SEARCHED:
@@ -195,41 +201,41 @@ class LocalFiles:
                         continue
                     name = file_name(collection, namespace)
                     records = work.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
-                    if space is not None and work.index.stored_space() in (None, space_named(*space)):
-                        work.index.stage(space_named(*space), former.vectors(self.folder, name, space, records))
-                    counts = former.accesses(self.folder, name)
+                    if space is not None and work.index.stored_space() in (None, space):
+                        work.index.stage(space, former_vectors(self.folder, name, space, records))
+                    counts = former_accesses(self.folder, name)
                     reads += [ref for ref, *_ in records for _ in range(counts[ref.group, ref.position])]
             work.index.touch(reads, "former")
         self.folder.discard(FORMER)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def sync(self, collection: Collection, namespace: str) -> Known:
-        """Bring the index up to date with a file, in a transaction; return what is known of the file."""
+    def sync(self, collection: Collection, namespace: str) -> FileState:
+        """Bring the index up to date with a file, in a transaction; return the state of the file."""
         name, work = file_name(collection, namespace), self.work
         assert work is not None
-        if name not in work.known:
-            known = work.index.known([name]).get(name, Known())
-            if known.stamp != self.folder.stamp(name):
-                known = self._read(name, work.index)
-            work.known[name] = known
-        return work.known[name]
+        if name not in work.states:
+            state = work.index.read_states([name]).get(name, FileState())
+            if state.stamp != self.folder.stamp(name):
+                state = self._read(name, work.index)
+            work.states[name] = state
+        return work.states[name]
 
-    def _read(self, name: str, index: Index) -> Known:
+    def _read(self, name: str, index: Index) -> FileState:
         place = _place(name)
         stamp, data = self.folder.read(name)
         parsed = parse(data, *place)
-        known = Known(stamp, parsed.whole, damage=parsed.damage)
+        state = FileState(stamp, parsed.whole, damage=parsed.damage)
         if parsed.damage is None:
             folded = fold(parsed.events)
             if folded.dead:  # a merge has brought back what was removed for good
                 data = without(data, folded.dead, parsed.events)
                 self.folder.replace(name, data)
-                known = Known(self.folder.stamp(name), len(data))
-            index.bring(*place, folded)
-            known = known._replace(last=folded.last)
-        index.know(name, known)
-        return known
+                state = FileState(self.folder.stamp(name), len(data))
+            index.replace_file(*place, folded)
+            state = state._replace(last=folded.last)
+        index.save_state(name, state)
+        return state
 
     def intact(self, collection: Collection, namespace: str) -> str:
         """Bring the index up to date with a file, in a transaction; return its name.
@@ -237,16 +243,17 @@ class LocalFiles:
         Raises:
             StoreDamaged: It can't be read.
         """
-        known, name = self.sync(collection, namespace), file_name(collection, namespace)
-        if known.damage:
-            raise self._damaged(name, known.damage)
+        name = file_name(collection, namespace)
+        damage = self.sync(collection, namespace).damage
+        if damage:
+            raise self._damage_error(name, damage)
         return name
 
     @contextlib.contextmanager
     def current(self, collection: Collection, namespaces: Sequence[str]) -> Iterator[tuple[Index, tuple[str, ...]]]:
-        """Keep what is read inside of one state, that of the files; yield the index and what can be read there.
+        """Read one state of the files inside; yield the index and the namespaces whose files can be read.
 
-        A file that is damaged reads as empty, but not in a transaction: what is decided there would be wrong for good.
+        A damaged file reads as empty, except in a transaction, whose decisions would be wrong for good.
 
         Raises:
             StoreDamaged: The file of one can't be read, in a transaction.
@@ -261,30 +268,33 @@ class LocalFiles:
         index, pending = self.index, self.folder.pending() or self.folder.is_former()
         stamps = {name: self.folder.stamp(name) for name in files}
         with index.reading():
-            known = {name: Known() for name in files} | index.known(files)
-            if not pending and all(known[name].stamp == stamp for name, stamp in stamps.items()):
-                yield index, self._readable(files, known)
+            states = {name: FileState() for name in files} | index.read_states(files)
+            if not pending and all(states[name].stamp == stamp for name, stamp in stamps.items()):
+                yield index, self._readable(files, states)
                 return
         with self.transaction() as work:
-            known = {name: self.sync(collection, namespace) for name, namespace in files.items()}
-            yield work.index, self._readable(files, known)
+            states = {name: self.sync(collection, namespace) for name, namespace in files.items()}
+            yield work.index, self._readable(files, states)
 
-    def _readable(self, files: Mapping[str, str], known: Mapping[str, Known]) -> tuple[str, ...]:
+    def _readable(self, files: Mapping[str, str], states: Mapping[str, FileState]) -> tuple[str, ...]:
         """Return the namespaces whose files can be read, and warn of the others."""
-        damaged = {name: known[name].damage for name in files if known[name].damage}
-        for name, damage in damaged.items():
-            if damage:
-                self._damaged_parts.note(self._finding(name, damage))
-            if damage and self._warned.get(name) != known[name].stamp:
-                self._warned[name] = known[name].stamp
+        readable: list[str] = []
+        for name, namespace in files.items():
+            stamp, damage = states[name].stamp, states[name].damage
+            if damage is None:
+                readable.append(namespace)
+                continue
+            self._damaged.note(self._finding(name, damage))
+            if self._warned.get(name) != stamp:
+                self._warned[name] = stamp
                 path = self.folder.path / name
                 _log.warning("%s:%d can't be read: %s; it was left as it is, and reads as empty", path, *damage)
-        return tuple(namespace for name, namespace in files.items() if name not in damaged)
+        return tuple(readable)
 
-    def _damaged(self, name: str, damage: Damage) -> StoreDamaged:
-        where = f"{self.folder.path / name}:{damage.line}"
+    def _damage_error(self, name: str, damage: Damage) -> StoreDamaged:
         return StoreDamaged(
-            f"{where} can't be read: {damage.reason}; it was left as it is; mend the line or put it aside"
+            f"{self.folder.path / name}:{damage.line} can't be read: {damage.reason}; "
+            "it was left as it is; mend the line or put it aside"
         )
 
     def _finding(self, name: str, damage: Damage) -> Finding:
@@ -292,32 +302,35 @@ class LocalFiles:
         return Finding(f"{what}; all of {name} reads as empty", "mend the line or put it aside; nothing was changed")
 
     def check(self, *, deep: bool) -> list[Finding]:
-        """Return lines that can't be read, and what is wrong in the index; deep: also whether it has what they say."""
-        found: list[Finding] = []
+        """Return unreadable lines and errors in the index; deep also compares the index with the lines."""
+        findings: list[Finding] = []
         for collection in Collection:
             for namespace in self.files(collection):
                 name = file_name(collection, namespace)
                 parsed = parse(self.folder.read(name)[1], collection, namespace)
                 records = fold(parsed.events).records.values()
-                wrong = ((record.ref, problem(record)) for record in records)
-                found += [damaged_record(ref, f"it {what}") for ref, what in wrong if what]
+                problems = ((record.ref, problem(record)) for record in records)
+                findings += [damaged_record(ref, f"it {what}") for ref, what in problems if what]
                 if parsed.damage:
-                    found.append(self._finding(name, parsed.damage))
-                elif deep and self.index.known([name]).get(name, Known()).stamp == self.folder.stamp(name):
-                    found += self._out_of_step(collection, namespace, records)
+                    findings.append(self._finding(name, parsed.damage))
+                elif deep and self.index.read_states([name]).get(name, FileState()).stamp == self.folder.stamp(name):
+                    findings += self._out_of_step(collection, namespace, records)
         if (self.folder.inner / "index.db").exists():
-            told = {finding.ref for finding in found}
+            reported = {finding.ref for finding in findings} - {None}
             remedy = f"remove {self.folder.inner}, which loses no memory, and run: memory reembed"
-            others = (each for each in self.index.check(deep=deep) if each.ref is None or each.ref not in told)
-            found += (each._replace(remedy=remedy, ref=None) for each in others)
-        return found
+            for finding in self.index.check(deep=deep):
+                if finding.ref not in reported:
+                    findings.append(finding._replace(remedy=remedy, ref=None))
+        return findings
 
-    def _out_of_step(self, collection: Collection, namespace: str, lines: Iterable[Record]) -> Iterator[Finding]:
+    def _out_of_step(self, collection: Collection, namespace: str, records: Iterable[Record]) -> Iterator[Finding]:
         """Yield a finding if the index has other records than the lines of a file."""
-        said = {record.ref: (immutable(record), mutable(record)) for record in lines if not problem(record)}
-        there = self.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
-        known = {record.ref: (immutable(record), mutable(record)) for record in there}
-        count = sum(said.get(ref) != known.get(ref) for ref in said.keys() | known.keys())
+        expected = {record.ref: (immutable(record), mutable(record)) for record in records if not problem(record)}
+        indexed = {
+            record.ref: (immutable(record), mutable(record))
+            for record in self.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
+        }
+        count = sum(expected.get(ref) != indexed.get(ref) for ref in expected.keys() | indexed.keys())
         if count:
             what = f"the index of {file_name(collection, namespace)} differs from its lines in {count} places"
             yield Finding(what, "run: memory doctor --fix", derived=True)
@@ -340,27 +353,26 @@ class LocalFiles:
         Raises:
             StoreDamaged: It can't.
         """
-        with self.current(collection, namespaces) as (_, well):
+        with self.current(collection, namespaces) as (_, readable):
             pass
-        for namespace in set(namespaces) - {*well}:
+        for namespace in set(namespaces) - {*readable}:
             with self.transaction():
                 self.intact(collection, namespace)
 
     def files(self, collection: Collection) -> list[str]:
         """Return the namespaces that have a file, or had one when it was read last, or get one in this transaction."""
-        known = self.work.known if self.work else {}
-        names = {*self.folder.names(), *self.index.files(), *known}
-        found = (namespace_of(name, collection) for name in names)
-        return sorted(namespace for namespace in found if namespace is not None)
+        names = {*self.folder.names(), *self.index.files(), *(self.work.states if self.work else ())}
+        namespaces = (namespace_of(name, collection) for name in names)
+        return sorted(namespace for namespace in namespaces if namespace is not None)
 
     def namespaces(self, collection: Collection, among: Sequence[str]) -> list[str]:
         """Return those of some namespaces that have records, or a file that can't be read."""
         if self.work is not None:
             damaged = {namespace for namespace in among if self.sync(collection, namespace).damage}
-            return [each for each in among if each in damaged or each in self.index.namespaces(collection)]
-        with self.current(collection, among) as (index, well):
-            having = set(index.namespaces(collection))
-            return [each for each in among if each in having or each not in well]
+            return [name for name in among if name in damaged or name in self.index.namespaces(collection)]
+        with self.current(collection, among) as (index, readable):
+            filled = set(index.namespaces(collection))
+            return [name for name in among if name in filled or name not in readable]
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -372,7 +384,7 @@ class LocalFiles:
             ids: list[tuple[Ref, str]] = []
             for record in records:
                 name = names[record.ref[:2]]
-                event = created(work.known[name].last, record)
+                event = created(work.states[name].last, record)
                 work.add(name, event)
                 ids.append((record.ref, event.id))
             work.index.name_events(ids)
@@ -388,7 +400,7 @@ class LocalFiles:
             for after in work.index.read(refs):
                 if mutable(before[after.ref]) != mutable(after):
                     name = names[after.ref[:2]]
-                    work.add(name, changed(work.known[name].last, before[after.ref], after, ids[after.ref]))
+                    work.add(name, changed(work.states[name].last, before[after.ref], after, ids[after.ref]))
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
@@ -403,13 +415,15 @@ class LocalFiles:
                 if ids:
                     where = Filter(place[0], (place[1],), state="any")
                     groups = Counter(ref.group for ref in ids)
-                    whole = [each for each in groups if work.index.count(where._replace(group=each)) == groups[each]]
-                    work.add(name, removal(work.known[name].last, next(iter(ids)), ids.values(), whole))
+                    whole = [
+                        group for group in groups if work.index.count(where._replace(group=group)) == groups[group]
+                    ]
+                    work.add(name, removal(work.states[name].last, next(iter(ids)), ids.values(), whole))
                     work.dropped[name] = sorted(ids.values())
         return self.index.remove([])
 
     def touch(self, refs: Iterable[Ref], batch: str = "") -> bool:
-        """See `Store.touch`; they are kept in the index alone."""
+        """See `Store.touch`; read counts are in the index alone."""
         return not (self.folder.inner / "index.db").exists() or self.index.touch(list(refs), batch)
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
@@ -427,23 +441,23 @@ class LocalFiles:
         self.index.switch(space)
 
     def leave(self, namespace: str) -> None:
-        """Take what has moved out of the index, in a transaction."""
+        """Remove the records of a moved namespace from the index, in a transaction."""
         work = self.work
         assert work is not None
         for collection in Collection:
             name = file_name(collection, namespace)
-            if name in work.index.known([name]):
-                work.index.bring(collection, namespace, fold([]))
-                work.index.know(name, Known())
+            if name in work.index.read_states([name]):
+                work.index.replace_file(collection, namespace, fold([]))
+                work.index.save_state(name, FileState())
 
     def close(self) -> None:
-        """Release what is held."""
+        """Close the index."""
         if self._opened:
             self._opened[1].close()
 
 
 def _place(name: str) -> tuple[Collection, str]:
-    """Return what a file of that name holds."""
+    """Return the collection and the namespace of a file."""
     for collection in Collection:
         namespace = namespace_of(name, collection)
         if namespace is not None:

@@ -1,4 +1,4 @@
-"""The files store: lines that people can read, and the larger stores that some namespaces have moved to, as one."""
+"""The files store: readable lines in a folder, together with the larger stores that some namespaces have moved to."""
 
 import contextlib
 import logging
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from memories.errors import MemoriesError, StoreError
 from memories.settings import Config
 from memories.stores.damage import Damaged
-from memories.stores.files import joined
 from memories.stores.files.connection import Folder
 from memories.stores.files.local import LocalFiles
 from memories.stores.files.move import Mover, OpenStore
@@ -29,6 +28,7 @@ from memories.stores.records import (
     StoreInfo,
     TurnQuery,
 )
+from memories.stores.sqlite.schema import encode_group
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,10 +44,10 @@ class FilesStore:
     """Implements `Store` on a folder of files; see `log` for what their lines come to, and `index` for searches.
 
     A namespace that becomes too large moves to a larger store by itself, after the write that makes it so, while the
-    folder is locked. What that store can't keep of the rules can't be kept for what has moved. Beside that:
+    folder is locked. From then on it has the guarantees of that store. Besides:
 
-    - Vectors and counts of reads are in the index alone: who deletes it, or changes a line by hand, has to make these
-      vectors again; `without_vector_count` tells.
+    - Vectors and read counts are in the index alone. After the index is deleted, or a line is changed by hand, the
+      vectors have to be made again; `without_vector_count` counts the missing ones.
     - A transaction that writes to namespaces in both places ends in one after the other: a crash in between leaves the
       part in the larger store. No operation of the service writes to two namespaces. `switch` likewise: switching
       again completes it.
@@ -71,7 +71,7 @@ class FilesStore:
         self.damaged = Damaged()
         self._folder = Folder(folder)
         self._here = LocalFiles(self._folder, space, self._after_commit, self.damaged)
-        self._mover = Mover(self._folder, space, config, open_store or _none)
+        self._mover = Mover(self._folder, space, config, open_store or _refuse)
         self._opened: dict[str, Store] = {}
         self._opening = threading.Lock()
 
@@ -88,7 +88,7 @@ class FilesStore:
                 work.levels.pop()
 
     def rehearse(self) -> None:
-        """See `OnThisDisk.rehearse`; of what has moved to a larger store only the next write tells."""
+        """See `OnThisDisk.rehearse`; larger stores are not rehearsed."""
         if self._folder.exists():
             self._folder.rehearse()
             self._here.index.rehearse()
@@ -121,7 +121,9 @@ class FilesStore:
             before = self._places(namespaces)
             for namespace in namespaces:
                 self._mover.remove_copies(namespace, [ref for ref in refs if ref.namespace == namespace])
-            for store, some in self._by_store(refs, lambda ref: ref) if refs else [(each, []) for each in self._all()]:
+            for store, some in (
+                self._by_store(refs, lambda ref: ref) if refs else [(store, []) for store in self._all()]
+            ):
                 also_in.update(store.remove(some))
         for namespace in namespaces:
             also_in.update(self._mover.also_in(namespace, [ref for ref in refs if ref.namespace == namespace]))
@@ -129,7 +131,7 @@ class FilesStore:
         return tuple(sorted(also_in))
 
     def _after_commit(self, namespaces: set[str]) -> None:
-        """Move what has become too large; what was written is safe whatever becomes of it."""
+        """Move namespaces that have become too large; a failure endangers no record."""
         if not namespaces and not self._mover.unfinished():
             return
         try:
@@ -148,89 +150,94 @@ class FilesStore:
         self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
     ) -> list[Record]:
         """See `Store.scan`."""
-        parts = self._ask(where, lambda at, some: at.scan(some, limit=limit, after=after, newest_first=newest_first))
-        return joined.scanned(parts, limit, newest_first=newest_first)
+        parts = self._ask(
+            where, lambda store, own: store.scan(own, limit=limit, after=after, newest_first=newest_first)
+        )
+        return _join_scans(parts, limit, newest_first=newest_first)
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
-        return joined.grouped(self._ask(where, lambda at, some: at.groups(some, limit=limit)), limit)
+        parts = self._ask(where, lambda store, own: store.groups(own, limit=limit))
+        groups = (group for part in parts for group in part)
+        return sorted(groups, key=lambda group: (*_group_order(group[1]), group[0]))[:limit]
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
         """See `Store.used`."""
-        found = [pair for part in self._ask(where, lambda at, some: at.used(some)) for pair in part]
-        return sorted(found, key=lambda pair: (-pair[1], pair[0]))
+        pairs = [pair for part in self._ask(where, lambda store, own: store.used(own)) for pair in part]
+        return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
-        found = sum(self._ask(where, lambda at, some: at.count(some, at_most=at_most)))
-        return found if at_most is None else min(found, at_most)
+        total = sum(self._ask(where, lambda store, own: store.count(own, at_most=at_most)))
+        return total if at_most is None else min(total, at_most)
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        parts = self._ask(where, lambda at, some: at.labels(some, key))
+        parts = self._ask(where, lambda store, own: store.labels(own, key))
         return dict(sorted(sum(map(Counter, parts), Counter[str]()).items()))
 
     def days(self, where: Filter) -> Mapping[int, int]:
         """See `Store.days`."""
-        parts = self._ask(where, lambda at, some: at.days(some))
+        parts = self._ask(where, lambda store, own: store.days(own))
         return dict(sorted(sum(map(Counter, parts), Counter[int]()).items()))
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
-        return joined.best(self._ask(where, lambda at, some: at.candidates(some, vector=vector, terms=terms, k=k)), k)
+        parts = self._ask(where, lambda store, own: store.candidates(own, vector=vector, terms=terms, k=k))
+        return _best_candidates(parts, k)
 
     def matches(self, where: Filter, query: TurnQuery) -> Matches:
         """See `Store.matches`."""
-        return joined.matched(self._ask(where, lambda at, some: at.matches(some, query)))
+        return _join_matches(self._ask(where, lambda store, own: store.matches(own, query)))
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
-        return [record for part in self._ask_of(refs, lambda at, some: at.read(some)) for record in part]
+        return [record for part in self._ask_of(refs, lambda store, own: store.read(own)) for record in part]
 
     def refs(self, where: Filter) -> list[Ref]:
         """See `Store.refs`."""
-        return sorted(ref for part in self._ask(where, lambda at, some: at.refs(some)) for ref in part)
+        return sorted(ref for part in self._ask(where, lambda store, own: store.refs(own)) for ref in part)
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
         where = Filter(collection, tuple(namespaces))
-        parts = self._ask(where, lambda at, some: at.values(collection, some.namespaces, key))
+        parts = self._ask(where, lambda store, own: store.values(collection, own.namespaces, key))
         return sorted({value for part in parts for value in part})
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
         here = self._places(where.namespaces).get(None, [])
         self._here.refuse_damaged(where.collection, here)
-        parts = self._ask(where._replace(namespaces=(*where.namespaces,)), lambda at, some: at.info(some))
+        parts = self._ask(where._replace(namespaces=(*where.namespaces,)), lambda store, own: store.info(own))
         own = self._here.index.info(where._replace(namespaces=()))
         sizes = [part.size_bytes for part in parts if part.url != own.url]
-        known = [size for size in sizes if size is not None]
+        measured = [size for size in sizes if size is not None]
         return StoreInfo(
             url=f"files:///{self._folder.path}",
             schema_version=FORMAT if self._folder.exists() else None,
             model=next((part.model for part in (*parts, own) if part.model is not None), None),
-            size_bytes=self._folder.size_bytes() + sum(known) if len(known) == len(sizes) else None,
+            size_bytes=self._folder.size_bytes() + sum(measured) if len(measured) == len(sizes) else None,
             without_vector_count=sum(part.without_vector_count for part in parts),
             erasing=own.erasing or any(part.erasing for part in parts),
         )
 
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
-        found = self._here.namespaces(collection, self._mover.here(self._here.files(collection)))
+        namespaces = self._here.namespaces(collection, self._mover.here(self._here.files(collection)))
         for marker in self._mover.markers():
             store = self._there(marker.namespace)
             if not isinstance(store, LocalFiles) and marker.namespace in store.namespaces(collection):
-                found.append(marker.namespace)
-        return sorted(found)
+                namespaces.append(marker.namespace)
+        return sorted(namespaces)
 
     def check(self, *, deep: bool) -> list[Finding]:
-        """See `Store.check`; lines that can't be read are for a person to mend."""
+        """See `Store.check`; a person has to mend unreadable lines."""
         return [finding for store in self._all() for finding in store.check(deep=deep)]
 
     def repair(self) -> list[str]:
-        """See `Store.repair`; a larger store that something has moved to has a transaction of its own."""
+        """See `Store.repair`; each larger store has a transaction of its own."""
         return [what for store in self._all() for what in store.repair()]
 
     def close(self) -> None:
@@ -244,18 +251,18 @@ class FilesStore:
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
-        parts = self._ask_of(refs, lambda at, some: at.vectors(some))
+        parts = self._ask_of(refs, lambda store, own: store.vectors(own))
         return {ref: vectors for part in parts for ref, vectors in part.items()}
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
         with self._here.current(collection, self._mover.here(self._here.files(collection))):
             pass  # the index is up to date
-        found: list[Record] = []
+        records: list[Record] = []
         for store in self._all():
-            if len(found) < limit:
-                found += store.unstaged(space, collection, limit=limit - len(found))
-        return found
+            if len(records) < limit:
+                records += store.unstaged(space, collection, limit=limit - len(records))
+        return records
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
@@ -277,15 +284,15 @@ class FilesStore:
     # --- places ----------------------------------------------------------------------------------------------------
 
     def _places(self, namespaces: "set[str] | Sequence[str]") -> dict[str | None, list[str]]:
-        """Return the namespaces by the stores that they have moved to; those that are here by None."""
-        found: dict[str | None, list[str]] = {}
+        """Return the namespaces by the URL of the store that they have moved to; None for those in the files."""
+        places: dict[str | None, list[str]] = {}
         for namespace in namespaces:
             marker = self._mover.marker(namespace)
-            found.setdefault(marker.store if marker else None, []).append(namespace)
-        return found
+            places.setdefault(marker.store if marker else None, []).append(namespace)
+        return places
 
     def _there(self, namespace: str) -> "Store | LocalFiles":
-        """Return what a namespace is in, inside the transactions that this thread is in."""
+        """Return the store of a namespace, after entering this thread's transactions there."""
         marker = self._mover.marker(namespace)
         if marker is None:
             return self._here
@@ -301,9 +308,9 @@ class FilesStore:
         return store
 
     def _all(self) -> "list[Store | LocalFiles]":
-        """Return the files and every store that something has moved to."""
-        there = (self._there(marker.namespace) for marker in self._mover.markers())
-        return [self._here, *{id(store): store for store in there}.values()]
+        """Return the files and every store that a namespace has moved to."""
+        moved = (self._there(marker.namespace) for marker in self._mover.markers())
+        return [self._here, *{id(store): store for store in moved}.values()]
 
     def _by_store(
         self, items: Sequence[Item], ref_of: Callable[[Item], Ref]
@@ -322,8 +329,8 @@ class FilesStore:
             for namespaces in places.values():
                 store = self._there(namespaces[0]) if namespaces else self._here
                 if isinstance(store, LocalFiles):
-                    with store.current(where.collection, namespaces) as (index, well):
-                        answers.append(ask(index, where._replace(namespaces=well)))
+                    with store.current(where.collection, namespaces) as (index, readable):
+                        answers.append(ask(index, where._replace(namespaces=readable)))
                 else:
                     answers.append(ask(store, where._replace(namespaces=tuple(namespaces))))
             if (self._places(where.namespaces) or {None: []}) == places:
@@ -335,12 +342,75 @@ class FilesStore:
         for collection in Collection:
             where = Filter(collection, tuple({ref.namespace for ref in refs if ref.collection == collection}))
 
-            def of(store: Store, asked: Filter) -> Answer:
-                return ask(store, [ref for ref in refs if ref[0] == asked.collection and ref[1] in asked.namespaces])
+            def ask_by_ref(store: Store, own: Filter) -> Answer:
+                return ask(store, [ref for ref in refs if ref[0] == own.collection and ref[1] in own.namespaces])
 
-            answers += self._ask(where, of) if where.namespaces else []
+            if where.namespaces:
+                answers += self._ask(where, ask_by_ref)
         return answers
 
 
-def _none(url: str, _space: Space | None, _config: Config | None) -> Store:
+def _refuse(url: str, _space: Space | None, _config: Config | None) -> Store:
     raise StoreError(f"{url} can't be opened from here; open the folder by its URL, files:///…")
+
+
+# --- several answers as one ------------------------------------------------------------------------------------------
+
+
+def _join_scans(parts: Sequence[list[Record]], limit: int, *, newest_first: bool) -> list[Record]:
+    """Return the first records of several scans, in the order of a SQLite store: names before ids."""
+    records = [record for part in parts for record in part]
+    records.sort(
+        key=lambda record: (*_group_order(record.ref.group), record.ref.position, record.ref.namespace),
+        reverse=newest_first,
+    )
+    return records[:limit]
+
+
+def _group_order(group: str) -> tuple[bool, str | bytes]:
+    encoded = encode_group(group)
+    return isinstance(encoded, bytes), encoded
+
+
+def _best_candidates(parts: Sequence[list[Candidate]], k: int) -> list[Candidate]:
+    """Return the best candidates of several searches, `k` by words and `k` by vector."""
+    candidates = [candidate for part in parts for candidate in part]
+    by_words = [candidate for candidate in candidates if candidate.words > 0]
+    by_words.sort(key=lambda candidate: -candidate.words)
+    similar = [(candidate.similarity, candidate) for candidate in candidates if candidate.similarity is not None]
+    similar.sort(key=lambda pair: -pair[0])
+    best = [*by_words[:k], *(candidate for _, candidate in similar[:k])]
+    return list({candidate.record.ref: candidate for candidate in best}.values())
+
+
+def _join_matches(parts: Sequence[Matches]) -> Matches:
+    """Return the rows of several matches as one."""
+    import numpy as np
+
+    if len(parts) == 1:
+        return parts[0]
+    terms = list(dict.fromkeys(term for part in parts for term in part.terms))
+    holds = np.zeros((len(terms), sum(len(part.group) for part in parts)), dtype=np.bool_)
+    group: list[NDArray[np.int64]] = []
+    label: list[NDArray[np.int64]] = []
+    groups, labels, at = 0, 0, 0
+    for part in parts:
+        group.append(part.group + groups)
+        label.append(part.label + labels)
+        for row, term in enumerate(part.terms):
+            holds[terms.index(term), at : at + len(part.group)] = part.holds[row]
+        groups, labels, at = groups + len(part.groups), labels + len(part.labels), at + len(part.group)
+    return Matches(
+        groups=[place for part in parts for place in part.groups],
+        group=np.concatenate(group),
+        position=np.concatenate([part.position for part in parts]),
+        session=np.concatenate([part.session for part in parts]),
+        created_at=np.concatenate([part.created_at for part in parts]),
+        labels=[pairs for part in parts for pairs in part.labels],
+        label=np.concatenate(label),
+        words=np.concatenate([part.words for part in parts]),
+        similarity=np.concatenate([part.similarity for part in parts]),
+        terms=terms,
+        holds=holds,
+        searched=sum(part.searched for part in parts),
+    )

@@ -11,25 +11,23 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from memories.core.times import to_millis
 from memories.errors import StoreDamaged, StoreError
 from memories.stores.damage import Damaged
-from memories.stores.postgres import counts, erasure, rewrite, spaces
-from memories.stores.postgres.address import checked_partitions
-from memories.stores.postgres.connection import MANY, Server
+from memories.stores.postgres import counts, rewrite, search
+from memories.stores.postgres import vectors as vector_tables
+from memories.stores.postgres.connection import MANY, Server, checked_partitions
 from memories.stores.postgres.counts import Counted, Place
 from memories.stores.postgres.errors import Interrupted
 from memories.stores.postgres.query import (
     RECORDS,
     Selection,
     at_refs,
-    extent,
     one_of,
     records_of,
     selection,
     seqs_of,
 )
 from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
+from memories.stores.postgres.search import indexed_tokens
 from memories.stores.postgres.transaction import Transaction, Vectors
-from memories.stores.postgres.words import best as best_by_words
-from memories.stores.postgres.words import indexed_tokens
 from memories.stores.protocol import required
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 from memories.stores.used import used_among
@@ -128,10 +126,10 @@ class PostgresStore:
         if not records:
             return
         with self._server.write({record.ref.namespace for record in records}) as db:
-            vectors = None
+            used = None
             if any(record.vectors is not None for record in records):
-                vectors = spaces.claim(db, required(self._space))
-            large = _append(db, records, vectors)
+                used = vector_tables.claim(db, required(self._space))
+            large = _append(db, records, used)
             self._index_later(db, large, loading=len(records) >= MANY)
 
     def patch(self, patches: Sequence[Patch]) -> None:
@@ -163,8 +161,8 @@ class PostgresStore:
         """See `Store.touch`."""
         try:
             with self._server.write(wait_seconds=0.1, durable=False) as db:
-                counts = Counter(refs)
-                _count_accesses(db, [(ref.namespace, seq, counts[ref]) for ref, seq in seqs_of(db, refs).items()])
+                reads = Counter(refs)
+                _count_accesses(db, [(ref.namespace, seq, reads[ref]) for ref, seq in seqs_of(db, refs).items()])
         except StoreDamaged:
             raise
         except StoreError:
@@ -183,9 +181,9 @@ class PostgresStore:
             if not db.meta.schema:
                 return ()
         with self._server.write({ref.namespace for ref in refs}) as db:
-            erasure.remove(db, refs)
+            rewrite.remove(db, refs)
         self.damaged.forget(set(refs).__contains__)
-        return erasure.erase(self._server)
+        return rewrite.erase(self._server)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -264,17 +262,8 @@ class PostgresStore:
         """See `Store.candidates`."""
         selected = selection(where)
         with self._server.read(where.namespaces) as db:
-            there = extent(db, selected)
-            similar: dict[int, float] = {}
             used = None if vector is None else self._searched(db)
-            if vector is not None and used is not None:
-                from memories.stores.postgres import vectors
-
-                similar = vectors.best(db, used, selected, there, vector, k)
-            words = best_by_words(db, selected, there, terms, k, list(similar))
-            if vector is not None and used is not None:
-                lacking = [seq for seq in words if seq not in similar]
-                similar |= vectors.exact(db, used, selected, lacking, vector)
+            similar, words = search.candidates(db, selected, used, vector, terms, k)
             among, values = one_of("r.namespace", selected.namespaces)
             seqs = list({**words, **similar})
             rows = db.rows(f"{RECORDS} WHERE {among} AND r.seq = ANY(%s::bigint[])", (*values, seqs)) if seqs else []
@@ -284,11 +273,9 @@ class PostgresStore:
     @_repeated
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
-        from memories.stores.postgres import turns
-
         with self._server.read(where.namespaces) as db:
             used = None if query.vector is None else self._searched(db)
-            return turns.find(db, selection(where), used, query)
+            return search.matches(db, selection(where), used, query)
 
     @_repeated
     def read(self, refs: Sequence[Ref]) -> list[Record]:
@@ -318,26 +305,24 @@ class PostgresStore:
             used, seqs = db.meta.used, seqs_of(db, refs)
             if used is None or not seqs:
                 return {}
-            from memories.stores.postgres import vectors
-
-            return vectors.read(db, used, seqs)
+            return vector_tables.read(db, used, seqs)
 
     @_repeated
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
         with self._server.read(whole=True) as db:
-            return spaces.unstaged(db, space, collection, limit, self.damaged)
+            return vector_tables.unstaged(db, space, collection, limit, self.damaged)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
         with self._server.write({ref.namespace for ref in vectors}) as db:
-            spaces.stage(db, space, vectors)
+            vector_tables.stage(db, space, vectors)
         self._loaded = True
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
         with self._server.write(whole=True) as db:
-            spaces.switch(db, space, self.damaged)
+            vector_tables.switch(db, space, self.damaged)
         self._loaded = True
 
     @_repeated
@@ -369,17 +354,13 @@ class PostgresStore:
     @_repeated
     def check(self, *, deep: bool) -> list[Finding]:
         """See `Store.check`."""
-        from memories.stores.postgres.check import check, damaged_records
-
         with self._server.read(whole=True) as db:
-            return [*check(db, deep=deep), *(damaged_records(db) if deep else ())]
+            return [*counts.check(db, deep=deep), *(counts.damaged_records(db) if deep else ())]
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
-        from memories.stores.postgres.check import repair
-
         with self._server.write(whole=True) as db:
-            return repair(db)
+            return counts.repair(db)
 
     def repartition(self, partitions: int) -> int:
         """Divide the store into another number of partitions while others read and write; return how many there were.
@@ -425,9 +406,9 @@ class PostgresStore:
         """Make the indexes of vectors that are missing; what was written is stored, so a failure is only logged."""
         try:
             with self._server.read() as db:
-                missing = spaces.without_index(db)
+                missing = vector_tables.without_index(db)
             for part, collection, left_over in missing:
-                spaces.make_index(self._server, part, collection, left_over=left_over)
+                vector_tables.make_index(self._server, part, collection, left_over=left_over)
             self._loaded = False
         except StoreError as exc:
             _log.warning("an index of vectors could not be made, and searches are slower without it: %s", exc)
@@ -445,7 +426,7 @@ class PostgresStore:
     def _searched(self, db: Transaction) -> Vectors | None:
         """Return the vectors to search, if there are any; raise if they are of another space."""
         used = db.meta.used
-        return None if used is None else spaces.checked(used, required(self._space))
+        return None if used is None else vector_tables.checked(used, required(self._space))
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -456,7 +437,7 @@ def _place(row: Sequence[Any]) -> tuple[Any, ...]:
     return row[3], row[4], row[2]
 
 
-def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None) -> list[Place]:
+def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) -> list[Place]:
     """Add records with their words, labels and vectors, and count them; return which places are large now."""
     numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
     numbered = [(record, int(seq)) for record, (seq,) in zip(records, numbers, strict=True)]
@@ -464,7 +445,7 @@ def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None)
     rows: list[tuple[Any, ...]] = []
     for record, seq in numbered:
         length, tokens = indexed_tokens(record)
-        embedded = vectors is not None and record.vectors is not None
+        embedded = used is not None and record.vectors is not None
         counted.append(
             Counted(record.ref, record.ended_at is not None, record.ended_by, length, record.labels, embedded)
         )
@@ -474,12 +455,10 @@ def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None)
     db.logs = db.logs or any(record.ref.collection is Collection.LOG for record in records)
     large = counts.change(db, new=counted)
     _count_accesses(db, [(record.ref.namespace, seq, record.accesses) for record, seq in numbered if record.accesses])
-    if vectors is not None:
-        from memories.stores.postgres.vectors import insert
-
-        insert(
+    if used is not None:
+        vector_tables.insert(
             db,
-            vectors,
+            used,
             (
                 (record.ref.namespace, seq, str(record.ref.collection), record.ended_at is None, record.vectors)
                 for record, seq in numbered
@@ -507,7 +486,7 @@ def _change(db: Transaction, seq: int, patch: Patch) -> None:
 def _set_live(db: Transaction, namespace: str, seq: int, *, live: bool) -> bool:
     """Repeat in the tables of vectors whether a record is live; return whether it has vectors that are searched."""
     sql = "UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s RETURNING 1"
-    found = {table: db.rows(sql.format(table=table), (live, namespace, seq)) for table in spaces.tables(db)}
+    found = {table: db.rows(sql.format(table=table), (live, namespace, seq)) for table in db.meta.vector_tables}
     return db.meta.used is not None and bool(found[db.meta.used.table])
 
 

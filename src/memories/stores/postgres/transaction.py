@@ -43,6 +43,11 @@ class Meta(NamedTuple):
     staged: Vectors | None
     erasing: tuple[str, ...]
 
+    @property
+    def vector_tables(self) -> list[str]:
+        """Return the names of the tables that hold vectors."""
+        return [vectors.table for vectors in (self.used, self.staged) if vectors is not None]
+
 
 LockKey = Callable[..., int]
 # What may be locked like a namespace: tables for vectors, and the list of tables to rewrite. No namespace begins so.

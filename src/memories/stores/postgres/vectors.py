@@ -1,16 +1,25 @@
-"""Vector search in the PostgreSQL store: exact over few rows, else by pgvector's HNSW index over half vectors."""
+"""Vectors in the PostgreSQL store: one table for each space, switched between spaces, and searched.
 
+Few rows are scored exactly, more by pgvector's HNSW index over half vectors.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from memories.stores.postgres.query import COUNTED, Extent, Selection, one_of
-from memories.stores.postgres.transaction import Row, Transaction, Vectors
-from memories.stores.records import Ref
+from memories.errors import Conflict, StoreError
+from memories.stores.damage import Damaged
+from memories.stores.postgres import counts
+from memories.stores.postgres.connection import Server
+from memories.stores.postgres.query import COUNTED, RECORDS, Extent, Selection, one_of, records_of, seqs_of
+from memories.stores.postgres.schema import HNSW_DIMENSIONS, hnsw_script, vector_script
+from memories.stores.postgres.transaction import SPACES, Row, Transaction, Vectors
+from memories.stores.protocol import other_space
+from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
 from memories.stores.words import best as highest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 EXACT_ROWS = COUNTED  # up to this many are scored one by one, in a microsecond each; for more the index is used
@@ -72,6 +81,8 @@ def exact(
 
 def read(db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]) -> "dict[Ref, NDArray[np.float32]]":
     """Return the vectors of these records, those that have any."""
+    import numpy as np
+
     refs = {seq: ref for ref, seq in seqs.items()}
     among, values = one_of("v.namespace", sorted({ref.namespace for ref in seqs}))
     rows = db.rows(
@@ -144,4 +155,220 @@ def _scores(rows: Sequence[Row]) -> Scores:
 
 
 def _text(query: "NDArray[np.float32]") -> str:
-    return f"[{','.join(map(str, np.asarray(query, dtype=np.float32).tolist()))}]"
+    numbers = query.astype("float32").tolist()
+    return f"[{','.join(map(str, numbers))}]"
+
+
+_OLDEST = (0, 8)  # of pgvector: the first that continues a scan until enough rows match a filter
+_TABLES = ("vector_a", "vector_b")  # one is in use, the other is staged; a switch swaps them
+_EXTENSION = "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
+_GAINED = """
+UPDATE corpus SET embedded = embedded + %s WHERE namespace = %s AND collection = %s AND ended = %s
+"""
+_LACKING = """
+SELECT count(*) FROM record r
+WHERE r.namespace = c.namespace AND r.collection = c.collection AND (r.ended_at IS NOT NULL) = c.ended
+  AND NOT EXISTS (SELECT 1 FROM {table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)
+"""
+_LARGE = """
+SELECT DISTINCT part, collection FROM corpus CROSS JOIN generate_series(0, %s - 1) part
+WHERE NOT ended AND embedded >= %s
+AND CASE %s WHEN 1 THEN true ELSE satisfies_hash_partition(%s::regclass, %s, part, namespace) END
+"""
+# Whether the index is whole or just being made, NULL if there is none; and whether we may make it.
+_INDEX_STATE = """
+SELECT (
+  SELECT i.indisvalid OR EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)
+  FROM pg_index i WHERE i.indexrelid = to_regclass(%s)
+), c.relkind = 'r' AND pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = %s::regclass
+"""
+_EXTENSION_SCHEMA = """
+SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
+"""
+_ABROAD = """
+SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'f'
+"""
+
+
+def claim(db: Transaction, space: Space) -> Vectors:
+    """Return the table for vectors of the space in use; the first space decides for the store.
+
+    Raises:
+        EmbedderMismatch: The store's vectors are of another one.
+    """
+    used = db.meta.used
+    if used is None:
+        db.lock((SPACES,))
+        used = db.meta.used
+    if used is None:
+        used = _make(db, space, _TABLES[0])
+        db.remember({"vectors": used})
+    return checked(used, space)
+
+
+def checked(used: Vectors, space: Space) -> Vectors:
+    """Return the vectors in use if they are of this space.
+
+    Raises:
+        EmbedderMismatch: They are of another one.
+    """
+    if not used.are_of(space):
+        raise other_space(used.model, used.dimension, space)
+    return used
+
+
+def unstaged(db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged) -> list[Record]:
+    """Return records that have no vectors of a space; what is damaged is left out and noted."""
+    known = _of(db, space)
+    lacking = (
+        f"AND NOT EXISTS (SELECT 1 FROM {known.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
+        if known
+        else ""
+    )
+    sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s) {lacking} "
+    found: list[Record] = []
+    behind: tuple[str, int] = ("", 0)
+    while len(found) < limit:
+        rows = db.rows(f"{sql} ORDER BY r.namespace, r.seq LIMIT %s", (*behind, limit - len(found)))
+        if not rows:
+            break
+        behind = rows[-1][2], rows[-1][0]
+        found += records_of(rows, damaged).values()
+    return found
+
+
+def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+    """Store vectors of a space, in place of those that the records had of it."""
+    seqs = seqs_of(db, vectors)
+    if not seqs:
+        return
+    target = claim(db, space) if db.meta.used is None else _of(db, space)
+    if target is None:
+        target = _make_staged(db, space)
+    namespaces, numbers = sorted({ref.namespace for ref in seqs}), list(seqs.values())
+    rows = db.rows(
+        f"DELETE FROM {target.table} WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s) RETURNING seq",
+        (namespaces, numbers),
+    )
+    had = {seq for (seq,) in rows}
+    rows = db.rows(
+        "SELECT seq FROM record WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s) AND ended_at IS NULL",
+        (namespaces, numbers),
+    )
+    live = {seq for (seq,) in rows}
+    if target == db.meta.used:
+        gained = Counter(
+            (ref.namespace, str(ref.collection), seq not in live) for ref, seq in seqs.items() if seq not in had
+        )
+        for corpus, number in sorted(gained.items()):
+            db.run(_GAINED, (number, *corpus))
+    insert(
+        db,
+        target,
+        ((ref.namespace, seq, str(ref.collection), seq in live, vectors[ref]) for ref, seq in seqs.items()),
+    )
+
+
+def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
+    """Search by the staged vectors of a space from now on, in a transaction that excludes all other writers.
+
+    Damaged records may lack them.
+
+    Raises:
+        Conflict: Records have no vectors of this space yet.
+    """
+    used = db.meta.used
+    if used is not None and used.are_of(space):
+        return
+    if any(unstaged(db, space, collection, 1, damaged) for collection in SEARCHED):
+        raise Conflict(f"records have no vectors of {space.model} yet; stage these first")
+    target = _of(db, space) or _make_staged(db, space)
+    if used is not None:
+        db.run(f"DROP TABLE {used.table}")
+    db.run(f"UPDATE corpus c SET embedded = documents - ({_LACKING.format(table=target.table)})")
+    db.remember({"vectors": target, "staged": None})
+
+
+def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
+    """Return the tables whose vectors are so many that they need an index, and have none that is whole.
+
+    Returns:
+        Each with the collection, and whether a part of an index is left over from a process that was killed.
+    """
+    used = db.meta.used
+    if used is None or used.dimension > HNSW_DIMENSIONS:
+        return []
+    found: list[tuple[str, Collection, bool]] = []
+    parts = db.meta.partitions
+    for number, collection in db.rows(_LARGE, (parts, counts.MANY_VECTORS, parts, used.table, parts)):
+        part = used.table if parts == 1 else f"{used.table}_p{number}"
+        whole, owned = db.rows(_INDEX_STATE, (f"{part}_{collection}", part))[0]
+        if owned and whole is not True:
+            found.append((part, Collection(collection), whole is False))
+    return found
+
+
+def make_index(server: Server, part: str, collection: Collection, *, left_over: bool) -> None:
+    """Make the index of a table of vectors while others read and write."""
+    schema = server.url.schema
+    with server.outside() as connection:
+        extension = connection.execute(_EXTENSION_SCHEMA).fetchall()[0][0]
+        if left_over:
+            connection.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{schema}".{part}_{collection}')
+        connection.execute(hnsw_script(schema, part, collection, extension))
+
+
+def _of(db: Transaction, space: Space) -> Vectors | None:
+    """Return the table of a space, in use or staged, if it has one."""
+    return next((found for found in (db.meta.used, db.meta.staged) if found and found.are_of(space)), None)
+
+
+def _make_staged(db: Transaction, space: Space) -> Vectors:
+    """Make a table for vectors of a new space, in place of the one staged before."""
+    db.lock((SPACES,))
+    if (made := _of(db, space)) is not None:
+        return made
+    if int(db.value(_ABROAD)):
+        raise StoreError(
+            "parts of this store are on other nodes, where no tables for another embedder can be made; "
+            "use a new store for it, and move the records there"
+        )
+    used, staged = db.meta.used, db.meta.staged
+    if staged is not None:
+        db.run(f"DROP TABLE {staged.table}")
+    target = _make(db, space, next(name for name in _TABLES if used is None or name != used.table))
+    db.remember({"staged": target})
+    return target
+
+
+def _make(db: Transaction, space: Space, table: str) -> Vectors:
+    """Make the table for vectors of a space; add pgvector to the database if it is only installed on the server.
+
+    Raises:
+        StoreError: pgvector is not installed on the server, too old, or the user may not add it.
+    """
+    from psycopg import errors
+
+    found = db.rows(_EXTENSION)
+    if not found:
+        raise StoreError(
+            "vectors need the extension pgvector, and the PostgreSQL server does not have it; install it there "
+            "(the package postgresql-NN-pgvector), or set EMBEDDER=none to search by words alone"
+        )
+    ((available, installed),) = found
+    version = installed or available
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+        raise StoreError(
+            f"the server's pgvector is {version} and 0.8.0 or newer is needed; upgrade its package, then run "
+            "ALTER EXTENSION vector UPDATE in this database"
+        )
+    if installed is None:
+        try:
+            db.run("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+        except errors.InsufficientPrivilege as exc:
+            raise StoreError(
+                "vectors need the extension pgvector, and this user may not add it to the database; an administrator, "
+                "or the database's owner, must run CREATE EXTENSION vector there once"
+            ) from exc
+    db.run(vector_script(table, space.dimension, db.meta.partitions))
+    return Vectors(space.model, space.dimension, table)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from memories.core.disk import ForkGuard, read_file, replacing, tried
 from memories.core.trust import others_may_write
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
-from memories.stores.qdrant import points
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
-from memories.stores.qdrant.local import LocalCollection
+from memories.stores.qdrant.local import LocalCollection, keep_as_json
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -201,7 +200,7 @@ def _client(folder: Path) -> "QdrantClient":
         from qdrant_client import QdrantClient
     except ImportError as exc:
         raise ConfigError("qdrant:///folder needs qdrant-client; run: pip install qdrant-client") from exc
-    points.keep_as_json(folder)
+    keep_as_json(folder)
     with _translated(folder):
         return QdrantClient(path=str(folder), force_disable_check_same_thread=True)
 

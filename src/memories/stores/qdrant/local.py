@@ -1,13 +1,107 @@
-"""Requests about one collection, carried out on the local mode of Qdrant's client, with an index over payloads."""
+"""Collections of the local mode of Qdrant's client: an index over payloads, and points on the disk as JSON."""
 
+import array
+import base64
+import functools
+import importlib.util
+import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
+from memories.errors import StoreDamaged
 from memories.stores.qdrant.driver import NAME, RECORD_INDEXES, VECTOR_INDEXES, Body, Verb
-from memories.stores.qdrant.index import PayloadIndex
 
 if TYPE_CHECKING:
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+
     from qdrant_client import QdrantClient
+
+_HOLDS = {
+    "lt": lambda value, bound: value < bound,
+    "lte": lambda value, bound: value <= bound,
+    "gt": lambda value, bound: value > bound,
+    "gte": lambda value, bound: value >= bound,
+}
+
+
+class PayloadIndex:
+    """Index of the points of one collection by the values of some fields.
+
+    Attributes:
+        names: The names of the points, by id.
+    """
+
+    def __init__(self, fields: Iterable[str], name: str) -> None:
+        """Prepare.
+
+        Args:
+            fields: The fields that filters name.
+            name: The field of a point's name.
+        """
+        self.names: dict[str, Any] = {}
+        self._name = name
+        self._holders: dict[str, dict[Any, set[str]]] = {field: {} for field in fields}
+        self._values: dict[str, dict[str, list[Any]]] = {}  # of each point, by field
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def put(self, point_id: str, payload: Mapping[str, Any]) -> None:
+        """Set the payload of a point."""
+        self.drop(point_id)
+        self.names[point_id] = payload.get(self._name)
+        values: dict[str, list[Any]] = {}
+        for field, holders in self._holders.items():
+            value = payload.get(field)
+            if value is None:
+                continue
+            values[field] = value if isinstance(value, list) else [value]
+            for value in values[field]:
+                holders.setdefault(value, set()).add(point_id)
+        self._values[point_id] = values
+
+    def drop(self, point_id: str) -> None:
+        """Forget a point, if it is known."""
+        self.names.pop(point_id, None)
+        for field, values in self._values.pop(point_id, {}).items():
+            holders = self._holders[field]
+            for value in values:
+                points = holders.get(value, set())
+                points.discard(point_id)
+                if not points:
+                    holders.pop(value, None)
+
+    def counts(self, field: str) -> dict[Any, int]:
+        """Return how many points have each value of a field."""
+        return {value: len(holders) for value, holders in self._holders[field].items()}
+
+    def find(self, where: Mapping[str, Any] | None) -> set[str]:
+        """Return the ids of the points that match a filter of Qdrant; only `must` is supported."""
+        conditions = list((where or {}).get("must", ()))
+        sets = [self._find_values(condition) for condition in conditions if "range" not in condition]
+        ids = set.intersection(*sorted(sets, key=len)) if sets else set(self.names)
+        for condition in conditions:
+            if "range" in condition:
+                ids = {point for point in ids if self._is_in_range(point, condition)}
+        return ids
+
+    def _find_values(self, condition: Mapping[str, Any]) -> set[str]:
+        """Return the points that have a value or an id."""
+        if "has_id" in condition:
+            return {point for point in condition["has_id"] if point in self.names}
+        match, holders = condition["match"], self._holders[condition["key"]]
+        wanted = match["any"] if "any" in match else [match["value"]]
+        return set().union(*(holders.get(value, ()) for value in wanted))
+
+    def _is_in_range(self, point_id: str, condition: Mapping[str, Any]) -> bool:
+        bounds = condition["range"].items()
+        values = self._values[point_id].get(condition["key"], ())
+        return any(all(_HOLDS[name](value, bound) for name, bound in bounds) for value in values)
+
 
 _FEW = 1_000  # up to this many matching points are compared one by one
 _SURPLUS = 4  # this many times more is searched each time that too few of the nearest match
@@ -21,7 +115,7 @@ class LocalCollection:
     """
 
     def __init__(self, client: "QdrantClient", name: str) -> None:
-        """Read which points there are.
+        """Read the points of the collection.
 
         Args:
             client: The only one that writes to the collection.
@@ -31,52 +125,53 @@ class LocalCollection:
         self._name = name
         self._fields = list(VECTOR_INDEXES if client.get_collection(name).config.params.vectors else RECORD_INDEXES)
         self._index = PayloadIndex(self._fields, NAME)
-        self._doing: Mapping[Verb, Callable[[Body], Any]] = {
-            Verb.INFO: lambda _: client.get_collection(name).model_dump(mode="json"),
-            Verb.INDEX: lambda _: _DONE,  # all that the driver needs are always there
+        self._handlers: Mapping[Verb, Callable[[Body], Any]] = {
+            Verb.INFO: self._describe,
+            Verb.INDEX: self._make_index,
             Verb.UPSERT: self._upsert,
             Verb.SET_PAYLOAD: self._set_payload,
             Verb.DELETE: self._delete,
-            Verb.GET: lambda body: self._entries(body["ids"], body),
+            Verb.GET: self._get,
             Verb.SCROLL: self._scroll,
-            Verb.COUNT: lambda body: {"count": len(self._index.find(body.get("filter")))},
+            Verb.COUNT: self._count,
             Verb.QUERY: self._query,
-            Verb.FACET: lambda body: {
-                "hits": [{"value": value, "count": count} for value, count in self._index.counts(body["key"]).items()]
-            },
+            Verb.FACET: self._facet,
         }
-        there = max(1, client.count(name).count)
-        found, _ = client.scroll(name, limit=there, with_payload=[NAME, *self._fields])
-        for entry in found:
+        limit = max(1, client.count(name).count)
+        entries, _ = client.scroll(name, limit=limit, with_payload=[NAME, *self._fields])
+        for entry in entries:
             self._index.put(str(entry.id), entry.payload or {})
 
     def ask(self, verb: Verb, body: Body) -> Any:
         """Return the `result` of a request."""
-        return self._doing[verb](body)
+        return self._handlers[verb](body)
 
     # --- writing -----------------------------------------------------------------------------------------------------
+
+    def _make_index(self, body: Body) -> Any:  # noqa: ARG002 - all indexes that the driver needs are always there
+        return _DONE
 
     def _upsert(self, body: Body) -> Any:
         from qdrant_client import models
 
-        asked = models.PointsList.model_validate(body)
+        request = models.PointsList.model_validate(body)
         try:
             self._client.upsert(
-                self._name, asked.points, update_filter=asked.update_filter, update_mode=asked.update_mode
+                self._name, request.points, update_filter=request.update_filter, update_mode=request.update_mode
             )
         finally:
-            self._look_again(str(point.id) for point in asked.points)
+            self._reindex([str(point.id) for point in request.points])
         return _DONE
 
     def _set_payload(self, body: Body) -> Any:
         from qdrant_client import models
 
-        asked = models.SetPayload.model_validate(body)
+        request = models.SetPayload.model_validate(body)
         ids = sorted(self._index.find(body["filter"]))
         try:
-            self._client.set_payload(self._name, asked.payload, points=models.PointIdsList(points=list(ids)))
+            self._client.set_payload(self._name, request.payload, points=models.PointIdsList(points=list(ids)))
         finally:
-            self._look_again(ids)
+            self._reindex(ids)
         return _DONE
 
     def _delete(self, body: Body) -> Any:
@@ -86,28 +181,41 @@ class LocalCollection:
         try:
             self._client.delete(self._name, models.PointIdsList(points=ids))
         finally:
-            self._look_again(ids)
+            self._reindex(ids)
         return _DONE
 
-    def _look_again(self, ids: Iterable[str]) -> None:
+    def _reindex(self, ids: Sequence[str]) -> None:
         """Bring the index up to date with the collection, also after a failure."""
-        ids = list(ids)
-        found = self._client.retrieve(self._name, ids, with_payload=[NAME, *self._fields])
-        there = {str(entry.id): entry.payload or {} for entry in found}
+        entries = self._client.retrieve(self._name, ids, with_payload=[NAME, *self._fields])
+        payloads = {str(entry.id): entry.payload or {} for entry in entries}
         for point in ids:
-            if point in there:
-                self._index.put(point, there[point])
+            if point in payloads:
+                self._index.put(point, payloads[point])
             else:
                 self._index.drop(point)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
+    def _describe(self, body: Body) -> Any:  # noqa: ARG002
+        return self._client.get_collection(self._name).model_dump(mode="json")
+
+    def _get(self, body: Body) -> Any:
+        return self._entries(body["ids"], body)
+
+    def _count(self, body: Body) -> Any:
+        return {"count": len(self._index.find(body.get("filter")))}
+
+    def _facet(self, body: Body) -> Any:
+        counts = self._index.counts(body["key"])
+        return {"hits": [{"value": value, "count": count} for value, count in counts.items()]}
+
     def _scroll(self, body: Body) -> Any:
         ids = sorted(self._index.find(body["filter"]))
         if body.get("offset") is not None:
             ids = [point for point in ids if point >= body["offset"]]
-        page, behind = ids[: body["limit"]], ids[body["limit"] : body["limit"] + 1]
-        return {"points": self._entries(page, body), "next_page_offset": behind[0] if behind else None}
+        limit = body["limit"]
+        next_offset = ids[limit] if len(ids) > limit else None
+        return {"points": self._entries(ids[:limit], body), "next_page_offset": next_offset}
 
     def _entries(self, ids: Sequence[str], body: Body) -> list[dict[str, Any]]:
         from qdrant_client import models
@@ -115,30 +223,108 @@ class LocalCollection:
         if body["with_payload"] == {"include": [NAME]} and not body["with_vector"]:
             names = self._index.names
             return [{"id": point, "payload": {NAME: names[point]}} for point in ids if point in names]
-        asked = models.PointRequest(ids=list(ids), with_payload=body["with_payload"])
-        found = self._client.retrieve(
-            self._name, asked.ids, with_payload=asked.with_payload or False, with_vectors=body["with_vector"]
+        request = models.PointRequest(ids=list(ids), with_payload=body["with_payload"])
+        entries = self._client.retrieve(
+            self._name, request.ids, with_payload=request.with_payload or False, with_vectors=body["with_vector"]
         )
-        return [{"id": entry.id, "payload": entry.payload, "vector": entry.vector} for entry in found]
+        return [{"id": entry.id, "payload": entry.payload, "vector": entry.vector} for entry in entries]
 
     def _query(self, body: Body) -> Any:
         import numpy as np
 
-        matching, vector = self._index.find(body["filter"]), np.array(body["query"], dtype=np.float32)
+        matching, limit = self._index.find(body["filter"]), body["limit"]
+        vector = np.array(body["query"], dtype=np.float32)
         if len(matching) == len(self._index):
-            scores = self._nearest(vector, body["limit"])
+            scores = self._nearest(vector, limit)
         elif len(matching) <= _FEW:
-            found = self._client.retrieve(self._name, sorted(matching), with_payload=False, with_vectors=True)
-            scores = {str(entry.id): float(np.array(entry.vector) @ vector) for entry in found}
+            entries = self._client.retrieve(self._name, sorted(matching), with_payload=False, with_vectors=True)
+            scores = {str(entry.id): float(np.array(entry.vector) @ vector) for entry in entries}
         else:
-            looked, scores = body["limit"], {}
-            while len(scores) < body["limit"] and looked < len(self._index) * _SURPLUS:
-                looked *= _SURPLUS
-                scores = {point: score for point, score in self._nearest(vector, looked).items() if point in matching}
-        best = sorted(scores, key=scores.__getitem__, reverse=True)[: body["limit"]]
+            searched, scores = limit, {}
+            while len(scores) < limit and searched < len(self._index) * _SURPLUS:
+                searched *= _SURPLUS
+                nearest = self._nearest(vector, searched)
+                scores = {point: score for point, score in nearest.items() if point in matching}
+        best = sorted(scores, key=scores.__getitem__, reverse=True)[:limit]
         names = self._index.names
         return {"points": [{"id": point, "score": scores[point], "payload": {NAME: names[point]}} for point in best]}
 
     def _nearest(self, vector: Any, limit: int) -> dict[str, float]:
-        found = self._client.query_points(self._name, vector, limit=max(1, limit), with_payload=False)
-        return {str(hit.id): hit.score for hit in found.points}
+        answer = self._client.query_points(self._name, vector, limit=max(1, limit), with_payload=False)
+        return {str(hit.id): hit.score for hit in answer.points}
+
+
+class _Json:
+    """Stands in for the module `pickle` where the client's local mode writes and reads points."""
+
+    @staticmethod
+    def dumps(value: Any, protocol: int | None = None) -> bytes:  # noqa: ARG004 - the client passes it
+        """Return a point, or the id of one, as JSON; vectors are float32, as they are given to us."""
+        if isinstance(value, int | str):
+            return json.dumps(value).encode()
+        shape = {"id": value.id, "vector": _pack(value.vector), "payload": value.payload}
+        return json.dumps(shape, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @staticmethod
+    def loads(data: bytes) -> Any:
+        """Return the point of such JSON.
+
+        Raises:
+            StoreDamaged: It is something else; a pickled object is not read.
+        """
+        from qdrant_client import models
+
+        try:
+            shape = json.loads(data)
+            return models.PointStruct(id=shape["id"], vector=_unpack(shape["vector"]), payload=shape["payload"])
+        except (ValueError, TypeError, LookupError) as exc:
+            raise StoreDamaged(
+                "a point in a Qdrant folder is damaged, or was written by another program: only points that memories "
+                "wrote are read, since those of others are pickled objects, which can run code"
+            ) from exc
+
+
+@functools.cache
+def persistence() -> ModuleType:
+    """Return a second copy of the client's module that writes and reads points, with JSON in place of `pickle`."""
+    spec = cast("ModuleSpec", importlib.util.find_spec("qdrant_client.local.persistence"))
+    module = importlib.util.module_from_spec(spec)
+    cast("Loader", spec.loader).exec_module(module)
+    module.pickle = _Json  # type: ignore[attr-defined]
+    return module
+
+
+def keep_as_json(folder: Path) -> None:
+    """Have the client's local mode write and read the points of a folder as JSON; those of other folders as always."""
+    from qdrant_client.local import local_collection
+
+    if not _folders:
+        original = local_collection.CollectionPersistence  # type: ignore[attr-defined]
+
+        def open_persistence(location: str, *more: Any) -> Any:
+            is_ours = any(folder in Path(location).absolute().parents for folder in _folders)
+            return (persistence().CollectionPersistence if is_ours else original)(location, *more)
+
+        local_collection.CollectionPersistence = open_persistence  # type: ignore[assignment,attr-defined]
+    _folders.add(folder.absolute())
+
+
+_folders: set[Path] = set()
+
+
+def _pack(vector: Any) -> Any:
+    if isinstance(vector, dict):
+        return {name: _pack(part) for name, part in vector.items()}
+    numbers = array.array("f", vector)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return base64.b64encode(numbers.tobytes()).decode()
+
+
+def _unpack(packed: Any) -> Any:
+    if isinstance(packed, dict):
+        return {str(name): _unpack(part) for name, part in packed.items()}
+    numbers = array.array("f", base64.b64decode(packed, validate=True))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()

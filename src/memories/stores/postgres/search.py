@@ -1,20 +1,28 @@
-"""Word search in the PostgreSQL store: its index finds the records that have a word, BM25 is computed here.
+"""Search in the PostgreSQL store: candidates among memories, matches among turns, and the ranking by words.
 
-The words are the tokens of `stores.words`, the same in every store. Current and ended records are two corpora, and so
-are memories and turns: old versions and turns do not change how rare a word is in current memories.
+An index finds the records that have a word, and BM25 is computed here. The words are the tokens of `stores.words`, the
+same in every store. Current and ended records are two corpora, and so are memories and turns: old versions and turns do
+not change how rare a word is in current memories.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from memories.stores.postgres.query import FEW, Extent, Selection, one_of
+from memories.core.times import to_millis
+from memories.stores.postgres import vectors
+from memories.stores.postgres.query import FEW, Extent, Selection, extent, one_of
 from memories.stores.postgres.schema import PREFIX_DIGITS
 from memories.stores.postgres.schema import words as indexed
-from memories.stores.postgres.transaction import Transaction
-from memories.stores.records import Record
+from memories.stores.postgres.transaction import Transaction, Vectors
+from memories.stores.records import BESIDE, Matches, Record, TurnQuery
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Scores = dict[int, float]
 
@@ -43,6 +51,38 @@ class _Document(NamedTuple):
     fits: bool
 
 
+def candidates(
+    db: Transaction,
+    selected: Selection,
+    used: Vectors | None,
+    query: "NDArray[np.float32] | None",
+    terms: Sequence[str],
+    k: int,
+) -> tuple[Scores, Scores]:
+    """Return the best records by vector and by words; each record has both scores, as far as they exist.
+
+    Args:
+        db: A transaction.
+        selected: Which records.
+        used: The vectors; None to search by words alone.
+        query: The vector, shape (dimension,), unit length; None to search by words alone.
+        terms: The terms.
+        k: How many of each.
+
+    Returns:
+        Cosines and word scores by seq.
+    """
+    there = extent(db, selected)
+    similar: Scores = {}
+    if query is not None and used is not None:
+        similar = vectors.best(db, used, selected, there, query, k)
+    words = _best_by_words(db, selected, there, terms, k, list(similar))
+    if query is not None and used is not None:
+        lacking = [seq for seq in words if seq not in similar]
+        similar |= vectors.exact(db, used, selected, lacking, query)
+    return similar, words
+
+
 def indexed_tokens(record: Record) -> tuple[int, str]:
     """Return how many tokens a record has, and the tokens as the store keeps them."""
     kept = [_shortened(token) for token in tokens_of(record)]
@@ -57,15 +97,15 @@ def indexed_tokens(record: Record) -> tuple[int, str]:
     return len(kept), "".join(f" {token} " for token in kept)
 
 
-def best(
+def _best_by_words(
     db: Transaction, selected: Selection, there: Extent, terms: Sequence[str], k: int, also: Sequence[int] = ()
 ) -> Scores:
     """Return the `k` best records by BM25 of the terms, any of which may match, and those of `also` that match."""
-    scores = ranked(db, selected, there, terms, also).scores
+    scores = _rank(db, selected, there, terms, also).scores
     return highest(scores, k) | {seq: scores[seq] for seq in also if seq in scores}
 
 
-def ranked(
+def _rank(
     db: Transaction, selected: Selection, there: Extent, terms: Sequence[str], also: Sequence[int] = ()
 ) -> WordHits:
     """Return how well the terms match; of many records, those that the rarest terms find.
@@ -223,3 +263,64 @@ def _shortened(token: str) -> str:
     if len(token) * 4 <= _TOKEN_BYTES or len(token.encode()) <= _TOKEN_BYTES:
         return token
     return f"{token[:64]}{hashlib.blake2b(token.encode(), digest_size=16).hexdigest()}"
+
+
+_FEW = 4_096  # up to this many are all returned
+_PLACE = (
+    "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels::text FROM record r"
+)
+
+
+def matches(db: Transaction, selected: Selection, used: Vectors | None, query: TurnQuery) -> Matches:
+    """Return all selected records if they are few, else the best by words and by vector.
+
+    Args:
+        db: A transaction.
+        selected: Which records.
+        used: The vectors; None to search by words alone.
+        query: The search.
+    """
+    import numpy as np
+
+    from memories.stores.columns import matches_at, places_of
+
+    there = extent(db, selected)
+    words = _rank(db, selected, there, query.terms)
+    similar: dict[int, float] = {}
+    few = there.matching <= _FEW
+    rows = db.rows(f"{_PLACE} WHERE {selected.sql}", selected.values) if few else []
+    if used is not None and query.vector is not None:
+        similar = vectors.best(db, used, selected, there, query.vector, max(1, len(rows)) if few else query.k)
+    if not few:
+        wanted = sorted(_best_turns(db, selected, query, words, similar))
+        rows = db.rows(f"{_PLACE} WHERE {selected.sql} AND r.seq = ANY(%s::bigint[])", (*selected.values, wanted))
+        if used is not None and query.vector is not None:
+            lacking = [row[0] for row in rows if row[0] not in similar]
+            similar |= vectors.exact(db, used, selected, lacking, query.vector)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 7
+    places = places_of(columns, lambda *names: names, lambda sets: [json.loads(written) for written in sets])
+    similarity = np.array([similar.get(seq, np.nan) for seq in columns[0]], dtype=np.float64)
+    return matches_at(places, words, similarity, len(rows) if few else there.documents)
+
+
+def _best_turns(
+    db: Transaction, selected: Selection, query: TurnQuery, words: WordHits, similar: dict[int, float]
+) -> set[int]:
+    """Return the seqs of the best by words and by vector, of turns beside them, and of the days in the query."""
+    from memories.stores.columns import OF_A_DAY, leading
+
+    among, values = one_of("m.namespace", selected.namespaces)
+    sql = (
+        "SELECT r.seq FROM record m JOIN record r ON r.namespace = m.namespace AND r.collection = m.collection "
+        f"AND r.grp = m.grp AND r.position BETWEEN m.position - {BESIDE} AND m.position + {BESIDE} "
+        f"AND r.session = m.session WHERE {among} AND m.seq = ANY(%s::bigint[]) AND {selected.sql}"
+    )
+    rows = db.rows(sql, (*values, leading(words.scores, similar), *selected.values))
+    sql = (
+        f"SELECT r.seq FROM record r WHERE {selected.sql} AND r.session IS NOT NULL "
+        "AND r.created_at BETWEEN %s AND %s ORDER BY abs(r.created_at - %s) LIMIT %s"
+    )
+    for first, last in query.days:
+        bounds = to_millis(first), to_millis(last)
+        rows += db.rows(sql, (*selected.values, *bounds, sum(bounds) // 2, OF_A_DAY))
+    return {*words.scores, *similar, *(seq for (seq,) in rows)}
