@@ -35,31 +35,31 @@ from memories.warm.client import DIRECT, GREETING, HOOK, is_carried
 from memories.warm.place import absolute
 from memories.write.create import Created
 
-_CLONE_FS = 0x200  # of unshare(2): the thread has a working folder and a umask of its own
-_folder_lock = threading.Lock()  # where threads can't have one, commands run one after the other
+_CLONE_FS = 0x200  # flag of unshare(2): the thread gets a working folder and a umask of its own
+_folder_lock = threading.Lock()  # where threads can't have their own folder, commands run one after the other
 
 
 class Direct(BaseException):
-    """The command needs a process of its own; nothing was changed. Not an `Exception`, so that nothing handles it."""
+    """The command needs a process of its own; nothing was changed. Not an `Exception`: no command may handle it."""
 
 
 class Caller(NamedTuple):
-    """Who asked for a command.
+    """The process that asked for a command.
 
     Attributes:
         environment: The variables that were sent.
-        is_carried: Whether a variable would have been sent; the others are those of the server.
+        is_carried: Returns whether a variable is one that clients send; the others are the server's.
         terminals: Whether each of the three standard streams is a terminal.
-        given: What is on standard input; None if it was not sent.
+        input: Standard input; None if it was not sent.
         folder: The working folder.
-        umask: Which permissions new files do not get.
-        written: What was printed, and to which stream.
+        umask: The permissions that new files do not get.
+        written: The output, in pieces with the number of the stream.
     """
 
     environment: dict[str, str]
     is_carried: Callable[[str], bool]
     terminals: Sequence[bool]
-    given: io.BytesIO | None
+    input: io.BytesIO | None
     folder: str
     umask: int
     written: list[tuple[int, bytes]]
@@ -69,14 +69,14 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def install_stand_ins() -> None:
-    """Let `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` be those of the caller, if there is one."""
+    """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` by objects that use the caller's, if any."""
     sys.stdin = _Input(sys.stdin)
     sys.stdout, sys.stderr = _Output(1, sys.stdout), _Output(2, sys.stderr)
-    os.environ = _Environment(os.environ)  # type: ignore[assignment] # noqa: B003 - that is what is meant
+    os.environ = _Environment(os.environ)  # type: ignore[assignment] # noqa: B003 - intended
 
 
 def own_folder() -> bool:
-    """Give this thread a working folder of its own; return whether the system did."""
+    """Give this thread a working folder of its own; return whether the system supports that."""
     if not sys.platform.startswith("linux"):
         return False
     import ctypes
@@ -86,10 +86,10 @@ def own_folder() -> bool:
 
 @contextlib.contextmanager
 def standing_for(caller: Caller, *, apart: bool) -> Iterator[None]:
-    """Be the caller while inside.
+    """Act as the caller while inside.
 
     Args:
-        caller: Who asked.
+        caller: The caller.
         apart: Whether this thread has a working folder of its own.
     """
     token = _caller.set(caller)
@@ -107,12 +107,12 @@ def standing_for(caller: Caller, *, apart: bool) -> Iterator[None]:
 def _enter(folder: str) -> None:
     try:
         os.chdir(folder)
-    except OSError as exc:  # the server may see other places than the caller
+    except OSError as exc:  # the server may see another file system than the caller
         raise Direct from exc
 
 
 class _Output:
-    """Standard output or standard error of whoever is asked for."""
+    """The caller's standard output or standard error."""
 
     encoding, errors, closed = "utf-8", "backslashreplace", False
 
@@ -136,7 +136,7 @@ class _Output:
 
 
 class _Bytes:
-    """What `_Output` writes to; click keeps it, so it has to look up the caller each time."""
+    """The binary stream of `_Output`; click keeps a reference, so it looks up the caller each time."""
 
     def __init__(self, number: int, own: Any) -> None:
         self._number, self._own = number, own
@@ -157,7 +157,7 @@ class _Bytes:
 
 
 class _Input:
-    """Standard input of whoever is asked for; what was not sent can't be read here."""
+    """The caller's standard input; reading input that was not sent raises `Direct`."""
 
     encoding, closed = "utf-8", False
 
@@ -169,9 +169,9 @@ class _Input:
         caller = _caller.get()
         if caller is None:
             return self._own.buffer
-        if caller.given is None:
+        if caller.input is None:
             raise Direct
-        return caller.given
+        return caller.input
 
     def readline(self) -> str:
         return str(self._own.readline()) if _caller.get() is None else self.buffer.readline().decode()
@@ -193,7 +193,7 @@ class _Input:
 
 
 class _Environment(MutableMapping[str, str]):
-    """The environment of whoever is asked for; what is set in it is set for the server too, as libraries want it."""
+    """The caller's environment; a variable that is set in it is set for the server too, as libraries expect."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
@@ -205,7 +205,7 @@ class _Environment(MutableMapping[str, str]):
         return name in self._of(str(name))
 
     def _of(self, name: str) -> Mapping[str, str]:
-        """Return the variables of whoever is asked for, for one of this name."""
+        """Return the caller's variables, or the server's if a variable of this name is not sent."""
         caller = _caller.get()
         own: Mapping[str, str] = self._own
         return own if caller is None or not caller.is_carried(name) else caller.environment
@@ -245,23 +245,24 @@ _READ_SECONDS = 10.0
 _DOT_SECONDS = 1.0
 _MAX_INPUT = 64 << 20
 
-# Runs a command: arguments, what opens the memory, and the id for a new one. Returns the exit code and what changed.
+# Runs a command. Arguments: its arguments, a function that opens the memory, and the id for a new memory. Returns the
+# exit code and the changes.
 Run = Callable[[Sequence[str], Callable[[Config, bool], Memories], str], tuple[int, str]]
 
 
 class Served(NamedTuple):
-    """What a server serves.
+    """The parts of a server that commands use.
 
     Attributes:
-        config: The settings that it was started with.
-        url: Of the store, with an absolute path.
+        config: The settings that the server was started with.
+        url: The URL of the store, with an absolute path.
         store: The open store.
-        embedder: Its model; None to go by words alone.
-        writers: Of that store.
-        version: Of this program.
-        fits: Whether the store is still the one that was opened.
-        end: Ends the server; what is given is why.
-        status: Tells how it is.
+        embedder: Its model; None to search by words alone.
+        writers: The queue of writes to the store.
+        version: The version of this program.
+        fits: Returns whether the store is still the one that was opened.
+        end: Ends the server, with a reason.
+        status: Returns the state of the server.
     """
 
     config: Config
@@ -283,9 +284,9 @@ class _Grouped(Memories):
     def create_many(self, drafts: Any, *, force: bool = False, redact: bool = True, within: Any = ()) -> list[Created]:
         if within or isinstance(drafts, str):
             return super().create_many(drafts, force=force, redact=redact, within=within)
-        given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
+        drafts = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
         try:
-            return self.writers.create(self, given, force, redact)
+            return self.writers.create(self, drafts, force, redact)
         except Ending:
             raise Direct from None
 
@@ -298,7 +299,7 @@ class Warm:
 
         Args:
             listening: The socket; it is closed at the end.
-            served: What is served.
+            served: The parts of the server that commands use.
             run: Runs a command.
         """
         self._socket, self._served, self._run = listening, served, run
@@ -321,7 +322,7 @@ class Warm:
         return bool(self._open)
 
     def close(self, seconds: float = 3.0) -> None:
-        """Accept nothing more; wait for what is being run, but not for long."""
+        """Accept no more commands; wait briefly for those that are running."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -356,7 +357,7 @@ class Warm:
                 self._drop(connection)
 
     def _tick(self) -> None:
-        """Tell those who wait that their command is being worked on."""
+        """Send a sign of life to clients whose command is running."""
         while not self._closed or self._open:
             time.sleep(_DOT_SECONDS)
             with self._lock:
@@ -372,48 +373,49 @@ class Warm:
 
     def _answer(self, connection: socket.socket) -> None:
         try:
-            asked = self._read(connection)
-            if asked is None:
+            message = self._read(connection)
+            if message is None:
                 return
-            if asked[0]["argv"][:1] == [HOOK]:  # which does its own work unless it sees that this begins
+            request, stdin = message
+            if request["argv"][:1] == [HOOK]:  # a hook does its own work unless it sees that this begins
                 connection.sendall(b".")
             with self._lock:
                 self._working.add(connection)
-            answer = contextvars.copy_context().run(self._done, *asked)
+            answer = contextvars.copy_context().run(self._run_command, request, stdin)
             with self._lock:
                 self._working.discard(connection)
             connection.sendall(answer)
             self.answered += answer != DIRECT
             self.last_at = time.monotonic()
-        except (OSError, ValueError):  # it left, or is no client of ours
+        except (OSError, ValueError):  # the client has left, or is not ours
             return
         finally:
             self._drop(connection)
 
     def _read(self, connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
-        """Return what is asked and its input; None if it is nothing."""
+        """Return the request and its standard input; None if there is no command to run."""
         data = bytearray()
         while b"\n" not in data:
             piece = connection.recv(1 << 16)
             if not piece or len(data) > _MOST_LINE:
                 return None
             data += piece
-        line, _, given = bytes(data).partition(b"\n")
+        line, _, stdin = bytes(data).partition(b"\n")
         if not line.startswith(b"{"):
-            self._told(connection, line.decode())
+            self._manage(connection, line.decode())
             return None
-        asked = json.loads(line)
-        pieces, left = [given], min(asked["input"], _MAX_INPUT) - len(given)
-        while left > 0:
-            piece = connection.recv(min(left, 1 << 16))
+        request = json.loads(line)
+        pieces, missing = [stdin], min(request["input"], _MAX_INPUT) - len(stdin)
+        while missing > 0:
+            piece = connection.recv(min(missing, 1 << 16))
             if not piece:
                 return None
             pieces.append(piece)
-            left -= len(piece)
-        return asked, b"".join(pieces)
+            missing -= len(piece)
+        return request, b"".join(pieces)
 
-    def _told(self, connection: socket.socket, line: str) -> None:
-        """Do what a line without a command says; see `manage`."""
+    def _manage(self, connection: socket.socket, line: str) -> None:
+        """Answer a line without a command; see `memories.warm.manage`."""
         word, _, version = line.partition(" ")
         if word == "newer" and _number(version) > _number(self._served.version):
             self._served.end("a newer version of the program was installed")
@@ -422,72 +424,88 @@ class Warm:
             if word == "stop":
                 self._served.end("told to stop")
 
-    def _done(self, asked: dict[str, Any], given: bytes) -> bytes:
+    def _run_command(self, request: dict[str, Any], stdin: bytes) -> bytes:
         """Run a command; return its answer."""
-        environment = {str(name): str(value) for name, value in asked["env"].items()}
+        environment = {str(name): str(value) for name, value in request["env"].items()}
         written: list[tuple[int, bytes]] = []
-        stream = io.BytesIO(given) if asked["input"] >= 0 else None
-        told = asked["terminals"], stream, asked["cwd"], asked["umask"]
-        caller = Caller(environment, is_carried, *told, written)
+        caller = Caller(
+            environment,
+            is_carried,
+            terminals=request["terminals"],
+            input=io.BytesIO(stdin) if request["input"] >= 0 else None,
+            folder=request["cwd"],
+            umask=request["umask"],
+            written=written,
+        )
         if not self._served.fits():
             self._served.end("the store was removed or replaced")
             return DIRECT
-        if environment.get("TZ") != os.environ.get("TZ"):  # the time zone is one of the process
+        if environment.get("TZ") != os.environ.get("TZ"):  # the time zone belongs to the process
             return DIRECT
         try:
             with standing_for(caller, apart=self._thread.apart):
-                found = os.stat(".")  # noqa: PTH116
-                if [found.st_dev, found.st_ino] != asked["folder"]:
+                folder = os.stat(".")  # noqa: PTH116
+                if [folder.st_dev, folder.st_ino] != request["folder"]:
                     return DIRECT  # another place by the same name, as in a container
                 DEADLINE.set(self._deadline)
-                code, changed = self._run(asked["argv"], self._opener(asked["argv"]), asked["once"])
+                code, changed = self._run(request["argv"], self._opener(request["argv"]), request["once"])
         except Direct:
             return DIRECT
         except Exception as exc:  # noqa: BLE001 - a bug; the client shows what the command would have shown
             code, changed = 1, ""
             written.append((2, "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace")))
-        self._served.fits()  # now, should the command have made the file
-        return _encoded(code, changed, written)
+        self._served.fits()  # now, in case the command has created the file
+        return _encode(code, changed, written)
 
     def _opener(self, arguments: Sequence[str]) -> Callable[[Config, bool], Memories]:
-        def opened(config: Config, shared: bool) -> Memories:
-            ours = self._served.config
-            same = absolute(config.store) == self._served.url and all(
-                getattr(config, name) == getattr(ours, name) for name in _OF_STORE
-            )
-            same = same and (config.home == ours.home or config.home.resolve() == ours.home.resolve())
-            keys = all(_shown(getattr(config, name)) == _shown(getattr(ours, name)) for name in _SECRET)
-            context = arguments[0] == "context" and config.sources["log_level"] != "default"
-            logged = context or config.log_level == "DEBUG"
-            if not (same and keys) or logged or config.mcp_endpoint != ours.mcp_endpoint:
-                raise Direct
+        def open_memories(config: Config, shared: bool) -> Memories:
             served = self._served
-            model = served.embedder or "none"
-            place = here(config, Path.cwd())  # told, since the thread that writes is in another folder
-            channel = "hook" if arguments[0] == HOOK else "cli"
+            if not self._is_served(config) or _is_logged(config, arguments):
+                raise Direct
             memories = _Grouped(
-                served.store, shared=shared, embedder=model, config=config, channel=channel, place=place
+                served.store,
+                shared=shared,
+                embedder=served.embedder or "none",
+                config=config,
+                channel="hook" if arguments[0] == HOOK else "cli",
+                place=here(config, Path.cwd()),  # now, since the thread that writes is in another folder
             ).at_home()
             memories.writers = served.writers
             return memories
 
-        return opened
+        return open_memories
+
+    def _is_served(self, config: Config) -> bool:
+        """Return whether a command's settings are those of the open store and model."""
+        ours = self._served.config
+        return (
+            absolute(config.store) == self._served.url
+            and all(getattr(config, name) == getattr(ours, name) for name in _OF_STORE)
+            and all(_reveal(getattr(config, name)) == _reveal(getattr(ours, name)) for name in _SECRET)
+            and (config.home == ours.home or config.home.resolve() == ours.home.resolve())
+        )
+
+
+def _is_logged(config: Config, arguments: Sequence[str]) -> bool:
+    """Return whether a command writes a log of its own, which it can't do in the server."""
+    is_context = arguments[0] == "context" and config.sources["log_level"] != "default"
+    return is_context or config.log_level == "DEBUG"
 
 
 # Settings that belong to the open store and model; a client that has others does its own work.
 _OF_STORE = (
     "embedder", "embedder_url", "embedder_dimensions", "embedder_timeout", "embedder_fallback",
     "embedder_plain_http", "embedder_cache_mb", "embedder_calibration", "collection_name", "file_migrate_at",
-    "file_migrate_to", "compact", "chromadb_host", "chromadb_port", "token_file", "plain_http",
+    "file_migrate_to", "compact", "chromadb_host", "chromadb_port", "token_file", "plain_http", "mcp_endpoint",
 )  # fmt: skip
 _SECRET = ("embedder_api_key", "openai_api_key", "voyage_api_key", "cohere_api_key", "token")
 
 
-def _shown(secret: Any) -> str:
+def _reveal(secret: Any) -> str:
     return "" if secret is None else str(secret.reveal())
 
 
-def _encoded(code: int, changed: str, written: Sequence[tuple[int, bytes]]) -> bytes:
+def _encode(code: int, changed: str, written: Sequence[tuple[int, bytes]]) -> bytes:
     """Return an answer: a line with the exit code and the length of each part, then the parts."""
     parts: list[tuple[int, bytes]] = []
     for number, data in [*([(3, changed.encode("utf-8", "surrogateescape"))] if changed else []), *written]:
@@ -504,8 +522,8 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _is_own(connection: socket.socket) -> bool:
-    """Return whether a client is this same user, where the system tells."""
+    """Return whether a client runs as this user, where the system can say."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return True  # the folder keeps others out
+        return True  # the folder's permissions keep others out
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return bool(uid == os.geteuid())

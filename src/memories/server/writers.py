@@ -1,10 +1,10 @@
 """Group commit: writes wait in a queue, and one thread makes many of them in one transaction of the store.
 
-A flush of the disk takes as long for one write as for a hundred, so what comes while one transaction is committed goes
-into the next one. Each write is acknowledged after its commit; one that is refused fails alone.
+A disk flush takes as long for one write as for a hundred, so the writes that arrive during a commit go into the next
+transaction. Each write is acknowledged after its commit; one that is refused fails alone.
 
 New memories are added to the store together, at the end of the transaction or before anything is read. If one of them
-fails so late, all are undone and made again, each in a part of the transaction that can be undone alone.
+fails so late, all are undone and made again, each in a part of the transaction that can be rolled back alone.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from memories.write.create import Created, Prepared
 MOST_WAITING = 2_000
 MOST_AT_ONCE = 256
 MOST_BYTES = 1_048_576
-_SECONDS = 0.1  # of work in one transaction: other processes wait for it
+_SECONDS = 0.1  # longest work in one transaction: other processes wait for it
 
 Result = TypeVar("Result")
 
@@ -46,78 +46,81 @@ class Ending(StoreBusy):
         super().__init__("the server is stopping; nothing was written; try again in a second")
 
 
-class _Begun(NamedTuple):
-    """A create that nobody waits for with a thread, so that it is noted at its end."""
+class _Submitted(NamedTuple):
+    """A create that no thread waits for; its event is recorded at its end."""
 
     memories: Memories
     drafts: Sequence[Draft]
-    at: float
+    started_at: float
 
-    def note(self, result: Any) -> None:
-        events.ended(self.memories, "create", self.at, self.drafts, result)
+    def record_event(self, result: Any) -> None:
+        events.ended(self.memories, "create", self.started_at, self.drafts, result)
 
 
-class _Waiting(NamedTuple):
+class _Write(NamedTuple):
+    """A write in the queue."""
+
     run: Callable[[], Any]
     size: int
     store: Store
     context: contextvars.Context
     future: "Future[Any]"
-    prepared: Prepared | None  # whose `write` it runs
-    begun: _Begun | None = None
+    prepared: Prepared | None  # the drafts, if `run` is their `write`
+    submitted: _Submitted | None = None
 
     @classmethod
-    def of(cls, prepared: Prepared, begun: _Begun | None = None) -> "_Waiting":
-        """Return what writes new memories."""
-        size = sum(len(each.draft.content) for each in prepared.ready)
+    def of(cls, prepared: Prepared, submitted: _Submitted | None = None) -> "_Write":
+        """Return the write of new memories."""
+        size = sum(len(ready.draft.content) for ready in prepared.ready)
         context = contextvars.copy_context()
-        return cls(prepared.write, size, prepared.writer.store, context, Future(), prepared, begun)
+        return cls(prepared.write, size, prepared.writer.store, context, Future(), prepared, submitted)
 
 
-class _Made(NamedTuple):
-    item: _Waiting
+class _Outcome(NamedTuple):
+    write: _Write
     result: Any
     error: Exception | None
 
 
 class _Part(NamedTuple):
-    """Writes through one store that were committed, and what has to be told of them."""
+    """Committed writes through one store, and the reports to make of them."""
 
-    made: Sequence[_Made]
-    tells: Sequence[Callable[[], None]]
+    outcomes: Sequence[_Outcome]
+    reports: Sequence[Callable[[], None]]
 
-    def outcomes(self, counted: set[Path]) -> "list[tuple[_Waiting, Any]]":
-        """Tell what changed, and have reads counted; return what came of each write.
+    def report(self, flushed: set[Path]) -> "list[tuple[_Write, Any]]":
+        """Report the changes, and count reads; return the result or the error of each write.
 
         Args:
-            counted: The homes whose reads have been counted; they are those of one store.
+            flushed: The homes whose reads have been counted; all belong to one store.
         """
+        failure: Exception | None = None
         try:
-            for tell in self.tells:
-                tell()
-            for memories in [item.begun.memories for item, *_ in self.made if item.begun is not None]:
-                if memories.config.home not in counted:
+            for report in self.reports:
+                report()
+            for write, *_ in self.outcomes:
+                if write.submitted is None:
+                    continue
+                memories = write.submitted.memories
+                if memories.config.home not in flushed:
                     memories.flush_accesses()
-                    counted.add(memories.config.home)
-        except Exception as exc:  # noqa: BLE001 - each is told what a write that is alone raises after its commit
-            return self._outcomes(exc)
-        return self._outcomes(None)
-
-    def _outcomes(self, failed: Exception | None) -> "list[tuple[_Waiting, Any]]":
-        return [(item, error or failed or result) for item, result, error in self.made]
+                    flushed.add(memories.config.home)
+        except Exception as exc:  # noqa: BLE001 - each write raises it, as one alone does after its commit
+            failure = exc
+        return [(write, error or failure or result) for write, result, error in self.outcomes]
 
 
-def _answer(made: Sequence[tuple[_Waiting, Any]]) -> None:
-    """Tell each what came of its write, an exception if it failed; first note those that are noted here."""
+def _answer(results: Sequence[tuple[_Write, Any]]) -> None:
+    """Record the events of submitted writes, then resolve the future of each write."""
     with events.together():
-        for item, result in made:
-            if item.begun is not None:
-                item.begun.note(result)
-    for item, result in made:
+        for write, result in results:
+            if write.submitted is not None:
+                write.submitted.record_event(result)
+    for write, result in results:
         if isinstance(result, Exception):
-            item.future.set_exception(result)
+            write.future.set_exception(result)
         else:
-            item.future.set_result(result)
+            write.future.set_result(result)
 
 
 class _Apart(Exception):
@@ -131,11 +134,11 @@ class Writers:
         """Begin with an empty queue.
 
         Args:
-            store: Where the transactions are made.
-            fits: Whether the store is still the one that was opened; asked before each transaction.
+            store: The store.
+            fits: Returns whether the store is still the one that was opened; called before each transaction.
         """
         self._store, self._fits = store, fits
-        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._broken: SystemFault | None = None
         self._closed, self._until = False, 0.0
         self._entering = threading.Lock()
@@ -145,12 +148,12 @@ class Writers:
 
     @property
     def waiting(self) -> int:
-        """How many writes wait."""
+        """The number of writes in the queue."""
         return self._waiting.qsize()
 
     @property
     def problem(self) -> str:
-        """Why nothing is written any more; empty while all is well."""
+        """The reason why writing has stopped; empty while all is well."""
         return "" if self._broken is None else str(self._broken)
 
     def create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
@@ -162,50 +165,50 @@ class Writers:
         return result
 
     def _create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
-        done: list[Created] = []
+        results: list[Created] = []
         for prepared in memories.prepare(drafts, force=force, redact=redact):
-            done += self._enter(_Waiting.of(prepared)).result()
-        return done
+            results += self._enter(_Write.of(prepared)).result()
+        return results
 
     def submit(self, memories: Memories, draft: Draft, force: bool, redact: bool) -> "Future[list[Created]]":
-        """Store a draft as `create` does, but return before: what is returned is done when `create` would return."""
-        begun = _Begun(memories, [draft], time.perf_counter())
+        """Store a draft as `create` does, but return at once, with a future of its result."""
+        submitted = _Submitted(memories, [draft], time.perf_counter())
         try:
-            [prepared] = memories.prepare(begun.drafts, force=force, redact=redact)
-            return self._enter(_Waiting.of(prepared, begun))
+            [prepared] = memories.prepare(submitted.drafts, force=force, redact=redact)
+            return self._enter(_Write.of(prepared, submitted))
         except Exception as exc:
-            begun.note(exc)
+            submitted.record_event(exc)
             raise
 
     def do(self, run: Callable[[], Result], size: int = 0, store: Store | None = None) -> Result:
-        """Run what writes in a transaction that others share; return what it returns once that is committed.
+        """Run a function in a transaction that other writes share; return its result after the commit.
 
         Args:
-            run: Writes to the store, in a transaction; it is run by another thread, in the context of this one.
-            size: How many bytes it writes, about.
-            store: What it writes through, if it logs: writes by the same one have one entry in the audit log.
+            run: Writes to the store; another thread runs it in the context of this one.
+            size: About how many bytes it writes.
+            store: The logging store that it writes through; writes through one store share an entry of the audit log.
 
         Raises:
-            Full: Too many writes wait.
-            SystemFault: The transaction failed, and with it all that it held.
+            Full: Too many writes are waiting.
+            SystemFault: The transaction failed, and every write in it.
         """
-        item = _Waiting(run, size, store or self._store, contextvars.copy_context(), Future(), None)
-        result: Result = self._enter(item).result()
+        write = _Write(run, size, store or self._store, contextvars.copy_context(), Future(), None)
+        result: Result = self._enter(write).result()
         return result
 
-    def _enter(self, item: _Waiting) -> "Future[Any]":
-        item.future.set_running_or_notify_cancel()  # who stops waiting stops nothing
+    def _enter(self, write: _Write) -> "Future[Any]":
+        write.future.set_running_or_notify_cancel()  # a caller that stops waiting cancels nothing
         with self._entering:
             if self._closed:
                 raise Ending
             if self._waiting.qsize() >= MOST_WAITING:
                 raise Full(f"{MOST_WAITING} writes wait for the store already; nothing was written; try again")
-            self._waiting.put(item)
-        return item.future
+            self._waiting.put(write)
+        return write.future
 
     def close(self, seconds: float = 3.0) -> bool:
-        """Make what waits, and nothing more; return whether it was all made in time. What was not begun is refused."""
-        with self._entering:  # so that nothing comes behind the end
+        """Make the waiting writes and accept no more; refuse those not begun in time. Return whether all were made."""
+        with self._entering:  # so that no write comes behind the end
             if not self._closed:
                 self._until = time.monotonic() + seconds
                 self._waiting.put(None)
@@ -213,66 +216,66 @@ class Writers:
         self._thread.join(max(0.0, self._until - time.monotonic()))
         if self._thread.is_alive():
             with contextlib.suppress(queue.Empty):
-                while (item := self._waiting.get_nowait()) is not None:
-                    _answer([(item, Ending())])
+                while (write := self._waiting.get_nowait()) is not None:
+                    _answer([(write, Ending())])
                 self._waiting.put(None)
         return not self._thread.is_alive()
 
     def _work(self) -> None:
-        ended = False
-        while not ended:
-            items, ended = self._next()
-            if items:
-                self._commit(items)
+        is_closed = False
+        while not is_closed:
+            writes, is_closed = self._next()
+            if writes:
+                self._commit(writes)
 
-    def _next(self) -> tuple[list[_Waiting], bool]:
-        """Wait for a write; return it with those behind it, and whether the end of the queue was reached."""
+    def _next(self) -> tuple[list[_Write], bool]:
+        """Wait for a write; return it with those behind it, and whether the queue was closed."""
         first = self._waiting.get()
         if first is None:
             return [], True
-        items, size = [first], first.size
-        while len(items) < MOST_AT_ONCE and size < MOST_BYTES:
+        writes, size = [first], first.size
+        while len(writes) < MOST_AT_ONCE and size < MOST_BYTES:
             try:
-                item = self._waiting.get_nowait()
+                write = self._waiting.get_nowait()
             except queue.Empty:
                 break
-            if item is None:
-                return items, True
-            items.append(item)
-            size += item.size
-        return items, False
+            if write is None:
+                return writes, True
+            writes.append(write)
+            size += write.size
+        return writes, False
 
-    def _commit(self, items: Sequence[_Waiting]) -> None:
+    def _commit(self, writes: Sequence[_Write]) -> None:
         """Make writes, in one transaction or, if that takes long, in several."""
-        # Those that share an entry of the log stand together; a client that waits for one sends no second one.
-        left = sorted(items, key=lambda item: id(item.store))
-        together = all(item.prepared is not None for item in left)
-        while left:
+        # Writes that share an entry of the log stand together; a client that waits for one sends no second one.
+        remaining = sorted(writes, key=lambda write: id(write.store))
+        together = all(write.prepared is not None for write in remaining)
+        while remaining:
             try:
                 self._refuse_broken()
-                parts = self._make(left, together=together)
+                parts = self._make(remaining, together=together)
             except _Apart:
                 together = False
                 continue
-            except Exception as exc:  # noqa: BLE001 - each who waits is told, and the thread goes on
-                self._fail(left, exc)
+            except Exception as exc:  # noqa: BLE001 - each write raises it, and the thread goes on
+                self._fail(remaining, exc)
                 return
-            count = sum(len(part.made) for part in parts)
-            left = left[count:]
+            count = sum(len(part.outcomes) for part in parts)
+            remaining = remaining[count:]
             self.commits += 1
             self.writes += count
-            counted: set[Path] = set()
-            _answer([each for part in parts for each in part.outcomes(counted)])
+            flushed: set[Path] = set()
+            _answer([result for part in parts for result in part.report(flushed)])
 
-    def _make(self, items: Sequence[_Waiting], *, together: bool) -> "list[_Part]":
-        """Make the first of some writes in a transaction; return them once it is committed, by the store of each.
+    def _make(self, writes: Sequence[_Write], *, together: bool) -> "list[_Part]":
+        """Make as many writes as time allows in one transaction; return them after the commit, grouped by store.
 
         Args:
-            items: The writes.
-            together: Add all new memories at once, else each in a part of the transaction that can be undone alone.
+            writes: The writes.
+            together: Add all new memories at once, else each in a part of the transaction that can roll back alone.
 
         Raises:
-            _Apart: Of those that were made together one failed and can't be undone alone; nothing was written.
+            _Apart: A write that was made together with others failed and can't be undone alone; nothing was written.
         """
         parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
@@ -280,52 +283,52 @@ class Writers:
             try:
                 batch = Deferred(self._store)
                 heads: dict[str, Any] = {}
-                for store, some in itertools.groupby(items, key=lambda item: item.store):
-                    made: list[_Made] = []
+                for store, group in itertools.groupby(writes, key=lambda write: write.store):
+                    outcomes: list[_Outcome] = []
                     through = deferring(store, self._store, batch, heads) if together else store
                     if through is None:
                         raise _Apart
-                    with telling_later() as tells, through.transaction():
-                        for item in some:
-                            if (parts or made) and time.monotonic() >= until:
+                    with telling_later() as reports, through.transaction():
+                        for write in group:
+                            if (parts or outcomes) and time.monotonic() >= until:
                                 break
-                            made.append(self._deferred(item, batch, through) if together else self._made(item))
-                    parts.append(_Part(made, tells))
+                            outcomes.append(self._defer(write, batch, through) if together else self._run(write))
+                    parts.append(_Part(outcomes, reports))
                     if time.monotonic() >= until:
                         break
                 batch.flush()
-            except Exception as exc:  # the commit is not in here: whether it was done may be unknown
+            except Exception as exc:  # not around the commit, whose outcome may be unknown
                 if together:
                     raise _Apart from exc
                 raise
         return parts
 
-    def _deferred(self, item: _Waiting, batch: Deferred, through: Store) -> "_Made":
-        """Make a write through a batch; one that is refused takes back what it added."""
-        assert item.prepared is not None
+    def _defer(self, write: _Write, batch: Deferred, through: Store) -> "_Outcome":
+        """Make a write through a batch; a refused one is removed from it."""
+        assert write.prepared is not None
         before = batch.mark()
         try:
-            return _Made(item, item.context.run(item.prepared.through(through).write), None)
+            return _Outcome(write, write.context.run(write.prepared.through(through).write), None)
         except Exception as exc:
             if isinstance(exc, StoreError) or not batch.take_back(before):
                 raise
-            return _Made(item, None, exc)
+            return _Outcome(write, None, exc)
 
-    def _made(self, item: _Waiting) -> "_Made":
-        """Make one write in a part of the transaction; one that is refused undoes its own part only.
+    def _run(self, write: _Write) -> "_Outcome":
+        """Make one write in a part of the transaction; a refused one rolls back its own part only.
 
         Raises:
-            StoreError: The store failed, and with it the whole transaction.
+            StoreError: The store failed, and the whole transaction with it.
         """
         try:
-            return _Made(item, item.context.run(item.run), None)
+            return _Outcome(write, write.context.run(write.run), None)
         except StoreError as exc:
-            if exc.__cause__ is not None:  # what its driver says, and no judgement of ours
-                self._fail([item], exc)
+            if exc.__cause__ is not None:  # an error of the driver, not a refusal of ours
+                self._fail([write], exc)
                 raise
-            return _Made(item, None, exc)
-        except Exception as exc:  # noqa: BLE001 - who waits for it is told
-            return _Made(item, None, exc)
+            return _Outcome(write, None, exc)
+        except Exception as exc:  # noqa: BLE001 - the caller that waits gets it
+            return _Outcome(write, None, exc)
 
     def _refuse_broken(self) -> None:
         if self._broken is None and not self._fits():
@@ -335,8 +338,8 @@ class Writers:
         if self._broken is not None:
             raise type(self._broken)(str(self._broken))
 
-    def _fail(self, items: Sequence[_Waiting], error: Exception) -> None:
-        """Tell all of them; what says that the file is damaged ends all writing."""
+    def _fail(self, writes: Sequence[_Write], error: Exception) -> None:
+        """Fail writes with an error; one that says that the file is damaged ends all writing."""
         if isinstance(error, StoreDamaged) and self._broken is None:
             self._broken = error
-        _answer([(item, error) for item in items if not item.future.done()])
+        _answer([(write, error) for write in writes if not write.future.done()])
