@@ -32,19 +32,19 @@ _TOKEN = {"token": Field("text", "The token to sign in with.", required=True)}
 
 
 class Options(NamedTuple):
-    """How a server is run.
+    """The options of the application.
 
     Attributes:
-        port: Of the TCP socket; it names the cookie of the page.
-        hosts: Names under which it may be asked for, besides those of this machine to itself.
-        store: Used instead of the one that the settings name; it is not closed.
-        embedder: Goes with `store`; None searches by words alone.
+        port: The port of the TCP socket; part of the name of the page's cookie.
+        hosts: Accepted host names besides the loopback ones.
+        store: Used instead of the store in the settings; it is not closed.
+        embedder: The model of `store`; None searches by words alone.
         create: Stores drafts, such as in transactions that several requests share.
-        submit: Does so with one draft, and returns before; None if `create` has to.
+        submit: Stores one draft without waiting; None to use `create`.
         routes: More routes, such as those of the page.
-        secure: Browsers reach it over TLS only.
-        issuer: The URL of an OAuth issuer whose tokens count too.
-        public_url: The URL under which clients elsewhere reach it; its host is one of `hosts` by that.
+        secure: Whether browsers reach the server over TLS only.
+        issuer: The URL of an OAuth issuer whose tokens are accepted too.
+        public_url: The URL by which remote clients reach the server; its host is accepted too.
     """
 
     port: int = 0
@@ -60,11 +60,11 @@ class Options(NamedTuple):
 
 
 def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B008 - it never changes
-    """Return the application; `app.state.server` is what its requests share.
+    """Return the application; `app.state.server` is the state that its requests share.
 
     Args:
         config: The settings.
-        options: How it is run.
+        options: The options.
 
     Raises:
         ConfigError: The files of tokens or the store's URL can't be used.
@@ -115,17 +115,17 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
 
 
 async def principal(request: Request) -> Principal:
-    """Return who sends a request, for routes outside of the table such as those of the page.
+    """Return the sender of a request, for routes outside the table such as `/metrics`.
 
     Raises:
-        Refused: Nobody is known to; `problems.failed` makes the answer.
+        Refused: The sender is unknown; `problems.failed` makes the answer.
     """
     server: Server = request.app.state.server
     return await anyio.to_thread.run_sync(server.access.principal, request.scope, limiter=server.limits["sign"])
 
 
 def _metadata(issuer: Issuer) -> list[BaseRoute]:
-    """Return the routes that tell OAuth clients where to sign in."""
+    """Return the routes where OAuth clients learn where to sign in."""
 
     async def metadata(_: Request) -> Response:
         return Response(encoded(issuer.metadata()), media_type="application/json")
@@ -171,5 +171,5 @@ async def _logout(request: Request) -> Response:
 
 async def _nowhere(request: Request, exc: Exception) -> Response:
     status = getattr(exc, "status_code", 404)
-    said = "there is nothing at this path" if status == 404 else f"{request.method} does not go with this path"
-    return problem(status, f"{said}; /openapi.json lists all routes", **(getattr(exc, "headers", None) or {}))
+    detail = "there is nothing at this path" if status == 404 else f"{request.method} does not go with this path"
+    return problem(status, f"{detail}; /openapi.json lists all routes", **(getattr(exc, "headers", None) or {}))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import anyio
-import jinja2  # noqa: F401 - pages need it, and its absence is told before the server listens
+import jinja2  # noqa: F401 - pages need it, and its absence is reported before the server listens
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,15 +39,15 @@ from memories.stores.records import Collection, Filter
 HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536
 MAX_HEADERS = 100
-MOST_REQUESTS = 256  # that have arrived whole and are being answered
-MOST_CONNECTIONS = 512  # that are open; for one more, the oldest of those that wait for their client is closed
+MOST_REQUESTS = 256  # complete requests that are being answered
+MOST_CONNECTIONS = 512  # open ones; one more closes the oldest of those that wait for their client
 _MOST_JOINED = 65_536  # bytes
 
 
 class _Joined:
-    """A transport that sends at once what is written in one turn of the event loop: a head goes with its body.
+    """A transport that joins the writes of one turn of the event loop, so that a head goes with its body.
 
-    Each is a system call otherwise, and wakes the client.
+    Otherwise each is a system call of its own and wakes the client.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -59,7 +59,7 @@ class _Joined:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send it at the end of this turn, or now if much waits, so that the transport can tell when it is too much."""
+        """Send at the end of this turn, or now if much is waiting, so that the transport can apply back pressure."""
         if not self._waiting:
             self._loop.call_soon(self._send)
         self._waiting.append(data)
@@ -68,7 +68,7 @@ class _Joined:
             self._send()
 
     def close(self) -> None:
-        """Send what was written, then close."""
+        """Send the waiting data, then close."""
         self._send()
         self._transport.close()
 
@@ -91,21 +91,21 @@ class HttpProtocol(HttpToolsProtocol):
         self._opened_at = self.loop.time()
         self._begin()
         if len(self.connections) > MOST_CONNECTIONS:
-            min(self._waiting(), key=lambda each: each._opened_at).transport.close()
+            min(self._waiting(), key=lambda connection: connection._opened_at).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop the timer."""
         self._stop()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and refuse a head without an end."""
+        """Parse the data, and refuse an endless head."""
         if self._refused:
             return
-        begun = self._in_head
+        was_in_head = self._in_head
         self._fed += len(data)
         super().data_received(data)
-        if begun and self._in_head and not self._refused and self._fed > MAX_HEAD:
+        if was_in_head and self._in_head and not self._refused and self._fed > MAX_HEAD:
             self._refuse(431, f"the head of the request has more than {MAX_HEAD} bytes")
 
     def on_message_begin(self) -> None:
@@ -115,7 +115,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._begin()
 
     def on_headers_complete(self) -> None:
-        """Judge a head, and pass it on."""
+        """Check a head, and pass it on."""
         self._stop()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if self.parser.get_http_version() not in ("1.0", "1.1"):
@@ -140,13 +140,13 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # noqa: ARG002
-        """Refuse what is not HTTP."""
+        """Refuse a request that is not HTTP."""
         self._refuse(400, "the request is not HTTP/1.1")
 
     def _waiting(self) -> "list[HttpProtocol]":
         """Return the connections whose clients have yet to send something: a head, a body, another request."""
-        ours = (each for each in self.connections if isinstance(each, HttpProtocol))
-        return [each for each in ours if not each._is_busy or each.cycle.more_body]
+        ours = (connection for connection in self.connections if isinstance(connection, HttpProtocol))
+        return [connection for connection in ours if not connection._is_busy or connection.cycle.more_body]
 
     def _is_full(self) -> bool:
         return len(self.connections) - len(self._waiting()) >= MOST_REQUESTS
@@ -181,11 +181,11 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 _GRACE_SECONDS = 3  # for requests to end, and again for the writes that wait
-READY_SECONDS = 1.0  # for which it is known whether the store answers
+READY_SECONDS = 1.0  # how long the answer of `/ready` is reused
 
 
 class Process(Protocol):
-    """What is served; see `serve`."""
+    """The process around the server; see `serve`."""
 
     config: Config
     store: Store
@@ -210,7 +210,7 @@ class Web:
             address: The TCP socket.
         """
         host, port, *_ = address.getsockname()
-        self.check(process.config, host, loopback=is_loopback(host))  # one that systemd opened is not what was asked
+        self.check(process.config, host, loopback=is_loopback(host))  # systemd may have opened another address
         self.url = _url(options, host, port)
         name = host if is_loopback(host) else next(iter(options.names), "127.0.0.1")  # what the guard lets in
         self.login = f"{(options.public_url or _url(options, name, port)).rstrip('/')}/login"
@@ -264,7 +264,7 @@ class Web:
 
     @staticmethod
     def check(config: Config, host: str, *, loopback: bool) -> None:
-        """Refuse to listen where others could come in without a token.
+        """Refuse to listen on an address that others can reach while there are no tokens.
 
         Raises:
             ConfigError: There is no token.
@@ -288,7 +288,7 @@ class Web:
         self._process.last_at = time.monotonic()
 
     def _problem(self) -> str:
-        """Return why requests can't be served; nothing if they can."""
+        """Return the reason why requests can't be served; an empty text if they can."""
         writers = self._process.writers
         if writers.problem or not self._process.fits():
             return "the store can't be used"
@@ -311,7 +311,7 @@ class Web:
         looking = self._looking
         if looking is None or (looking.done() and time.monotonic() - self._looked_at >= READY_SECONDS):
             looking = self._looking = asyncio.create_task(self._look())
-        return await asyncio.shield(looking)  # who leaves does not end it for the others
+        return await asyncio.shield(looking)  # a client that leaves does not end it for the others
 
     async def _look(self) -> str:
         try:
@@ -342,10 +342,10 @@ def _url(options: ServeOptions, host: str, port: int) -> str:
 class _Server(uvicorn.Server):
     end_streams: Callable[[], None]
     end_transactions: Callable[[], None]
-    drain: Callable[[], object]  # makes the writes that wait, refuses the rest; it may block
+    drain: Callable[[], object]  # makes the waiting writes, refuses the rest; it may block
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for requests; first end those that would stay open for good, and after a while the queue of writes."""
+        """Wait for requests; first end those that would stay open forever, and after a while the queue of writes."""
         self.end_streams()
         self.end_transactions()
         draining = asyncio.get_running_loop().call_later(
@@ -356,5 +356,5 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process, which has more to end than this."""
+        """Leave signals to the process, which has more to end."""
         yield

@@ -1,6 +1,6 @@
-"""MCP over HTTP at `/mcp`: the tools of `memory mcp`, for whoever the token of a request stands for.
+"""MCP over HTTP at `/mcp`: the tools of `memory mcp`, for the sender of each request.
 
-The SDK takes half a second to import: that is done in a thread while the server answers everything else already.
+The SDK takes half a second to import, in a thread, while the server already answers everything else.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Caller(NamedTuple):
-    """Who calls a tool, and the memory that it works on."""
+    """The sender of a call, and the memory that the tool works on."""
 
     who: Principal
     namespace: str
@@ -37,7 +37,7 @@ _caller: ContextVar[_Caller] = ContextVar("caller")
 
 
 def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
-    """Return the SDK's application and what runs it; this imports the SDK."""
+    """Return the SDK's application and its session manager; this imports the SDK."""
     from mcp.server.transport_security import TransportSecuritySettings
 
     from memories.mcp.server import serving
@@ -47,7 +47,7 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
         """The tools, each call on the memory of the token that came with it."""
 
         def __init__(self) -> None:
-            """Prepare; there is no memory before a call."""
+            """Prepare; the memory comes with each call."""
             self.ready = lambda _: (self.memories, "")
 
         @property
@@ -56,20 +56,20 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
             return _caller.get().memories
 
         def _written_by(self, caller: "Context[Any, Any]") -> Memories:
-            """Return the memory as the client writes to it, and the token that it shows."""
-            found, told = _caller.get(), caller.session.client_params
-            if told is None:
-                return found.memories
-            name = found.who.name if found.who.id != "owner" else told.client_info.name
-            return found.memories.of_client(name, told.client_info.version)
+            """Return the memory, with the token or the client as the writer."""
+            sender, client = _caller.get(), caller.session.client_params
+            if client is None:
+                return sender.memories
+            name = client.client_info.name if sender.who.id == "owner" else sender.who.name
+            return sender.memories.of_client(name, client.client_info.version)
 
-    built = serving(TokenTools(), read_only=read_only)
-    # The guard checks host and origin before this, with the names that this server answers to.
+    server = serving(TokenTools(), read_only=read_only)
+    # The guard has checked host and origin already, against the names of this server.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    app = built.streamable_http_app(
+    app = server.streamable_http_app(
         streamable_http_path=PATH, stateless_http=True, json_response=True, transport_security=unchecked
     )
-    return app, built.session_manager
+    return app, server.session_manager
 
 
 class McpOverHttp:
@@ -81,7 +81,7 @@ class McpOverHttp:
         self._apps: dict[bool, ASGIApp] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Load the SDK, then serve until told to stop."""
+        """Load the SDK, then serve until `stop` is set."""
         try:
             async with contextlib.AsyncExitStack() as running:
                 for read_only in (False, True):
@@ -96,13 +96,14 @@ class McpOverHttp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            caller = await anyio.to_thread.run_sync(self._called, scope, limiter=self._server.limits["sign"])
+            caller = await anyio.to_thread.run_sync(self._authorize, scope, limiter=self._server.limits["sign"])
             app = self._apps.get(caller.who.level(caller.namespace) < 2)
             if app is None:
                 raise Refused(503, "MCP is being loaded; try again in a second", headers={"retry-after": "1"})
             if scope["method"] == "POST":
-                receive = await _read(receive)
-            self._server.require_room(kind := "stream" if scope["method"] == "GET" else "write")
+                receive = await _buffer_body(receive)
+            kind = "stream" if scope["method"] == "GET" else "write"
+            self._server.require_room(kind)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer
             await failed(exc)(scope, receive, send)
             return
@@ -114,7 +115,7 @@ class McpOverHttp:
             _caller.reset(token)
 
     async def _until_closing(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; one that would stay open for good ends when the server does."""
+        """Serve a request; a stream ends with the server."""
         if scope["method"] != "GET":
             await app(scope, receive, send)
             return
@@ -128,7 +129,7 @@ class McpOverHttp:
             await app(scope, receive, send)
             tasks.cancel_scope.cancel()
 
-    def _called(self, scope: Scope) -> _Caller:
+    def _authorize(self, scope: Scope) -> _Caller:
         who = self._server.access.principal(scope)
         namespace = who.home(self._server.config.namespace)
         who.require("read", namespace)
@@ -136,13 +137,13 @@ class McpOverHttp:
         return _Caller(who, namespace, memories)
 
 
-async def _read(receive: Receive) -> Receive:
-    """Read a body, so that one that is refused is answered here; return what gives it once more."""
+async def _buffer_body(receive: Receive) -> Receive:
+    """Read the body now, so that its refusal is answered here; return a receiver that repeats it."""
     messages = [await receive()]
     while messages[-1].get("more_body", False):
         messages.append(await receive())
 
-    async def again() -> Message:
+    async def receive_again() -> Message:
         return messages.pop(0) if messages else await receive()
 
-    return again
+    return receive_again

@@ -1,4 +1,4 @@
-"""The process of a server: its lock, its sockets, what it serves, and how it ends."""
+"""The process of a server: from its start to its end."""
 
 import contextlib
 import os
@@ -34,17 +34,17 @@ ALREADY = "a server of this store is running already"
 
 
 def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[], None]) -> int:
-    """Serve a store until the process is told to end; return the exit code.
+    """Serve a store until a signal or a request ends the process; return the exit code.
 
     Args:
         config: The settings.
-        options: How it is run.
+        options: The options of the server.
         run: Runs a command.
-        preload: Imports what commands need.
+        preload: Imports the modules that commands need.
 
     Raises:
-        ConfigError: It can't be served so.
-        OSError: It can't listen there.
+        ConfigError: The settings or options don't allow it.
+        OSError: The address is not available.
     """
     web = _web(config, options) if options.http else None
     try:
@@ -63,10 +63,10 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
 
 
 def _web(config: Config, options: ServeOptions) -> "type[Web]":
-    """Return what serves HTTP.
+    """Return the class that serves HTTP.
 
     Raises:
-        ConfigError: The address is open to others.
+        ConfigError: Others can reach the address, and there are no tokens.
     """
     from memories.server.http import Web
 
@@ -80,7 +80,7 @@ def _say(line: str) -> None:
 
 
 class Process:
-    """What a server has open."""
+    """A server's open store, model, queue of writes and sockets."""
 
     def __init__(self, config: Config, options: ServeOptions, sockets: Listening, run: Run) -> None:
         self._options, self._sockets = options, sockets
@@ -101,13 +101,13 @@ class Process:
         self.warm = Warm(sockets.command, Served(config, *known, self.fits, self.end, self.status), run)
 
     def warm_up(self, preload: Callable[[], None]) -> None:
-        """Load what the first command would wait for."""
+        """Load everything that the first command would wait for."""
         preload()
         if self.embedder is not None and self.config.embedder in ("minilm", "e5"):
             self.embedder.embed("warm")
 
     def status(self) -> dict[str, Any]:
-        """Return how it is, for `memory serve --status`."""
+        """Return the state of the server, for `memory serve --status`."""
         return {
             "running": True,
             "process": os.getpid(),
@@ -124,30 +124,30 @@ class Process:
         }
 
     def fits(self) -> bool:
-        """Return whether the store is still the file that was opened; also when it was not there yet."""
-        found = _file_identity(self._file)
+        """Return whether the store is still the file that was opened, or was created after the start."""
+        identity = _file_identity(self._file)
         if self._seen is None:
-            self._seen = found
-        return found == self._seen
+            self._seen = identity
+        return identity == self._seen
 
     def end(self, why: str) -> None:
-        """End the process, once what is being done is done."""
+        """End the process after the running requests."""
         if not self._why:
             self._why = why
             self._stop()
 
     def run(self, web: "type[Web] | None", address: socket.socket | None) -> int:
-        """Serve until it is told to end; return the exit code."""
-        told: list[int] = []
+        """Serve until a signal or `end`; return the exit code."""
+        signals: list[int] = []
 
         def stop(number: int, _: object) -> None:
-            told.append(number)
+            signals.append(number)
             self._stop()
 
-        os.chdir("/")  # no folder is kept from being removed
+        os.chdir("/")  # so that any folder can be removed
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        threading.Thread(target=self._look, name="look", daemon=True).start()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
         if web is None or address is None:
             self._ready("")
             while not self._ending.wait(SIGNAL_SECONDS):
@@ -156,11 +156,11 @@ class Process:
             serving = web(self, self._options, address)
             self._stop = serving.stop
             self._ready(serving.url)
-            self._tell_sign_in(serving.login)
+            self._say_how_to_sign_in(serving.login)
             serving.run(self._sockets.web, address)
         if self._why:
             _say(f"memory serve: {self._why}; ending")
-            return 0 if told or self._why in ("idle", "told to stop") else RESTART
+            return 0 if signals or self._why in ("idle", "told to stop") else RESTART
         return 0
 
     def _ready(self, url: str) -> None:
@@ -168,8 +168,8 @@ class Process:
         sockets.notify("READY=1")
         _say(f"memory serve: {without_password(self.config.store)}, {url or 'for the command only'}")
 
-    def _tell_sign_in(self, address: str) -> None:
-        """Tell how a person opens the page: by a link at a terminal; a log must not have the token that is in it."""
+    def _say_how_to_sign_in(self, address: str) -> None:
+        """Print a link to the page at a terminal; elsewhere not the token in it, which must not get into a log."""
         own = tokens.own(self.config.home)
         if sys.stdin.isatty() and sys.stderr.isatty():
             _say(f"memory serve: open {address}#{own} to sign in; who has this link may do everything")
@@ -178,8 +178,8 @@ class Process:
             others = "memory tokens create NAME --allow NAMESPACE:rw"
             _say(f"memory serve: sign in at {address} with the token in {where}, or one of: {others}")
 
-    def _look(self) -> None:
-        """End it when it is idle, or when the store is another one."""
+    def _watch(self) -> None:
+        """End the process when it is idle, or when the store was replaced."""
         while True:
             time.sleep(min(LOOK_SECONDS, self._options.idle_seconds or LOOK_SECONDS))
             if not self.fits():
@@ -190,22 +190,22 @@ class Process:
                 self.end("idle")
 
     def close(self) -> None:
-        """Accept nothing more, make the writes that wait, close the store."""
+        """Accept no more requests, make the waiting writes, close the store."""
         sockets.notify("STOPPING=1")
         Path(self._sockets.path).unlink(missing_ok=True)  # so that a new client does its own work
         self.warm.close()
         drained = self.writers.close()
         if drained:
-            with contextlib.suppress(MemoriesError):  # a thread may still be reading: the system closes what is open
+            with contextlib.suppress(MemoriesError):  # a thread may still be reading: the system closes the rest
                 self.store.close()
 
 
 def _file_identity(file: str | None) -> tuple[int, int] | None:
-    """Return which file is at a path, without opening it; None if there is none, or if the store is elsewhere."""
+    """Return the device and inode of a file without opening it; None if it is missing, or the store is not a file."""
     if file is None:
         return None
     try:
-        found = os.stat(file)  # noqa: PTH116
+        status = os.stat(file)  # noqa: PTH116
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -16,17 +16,17 @@ from memories.warm import place
 
 
 class ServeOptions(NamedTuple):
-    """How a server is to be run.
+    """The options of a server.
 
     Attributes:
-        host: Where HTTP is served.
-        port: Of HTTP; 0 for any that is free.
-        http: Whether HTTP is served at all, and not the command alone.
-        names: Names under which browsers and proxies may ask for it.
+        host: The address of HTTP.
+        port: The port of HTTP; 0 for any free one.
+        http: Whether to serve HTTP at all, or the command alone.
+        names: Host names by which browsers and proxies may address it.
         tls: The files of a certificate and of its key; empty without TLS.
-        issuer: The URL of an OAuth issuer whose tokens count too.
-        public_url: The URL under which clients elsewhere reach it.
-        idle_seconds: How long it lives without being asked anything; None for as long as it takes.
+        issuer: The URL of an OAuth issuer whose tokens are accepted too.
+        public_url: The URL by which remote clients reach it.
+        idle_seconds: How long it runs without a request; None for ever.
     """
 
     host: str = "127.0.0.1"
@@ -44,12 +44,12 @@ class AlreadyRunning(Exception):
 
 
 class Listening(NamedTuple):
-    """The sockets of a server in its folder, while it holds the lock.
+    """The Unix sockets of a server, while it holds the lock.
 
     Attributes:
-        path: Of the socket for the command.
-        command: That socket.
-        web: The one for HTTP.
+        path: The path of the socket for the command.
+        command: The socket for the command.
+        web: The socket for HTTP.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Listening(NamedTuple):
 
 
 def socket_paths(config: Config) -> list[str]:
-    """Return the path of the socket of a store, then those by which clients may look for it as well."""
+    """Return the path of a store's socket, then other paths at which clients may look for it."""
     environment: Any = os.environ
     main = place.socket_of(config.store, environment)
     rest = {name: value for name, value in os.environ.items() if name != "MEMORY_STORE"}
@@ -74,8 +74,8 @@ def listen(config: Config) -> Iterator[Listening]:
     """Listen for clients of a store while inside; leave no socket behind.
 
     Raises:
-        AlreadyRunning: Another process does.
-        ConfigError: Others may write the folder of the sockets.
+        AlreadyRunning: Another process serves the store.
+        ConfigError: Others may write to the folder of the sockets.
     """
     main, *others = socket_paths(config)
     folder = Path(main).parent
@@ -89,41 +89,41 @@ def listen(config: Config) -> Iterator[Listening]:
         except BlockingIOError:
             raise AlreadyRunning from None
         with contextlib.ExitStack() as stack:
-            web = stack.enter_context(_bound(f"{main.removesuffix('.sock')}.http"))
-            command = stack.enter_context(_bound(main))
+            web = stack.enter_context(_listen_at(f"{main.removesuffix('.sock')}.http"))
+            command = stack.enter_context(_listen_at(main))
             for other in others:
-                stack.enter_context(_linked(Path(other), main))
+                stack.enter_context(_link(Path(other), main))
             yield Listening(main, command, web)
     finally:
         os.close(lock)
 
 
 @contextlib.contextmanager
-def _bound(path: str) -> Iterator[socket.socket]:
-    """Listen at a path. It is bound elsewhere and then renamed, so that whoever finds it is answered."""
+def _listen_at(path: str) -> Iterator[socket.socket]:
+    """Listen at a path. The socket is bound elsewhere and then renamed, so that it always answers."""
     scratch = f"{path}.{os.getpid()}"
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     Path(scratch).unlink(missing_ok=True)
     mask = os.umask(0o177)
     try:
-        made.bind(scratch)
+        listening.bind(scratch)
     finally:
         os.umask(mask)
-    made.listen(128)
+    listening.listen(128)
     Path(scratch).replace(path)
     ours = os.lstat(path).st_ino
     try:
-        yield made
+        yield listening
     finally:
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(path).st_ino == ours:
                 Path(path).unlink()
-        made.close()
+        listening.close()
 
 
 @contextlib.contextmanager
-def _linked(path: Path, target: str) -> Iterator[None]:
-    """Let a second path lead to a socket."""
+def _link(path: Path, target: str) -> Iterator[None]:
+    """Link a second path to a socket while inside."""
     scratch = Path(f"{path}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(target)
@@ -154,13 +154,13 @@ def bind_address(options: ServeOptions) -> socket.socket:
 
 
 def notify(state: str) -> None:
-    """Tell systemd something, if it asked to be told; see sd_notify(3)."""
+    """Report a state to systemd, if it started this process; see sd_notify(3)."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.connect(f"\0{path[1:]}" if path.startswith("@") else path)
-        told.sendall(state.encode())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+        connection.connect(f"\0{path[1:]}" if path.startswith("@") else path)
+        connection.sendall(state.encode())
 
 
 def activated() -> socket.socket | None:
