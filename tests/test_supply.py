@@ -100,7 +100,7 @@ def test_a_model_with_other_bytes_is_told_where_it_is_installed_and_by_its_size_
     model.write_bytes(data)
     assert minilm.altered_files() == [model]
     with pytest.raises(SystemExit, match=r"int8\.onnx: missing or not what was packaged"):
-        minilm._refuse_altered()
+        minilm._verify()
     model.write_bytes(data[:-1])
     with pytest.raises(EmbedderError, match="has 22830416 bytes instead of 22830417"):
         minilm.MiniLM().embed("x")

@@ -82,11 +82,11 @@ def test_a_long_text_is_cut_into_windows_up_to_a_limit(model: E5, monkeypatch: p
     """The model is asked for each window; here it answers with their lengths."""
     asked: list[list[int]] = []
 
-    def embedded(_: object, ids: list[int]) -> "NDArray[np.float32]":
+    def embed_ids(_: object, ids: list[int]) -> "NDArray[np.float32]":
         asked.append(ids)
         return np.full((1, model.space.dimension), len(ids), dtype=np.float32)
 
-    monkeypatch.setattr(e5._Loaded, "embedded", embedded)
+    monkeypatch.setattr(e5._Loaded, "embed_ids", embed_ids)
     around = 4  # the beginning, "passage", ":" and the end
     assert model.embed("word " * e5.WINDOW_TOKENS)[:, 0].tolist() == [e5.WINDOW_TOKENS + around]
     overlap = e5.WINDOW_TOKENS - e5.WINDOW_STEP

@@ -48,7 +48,7 @@ from memories.embedders.service.embedder import (
     Rest,
     windows,
 )
-from memories.embedders.service.providers import MODELS, Patience, known
+from memories.embedders.service.providers import MODELS, Patience, find_model
 from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
 from memories.settings import Config
 
@@ -784,9 +784,9 @@ def test_a_measure_that_is_none_is_refused(text: str) -> None:
 
 
 def test_names_of_models_are_looked_up_as_they_are_written() -> None:
-    assert known("nomic-embed-text:latest") == known("Nomic-Embed-Text") == MODELS["nomic-embed-text"]
-    assert known("BAAI/bge-large-en-v1.5") == MODELS["bge-large-en-v1.5"]
-    assert known("gpt") is None
+    assert find_model("nomic-embed-text:latest") == find_model("Nomic-Embed-Text") == MODELS["nomic-embed-text"]
+    assert find_model("BAAI/bge-large-en-v1.5") == MODELS["bge-large-en-v1.5"]
+    assert find_model("gpt") is None
     assert all(name == name.lower() and model.window_bytes >= 640 for name, model in MODELS.items())
     with pytest.raises(ConfigError, match="which is no name"):
         open_embedder("openai:a\nb", settings())

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_SPACE = "\u2581"  # what stands for the space before a word
-_MAX_WORD = 65_536  # characters: more ids than any window takes, and the rest of a longer word is not looked at
+_SPACE = "\u2581"  # stands for the space before a word
+_MAX_WORD = 65_536  # characters, more than all windows take; the rest of a longer word is ignored
 
 
 class Unigram:
@@ -30,27 +30,27 @@ class Unigram:
 
     The pieces are a tree of their UTF-8 bytes, its nodes numbered level by level: `labels` has the byte that leads to
     each node, `children` the first child of each (they end where those of the next node begin), `pieces` the id of the
-    piece that ends there, or -1. `scores` has the logarithm of the probability of each id. `tokenizer.json` says what
-    becomes of some code points, all others stay as they are, and the id and the score of a character without a piece.
+    piece that ends there, or -1. `scores` has the logarithm of the probability of each id. `tokenizer.json` has
+    replacements for some code points, and the id and the score of a character without a piece.
 
-    Of all ways to cut a word into pieces the likeliest counts (Viterbi; Kudo, 2018). Sums are rounded as 32-bit floats
-    are, from word to word, so that of two ways as likely the same is taken as by the engine that the model comes from.
+    The likeliest way to cut a word into pieces counts (Viterbi; Kudo, 2018). Sums are rounded to 32-bit floats, from
+    word to word, so that ties are broken as by the engine that trained the model.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         import numpy as np
 
-        def mapped(part: str) -> memoryview:
+        def map_file(part: str) -> memoryview:
             return memoryview(np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False))
 
-        self._labels = mapped("labels").tobytes()  # bytes have a `find`
-        self._children, self._pieces, self._scores = map(mapped, ("children", "pieces", "scores"))
-        told = json.loads((folder / f"{name}.tokenizer.json").read_text(encoding="utf-8"))
-        self._unknown, self._unlikely = int(told["unknown"]), float(told["unlikely"])
-        self._characters: dict[int, str] = str.maketrans(told["characters"])
+        self._labels = map_file("labels").tobytes()  # bytes have a `find`
+        self._children, self._pieces, self._scores = map(map_file, ("children", "pieces", "scores"))
+        settings = json.loads((folder / f"{name}.tokenizer.json").read_text(encoding="utf-8"))
+        self._unknown, self._unlikely = int(settings["unknown"]), float(settings["unlikely"])
+        self._characters: dict[int, str] = str.maketrans(settings["characters"])
 
     def ids(self, text: str) -> Iterator[int]:
-        """Yield the ids of a text one by one, so that nobody pays for more of a long text than is taken."""
+        """Yield the ids of a text lazily, since of a long text only the first are needed."""
         likely = 0.0
         words = text.translate(self._characters).split(" ")
         for place, word in enumerate(words):
@@ -59,21 +59,21 @@ class Unigram:
                 yield from ids
 
     def _cut(self, word: bytes, before: float) -> tuple[list[int], float]:
-        """Return the ids of the likeliest pieces of a word, and how likely the text up to its end is."""
+        """Return the ids of the likeliest pieces of a word, and the score of the text up to its end."""
         best: list[float | None] = [None] * (len(word) + 1)
         last: list[tuple[int, int]] = [(0, 0)] * (len(word) + 1)  # the id of the piece that ends there, and its start
         best[0] = before
         single = array("f", (0.0,))
         for start in range(len(word)):
-            here = best[start]
-            if here is None:
+            score_before = best[start]
+            if score_before is None:
                 continue
-            steps = self._from(word, start)
+            steps = self._pieces_from(word, start)
             steps.append((start + _length(word[start]), self._unknown, self._unlikely))
             for end, piece, score in steps:
-                single[0] = here + score
-                known = best[end]
-                if known is None or single[0] > known:
+                single[0] = score_before + score
+                score_at_end = best[end]
+                if score_at_end is None or single[0] > score_at_end:
                     best[end], last[end] = single[0], (piece, start)
         ids: list[int] = []
         end = len(word)
@@ -82,22 +82,22 @@ class Unigram:
             ids.append(piece)
         return ids[::-1], best[-1] or 0.0
 
-    def _from(self, word: bytes, start: int) -> list[tuple[int, int, float]]:
+    def _pieces_from(self, word: bytes, start: int) -> list[tuple[int, int, float]]:
         """Return the pieces that begin at a place of a word: where each ends, its id, its score."""
         labels, children, pieces = self._labels, self._children, self._pieces
-        found: list[tuple[int, int, float]] = []
+        matches: list[tuple[int, int, float]] = []
         node = 0
         for at in range(start, len(word)):
             node = labels.find(word[at], children[node], children[node + 1])
             if node < 0:
                 break
             if (piece := pieces[node]) >= 0:
-                found.append((at + 1, piece, self._scores[piece]))
-        return found
+                matches.append((at + 1, piece, self._scores[piece]))
+        return matches
 
 
 def _length(lead: int) -> int:
-    """Return how many bytes the character has that begins with this one."""
+    """Return the number of bytes of a UTF-8 character that begins with this byte."""
     return 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)
 
 
@@ -116,7 +116,7 @@ _FILES = {
 _BEGIN, _END = 0, 2
 _QUERY, _PASSAGE = "query:", "passage:"  # the model was trained with these words before every text
 _WORD = re.compile(r"[^\W\d_]+")
-_LETTERS_A_PIECE = 2.5  # of a word that is known in parts; one of letters struck at random has fewer
+_LETTERS_A_PIECE = 2.5  # least average in a word that is known in parts; random letters have fewer
 
 WINDOW_TOKENS = 250  # with what stands around them 254 or 255; the model was made for 512
 WINDOW_STEP = 218  # windows overlap by 32 tokens, so that no sentence is only seen cut in two
@@ -127,18 +127,18 @@ _SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 class _Loaded(NamedTuple):
     tokenizer: Unigram
     session: Any
-    rows: "NDArray[np.uint8]"  # of each piece 384 numbers of 4 bits, in blocks of 32
-    scales: "NDArray[np.float16]"  # of each block
+    rows: "NDArray[np.uint8]"  # for each piece 384 numbers of 4 bits, in blocks of 32
+    scales: "NDArray[np.float16]"  # one for each block
 
-    def embedded(self, ids: Sequence[int]) -> "NDArray[np.float32]":
-        """Return the vector of the text that these are the ids of, shape (1, 384)."""
+    def embed_ids(self, ids: Sequence[int]) -> "NDArray[np.float32]":
+        """Return the vector of a text, given its ids, shape (1, 384)."""
         import numpy as np
 
         packed = self.rows[list(ids)].reshape(len(ids), -1, 16)
         numbers = np.concatenate([packed & 15, packed >> 4], axis=-1).astype(np.float32) - 8
         numbers *= self.scales[list(ids)].astype(np.float32)[..., None]
-        made: NDArray[np.float32] = self.session.run(None, {"rows": numbers.reshape(1, len(ids), -1)})[0]
-        return made
+        vector: NDArray[np.float32] = self.session.run(None, {"rows": numbers.reshape(1, len(ids), -1)})[0]
+        return vector
 
 
 class E5:
@@ -177,17 +177,17 @@ class E5:
         return [self.embed(text) for text in texts]
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that consist of few pieces; what is not in Latin letters counts as known."""
+        """Return the share of words that consist of few pieces; words in other than Latin letters count as known."""
         from memories.languages.text import cased_form, is_latin
 
         tokenizer = self._load().tokenizer
         words = _WORD.findall(cased_form(text))
         counts = (len(list(tokenizer.ids(word))) for word in words)
-        known = [
+        familiar = [
             pieces == 1 or len(word) >= _LETTERS_A_PIECE * pieces or not is_latin(word)
             for word, pieces in zip(words, counts, strict=True)
         ]
-        return sum(known) / len(known) if known else 0.0
+        return sum(familiar) / len(familiar) if familiar else 0.0
 
     def _windows(self, prefix: str, text: str) -> "NDArray[np.float32]":
         model = self._load()  # before numpy is imported: it limits numpy's library to one thread
@@ -196,11 +196,11 @@ class E5:
         from memories.languages.text import cased_form
 
         first = list(model.tokenizer.ids(prefix))
-        said = model.tokenizer.ids(f"{prefix} {cased_form(text)}")
-        ids = list(islice(said, len(first), len(first) + _SEEN_TOKENS))
+        all_ids = model.tokenizer.ids(f"{prefix} {cased_form(text)}")
+        ids = list(islice(all_ids, len(first), len(first) + _SEEN_TOKENS))
         cut = runtime.windows(ids, WINDOW_TOKENS, WINDOW_STEP)
         # One window per run: dynamic int8 scales over everything in a run, and vectors must not depend on neighbours.
-        return np.concatenate([model.embedded([_BEGIN, *first, *window, _END]) for window in cut])
+        return np.concatenate([model.embed_ids([_BEGIN, *first, *window, _END]) for window in cut])
 
     def _load(self) -> _Loaded:
         with self._lock:
@@ -210,8 +210,8 @@ class E5:
 
 
 def altered_files() -> list[Path]:
-    """Return the files of the model that are missing or are not what was packaged; it reads all of them."""
-    return runtime.altered(_folder(), _FILES)
+    """Read all files of the model; return those that are missing or changed."""
+    return runtime.find_altered(_folder(), _FILES)
 
 
 def _folder() -> Path:

@@ -42,7 +42,7 @@ class WordPiece:
         self._characters = _Characters(json.loads(characters.read_text(encoding="utf-8")))
 
     def ids(self, text: str) -> Iterator[int]:
-        """Yield the ids of a text one by one, so that nobody pays for more of a long text than is taken."""
+        """Yield the ids of a text lazily, since of a long text only the first are needed."""
         seen: dict[str, list[int]] = {}
         for part in _SPECIAL.split(text):
             words = [part] if _SPECIAL.fullmatch(part) else part.translate(self._characters).split()
@@ -70,7 +70,7 @@ class WordPiece:
 
 
 class _Characters(dict[int, str]):
-    """What each code point becomes, for `str.translate`; each is looked up in the ranges once."""
+    """Replacements of code points for `str.translate`; each is looked up in the ranges once."""
 
     def __init__(self, ranges: list[tuple[int, int, str]]) -> None:
         super().__init__()
@@ -147,8 +147,8 @@ class MiniLM:
                 words[-1].append(token[2:])
             elif token.isalpha():
                 words.append([token])
-        known = [len(pieces) == 1 or (len(pieces) == 2 and len("".join(pieces)) >= _LONG_WORD) for pieces in words]
-        return sum(known) / len(known) if known else 0.0
+        familiar = [len(pieces) == 1 or (len(pieces) == 2 and len("".join(pieces)) >= _LONG_WORD) for pieces in words]
+        return sum(familiar) / len(familiar) if familiar else 0.0
 
     def _load(self) -> tuple[WordPiece, Any]:
         with self._lock:
@@ -158,14 +158,14 @@ class MiniLM:
 
 
 def altered_files() -> list[Path]:
-    """Return the files of the packaged model that are missing or are not what was packaged; it reads all of them."""
-    return runtime.altered(_WEIGHTS, _FILES)
+    """Read all files of the packaged model; return those that are missing or changed."""
+    return runtime.find_altered(_WEIGHTS, _FILES)
 
 
-def _refuse_altered() -> None:
-    """Exit with a sentence if the packaged model is not what was packaged; `make` runs it where it installs."""
-    if found := altered_files():
-        sys.exit(f"{', '.join(map(str, found))}: missing or not what was packaged; fetch the source again")
+def _verify() -> None:
+    """Exit with a sentence if a file of the packaged model is missing or changed; `make` runs it after installing."""
+    if altered := altered_files():
+        sys.exit(f"{', '.join(map(str, altered))}: missing or not what was packaged; fetch the source again")
 
 
 def _load_model() -> tuple[WordPiece, Any]:
@@ -185,4 +185,4 @@ def _load_model() -> tuple[WordPiece, Any]:
 
 
 if __name__ == "__main__":
-    _refuse_altered()
+    _verify()

@@ -1,4 +1,4 @@
-"""What an embedder is: text in, unit vectors out, in a space with a name."""
+"""The protocol of embedders: text in, unit vectors out, in a space with a name."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ class EmbedderUnavailable(EmbedderError):
     Attributes:
         words_instead: Whether the settings allow keyword search meanwhile (`EMBEDDER_FALLBACK=local`).
         after_seconds: How long the service asks to wait; 0 if it does not say.
-        quoted: The part of the message that the service wrote, which may repeat what it was sent.
+        quoted: The service's part of the message, which may repeat the texts of the request.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Embedder(Protocol):
     """Turns text into vectors.
 
     Rules for every implementation:
-    - Creating one is cheap: the first `embed` loads what is heavy.
-    - The same text gives the same vector, whatever is embedded before it or with it.
+    - Creating one is cheap: the first `embed` loads the model.
+    - The same text gives the same vector, regardless of the texts before it or with it.
     - It may be used from several threads.
     - It raises `EmbedderError`, and never returns a vector that it did not compute.
     """
@@ -58,7 +58,7 @@ class Embedder(Protocol):
     def familiarity(self, text: str) -> float:
         """Return the share of a text's words that the model knows as words, 0 to 1.
 
-        A word that it splits into pieces is a name, or nonsense; this helps to tell an odd question from no question.
+        A word that it splits into pieces is a name or nonsense; this helps to distinguish odd questions from noise.
         """
         ...
 
@@ -83,8 +83,8 @@ class Embedded(NamedTuple):
     """The vectors of many statements.
 
     Attributes:
-        vectors: Of each; None where there is none.
-        note: Why there are none although there is an embedder: one sentence for the user, or empty.
+        vectors: The vectors of each statement; None where there are none.
+        note: The reason why an embedder made none: one sentence for the user, or empty.
     """
 
     vectors: "Sequence[NDArray[np.float32] | None]"
@@ -94,41 +94,43 @@ class Embedded(NamedTuple):
 def embed_many(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> "list[NDArray[np.float32]]":
-    """Return the vectors to store for each text, in as few requests as the embedder can, however long that takes.
+    """Return the vectors to store for each text, in as few requests as possible and with as many tries as needed.
 
     Args:
-        embedder: Makes them.
-        texts: What was said or written.
-        roles: Who said each of the texts: see `Record.role`; may be left out for memories.
+        embedder: The embedder.
+        texts: The texts of memories or turns.
+        roles: The role of each text's speaker, see `Record.role`; may be left out for memories.
 
     Raises:
         EmbedderError: There are no vectors for any of the texts.
     """
-    return _made(getattr(embedder, "patient", embedder), texts, roles)
+    return _embed(getattr(embedder, "patient", embedder), texts, roles)
 
 
-def _made(embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None]) -> "list[NDArray[np.float32]]":
+def _embed(embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None]) -> "list[NDArray[np.float32]]":
     with WAIT.get() or contextlib.nullcontext():
         if _is_remote(type(embedder)):
-            made = cast("RemoteEmbedder", embedder).embed_many(texts)
+            vectors = cast("RemoteEmbedder", embedder).embed_many(texts)
         else:
-            made = [embedder.embed(text) for text in texts]
+            vectors = [embedder.embed(text) for text in texts]
     if not roles:
-        return made
-    return [_of_reply(each) if role == _ASSISTANT else each for each, role in zip(made, roles, strict=True)]
+        return vectors
+    return [
+        _turn_to_first(windows) if role == _ASSISTANT else windows for windows, role in zip(vectors, roles, strict=True)
+    ]
 
 
-def _of_reply(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
-    """Return the windows of an assistant's answer, each halfway to the first, shape (windows, dimension).
+def _turn_to_first(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
+    """Turn each window of an assistant's answer halfway to the first, shape (windows, dimension).
 
-    A long answer is about one thing, which its beginning names; the best of many windows alone is often near a question
-    by chance. What others write goes from one thing to the next (docs/benchmarks.md has the figures).
+    A long answer is about one thing, which its beginning names; one of many windows is often near a question by chance.
+    Texts of other speakers go from one topic to the next (docs/benchmarks.md has the figures).
     """
     if len(windows) == 1:
         return windows
-    turned = windows + windows[:1]
-    made: NDArray[np.float32] = turned / ((turned * turned).sum(axis=1, keepdims=True) ** 0.5).clip(1e-6)
-    return made
+    sums = windows + windows[:1]
+    turned: NDArray[np.float32] = sums / ((sums * sums).sum(axis=1, keepdims=True) ** 0.5).clip(1e-6)
+    return turned
 
 
 def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
@@ -144,15 +146,15 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
 
 @functools.cache
 def _is_remote(kind: type) -> bool:
-    """Return whether embedders of a kind have the methods of `RemoteEmbedder`; asking its protocol costs 50 µs."""
+    """Return whether embedders of a class have the methods of `RemoteEmbedder`; `isinstance` would cost 50 µs."""
     return all(callable(getattr(kind, name, None)) for name in ("embed_many", "embed_query"))
 
 
 def embed_to_store(embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()) -> Embedded:
-    """Return the vectors to store with texts: none without an embedder, or where words may stand in for one.
+    """Return the vectors to store with texts: none without an embedder, or if it is down and words may stand in.
 
-    What is stored without a vector is found by its words. A vector of another model never replaces a missing one, since
-    the two can't be compared. The arguments are those of `embed_many`.
+    A text without a vector is found by its words. A vector of another model never replaces a missing one, since the two
+    can't be compared. The arguments are those of `embed_many`.
 
     Raises:
         EmbedderError: There are no vectors, and the settings require them.
@@ -160,12 +162,12 @@ def embed_to_store(embedder: Embedder | None, texts: Sequence[str], roles: Seque
     if embedder is None:
         return Embedded([None] * len(texts))
     try:
-        return Embedded(_made(embedder, texts, roles))
+        return Embedded(_embed(embedder, texts, roles))
     except EmbedderUnavailable as exc:
         if not exc.words_instead:
             raise
         note = f"stored without a vector, so until `memory reembed` only its words find it: {exc}"
-        import logging  # 5 ms that only the bad case pays
+        import logging  # costs 5 ms, so only here
 
         logging.getLogger(__name__).warning("%s", note)
         return Embedded([None] * len(texts), note)

@@ -31,8 +31,8 @@ def open_model(file: Path, name: str) -> Any:
     return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
 
-def altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Return the files of a model that are missing or have another SHA-256 than this; it reads all of them."""
+def find_altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Read all files of a model; return those that are missing or have another SHA-256 than this."""
     import hashlib
 
     def differs(file: Path, expected: str) -> bool:
@@ -46,7 +46,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
 
 def windows(ids: list[int], length: int, step: int) -> Iterable[list[int]]:
-    """Return windows of so many ids, the next one so many later; a short text, even an empty one, has a single one."""
+    """Return windows of a length, one every `step` ids; a short text, even an empty one, has a single window."""
     return [ids[at : at + length] for at in range(0, max(1, len(ids) - length + step), step)]
 
 

@@ -1,4 +1,4 @@
-"""Tools for any agent of LangChain: search, remember, forget. What they return is fenced: it is data, not orders."""
+"""Tools for any agent of LangChain: search, remember, forget. Their results are fenced, as data and not instructions."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,7 +21,7 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
         agent = create_agent(model, memory_tools(Memories(namespace="ann")))
 
     Args:
-        memories: What they read from and write to; the caller closes it.
+        memories: The memories to read and write; the caller closes them.
     """
 
     def search_memory(query: str, limit: int = 5) -> str:
@@ -46,7 +46,7 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
             content: The statement.
             key: A stable name of what it says, such as user/editor: what is stored by that name is replaced.
         """
-        return _told(memories.create(content, key=key or None))
+        return _describe(memories.create(content, key=key or None))
 
     def forget(memory_id: str) -> str:
         """Delete a memory that is wrong or no longer wanted. A person can restore it.
@@ -57,13 +57,13 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
         return f"deleted {memories.delete(memory_id).id}"
 
     return [
-        StructuredTool.from_function(_told_of_errors(act), handle_tool_error=True, parse_docstring=True)
+        StructuredTool.from_function(_translate_errors(act), handle_tool_error=True, parse_docstring=True)
         for act in (search_memory, remember, forget)
     ]
 
 
 def _item(memory: Memory) -> dict[str, Any]:
-    """Return a memory as a model is shown it, dated and attributed."""
+    """Return a memory as models see it, dated and attributed."""
     return {
         "id": memory.id,
         "at": f"{memory.updated_at:%Y-%m-%d %H:%M}Z",
@@ -75,22 +75,22 @@ def _item(memory: Memory) -> dict[str, Any]:
     }
 
 
-def _told(created: Created) -> str:
+def _describe(created: Created) -> str:
     if created.memory is not None:
         return f"{'stored as' if created.stored else 'known already as'} {created.memory.id}"
-    lines = [fence.line({"id": each.id, "text": each.content}) for each in created.duplicates]
+    lines = [fence.line({"id": duplicate.id, "text": duplicate.content}) for duplicate in created.duplicates]
     block = fence.block("duplicates", lines, fence.new_boundary())
     return f"nothing was stored, since it is known; to correct one, give its key or forget it first\n{block}"
 
 
-def _told_of_errors(act: Act) -> Act:
-    """Return an action whose errors are told to the model in one sentence."""
+def _translate_errors(act: Act) -> Act:
+    """Return an action whose errors reach the model as one sentence."""
 
     @wraps(act)
-    def told(*args: object, **kwargs: object) -> str:
+    def run(*args: object, **kwargs: object) -> str:
         try:
             return act(*args, **kwargs)
         except MemoriesError as exc:
             raise ToolException(str(exc)) from exc
 
-    return told
+    return run

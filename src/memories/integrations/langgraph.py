@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 Namespace = tuple[str, ...]
 
 _TAG = "langgraph."
-_UNSEARCHED = {"langgraph.index": "none"}  # of what is read by its key, and found by no query of a graph
+_UNSEARCHED = {"langgraph.index": "none"}  # tag of items that are read by key only, and found by no query
 _BETWEEN = "."  # labels of a namespace can't hold it
 _PAGE = 1_000
-_MORE = 4  # times as many hits are looked at where a filter may drop some
+_MORE = 4  # factor of hits to look at where a filter may drop some
 
 
 class MemoriesStore(BaseStore):
     """Keeps the items of graphs and agents as memories, with versions, and finds them by meaning and by word.
 
-    It may be shared by threads and by processes. What one batch puts and deletes is stored in one transaction, after
-    its reads; of two writes of one key the later counts. Without a query the newest items come first. With one, those
-    that answer it come first, then those that were put with `index=False`; what does not answer it is left out.
+    It may be shared by threads and by processes. The writes of a batch are stored in one transaction, after its reads;
+    of two writes to one key the later counts. Without a query the newest items come first. With one, its hits come
+    first, then the items that were put with `index=False`; other items are left out.
     """
 
     __slots__ = ("_fields", "_memories")
@@ -67,8 +67,8 @@ class MemoriesStore(BaseStore):
 
         Args:
             store: A URL, or an open store; by default the one of the settings.
-            namespace: The namespace of ours that the items belong to; no other is read.
-            embedder: What makes the vectors; `none` searches by words alone.
+            namespace: The namespace of Memories that the items belong to; no other is read.
+            embedder: The embedder; `none` searches by words alone.
             config: Settings instead of those of the environment and the files.
             fields: The paths in a value that are searched, such as `text` or `messages[*].content`; by default
                 `content` if a value has it, else all of the value. `index` of a put goes before.
@@ -91,7 +91,7 @@ class MemoriesStore(BaseStore):
         self.close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Carry operations out: first what reads, then what writes, all of that in one transaction.
+        """Carry operations out: first the reads, then the writes in one transaction.
 
         Returns:
             The result of each, in order: an item or None, items, None, or namespaces.
@@ -100,27 +100,28 @@ class MemoriesStore(BaseStore):
             InvalidNamespaceError: A label is not acceptable.
             InvalidInput: A key or a value is not acceptable; nothing was written.
         """
-        given = list(ops)
+        operations = list(ops)
         writes: dict[tuple[Namespace, str], PutOp] = {}
-        for op in given:
+        for op in operations:
             validate_op_namespace(op)
             if isinstance(op, PutOp):
                 _check(op)
                 writes[op.namespace, op.key] = op
         drafts = [self._draft(op) for op in writes.values() if op.value is not None]
-        results = [None if isinstance(op, PutOp) else self._read(op) for op in given]
-        gone = [op for op in writes.values() if op.value is None]
-        # A single put is a transaction by itself; inside of another one it would keep writers waiting for the model.
-        with self._memories.transaction() if gone or len(drafts) > 1 else nullcontext():
-            self._delete(gone)
+        results = [None if isinstance(op, PutOp) else self._read(op) for op in operations]
+        deletions = [op for op in writes.values() if op.value is None]
+        # A single put is a transaction by itself; inside another one it would keep writers waiting for the model.
+        with self._memories.transaction() if deletions or len(drafts) > 1 else nullcontext():
+            for op in deletions:
+                memory = self._find(op)
+                if memory is not None:
+                    self._memories.delete(memory.id)
             self._memories.create_many(drafts, force=True)
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry operations out in a thread; see `batch`."""
         return await asyncio.to_thread(self.batch, ops)
-
-    # --- writing ---------------------------------------------------------------------------------------------------
 
     def _draft(self, op: PutOp) -> Draft:
         try:
@@ -133,25 +134,17 @@ class MemoriesStore(BaseStore):
             return Draft(data, tags | _UNSEARCHED, key=_key(op), data=data)
         return Draft(text, tags, key=_key(op), data=data)
 
-    def _delete(self, ops: Sequence[PutOp]) -> None:
-        for op in ops:
-            known = self._memory(op)
-            if known is not None:
-                self._memories.delete(known.id)
-
-    # --- reading ---------------------------------------------------------------------------------------------------
-
     def _read(self, op: Op) -> Result:
         if isinstance(op, GetOp):
-            found = self._memory(op)
-            return None if found is None else Item(**_parts(found))
+            memory = self._find(op)
+            return None if memory is None else Item(**_parts(memory))
         if isinstance(op, SearchOp):
             return self._search(op)
         if isinstance(op, ListNamespacesOp):
             return self._namespaces(op)
         raise InvalidInput(f"there is no operation {type(op).__name__}")
 
-    def _memory(self, op: GetOp | PutOp) -> Memory | None:
+    def _find(self, op: GetOp | PutOp) -> Memory | None:
         try:
             return self._memories.get(self._memories.id_of_key(_key(op)))
         except NotFound:
@@ -159,22 +152,23 @@ class MemoriesStore(BaseStore):
 
     def _search(self, op: SearchOp) -> list[SearchItem]:
         end = op.offset + op.limit
-        found: list[SearchItem] = []
+        items: list[SearchItem] = []
         for memory, score in self._candidates(op, end) if op.limit > 0 else ():
             item = SearchItem(**_parts(memory), score=score)
             if op.filter is None or _fits_filter(item.value, op.filter):
-                found.append(item)
-            if len(found) >= end:  # before the next one is asked for, which may take another search
+                items.append(item)
+            if len(items) >= end:  # before the next candidate, which may take another search
                 break
-        return found[op.offset : end]
+        return items[op.offset : end]
 
-    def _candidates(self, op: SearchOp, wanted: int) -> Iterator[tuple[Memory, float | None]]:
-        """Yield what may be found, best first, each with its score if it has one."""
+    def _candidates(self, op: SearchOp, count: int) -> Iterator[tuple[Memory, float | None]]:
+        """Yield the candidates of a search, best first, each with its score if it has one."""
         depth = len(op.namespace_prefix)
         tags = {f"{_TAG}{depth}": _BETWEEN.join(op.namespace_prefix)} if depth else {}
         query = (op.query or "").strip()[: validate.MAX_QUERY_CHARACTERS]
         if query:
-            yield from self._hits(query, tags, min(validate.MAX_LIMIT, wanted * (1 if op.filter is None else _MORE)))
+            limit = count if op.filter is None else count * _MORE
+            yield from self._hits(query, tags, min(validate.MAX_LIMIT, limit))
             tags |= _UNSEARCHED
         cursor = None
         while True:
@@ -184,7 +178,7 @@ class MemoriesStore(BaseStore):
                 return
 
     def _hits(self, query: str, tags: dict[str, str], limit: int) -> Iterator[tuple[Memory, float]]:
-        """Yield the items that answer a query; of what is not stored by a graph, and of what is not searched, none."""
+        """Yield the hits of a query, except memories that no graph stored and items that are not searched."""
         seen = 0
         while True:
             hits = self._memories.search(query, tags=tags, limit=limit, min_confidence=0.0)
@@ -197,13 +191,13 @@ class MemoriesStore(BaseStore):
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         rules = op.match_conditions or ()
-        found = [each for each in sorted(self._known_namespaces()) if all(_matches(each, rule) for rule in rules)]
+        namespaces = [name for name in sorted(self._all_namespaces()) if all(_matches(name, rule) for rule in rules)]
         if op.max_depth is not None:
-            found = list(dict.fromkeys(each[: op.max_depth] for each in found))
-        return found[op.offset : op.offset + op.limit]
+            namespaces = list(dict.fromkeys(name[: op.max_depth] for name in namespaces))
+        return namespaces[op.offset : op.offset + op.limit]
 
-    def _known_namespaces(self) -> Iterator[Namespace]:
-        """Yield the namespaces with an item of their own: those that more items begin with than with longer ones."""
+    def _all_namespaces(self) -> Iterator[Namespace]:
+        """Yield the namespaces with items of their own: those with more items than the namespaces below them have."""
         depth, counts = 1, self._memories.tags(f"{_TAG}1")
         while counts:
             deeper = self._memories.tags(f"{_TAG}{depth + 1}")
@@ -216,12 +210,12 @@ class MemoriesStore(BaseStore):
 
 
 def _check(op: PutOp) -> None:
-    """Refuse what can't be kept, and what would come back as something else.
+    """Refuse values that can't be stored, or would come back changed.
 
     Raises:
-        InvalidInput: A label or the key has another form than it is kept in, or the key is too long.
-        NotImplementedError: An item is to end by itself.
-        TypeError: The key is not text, or the value is no mapping.
+        InvalidInput: A label or the key is not in normal form, or the key is too long.
+        NotImplementedError: The item has a time to live.
+        TypeError: The key is not text, or the value is not a mapping.
     """
     if not isinstance(op.key, str):
         raise TypeError(f"the key {op.key!r} is of type {type(op.key).__name__}; give text")
@@ -242,7 +236,7 @@ def _key(op: GetOp | PutOp) -> str:
 
 
 def _namespace(memory: Memory) -> Namespace:
-    """Return the namespace of an item; empty if a memory is none."""
+    """Return the namespace of an item; empty if the memory is not an item."""
     depth = sum(name.removeprefix(_TAG).isdigit() for name in memory.tags if name.startswith(_TAG))
     return tuple(memory.tags.get(f"{_TAG}{depth}", "").split(_BETWEEN)) if depth and memory.key else ()
 
@@ -270,38 +264,42 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
-    """Return what is searched of a value; empty if it has no words there.
+    """Return the searched text of a value; empty if it has no words there.
 
     Args:
         value: The value.
-        paths: Where, such as `text` or `messages[*].content`; None for `content` or, without it, all of the value.
+        paths: Paths such as `text` or `messages[*].content`; None for `content` or, without it, all of the value.
     """
     if paths is None:
-        told = _told(value.get("content") or value)
+        text = _to_text(value.get("content") or value)
     else:
-        found = (each for path in paths for each in ([_told(value)] if path == "$" else get_text_at_path(value, path)))
-        told = "\n".join(each for each in found if each)
-    return told if any(map(str.isalnum, told)) else ""
+        texts: list[str] = []
+        for path in paths:
+            texts += [_to_text(value)] if path == "$" else get_text_at_path(value, path)
+        text = "\n".join(filter(None, texts))
+    return text if any(map(str.isalnum, text)) else ""
 
 
-def _told(value: Any) -> str:
-    """Return a value as text: the pairs of an object one a line, the entries of a list in a row."""
+def _to_text(value: Any) -> str:
+    """Return a value as text: the pairs of an object on a line each, the entries of a list in a row."""
     if isinstance(value, dict):
-        return "\n".join(f"{name}: {told}" for name, each in value.items() if (told := _told(each)))
+        pairs = [(name, _to_text(member)) for name, member in value.items()]
+        return "\n".join(f"{name}: {text}" for name, text in pairs if text)
     if isinstance(value, list):
-        return ", ".join(filter(None, map(_told, value)))
+        return ", ".join(filter(None, map(_to_text, value)))
     return "" if value is None else str(value)
 
 
 def _fits_filter(value: Any, wanted: Mapping[str, Any]) -> bool:
-    """Return whether a value meets a filter: each name has what is wanted there, or meets its operators.
+    """Return whether a value meets a filter: each member equals its condition, or meets its operators.
 
-    What is missing is None. Numbers are compared as numbers and texts as texts; what can't be compared does not fit.
+    Missing members count as None. Values that can't be compared, such as a number and a text, don't meet a condition.
 
     Raises:
         ValueError: There is no such operator.
     """
-    return all(_fits(value.get(name) if isinstance(value, dict) else None, each) for name, each in wanted.items())
+    members = value if isinstance(value, dict) else {}
+    return all(_fits(members.get(name), condition) for name, condition in wanted.items())
 
 
 def _fits(value: Any, wanted: Any) -> bool:

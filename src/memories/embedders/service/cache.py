@@ -19,9 +19,9 @@ _CHECK_BYTES = 16
 class VectorCache:
     """A file of rows of equal size; the hash of a text is the number of its row, which a later text may overwrite.
 
-    So it has a fixed size, needs no lock, and many processes may share it: a checksum tells a vector from a row that is
-    half written, damaged or another text's. It holds no text, and each vector is masked with bytes derived from its
-    text: without the text nothing can be read, so nothing has to be removed here when a memory is forgotten.
+    So it has a fixed size, needs no lock, and many processes may share it: a checksum rejects rows that are half
+    written, damaged or another text's. It holds no text, and each vector is masked with bytes derived from its text:
+    without the text nothing can be read, so nothing has to be removed here when a memory is forgotten.
     """
 
     def __init__(self, folder: Path, model: str, dimension: int, most_bytes: int) -> None:
@@ -37,24 +37,24 @@ class VectorCache:
         self.path = folder / f"vectors-{digest}.cache"
         self._row_bytes = _CHECK_BYTES + 4 * dimension
         self._rows = most_bytes // self._row_bytes
-        self._told = threading.Event()
+        self._warned = threading.Event()
 
     def find(self, texts: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
         """Return the vectors of the texts that are in the cache."""
-        found: dict[str, NDArray[np.float32]] = {}
+        vectors: dict[str, NDArray[np.float32]] = {}
         if not self._rows:
-            return found
+            return vectors
         try:
             with self._open(os.O_RDONLY) as file:
                 for text in texts:
                     vector = self._read(file, text)
                     if vector is not None:
-                        found[text] = vector
+                        vectors[text] = vector
         except FileNotFoundError:
             return {}
         except OSError as exc:
-            self._tell(exc)
-        return found
+            self._warn(exc)
+        return vectors
 
     def keep(self, vectors: "Mapping[str, NDArray[np.float32]]") -> None:
         """Keep the vectors of texts."""
@@ -67,9 +67,9 @@ class VectorCache:
                     at, mask = self._place(text)
                     data = vector.astype("<f4").tobytes()
                     file.seek(at)
-                    file.write(_mixed(_check(data) + data, mask))
+                    file.write(_mask(_check(data) + data, mask))
         except OSError as exc:
-            self._tell(exc)
+            self._warn(exc)
 
     def _read(self, file: IO[bytes], text: str) -> "NDArray[np.float32] | None":
         import numpy as np
@@ -79,7 +79,7 @@ class VectorCache:
         row = file.read(self._row_bytes)
         if len(row) < self._row_bytes:
             return None
-        plain = _mixed(row, mask)
+        plain = _mask(row, mask)
         data = plain[_CHECK_BYTES:]
         if plain[:_CHECK_BYTES] != _check(data):
             return None  # it is another text's, or damaged
@@ -95,11 +95,11 @@ class VectorCache:
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         return os.fdopen(os.open(self.path, flags, 0o600), "r+b" if flags & os.O_RDWR else "rb", buffering=0)
 
-    def _tell(self, exc: OSError) -> None:
+    def _warn(self, exc: OSError) -> None:
         """Warn once that nothing is kept: every text is then sent again, which costs money but is not wrong."""
-        if not self._told.is_set():
-            self._told.set()
-            import logging  # 5 ms that only the bad case pays
+        if not self._warned.is_set():
+            self._warned.set()
+            import logging  # costs 5 ms, so only here
 
             logging.getLogger(__name__).warning("vectors are not kept in %s: %s", self.path, exc)
 
@@ -108,7 +108,7 @@ def _check(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_CHECK_BYTES).digest()
 
 
-def _mixed(data: bytes, mask: bytes) -> bytes:
+def _mask(data: bytes, mask: bytes) -> bytes:
     import numpy as np
 
     return (np.frombuffer(data, dtype=np.uint8) ^ np.frombuffer(mask, dtype=np.uint8)).tobytes()

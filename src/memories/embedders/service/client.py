@@ -1,4 +1,4 @@
-"""Requests for vectors to a service, tried again where that may help, and what its answers mean."""
+"""Requests for vectors to a service, repeated where that may help, and the meaning of its answers."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from memories.guard.validate import shown
 
 MAX_ANSWER_BYTES = 64 * 1_048_576
 MAX_TRIES = 8
-MAX_REFUSED_TRIES = 3  # where nobody listens
+MAX_REFUSED_TRIES = 3  # if no server listens at the address
 
 Value = TypeVar("Value")
 
@@ -40,12 +40,12 @@ class ServiceClient:
         self._client = JsonClient(address, max_bytes=MAX_ANSWER_BYTES)
 
     def post(self, body: Mapping[str, Any], patience: Patience, read: Callable[[Any], Value]) -> Value:
-        """Post a request and return what its answer holds.
+        """Post a request and return the values in its answer.
 
         Args:
             body: The request.
             patience: How long to wait; `total` bounds the whole call.
-            read: Takes what is wanted out of the answer; raises LookupError, TypeError or ValueError if it isn't there.
+            read: Extracts the values from the answer; raises LookupError, TypeError or ValueError if they are missing.
 
         Raises:
             EmbedderUnavailable: The service can't be used now.
@@ -61,8 +61,8 @@ class ServiceClient:
             return read(answer.value)
         except (LookupError, TypeError, ValueError):
             kind = answer.headers.get("content-type", "").partition(";")[0] or "something"
-            said = self._said(answer)
-            because = f" ({said})" if said else ""
+            message = self._message(answer)
+            because = f" ({message})" if message else ""
             raise EmbedderError(
                 f"{self.service.shown} answered with {shown(kind)} that holds no vectors{because}; check EMBEDDER_URL"
             ) from None
@@ -76,17 +76,17 @@ class ServiceClient:
         except TimedOut as exc:
             raise Failed(f"{name} {exc}", tries=MAX_TRIES) from exc
         except NoAnswer as exc:
-            nobody = isinstance(exc.__cause__, ConnectionRefusedError | socket.gaierror)
-            tries = MAX_REFUSED_TRIES if nobody else MAX_TRIES
+            is_unreachable = isinstance(exc.__cause__, ConnectionRefusedError | socket.gaierror)
+            tries = MAX_REFUSED_TRIES if is_unreachable else MAX_TRIES
             raise Failed(f"{name} can't be reached: {self._client.address.quoted(str(exc))}", tries=tries) from exc
         if answer.status != HTTPStatus.OK:
             raise self._refusal(answer)
         return answer
 
     def _refusal(self, answer: Answer) -> Failed | EmbedderError:
-        """Return what an answer without vectors means: that the service can't be used now, or that nothing helps."""
-        name, status, said = self.service.shown, answer.status, self._said(answer)
-        quoted = f": {said}" if said else ""
+        """Return the error for an answer without vectors: `Failed` if it is temporary, else an `EmbedderError`."""
+        name, status, message = self.service.shown, answer.status, self._message(answer)
+        quoted = f": {message}" if message else ""
         because = f" ({status}){quoted}"
         if status in (401, 403):
             what = "refused the key" if self._key else "wants a key"
@@ -106,11 +106,12 @@ class ServiceClient:
             return EmbedderError(f"{name} points to {to}, and a key is never sent on; set EMBEDDER_URL to where it is")
         return EmbedderError(f"{name} refused the request{because}")
 
-    def _said(self, answer: Answer) -> str:
-        """Return what a service says of its refusal, short, in one line."""
-        found = answer.value
-        if not isinstance(found, dict):
+    def _message(self, answer: Answer) -> str:
+        """Return the error message in an answer, shortened to one line."""
+        shape = answer.value
+        if not isinstance(shape, dict):
             return ""
-        said = next((found[name] for name in ("error", "message", "detail") if found.get(name)), "")
-        said = said.get("message", "") if isinstance(said, dict) else said
-        return self._client.address.quoted(said) if isinstance(said, str) else ""
+        message = next((shape[name] for name in ("error", "message", "detail") if shape.get(name)), "")
+        if isinstance(message, dict):
+            message = message.get("message", "")
+        return self._client.address.quoted(message) if isinstance(message, str) else ""

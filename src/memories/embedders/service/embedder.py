@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from memories.embedders.service.client import ServiceClient
 
 MAX_WINDOWS = 32  # of one text; the words of a longer one are all indexed
-MAX_REQUEST_BYTES = 200_000  # about half of what the services take at once
-# Where words may stand in: how long the one try may take for so many texts, or fewer.
+MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
+# If words may stand in: the time limit of the only try, for this number of texts or fewer.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
-# What a search, a request for one statement, and one for many may take, in units of EMBEDDER_TIMEOUT: each try, and all
-# tries together.
+# Time limits of a search, of a request for one statement, and of one for many, in units of EMBEDDER_TIMEOUT: for each
+# try, and for all tries together.
 _SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
 
 
 class HTTPEmbedder:
-    """A model behind an HTTP service: OpenAI, whatever speaks as OpenAI does, Ollama, Voyage or Cohere.
+    """A model behind an HTTP service: OpenAI or a compatible one, Ollama, Voyage or Cohere.
 
-    A service gives nearly the same numbers for the same text, not exactly the same; what the cache has kept is exact.
+    A service returns nearly the same numbers for the same text; those from the cache are exactly the same.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class HTTPEmbedder:
         client: "ServiceClient | None" = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare it; nothing is asked yet.
+        """Prepare; no request is sent yet.
 
         Args:
             chosen: The model and its service.
-            config: How long to wait, how much to keep, and what to do when the service is down.
-            client: Asks the service. [default: over the network]
+            config: The settings: timeout, cache size, and fallback.
+            client: Sends the requests. [default: over the network]
             clock: Returns seconds since 1970.
         """
         self._chosen = chosen
@@ -70,7 +70,7 @@ class HTTPEmbedder:
 
     @property
     def patient(self) -> Self:
-        """The same embedder for those who have no use for words instead: it tries as often as may help."""
+        """The same embedder without the fallback to words: it repeats requests as often as that may help."""
         twin = copy.copy(self)
         twin._words_instead = False
         return twin
@@ -102,13 +102,13 @@ class HTTPEmbedder:
         """Return the vectors of many statements; see `RemoteEmbedder.embed_many`.
 
         Raises:
-            EmbedderUnavailable: The service can't be used now; what it gave until then is kept.
+            EmbedderUnavailable: The service can't be used now; the vectors so far are cached.
             EmbedderError: It gave no usable vectors.
         """
         return self._vectors(texts, question=False, units=_ONE if len(texts) == 1 else _MANY)
 
     def familiarity(self, text: str) -> float:  # noqa: ARG002
-        """Return 0.0: a service does not tell which words its model knows."""
+        """Return 0.0: services don't report which words their models know."""
         return 0.0
 
     def _vectors(self, texts: Sequence[str], *, question: bool, units: Patience) -> "list[NDArray[np.float32]]":
@@ -141,17 +141,17 @@ class HTTPEmbedder:
             raise EmbedderUnavailable(why, words_instead=True)
         try:
             if self._client is None:
-                from memories.embedders.service.client import ServiceClient  # 25 ms that only those who ask pay
+                from memories.embedders.service.client import ServiceClient  # costs 25 ms, so only here
 
                 self._client = ServiceClient(self._chosen.service)
-            given = self._client.post(body, patience, self._chosen.provider.vectors)
+            vectors = self._client.post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
-            if self._words_instead:  # the next callers need not wait for the same message, nor see another one's text
+            if self._words_instead:  # later callers need not wait for the same error, nor see another caller's text
                 self._rest.begin(str(exc).replace(exc.quoted, ""), patience.total, exc.after_seconds)
             raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
         if self._words_instead:
             self._rest.end()
-        return self._checked(given, len(texts))
+        return self._check(vectors, len(texts))
 
     def _patience(self, count: int, units: Patience) -> Patience:
         """Return how long to wait for the vectors of so many texts."""
@@ -163,18 +163,18 @@ class HTTPEmbedder:
         most = math.inf if wait is None or wait.most_seconds is None else wait.most_seconds
         return patience._replace(request=min(patience.request, most), total=min(patience.total, most))
 
-    def _checked(self, given: list[Any], count: int) -> "NDArray[np.float32]":
+    def _check(self, answer: list[Any], count: int) -> "NDArray[np.float32]":
         """Return the vectors of an answer, of unit length.
 
         Raises:
-            EmbedderError: They are not what was asked for.
+            EmbedderError: Their number, their length or their values are wrong.
         """
         import numpy as np
 
         name, dimension = self._chosen.service.shown, self.space.dimension
-        if len(given) != count:
-            raise EmbedderError(f"{name} gave {len(given)} vectors for {count} texts; nothing was stored")
-        for vector in given:
+        if len(answer) != count:
+            raise EmbedderError(f"{name} gave {len(answer)} vectors for {count} texts; nothing was stored")
+        for vector in answer:
             if not isinstance(vector, list) or not all(type(number) in (int, float) for number in vector):
                 raise EmbedderError(f"{name} gave something other than numbers for a vector; nothing was stored")
             if len(vector) != dimension:
@@ -183,7 +183,7 @@ class HTTPEmbedder:
                     "was stored; check EMBEDDER and EMBEDDER_DIMENSIONS"
                 )
         try:
-            vectors = np.array(given, dtype=np.float64)
+            vectors = np.array(answer, dtype=np.float64)
         except OverflowError:
             vectors = np.full((count, dimension), np.inf)
         largest = np.abs(vectors).max(axis=1, keepdims=True)
@@ -208,11 +208,11 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
 
 
 LEAST_SECONDS, MOST_SECONDS = 15.0, 600.0
-_CLOSE = 2  # a caller who would wait at most so many times as long is told of the failure
+_CLOSE = 2  # a failure counts for callers who would wait at most this many times as long
 
 
 class Rest:
-    """A file in the home that says until when a service is not asked. Losing it costs one more try.
+    """The pause after a failure of a service, in a file that the processes of one home share. Losing it costs one try.
 
     A failure counts only for callers who would not wait much longer than the one who met it: a hook gives up after a
     fraction of a second, which says little about the service.
@@ -223,43 +223,42 @@ class Rest:
 
         Args:
             home: The folder of the file; without it, this process alone remembers.
-            service: All that a failure may depend on: the model, the URL, the key.
+            service: Everything that a failure may depend on: the model, the URL, the key.
             clock: Returns seconds since 1970.
         """
         digest = hashlib.blake2b(service.encode("utf-8", "replace"), digest_size=8).hexdigest()
         self.path = home / f".embedder-{digest}"
         self._clock = clock
-        self._known: dict[str, Any] = {}
+        self._failure: dict[str, Any] = {}
 
     def reason(self, seconds: float) -> str:
-        """Return why a caller who would wait so long should not ask now; empty if it should."""
+        """Return the reason why a caller with this time limit should send no request now; empty if it should."""
         with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
-            self._known = json.loads(self.path.read_bytes())
-        known = self._known
+            self._failure = json.loads(self.path.read_bytes())
         try:
-            left = known["until"] - self._clock()
-            rests = 0 < left <= MOST_SECONDS and seconds <= _CLOSE * known["waited"]
-            return str(known["why"]) if rests else ""
+            remaining = self._failure["until"] - self._clock()
+            is_resting = 0 < remaining <= MOST_SECONDS and seconds <= _CLOSE * self._failure["waited"]
+            return str(self._failure["why"]) if is_resting else ""
         except (KeyError, TypeError):
             return ""
 
-    def begin(self, why: str, waited: float, asked: float) -> None:
+    def begin(self, why: str, waited: float, after_seconds: float) -> None:
         """Remember a failure.
 
         Args:
-            why: What is said of it meanwhile.
+            why: The message for callers meanwhile.
             waited: How long the caller would have waited.
-            asked: How many seconds the service asks to wait; 0 if it does not say.
+            after_seconds: How long the service asks to wait; 0 if it does not say.
         """
-        until = self._clock() + min(MOST_SECONDS, max(LEAST_SECONDS, asked))
-        self._known = {"until": until, "waited": waited, "why": why}
+        until = self._clock() + min(MOST_SECONDS, max(LEAST_SECONDS, after_seconds))
+        self._failure = {"until": until, "waited": waited, "why": why}
         if self.path.parent.is_dir():
             with contextlib.suppress(OSError), replacing(self.path) as stream:  # a full disk: this process remembers
-                stream.write(json.dumps(self._known).encode())
+                stream.write(json.dumps(self._failure).encode())
 
     def end(self) -> None:
         """Forget the failure: the service has answered."""
-        self._known = {}
+        self._failure = {}
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
@@ -269,12 +268,11 @@ def windows(text: str, size: int, most: int) -> list[str]:
 
     Args:
         text: The text.
-        size: How many bytes of UTF-8 a window has at most.
-        most: How many windows at most; the rest is left out.
+        size: The largest number of UTF-8 bytes of a window.
+        most: The largest number of windows; the rest is left out.
 
     Returns:
-        At least one window, none of them blank; a text without anything visible becomes one full stop, since services
-        refuse empty texts.
+        At least one window, none of them blank; a blank text becomes one full stop, since services refuse empty texts.
     """
     data = text.strip().encode("utf-8", "replace")
     cut: list[str] = []

@@ -11,11 +11,11 @@ from memories.guard.validate import shown
 from memories.settings import Config, Secret
 from memories.stores.records import Space
 
-MAX_WINDOW_BYTES = 4_000  # about 1,000 tokens of English; a vector of much more text says little about any part of it
+MAX_WINDOW_BYTES = 4_000  # about 1,000 tokens of English; a vector of more text says little about any part of it
 BYTES_PER_TOKEN = 2.5  # of UTF-8, the lowest in practice: English has 4, German 4, Chinese 2.5, code 3
 
 
-class Known(NamedTuple):
+class Model(NamedTuple):
     """A model.
 
     Attributes:
@@ -43,55 +43,55 @@ _MATRYOSHKA = frozenset({256, 512, 1024, 2048})
 _PASSAGES = "Represent this sentence for searching relevant passages: "
 _INSTRUCTION = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 
-MODELS: Mapping[str, Known] = {
-    "text-embedding-3-small": Known(1536, 8191, range(1, 1537)),
-    "text-embedding-3-large": Known(3072, 8191, range(1, 3073)),
-    "text-embedding-ada-002": Known(1536, 8191),
-    "voyage-3": Known(1024, 32_000),
-    "voyage-3-lite": Known(512, 32_000),
-    "voyage-3-large": Known(1024, 32_000, _MATRYOSHKA),
-    "voyage-3.5": Known(1024, 32_000, _MATRYOSHKA),
-    "voyage-3.5-lite": Known(1024, 32_000, _MATRYOSHKA),
-    "voyage-code-3": Known(1024, 32_000, _MATRYOSHKA),
-    "voyage-2": Known(1024, 4_000),
-    "voyage-large-2": Known(1536, 16_000),
-    "voyage-code-2": Known(1536, 16_000),
-    "voyage-multilingual-2": Known(1024, 32_000),
-    "voyage-finance-2": Known(1024, 32_000),
-    "voyage-law-2": Known(1024, 16_000),
-    "embed-english-v3.0": Known(1024, 512),
-    "embed-multilingual-v3.0": Known(1024, 512),
-    "embed-english-light-v3.0": Known(384, 512),
-    "embed-multilingual-light-v3.0": Known(384, 512),
-    "embed-v4.0": Known(1536, 128_000, frozenset({256, 512, 1024, 1536})),
-    "nomic-embed-text": Known(768, 2048, statement="search_document: ", question="search_query: "),
-    "nomic-embed-text-v1.5": Known(768, 2048, statement="search_document: ", question="search_query: "),
-    "mxbai-embed-large": Known(1024, 512, question=_PASSAGES),
-    "mxbai-embed-large-v1": Known(1024, 512, question=_PASSAGES),
-    "snowflake-arctic-embed": Known(1024, 512, question=_PASSAGES),
-    "snowflake-arctic-embed2": Known(1024, 8192, question="query: "),
-    "embeddinggemma": Known(768, 2048, statement="title: none | text: ", question="task: search result | query: "),
-    "qwen3-embedding:0.6b": Known(1024, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding-0.6b": Known(1024, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding:4b": Known(2560, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding-4b": Known(2560, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding:8b": Known(4096, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding-8b": Known(4096, 32_000, question=_INSTRUCTION),
-    "all-minilm": Known(384, 256),
-    "all-minilm-l6-v2": Known(384, 256),
-    "bge-m3": Known(1024, 8192),
-    "bge-large": Known(1024, 512, question=_PASSAGES),
-    "bge-large-en-v1.5": Known(1024, 512, question=_PASSAGES),
-    "bge-base-en-v1.5": Known(768, 512, question=_PASSAGES),
-    "bge-small-en-v1.5": Known(384, 512, question=_PASSAGES),
-    "multilingual-e5-large": Known(1024, 512, statement="passage: ", question="query: "),
-    "multilingual-e5-base": Known(768, 512, statement="passage: ", question="query: "),
-    "multilingual-e5-small": Known(384, 512, statement="passage: ", question="query: "),
+MODELS: Mapping[str, Model] = {
+    "text-embedding-3-small": Model(1536, 8191, range(1, 1537)),
+    "text-embedding-3-large": Model(3072, 8191, range(1, 3073)),
+    "text-embedding-ada-002": Model(1536, 8191),
+    "voyage-3": Model(1024, 32_000),
+    "voyage-3-lite": Model(512, 32_000),
+    "voyage-3-large": Model(1024, 32_000, _MATRYOSHKA),
+    "voyage-3.5": Model(1024, 32_000, _MATRYOSHKA),
+    "voyage-3.5-lite": Model(1024, 32_000, _MATRYOSHKA),
+    "voyage-code-3": Model(1024, 32_000, _MATRYOSHKA),
+    "voyage-2": Model(1024, 4_000),
+    "voyage-large-2": Model(1536, 16_000),
+    "voyage-code-2": Model(1536, 16_000),
+    "voyage-multilingual-2": Model(1024, 32_000),
+    "voyage-finance-2": Model(1024, 32_000),
+    "voyage-law-2": Model(1024, 16_000),
+    "embed-english-v3.0": Model(1024, 512),
+    "embed-multilingual-v3.0": Model(1024, 512),
+    "embed-english-light-v3.0": Model(384, 512),
+    "embed-multilingual-light-v3.0": Model(384, 512),
+    "embed-v4.0": Model(1536, 128_000, frozenset({256, 512, 1024, 1536})),
+    "nomic-embed-text": Model(768, 2048, statement="search_document: ", question="search_query: "),
+    "nomic-embed-text-v1.5": Model(768, 2048, statement="search_document: ", question="search_query: "),
+    "mxbai-embed-large": Model(1024, 512, question=_PASSAGES),
+    "mxbai-embed-large-v1": Model(1024, 512, question=_PASSAGES),
+    "snowflake-arctic-embed": Model(1024, 512, question=_PASSAGES),
+    "snowflake-arctic-embed2": Model(1024, 8192, question="query: "),
+    "embeddinggemma": Model(768, 2048, statement="title: none | text: ", question="task: search result | query: "),
+    "qwen3-embedding:0.6b": Model(1024, 32_000, question=_INSTRUCTION),
+    "qwen3-embedding-0.6b": Model(1024, 32_000, question=_INSTRUCTION),
+    "qwen3-embedding:4b": Model(2560, 32_000, question=_INSTRUCTION),
+    "qwen3-embedding-4b": Model(2560, 32_000, question=_INSTRUCTION),
+    "qwen3-embedding:8b": Model(4096, 32_000, question=_INSTRUCTION),
+    "qwen3-embedding-8b": Model(4096, 32_000, question=_INSTRUCTION),
+    "all-minilm": Model(384, 256),
+    "all-minilm-l6-v2": Model(384, 256),
+    "bge-m3": Model(1024, 8192),
+    "bge-large": Model(1024, 512, question=_PASSAGES),
+    "bge-large-en-v1.5": Model(1024, 512, question=_PASSAGES),
+    "bge-base-en-v1.5": Model(768, 512, question=_PASSAGES),
+    "bge-small-en-v1.5": Model(384, 512, question=_PASSAGES),
+    "multilingual-e5-large": Model(1024, 512, statement="passage: ", question="query: "),
+    "multilingual-e5-base": Model(768, 512, statement="passage: ", question="query: "),
+    "multilingual-e5-small": Model(384, 512, statement="passage: ", question="query: "),
 }
 
 
-def known(model: str) -> Known | None:
-    """Return what is known of a model, whatever the case of its name, its maker (`BAAI/`) and `:latest`."""
+def find_model(model: str) -> Model | None:
+    """Return a known model, ignoring case, maker (`BAAI/`) and `:latest`; None if it is unknown."""
     return MODELS.get(model.rpartition("/")[2].lower().removesuffix(":latest"))
 
 
@@ -129,11 +129,11 @@ class Patience(NamedTuple):
 
 
 class Service(NamedTuple):
-    """Where the requests go.
+    """The address of a service, and its key.
 
     Attributes:
         title: Its name in messages.
-        url: Where requests are posted to.
+        url: The URL of requests.
         key: The API key, if there is one.
         key_from: The setting that holds the key, or should.
         model: The model, for messages.
@@ -159,17 +159,17 @@ class Provider:
     Attributes:
         name: The part before the colon in EMBEDDER.
         title: Its name in messages.
-        url: Where its maker runs it.
+        url: The URL of its maker's service.
         path: The endpoint below the URL.
         model: The default model.
-        batch: How many texts go into one request.
+        batch: The largest number of texts in a request.
         keys: The settings that hold its key; empty if it needs none.
-        body: What is always in the body of a request.
-        texts: The key in the body for the texts.
-        kinds: What the key `input_type` says of statements and of questions; empty if there is no such key.
-        dimension: The key for the length of the vectors, if not the model's own; empty if it can't be chosen.
-        vectors: Takes the vectors out of an answer, in the order of the texts; raises LookupError, TypeError or
-            ValueError where they aren't there.
+        body: The constant part of a request's body.
+        texts: The key of the texts in the body.
+        kinds: The values of the key `input_type` for statements and questions; empty if there is no such key.
+        dimension: The key of the length of vectors, if not the model's own; empty if it can't be chosen.
+        vectors: Extracts the vectors from an answer, in the order of the texts; raises LookupError, TypeError or
+            ValueError if they are missing.
     """
 
     name: str
@@ -186,7 +186,7 @@ class Provider:
     vectors: Callable[[Any], list[Any]]
 
 
-def _numbered(answer: Any) -> list[Any]:
+def _in_order(answer: Any) -> list[Any]:
     """Return the vectors of an answer in OpenAI's shape, in the order of their indexes if they have any."""
     found = answer["data"]
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
@@ -207,7 +207,7 @@ def _by_type(answer: Any) -> list[Any]:
 
 OPENAI = Provider(
     "openai", "OpenAI", "https://api.openai.com/v1", "/embeddings", "text-embedding-3-small", 256,
-    ("openai_api_key",), {"encoding_format": "float"}, "input", (), "dimensions", _numbered,
+    ("openai_api_key",), {"encoding_format": "float"}, "input", (), "dimensions", _in_order,
 )  # fmt: skip
 OLLAMA = Provider(
     "ollama", "Ollama", "http://127.0.0.1:11434", "/api/embed", "nomic-embed-text", 16,
@@ -215,7 +215,7 @@ OLLAMA = Provider(
 )  # fmt: skip
 VOYAGE = Provider(
     "voyage", "Voyage", "https://api.voyageai.com/v1", "/embeddings", "voyage-3", 128,
-    ("voyage_api_key",), {"truncation": True}, "input", ("document", "query"), "output_dimension", _numbered,
+    ("voyage_api_key",), {"truncation": True}, "input", ("document", "query"), "output_dimension", _in_order,
 )  # fmt: skip
 COHERE = Provider(
     "cohere", "Cohere", "https://api.cohere.com/v2", "/embed", "embed-english-v3.0", 96,
@@ -227,20 +227,20 @@ PROVIDERS = {provider.name: provider for provider in (OPENAI, OLLAMA, VOYAGE, CO
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A model of a service, as the settings choose it.
+    """A model of a service, chosen by the settings.
 
     Attributes:
         provider: The kind of service.
-        service: Where it is asked.
-        model: What is known of the model.
+        service: The service that offers it.
+        model: The model.
         space: The space of its vectors.
-        shorter: The length to ask for, if not the model's own.
+        shorter: The length of vectors to request, if not the model's own.
         key_missing: The error to raise, if a key is needed and there is none; else empty.
     """
 
     provider: Provider
     service: Service
-    model: Known
+    model: Model
     space: Space
     shorter: int | None
     key_missing: str
@@ -262,7 +262,7 @@ def choose(name: str, config: Config) -> Chosen:
         raise ConfigError(f'EMBEDDER names a model "{shown(model)}", which is no name; check it')
     url = _url(config.embedder_url or provider.url, provider, config)
     key, key_from = _key(provider, url, config)
-    found, shorter = _size(model, config.embedder_dimensions)
+    found, shorter = _find_size(model, config.embedder_dimensions)
     title = "the embedder's server" if provider is OPENAI and not _belongs(url, provider) else provider.title
     missing = ""
     if provider.keys and not key and _belongs(url, provider):
@@ -328,22 +328,22 @@ def _belongs(url: SplitResult, provider: Provider) -> bool:
     return url.scheme == "https" and (host == home or host.endswith(f".{home}"))
 
 
-def _size(model: str, asked: int | None) -> tuple[Known, int | None]:
-    """Return what is known of a model, and the length to ask for if it is not the model's own."""
-    found = known(model)
-    if found is None and asked is None:
+def _find_size(name: str, dimension: int | None) -> tuple[Model, int | None]:
+    """Return a model, and the length of vectors to request if it is not the model's own."""
+    known = find_model(name)
+    if known is None and dimension is None:
         raise ConfigError(
-            f"how long the vectors of embedder model {shown(model)} are is not known here; set EMBEDDER_DIMENSIONS"
+            f"how long the vectors of embedder model {shown(name)} are is not known here; set EMBEDDER_DIMENSIONS"
         )
-    if found is None:
-        return Known(asked or 0, UNKNOWN_TOKENS), None
-    if asked is None or asked == found.dimension:
-        return found, None
-    if asked not in found.shorter:
+    if known is None:
+        return Model(dimension or 0, UNKNOWN_TOKENS), None
+    if dimension is None or dimension == known.dimension:
+        return known, None
+    if dimension not in known.shorter:
         raise ConfigError(
-            f"EMBEDDER_DIMENSIONS is {asked}, and the vectors of {shown(model)} have {found.dimension}; leave it out"
+            f"EMBEDDER_DIMENSIONS is {dimension}, and the vectors of {shown(name)} have {known.dimension}; leave it out"
         )
-    return found, asked
+    return known, dimension
 
 
 def _space(provider: Provider, model: str, dimension: int, calibration: str | None) -> Space:

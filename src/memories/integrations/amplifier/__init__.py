@@ -1,7 +1,7 @@
-"""Microsoft Amplifier: what its modules mount. The distributions in packages/ are entry points to these functions.
+"""Modules for Microsoft Amplifier; the distributions in packages/ are entry points to these functions.
 
-A module is mounted by `await mount(coordinator, config)`, which returns what undoes it. `amplifier_core` is there
-whenever that happens, and is imported nowhere else.
+A module is mounted by `await mount(coordinator, config)`, which returns a function that undoes it. `amplifier_core` is
+installed whenever that happens; nothing else imports it.
 """
 
 import logging
@@ -56,7 +56,7 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
 
 
 async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = None) -> Cleanup:
-    """Mount the context manager. With memory off, or in explicit mode, it is one without memory.
+    """Mount the context manager; with memory off, or in explicit mode, one without memory.
 
     Args:
         coordinator: The session's coordinator.
@@ -78,9 +78,11 @@ async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = Non
     async def read() -> str:
         if not mounted.is_on(settings):
             return ""
-        said, given = await mounted.ask(lambda memories: _prompt_block(memories, mounted.folder, settings.block_tokens))
-        mounted.given |= given
-        return said
+        block, texts = await mounted.ask(
+            lambda memories: _prompt_block(memories, mounted.folder, settings.block_tokens)
+        )
+        mounted.given |= texts
+        return block
 
     context = MemoriesContext(read, settings.max_tokens, settings.delay_seconds, coordinator.hooks)
     await coordinator.mount("context", context)
@@ -88,7 +90,7 @@ async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = Non
 
 
 async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = None) -> Cleanup:
-    """Mount the hooks that capture what is said, if memory is on and capture is.
+    """Mount the hooks that capture conversations, if memory and capture are on.
 
     Args:
         coordinator: The session's coordinator.
@@ -98,9 +100,8 @@ async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = Non
         ConfigError: A setting is not acceptable.
     """
     settings = read_settings(coordinator.config, config)
-    if (
-        _is_refused(settings) or not settings.capture or coordinator.parent_id is not None
-    ):  # what an agent tells another one, no person said
+    # In a child session an agent talks to another agent: no person said that.
+    if _is_refused(settings) or not settings.capture or coordinator.parent_id is not None:
         return _nothing
     from memories.integrations.amplifier.capture import Capture
 
@@ -115,7 +116,7 @@ async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = Non
 
 
 def _releasing(mounted: "Mounted", undo: Cleanup) -> Cleanup:
-    """Return what undoes a mount and then releases the memory."""
+    """Return a function that undoes a mount and then releases the memory."""
 
     async def unmount() -> None:
         await undo()
@@ -135,7 +136,7 @@ def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str,
 
 
 async def _mounted_for_context(coordinator: Any, settings: Settings) -> "Mounted | None":
-    """Return the memory of a session; None if it is off, or not usable: there is no session without a context."""
+    """Return the memory of a session; None if it is off or not usable, since no session can do without a context."""
 
     try:
         return None if _is_refused(settings) else await Mounted.of(coordinator, settings)
@@ -145,7 +146,7 @@ async def _mounted_for_context(coordinator: Any, settings: Settings) -> "Mounted
 
 
 def _is_refused(settings: Settings) -> bool:
-    """Return whether memory is to be off whatever the user says: somebody switched it off."""
+    """Return whether memory was switched off outside the session, so that its user can't switch it on."""
     from memories.hooks import switch
 
     return settings.enabled is False or not switch.state(str(Path.cwd()), None, os.environ).on

@@ -1,7 +1,7 @@
-"""The hooks that capture what is said: they append to the inbox, as the command's hooks do, and change nothing.
+"""The hooks that capture a conversation: they append to the inbox, as the command's hooks do, and change nothing.
 
-What the user said comes with `prompt:submit`; what a tool returned with `tool:post`. No event has the agent's answer
-(`prompt:complete` has 200 characters of it), so that is taken from the context manager at `orchestrator:complete`.
+The user's text comes with `prompt:submit`, a tool's result with `tool:post`. No event has the agent's whole answer
+(`prompt:complete` has 200 characters of it), so it is taken from the context manager at `orchestrator:complete`.
 """
 
 import asyncio
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 HOST = "amplifier"
-PRIORITY = 900  # after hooks that deny or redact what is said; lower ones run first
-_LEAST = 40  # characters of a tool's result that may tell something
+PRIORITY = 900  # after hooks that deny or redact texts; lower ones run first
+_LEAST = 40  # characters of a tool's result that is worth capturing
 
 
 class Capture:
-    """What one session says, appended to the inbox. It fails no session: what went wrong is one line in the log."""
+    """Appends the texts of one session to the inbox. It never fails a session: an error is one line in the log."""
 
     def __init__(self, coordinator: Any, mounted: Mounted, settings: Settings) -> None:
         """Prepare.
 
         Args:
             coordinator: The session's coordinator.
-            mounted: Whose memory it is.
-            settings: Those of its module; a session waits `delay_seconds` for an event to be written.
+            mounted: The memory of the session.
+            settings: The module's settings; a session waits `delay_seconds` for an event to be written.
         """
         self._coordinator, self._mounted, self._settings = coordinator, mounted, settings
         self._name = place.name_of(HOST, coordinator.session_id)
-        self._heard = 0  # messages of the context that were looked at
+        self._seen = 0  # number of messages of the context that were read
 
     def register(self) -> list[Callable[[], None]]:
-        """Register the hooks; return what unregisters each."""
+        """Register the hooks; return the functions that unregister them."""
         handlers = {
             "prompt:submit": self._prompt,
             "tool:post": self._tool,
@@ -55,9 +55,10 @@ class Capture:
         ]
 
     async def _prompt(self, _: str, data: dict[str, Any]) -> "HookResult":
-        self._heard = len(await self._messages())  # what a session that goes on has from before is no news
-        said = prompts.cleaned(_text(data.get("prompt")))
-        return await self._append("user-prompt", prompt=said) if said else _continue()
+        self._seen = len(await self._messages())  # a resumed session has old messages
+        prompt = data.get("prompt")
+        text = prompts.cleaned(prompt if isinstance(prompt, str) else "")
+        return await self._append("user-prompt", prompt=text) if text else _continue()
 
     async def _tool(self, _: str, data: dict[str, Any]) -> "HookResult":
         output = _output(data.get("result") or data.get("tool_response"))
@@ -66,25 +67,25 @@ class Capture:
         return await self._append("tool", output=output) if len(output) >= _LEAST else _continue()
 
     async def _answer(self, _: str, __: dict[str, Any]) -> "HookResult":
-        answer = await self._said()
+        answer = await self._new_answer()
         return await self._append("stop", answer=answer) if answer else _continue()
 
     async def _end(self, _: str, __: dict[str, Any]) -> "HookResult":
         result = await self._append("session-end")
-        await self._done(_start_flusher)
+        await self._run(_start_flusher)
         return result
 
-    async def _said(self) -> str:
-        """Return what the agent said since it was last looked at."""
+    async def _new_answer(self) -> str:
+        """Return the agent's texts since the last call."""
         messages = await self._messages()
-        new, self._heard = messages[min(self._heard, len(messages)) :], len(messages)
-        said = (_output(message.get("content")) for message in new if message.get("role") == "assistant")
-        return "\n\n".join(filter(None, said))
+        new, self._seen = messages[min(self._seen, len(messages)) :], len(messages)
+        texts = (_output(message.get("content")) for message in new if message.get("role") == "assistant")
+        return "\n\n".join(filter(None, texts))
 
     async def _messages(self) -> list[dict[str, Any]]:
         context = self._coordinator.get("context")
-        found: list[dict[str, Any]] = [] if context is None else await context.get_messages()
-        return found
+        messages: list[dict[str, Any]] = [] if context is None else await context.get_messages()
+        return messages
 
     async def _append(self, event: str, **texts: str) -> "HookResult":
         """Append an event to the inbox, unless memory is switched off here."""
@@ -93,11 +94,11 @@ class Capture:
             state = switch.state(str(self._mounted.folder), self._name, os.environ)
             if not (self._mounted.is_on(self._settings) and state.on and state.capture):
                 return
-            _note(home, self._name, self._mounted)
-            told = {name: prompts.public(text)[: inbox.MAX_TEXT] for name, text in texts.items()}
-            inbox.add(home, self._name, self._event(event) | told)
+            _record_shown(home, self._name, self._mounted)
+            public = {name: prompts.public(text)[: inbox.MAX_TEXT] for name, text in texts.items()}
+            inbox.add(home, self._name, self._event(event) | public)
 
-        return await self._done(append)
+        return await self._run(append)
 
     def _event(self, event: str) -> dict[str, object]:
         return {
@@ -114,17 +115,17 @@ class Capture:
             "store": events.store_mark(os.environ),
         }
 
-    async def _done(self, work: Callable[[str], None]) -> "HookResult":
-        """Do something with the home off the event loop; the session waits for it a while, and goes on in any case."""
-        running = asyncio.ensure_future(asyncio.to_thread(lambda: work(str(self._mounted.config.home))))
-        running.add_done_callback(_tell)
+    async def _run(self, work: Callable[[str], None]) -> "HookResult":
+        """Run work on the home off the event loop; the session waits for it a while, and goes on in any case."""
+        running = asyncio.ensure_future(asyncio.to_thread(work, str(self._mounted.config.home)))
+        running.add_done_callback(_log_failure)
         await asyncio.wait([running], timeout=self._settings.delay_seconds)
         return _continue()
 
 
-def _tell(done: "asyncio.Future[None]") -> None:
-    if not done.cancelled() and (failed := done.exception()) is not None:
-        _log.warning("an event was not captured: %s: %s", type(failed).__name__, failed)
+def _log_failure(future: "asyncio.Future[None]") -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        _log.warning("an event was not captured: %s: %s", type(error).__name__, error)
 
 
 def _continue() -> "HookResult":
@@ -133,32 +134,27 @@ def _continue() -> "HookResult":
     return HookResult(action="continue")
 
 
-def _note(home: str, name: str, mounted: Mounted) -> None:
-    """Write down what the session was given, so that it is not captured again."""
-    given, mounted.given = mounted.given, {}
-    if given:
-        said = sorted({mark for text in given.values() for mark in echo.marks(text)})
-        session.note(home, name, **{session.SHOWN: sorted(given), session.SAID: said})
+def _record_shown(home: str, name: str, mounted: Mounted) -> None:
+    """Record the memories that the session has seen, so that they are not captured again."""
+    texts, mounted.given = mounted.given, {}
+    if texts:
+        marks = sorted({mark for text in texts.values() for mark in echo.marks(text)})
+        session.note(home, name, **{session.SHOWN: sorted(texts), session.SAID: marks})
 
 
 def _start_flusher(home: str) -> None:
-    """Start what stores the inbox, as a process that outlives this one."""
+    """Start the process that stores the inbox; it outlives this one."""
     command, null = [sys.executable, *events.FLUSH], subprocess.DEVNULL
     subprocess.Popen(command, stdin=null, stdout=null, stderr=null, cwd=home, start_new_session=True)  # noqa: S603 - our own
 
 
-def _text(found: object) -> str:
-    return found if isinstance(found, str) else ""
-
-
-def _output(found: object) -> str:
-    """Return the text of a result, or of a content that is a text or a list of blocks."""
-    if isinstance(found, str):
-        return found
-    if isinstance(found, list):
-        return "\n".join(filter(None, map(_output, found)))
-    if isinstance(found, Mapping):
-        kind = found.get("type", "text")
-        named = [found[name] for name in ("text", "output", "stdout") if isinstance(found.get(name), str)]
-        return named[0] if named and kind == "text" else ""
-    return _output(getattr(found, "output", None) or getattr(found, "text", None) or "")
+def _output(content: object) -> str:
+    """Return the text of a tool's result, or of a content that is a text or a list of blocks."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(filter(None, map(_output, content)))
+    if isinstance(content, Mapping):
+        texts = [content[name] for name in ("text", "output", "stdout") if isinstance(content.get(name), str)]
+        return texts[0] if texts and content.get("type", "text") == "text" else ""
+    return _output(getattr(content, "output", None) or getattr(content, "text", None) or "")

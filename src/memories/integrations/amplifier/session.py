@@ -20,14 +20,14 @@ class Settings(NamedTuple):
     """The settings of one module in one session.
 
     Attributes:
-        enabled: Whether memory is on; None, which counts as no, if nobody said it, so that the user still may.
-        capture: Whether what is said is captured; off unless someone says otherwise, and off if memory is.
-        agent_identity: The namespace of the agent; None for that of the settings of Memories.
-        mode: `autonomous`: the agent decides when it uses its memory, and its prompt has the prompt block.
-            `explicit`: only when the user asks for it, and the prompt has nothing.
-        delay_seconds: How long a session waits at most for what was not asked for: the prompt block, an event.
-        block_tokens: How many tokens the prompt block may have.
-        max_tokens: How many tokens a request may have; None for as many as the provider takes.
+        enabled: Whether memory is on; None counts as off, but lets the user switch it on.
+        capture: Whether conversations are captured; off by default, and if memory is off.
+        agent_identity: The namespace of the agent; None for the one in the settings of Memories.
+        mode: `autonomous`: the agent decides when to use its memory, and its prompt has the prompt block.
+            `explicit`: only when the user asks for it, without the block.
+        delay_seconds: How long a session waits at most for the prompt block, or for an event to be written.
+        block_tokens: The largest number of tokens of the prompt block.
+        max_tokens: The largest number of tokens of a request; None for the provider's limit.
     """
 
     enabled: bool | None = None
@@ -40,7 +40,7 @@ class Settings(NamedTuple):
 
 
 def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None) -> Settings:
-    """Return the settings of a module: what the session says, or else the module's configuration, or else the default.
+    """Return the settings of a module: of the session, else of the module's configuration, else the default.
 
     Args:
         plan: The whole mount plan, with `session.agent_identity` and `session.capabilities.memory` if it has them.
@@ -52,17 +52,15 @@ def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | No
     session = _mapping((plan or {}).get("session"), "session")
     memory = _mapping(_mapping(session.get("capabilities"), "session.capabilities").get("memory"), _MEMORY)
     identity = {"agent_identity": session["agent_identity"]} if session.get("agent_identity") is not None else {}
-    given: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     for where, values in (("config", config or {}), (_MEMORY, memory), ("session", identity)):
         for name, value in values.items():
-            if (
-                name not in _CHECKS
-            ):  # bundles are merged: what is left of another module's configuration stands here too
+            if name not in _CHECKS:  # bundles are merged, so another module's configuration may be here too
                 _log.warning("%s.%s is no setting of memory; there are %s", where, name, ", ".join(_CHECKS))
                 continue
-            given[name] = _CHECKS[name](value, f"{where}.{name}")
-    found = Settings(**given)
-    return found._replace(capture=found.capture and found.enabled is not False)
+            checked[name] = _CHECKS[name](value, f"{where}.{name}")
+    settings = Settings(**checked)
+    return settings._replace(capture=settings.capture and settings.enabled is not False)
 
 
 _MEMORY = "session.capabilities.memory"
@@ -137,10 +135,10 @@ class Mounted:
 
     Attributes:
         config: The settings of Memories.
-        folder: Where the session works.
+        folder: The working folder of the session.
         identity: The namespace of the agent.
-        said: Whether the user switched memory on or off in this session; None if they said nothing of it.
-        given: What the session was given and capture has not written down yet: texts by their ids.
+        said: Whether the user switched memory on or off in this session; None if neither.
+        given: The texts, by id, that the session has seen and capture has not recorded yet.
     """
 
     def __init__(self, config: Config, settings: Settings) -> None:
@@ -148,7 +146,7 @@ class Mounted:
 
         Args:
             config: The settings of Memories.
-            settings: Those of the module that asks first.
+            settings: The settings of the first module.
         """
         self.config, self.folder = config, Path.cwd()
         self.identity = settings.agent_identity or config.namespace
@@ -162,30 +160,30 @@ class Mounted:
 
     @classmethod
     async def of(cls, coordinator: Any, settings: Settings) -> Self:
-        """Return what the modules of a session share, made by the first that asks; each must `release` it.
+        """Return the memory that the modules of a session share, created for the first; each must `release` it.
 
         Args:
             coordinator: The session's coordinator.
-            settings: Those of the module. One with an identity of its own gets a memory of its own.
+            settings: The module's settings. A module with an identity of its own gets a memory of its own.
 
         Raises:
             ConfigError: A setting of Memories is not acceptable.
         """
         name = f"{_CAPABILITY}:{settings.agent_identity}"
-        found: Self | None = coordinator.get_capability(name)
-        if found is None:
+        mounted: Self | None = coordinator.get_capability(name)
+        if mounted is None:
             from memories.config import load_config
 
-            found = cls(await asyncio.to_thread(load_config), settings)
-            coordinator.register_capability(name, found)
-        found._users += 1
-        return found
+            mounted = cls(await asyncio.to_thread(load_config), settings)
+            coordinator.register_capability(name, mounted)
+        mounted._users += 1
+        return mounted
 
     async def ask(self, work: "Callable[[Memories], Value]") -> Value:
-        """Return what a call returns that is given the memory.
+        """Run a function with the memory in another thread; return its result.
 
         Args:
-            work: The call; it runs in another thread.
+            work: The function.
 
         Raises:
             MemoryTimeout: It took longer than the setting `memory_timeout_seconds` allows.
@@ -193,11 +191,11 @@ class Mounted:
         return await asyncio.to_thread(self._deadline.run, lambda: work(self._opened()))
 
     def is_on(self, settings: Settings) -> bool:
-        """Return whether memory is on for a module: what the user says goes before what it is configured to."""
+        """Return whether memory is on for a module; the user's word overrides the configuration."""
         return bool(settings.enabled) if self.said is None else self.said
 
     async def become(self, identity: str, *, on: bool) -> None:
-        """Go on as another agent, or with memory on or off."""
+        """Continue as another agent, or with memory on or off."""
         changed, self.identity, self.said = identity != self.identity, identity, on
         if changed:
             await self._close()
