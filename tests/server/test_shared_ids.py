@@ -222,10 +222,10 @@ def test_a_retry_is_not_answered_by_what_was_done_to_the_copy_of_another_namespa
     site.shared.delete(restored)
     site.shared.restore(restored)
     site.own.delete(restored)
-    assert memory_routes.delete(call._replace(given={"id": deleted})) == {"id": deleted, "deleted": True}
+    assert memory_routes.delete(call._replace(arguments={"id": deleted})) == {"id": deleted, "deleted": True}
     assert site.own.history(deleted).versions[-1].ended_by == "delete"
-    assert memory_routes.restore(call._replace(given={"id": restored})).shape["namespace"] == OWN
+    assert memory_routes.restore(call._replace(arguments={"id": restored})).shape["namespace"] == OWN
     site.own.forget(forgotten)
-    again = memory_routes.forget(call._replace(given={"id": forgotten}))
+    again = memory_routes.forget(call._replace(arguments={"id": forgotten}))
     assert (again["id"], again["versions"]) == (forgotten, 1)
     assert site.shared.get(forgotten).version == 1

@@ -35,40 +35,40 @@ class MemoriesTool(BetaAbstractMemoryTool):
         """Prepare.
 
         Args:
-            memories: What it reads from and writes to; the caller closes it. Only its own namespace has files.
+            memories: The memories to read and write, in their own namespace; the caller closes them.
         """
         super().__init__()
         self._memories = memories
 
     def view(self, command: "BetaMemoryTool20250818ViewCommand") -> str:
-        """Show a file with the numbers of its lines, or what is in a folder, two levels deep."""
-        path = _checked(command.path)
-        known = self._files()
-        if path not in known:
-            if path != ROOT and not _inside(known, path):
+        """Show a file with line numbers, or list a folder, two levels deep."""
+        path = _normal_path(command.path)
+        files = self._files()
+        if path not in files:
+            if path != ROOT and not _inside(files, path):
                 raise ToolError(f"The path {command.path} does not exist. Please provide a valid path.")
-            return _listing(known, path)
-        lines = _text(known[path]).split("\n")
+            return _list_folder(files, path)
+        lines = _text(files[path]).split("\n")
         if len(lines) > MAX_LINES:
             raise ToolError(f"File {command.path} exceeds maximum line limit of 999,999 lines.")
         first, last = 1, len(lines)
         if command.view_range and len(command.view_range) == 2:
             first = max(1, command.view_range[0])
             last = last if command.view_range[1] == -1 else command.view_range[1]
-        return f"Here's the content of {command.path} with line numbers:\n{_numbered(lines, first, last)}"
+        return f"Here's the content of {command.path} with line numbers:\n{_number_lines(lines, first, last)}"
 
     def create(self, command: "BetaMemoryTool20250818CreateCommand") -> str:
         """Make a new file."""
 
         def create() -> str:
-            path, known = _checked(command.path), self._files()
-            if path in known or path == ROOT or _inside(known, path):
+            path, files = _normal_path(command.path), self._files()
+            if path in files or path == ROOT or _inside(files, path):
                 raise ToolError(f"File {command.path} already exists")
-            self._refuse_file_above(known, path)
+            self._refuse_file_above(files, path)
             self._write(path, command.file_text)
             return f"File created successfully at: {command.path}"
 
-        return self._changed(create)
+        return self._change(create)
 
     def str_replace(self, command: "BetaMemoryTool20250818StrReplaceCommand") -> str:
         """Replace a text that stands in a file once."""
@@ -82,7 +82,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
                     f"No replacement was performed, old_str {where} did not appear verbatim in {command.path}."
                 )
             if count > 1:
-                lines = ", ".join(map(str, _lines_with(text, command.old_str)))
+                lines = ", ".join(map(str, _find_lines(text, command.old_str)))
                 raise ToolError(
                     f"No replacement was performed. Multiple occurrences of old_str {where} in lines: {lines}. "
                     "Please ensure it is unique"
@@ -91,11 +91,11 @@ class MemoriesTool(BetaAbstractMemoryTool):
             changed = text.replace(command.old_str, command.new_str)
             self._write(path, changed)
             lines_now = changed.split("\n")
-            snippet = _numbered(lines_now, max(1, line - _BESIDE), min(len(lines_now), line + _BESIDE))
-            told = "The memory file has been edited. Here is the snippet showing the change (with line numbers):"
-            return f"{told}\n{snippet}"
+            snippet = _number_lines(lines_now, max(1, line - _BESIDE), min(len(lines_now), line + _BESIDE))
+            head = "The memory file has been edited. Here is the snippet showing the change (with line numbers):"
+            return f"{head}\n{snippet}"
 
-        return self._changed(replace)
+        return self._change(replace)
 
     def insert(self, command: "BetaMemoryTool20250818InsertCommand") -> str:
         """Insert lines behind a line of a file; 0 stands for its beginning."""
@@ -112,45 +112,45 @@ class MemoriesTool(BetaAbstractMemoryTool):
             self._write(path, "\n".join(lines) + "\n")
             return f"The file {command.path} has been edited."
 
-        return self._changed(insert)
+        return self._change(insert)
 
     def delete(self, command: "BetaMemoryTool20250818DeleteCommand") -> str:
-        """Delete a file, or a folder with all that is in it; a person can restore them."""
+        """Delete a file, or a folder with its files; a person can restore them."""
 
         def delete() -> str:
-            path, known = _checked(command.path), self._files()
+            path, files = _normal_path(command.path), self._files()
             if path == ROOT:
                 raise ToolError("Cannot delete the /memories directory itself")
-            gone = [path] if path in known else _inside(known, path)
-            if not gone:
+            paths = [path] if path in files else _inside(files, path)
+            if not paths:
                 raise ToolError(f"The path {command.path} does not exist")
-            for each in gone:
-                self._memories.delete(known[each].id)
+            for file in paths:
+                self._memories.delete(files[file].id)
             return f"Successfully deleted {command.path}"
 
-        return self._changed(delete)
+        return self._change(delete)
 
     def rename(self, command: "BetaMemoryTool20250818RenameCommand") -> str:
-        """Move a file, or a folder with all that is in it."""
+        """Move a file, or a folder with its files."""
 
         def rename() -> str:
-            old, new, known = _checked(command.old_path), _checked(command.new_path), self._files()
+            old, new, files = _normal_path(command.old_path), _normal_path(command.new_path), self._files()
             if old == ROOT:
                 raise ToolError("Cannot rename the /memories directory itself")
-            moved = [old] if old in known else _inside(known, old)
-            if not moved:
+            paths = [old] if old in files else _inside(files, old)
+            if not paths:
                 raise ToolError(f"The path {command.old_path} does not exist")
-            if new in known or new == ROOT or _inside(known, new):
+            if new in files or new == ROOT or _inside(files, new):
                 raise ToolError(f"The destination {command.new_path} already exists")
             if new.startswith(f"{old}/"):
                 raise ToolError(f"Cannot move {command.old_path} into itself")
-            self._refuse_file_above(known, new)
-            for each in moved:
-                self._write(new + each.removeprefix(old), _text(known[each]))
-                self._memories.delete(known[each].id)
+            self._refuse_file_above(files, new)
+            for file in paths:
+                self._write(new + file.removeprefix(old), _text(files[file]))
+                self._memories.delete(files[file].id)
             return f"Successfully renamed {command.old_path} to {command.new_path}"
 
-        return self._changed(rename)
+        return self._change(rename)
 
     def clear_all_memory(self) -> str:
         """Delete all files; a person can restore them."""
@@ -160,12 +160,10 @@ class MemoriesTool(BetaAbstractMemoryTool):
                 self._memories.delete(memory.id)
             return "All memory cleared"
 
-        return self._changed(clear)
+        return self._change(clear)
 
-    # --- inside ----------------------------------------------------------------------------------------------------
-
-    def _changed(self, act: Callable[[], str]) -> str:
-        """Do something in one step, with no other writer in between; tell an error of ours as the tool tells them."""
+    def _change(self, act: Callable[[], str]) -> str:
+        """Run a change in one transaction; raise our errors as those of the tool."""
         try:
             with self._memories.transaction():
                 return act()
@@ -184,14 +182,14 @@ class MemoriesTool(BetaAbstractMemoryTool):
             if (cursor := page.next_cursor) is None:
                 return
 
-    def _file(self, given: str) -> tuple[str, str]:
+    def _file(self, name: str) -> tuple[str, str]:
         """Return the path and the text of a file."""
-        path, known = _checked(given), self._files()
-        if path in known:
-            return path, _text(known[path])
-        if _inside(known, path):
-            raise ToolError(f"The path {given} is not a file.")
-        raise ToolError(f"The path {given} does not exist. Please provide a valid path.")
+        path, files = _normal_path(name), self._files()
+        if path in files:
+            return path, _text(files[path])
+        if _inside(files, path):
+            raise ToolError(f"The path {name} is not a file.")
+        raise ToolError(f"The path {name} does not exist. Please provide a valid path.")
 
     def _write(self, path: str, text: str) -> None:
         content = text if any(map(str.isalnum, text)) else path
@@ -199,19 +197,19 @@ class MemoriesTool(BetaAbstractMemoryTool):
         self._memories.create_many([Draft(content, _TAGS, key=path, data=data)], force=True)
 
     @staticmethod
-    def _refuse_file_above(known: Mapping[str, Memory], path: str) -> None:
+    def _refuse_file_above(files: Mapping[str, Memory], path: str) -> None:
         folder = path.rpartition("/")[0]
         while folder != ROOT:
-            if folder in known:
+            if folder in files:
                 raise ToolError(f"The path {folder} is a file, not a directory")
             folder = folder.rpartition("/")[0]
 
 
-def _checked(path: str) -> str:
-    """Return a path in its one form.
+def _normal_path(path: str) -> str:
+    """Return a path in normal form.
 
     Raises:
-        ToolError: It leads out of the tool's folder, or into doubt.
+        ToolError: It leads out of the tool's folder, or is ambiguous.
     """
     path = path.rstrip("/") if len(path) > 1 else path
     if path != ROOT and not path.startswith(f"{ROOT}/"):
@@ -228,21 +226,21 @@ def _is_path(path: str) -> bool:
     )
 
 
-def _inside(known: Mapping[str, Memory], folder: str) -> list[str]:
-    return [path for path in known if path.startswith(f"{folder}/")]
+def _inside(files: Mapping[str, Memory], folder: str) -> list[str]:
+    return [path for path in files if path.startswith(f"{folder}/")]
 
 
 def _text(memory: Memory) -> str:
-    """Return the text of a file; of one whose memory was changed by hand, what that says now."""
-    found = None if memory.data is None else json.loads(memory.data).get("text")
-    return found if isinstance(found, str) else memory.content
+    """Return the text of a file; if its memory was edited by hand, the memory's content."""
+    text = None if memory.data is None else json.loads(memory.data).get("text")
+    return text if isinstance(text, str) else memory.content
 
 
-def _listing(known: Mapping[str, Memory], folder: str) -> str:
-    """Return what is in a folder, two levels deep, hidden files left out; a folder is as large as what is in it."""
+def _list_folder(files: Mapping[str, Memory], folder: str) -> str:
+    """List a folder, two levels deep, without hidden files; the size of a folder is that of its files."""
     sizes = {"": 0}
-    for path in _inside(known, folder):
-        size, parts = len(_text(known[path]).encode()), path.removeprefix(f"{folder}/").split("/")
+    for path in _inside(files, folder):
+        size, parts = len(_text(files[path]).encode()), path.removeprefix(f"{folder}/").split("/")
         sizes[""] += size
         if any(part.startswith(".") or part == "node_modules" for part in parts):
             continue
@@ -264,14 +262,14 @@ def _size(count: float) -> str:
     return f"{count:.1f}".removesuffix(".0") + unit
 
 
-def _numbered(lines: list[str], first: int, last: int) -> str:
+def _number_lines(lines: list[str], first: int, last: int) -> str:
     return "\n".join(f"{number:6d}\t{line}" for number, line in enumerate(lines[first - 1 : last], first))
 
 
-def _lines_with(text: str, part: str) -> list[int]:
+def _find_lines(text: str, part: str) -> list[int]:
     """Return the numbers of the lines in which a part begins."""
-    found, at = [], text.find(part)
+    numbers, at = [], text.find(part)
     while at >= 0:
-        found.append(text[:at].count("\n") + 1)
+        numbers.append(text[:at].count("\n") + 1)
         at = text.find(part, at + 1)
-    return found
+    return numbers

@@ -1,4 +1,4 @@
-"""Tools for any agent of LangChain: search, remember, forget. Their results are fenced, as data and not instructions."""
+"""Tools for any agent of LangChain: search, remember, forget. Their results are fenced: data, not instructions."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -5,7 +5,7 @@ result = await Runner.run(agent, "Hello", session=MemoriesSession("standup", Mem
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memories import InvalidInput, Memories, NotFound, Turn, TurnDraft
@@ -13,6 +13,8 @@ from memories.guard import validate
 
 if TYPE_CHECKING:
     from agents.memory import SessionSettings
+
+    from memories.guard.redactor import Redactor
 
 _PAGE = 1_000
 _AS_JSON = {"format": "agents-item"}  # tag of a turn whose content is the JSON of an item
@@ -34,8 +36,8 @@ class MemoriesSession:
 
         Args:
             session_id: The conversation, at most 256 characters.
-            memories: Where it is kept: in its own namespace; the caller closes it.
-            session_settings: The SDK's settings, such as how many items a run is given.
+            memories: The memories that store it, in their own namespace; the caller closes them.
+            session_settings: The SDK's settings, such as the number of items for a run.
         """
         self.session_id = validate.one_line(session_id, "conversation id")
         self.session_settings = session_settings
@@ -64,8 +66,8 @@ class MemoriesSession:
             return []
         if limit is not None and limit <= _PAGE:
             return self._memories.tail_turns(self.session_id, limit=limit)
-        found = list(self._all())
-        return found if limit is None else found[-limit:]
+        turns = list(self._all())
+        return turns if limit is None else turns[-limit:]
 
     def _all(self) -> Iterator[Turn]:
         start = 0
@@ -76,7 +78,7 @@ class MemoriesSession:
     def _add(self, items: Sequence[Mapping[str, Any]]) -> None:
         if items:
             redactor = self._memories.config.redactor()
-            drafts = [_draft(item, lambda text: redactor.data(text).text) for item in items]
+            drafts = [_draft(item, redactor) for item in items]
             self._memories.add_turns(self.session_id, drafts)
 
     def _pop(self) -> Any:
@@ -92,17 +94,19 @@ class MemoriesSession:
             return  # there is nothing to erase
 
 
-def _draft(item: Mapping[str, Any], redacted: Callable[[str], str]) -> TurnDraft:
-    """Return the turn that keeps an item."""
+def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
+    """Return the turn that stores an item."""
     role, content = item.get("role"), item.get("content")
-    if set(item) == {"role", "content"} and role in _ROLES and _is_kept_as_it_is(content):
+    if set(item) == {"role", "content"} and role in _ROLES and _is_stored_unchanged(content):
         return TurnDraft(str(content), role=str(role))
-    kept = str(role) if role in _ROLES else "tool" if str(item.get("type", "")).endswith("output") else "assistant"
-    return TurnDraft(redacted(json.dumps(item, ensure_ascii=True)), role=kept, tags=_AS_JSON)
+    if role not in _ROLES:
+        role = "tool" if str(item.get("type", "")).endswith("output") else "assistant"
+    text = redactor.data(json.dumps(item, ensure_ascii=True)).text
+    return TurnDraft(text, role=str(role), tags=_AS_JSON)
 
 
-def _is_kept_as_it_is(content: object) -> bool:
-    """Return whether a text comes back from a turn as it was: contents are kept in one Unicode form."""
+def _is_stored_unchanged(content: object) -> bool:
+    """Return whether a turn returns a text unchanged, although contents are stored in one Unicode form."""
     try:
         return isinstance(content, str) and any(map(str.isalnum, content)) and validate.content(content) == content
     except InvalidInput:

@@ -205,14 +205,14 @@ class Web:
         """Build the application.
 
         Args:
-            process: What it serves.
-            options: How.
+            process: The process around it.
+            options: Its options.
             address: The TCP socket.
         """
         host, port, *_ = address.getsockname()
         self.check(process.config, host, loopback=is_loopback(host))  # systemd may have opened another address
         self.url = _url(options, host, port)
-        name = host if is_loopback(host) else next(iter(options.names), "127.0.0.1")  # what the guard lets in
+        name = host if is_loopback(host) else next(iter(options.names), "127.0.0.1")  # a name that the guard accepts
         self.login = f"{(options.public_url or _url(options, name, port)).rstrip('/')}/login"
         self._process, self._tls = process, bool(options.tls)
         self._looking: asyncio.Task[str] | None = None
@@ -276,7 +276,7 @@ class Web:
             )
 
     def run(self, unix: socket.socket, address: socket.socket) -> None:
-        """Serve until it is told to stop; what is open then has some seconds to end."""
+        """Serve until `stop`; open requests then have some seconds to end."""
         sockets = [address] if self._tls else [unix, address]  # who can open the Unix socket needs no encryption
         self._server.run(sockets=sockets)
 

@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 from memories.context.tokens import estimate_tokens
 
 Message = Mapping[str, Any]
-TARGET = 0.7  # of the budget is what a compaction leaves, so that the next messages need none
-RECENT_RESULTS = 5  # tool results whose text is kept as long as that is possible
+TARGET = 0.7  # share of the budget after a compaction, so that the next messages need none
+RECENT_RESULTS = 5  # tool results whose text is kept as long as possible
 SHORTENED = 250  # characters of a tool result that are kept
 NOTICE = {
     "role": "system",
     "content": "To save room, earlier messages of this conversation are left out here, or old tool results shortened.",
 }
 _WORTH_IT = 50  # characters that must be saved by it
-_PER_MESSAGE = 4  # tokens of a message beside what it says
+_PER_MESSAGE = 4  # tokens of a message besides its content
 
 
 class Cut(NamedTuple):
-    """What a view leaves out; it only grows, so that what a model reads begins the same from request to request.
+    """The part that a view leaves out; it only grows, so that requests of a session begin alike.
 
     Attributes:
         start: The index of the first message that is shown.
@@ -46,13 +46,13 @@ class Size(NamedTuple):
 
 
 def fit(messages: Sequence[Message], sizes: Sequence[Size], cut: Cut, budget: int) -> Cut:
-    """Return what a view has to leave out to fit a budget; what was left out before stays out.
+    """Extend a cut so that the view fits a budget.
 
     Args:
-        messages: The conversation, without instructions that are made anew for each request.
+        messages: The conversation, without instructions that are rebuilt for each request.
         sizes: The tokens of each message; see `size_of`.
-        cut: What was left out so far.
-        budget: How many tokens the view may have.
+        cut: The present cut.
+        budget: The largest number of tokens of the view.
     """
 
     def size(of: Cut) -> int:
@@ -74,7 +74,7 @@ def fit(messages: Sequence[Message], sizes: Sequence[Size], cut: Cut, budget: in
         if wanted == budget and size(cut) <= budget:
             return cut
         further = [cut._replace(**{name: at}) for at in values if at > getattr(cut, name)]
-        enough = bisect_left(further, -wanted, key=lambda each: -size(each))
+        enough = bisect_left(further, -wanted, key=lambda longer: -size(longer))
         if enough < len(further):
             return further[enough]
         cut = further[-1] if further else cut
@@ -101,7 +101,7 @@ def is_instruction(message: Message) -> bool:
 
 
 def size_of(message: Message) -> Size:
-    """Return what a message takes, whole and shortened."""
+    """Return the size of a message, whole and shortened."""
     return Size(tokens_of(message), tokens_of(_shortened(message)))
 
 
@@ -115,7 +115,7 @@ def tokens_of(message: Message) -> int:
 
 
 def _shown(messages: Sequence[Message], cut: Cut) -> Iterator[int]:
-    """Yield the indices of what is shown: instructions, the user's last message, and all from the cut on."""
+    """Yield the indices of the messages shown: instructions, the user's last message, and all from the cut on."""
     last_user = max((at for at, message in enumerate(messages) if _is_from_user(message)), default=-1)
     for at, message in enumerate(messages):
         if at >= cut.start or at == last_user or is_instruction(message):
@@ -140,7 +140,7 @@ def _calls(message: Message) -> set[str]:
 
 
 def _answers(message: Message) -> set[str]:
-    """Return the ids of the tool calls that a message has results of."""
+    """Return the ids of the tool calls whose results a message has."""
     blocks = [block for block in _blocks(message) if block.get("type") == "tool_result"]
     ids = {str(block.get("tool_call_id") or block.get("tool_use_id")) for block in blocks}
     return ids | {str(message.get("tool_call_id"))} if message.get("role") == "tool" else ids
@@ -176,15 +176,15 @@ def _shortened_block(block: Any) -> Any:
 
 
 def _cut(text: str) -> str:
-    return (
-        text if len(text) <= SHORTENED + 50 else f"{text[:SHORTENED]}… ({len(text) - SHORTENED:,} characters left out)"
-    )
+    if len(text) <= SHORTENED + _WORTH_IT:
+        return text
+    return f"{text[:SHORTENED]}… ({len(text) - SHORTENED:,} characters left out)"
 
 
 _log = logging.getLogger(__name__)
-MAX_TOKENS = 200_000  # of a request, where neither the provider nor the configuration says
-MARGIN = 4_096  # tokens that are kept free, as Amplifier's own context managers do
-OUTPUT_SHARE = 0.5  # of the longest answer is kept free
+MAX_TOKENS = 200_000  # limit of a request if neither the provider nor the configuration has one
+MARGIN = 4_096  # tokens left free, as by Amplifier's own context managers
+OUTPUT_SHARE = 0.5  # share of the longest answer that is left free
 
 Block = Callable[[], Awaitable[str]]
 
@@ -192,8 +192,8 @@ Block = Callable[[], Awaitable[str]]
 class MemoriesContext:
     """Keeps every message; a request that has no room for all gets a view of them, and the prompt block.
 
-    The block is read once, before the first request, and again after `clear`: what comes first in a prompt then stays
-    the same for a session, so that a provider can cache it. It is never among the messages, so no transcript has it.
+    The block is read once, before the first request, and again after `clear`: the beginning of a prompt then stays the
+    same for a session, so that a provider can cache it. It is never among the messages, so no transcript has it.
     """
 
     def __init__(
@@ -203,9 +203,9 @@ class MemoriesContext:
 
         Args:
             block: Returns the prompt block; None for a context without memory.
-            max_tokens: How many tokens a request may have; None for as many as the provider takes.
-            delay_seconds: How long the first request waits for the block; a later one has it when it has come.
-            hooks: The session's hooks, which are told of a compaction.
+            max_tokens: The largest number of tokens of a request; None for the provider's limit.
+            delay_seconds: How long the first request waits for the block; later ones have it if it has arrived.
+            hooks: The session's hooks, which are notified of a compaction.
         """
         self._block, self._max_tokens, self._delay, self._hooks = block, max_tokens, delay_seconds, hooks
         self._messages: list[dict[str, Any]] = []
@@ -232,7 +232,7 @@ class MemoriesContext:
         await self.forget_block()
 
     async def set_system_prompt_factory(self, factory: Callable[[], Awaitable[str]]) -> None:
-        """Have instructions made anew for each request, in the place of those among the messages."""
+        """Rebuild the instructions for each request, in place of those among the messages."""
         self._factory = factory
 
     async def get_messages_for_request(
@@ -241,8 +241,8 @@ class MemoriesContext:
         """Return what a request sends: instructions, the prompt block, and as many messages as fit.
 
         Args:
-            token_budget: How many tokens it may have.
-            provider: Whose limits hold if no budget is given.
+            token_budget: The largest number of tokens.
+            provider: The provider whose limits hold without a budget.
         """
         budget = self._budget(token_budget, provider)
         first = [{"role": "system", "content": await self._factory()}] if self._factory else []
@@ -252,18 +252,16 @@ class MemoriesContext:
         room = budget - sum(map(tokens_of, [*first, NOTICE]))
         cut = fit(messages, list(map(self._size, messages)), self._cut, room)
         if cut != self._cut:
-            await self._compacted(messages, cut, room)
+            await self._compact(messages, cut, room)
         shown = view(messages, cut)
         at = instructions(messages)  # the block comes behind them
         return [*shown[:at], *first, *shown[at:]]
 
     async def forget_block(self) -> None:
-        """Read the prompt block again before the next request, or for the last time if the session ends."""
+        """Drop the prompt block; it is read again before the next request."""
         reading, self._reading = self._reading, None
         if reading is not None and not reading.done():
             reading.cancel()
-
-    # --- inside ----------------------------------------------------------------------------------------------------
 
     def _size(self, message: Mapping[str, Any]) -> Size:
         if id(message) not in self._sizes:
@@ -271,7 +269,7 @@ class MemoriesContext:
         return self._sizes[id(message)]
 
     async def _read(self) -> str:
-        """Return the prompt block; nothing if there is none, or as long as the memory does not answer."""
+        """Return the prompt block; empty without one, or until the memory has answered."""
         if self._block is None:
             return ""
         if self._reading is None:
@@ -279,42 +277,42 @@ class MemoriesContext:
             await asyncio.wait([self._reading], timeout=self._delay)
         if not self._reading.done():
             return ""
-        failed = self._reading.exception()
-        if failed is None:
+        error = self._reading.exception()
+        if error is None:
             return self._reading.result()
-        _log.warning("the session goes on without its memory: %s", failed)
-        self._block = None  # said once
+        _log.warning("the session goes on without its memory: %s", error)
+        self._block = None  # so that it is logged once
         return ""
 
-    async def _compacted(self, messages: Sequence[Mapping[str, Any]], cut: Cut, budget: int) -> None:
+    async def _compact(self, messages: Sequence[Mapping[str, Any]], cut: Cut, budget: int) -> None:
         self._cut = cut
         left_out = cut.start - sum(is_instruction(message) for message in messages[: cut.start])
         _log.info("the context has no room for %d messages", left_out)
         if self._hooks is not None:
-            told = {"messages": len(messages), "messages_removed": left_out, "budget": budget}
-            await self._hooks.emit("context:compaction", told)
+            event = {"messages": len(messages), "messages_removed": left_out, "budget": budget}
+            await self._hooks.emit("context:compaction", event)
 
-    def _budget(self, given: int | None, provider: Any) -> int:
-        if given is not None:
-            return given
+    def _budget(self, tokens: int | None, provider: Any) -> int:
+        if tokens is not None:
+            return tokens
         limits = [limit for limit in (self._max_tokens, _limit_of(provider)) if limit is not None]
         return min(limits, default=MAX_TOKENS)
 
 
 def _is_replaced(message: Mapping[str, Any]) -> bool:
-    """Return whether a message is an instruction that a factory makes anew; what a hook put in is none."""
+    """Return whether a message is an instruction that the factory rebuilds; those of hooks are not."""
     return message.get("role") == "system" and (message.get("metadata") or {}).get("source") != "hook"
 
 
 def _limit_of(provider: Any) -> int | None:
-    """Return how many tokens a provider takes in a request, as it tells them; None if it does not."""
+    """Return the limit of a request's tokens that a provider reports; None if it reports none."""
     if provider is None:
         return None
     model = getattr(provider, "get_model_info", lambda: None)()
     limits = _Limits(getattr(model, "context_window", None), getattr(model, "max_output_tokens", None))
     if limits.tokens is None and hasattr(provider, "get_info"):
-        known = provider.get_info().defaults or {}
-        limits = _Limits(known.get("context_window"), known.get("max_output_tokens"))
+        defaults = provider.get_info().defaults or {}
+        limits = _Limits(defaults.get("context_window"), defaults.get("max_output_tokens"))
     return limits.tokens
 
 

@@ -60,7 +60,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
 
 class _Answer(NamedTuple):
     text: str
-    found: "Sequence[Memory | Turn]" = ()
+    entries: "Sequence[Memory | Turn]" = ()
 
 
 class _Operation(NamedTuple):
@@ -70,20 +70,20 @@ class _Operation(NamedTuple):
 
 
 def _search(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
-    found = memories.explain(given["query"], scope="all", **_filters(given))
-    return _Answer(_quoted(compact.hits(memories, found.hits, found.note)), [hit.found for hit in found.hits])
+    results = memories.explain(given["query"], scope="all", **_filters(given))
+    return _Answer(_fence(compact.hits(memories, results.hits, results.note)), [hit.found for hit in results.hits])
 
 
 def _list(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
-    found = memories.list(**_filters(given)).memories
-    return _Answer(_quoted(compact.page(memories, found)), found)
+    page = memories.list(**_filters(given)).memories
+    return _Answer(_fence(compact.page(memories, page)), page)
 
 
 def _get(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
-    found = memories.get(given["id"])
-    history = memories.history(found.id)
+    memory = memories.get(given["id"])
+    history = memories.history(memory.id)
     earlier = f"\nversions, oldest first:\n{compact.versions(history.versions)}" if len(history.versions) > 1 else ""
-    return _Answer(_quoted(compact.one(memories, found) + earlier), [found])
+    return _Answer(_fence(compact.one(memories, memory) + earlier), [memory])
 
 
 def _create(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
@@ -93,7 +93,7 @@ def _create(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
     head, *alike = compact.created(memories, created).split("\n")
     if not alike:
         return _Answer(head)
-    return _Answer("\n".join([f"{head}; {_STORED if created.stored else _NOT_STORED}", _quoted("\n".join(alike))]))
+    return _Answer("\n".join([f"{head}; {_STORED if created.stored else _NOT_STORED}", _fence("\n".join(alike))]))
 
 
 def _update(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
@@ -122,7 +122,7 @@ OPERATIONS = {
 
 
 class MemoryTool:
-    """The tool of one session. It never raises: what went wrong is a result that says so in one sentence."""
+    """The tool of one session. It never raises: an error becomes a result of one sentence."""
 
     name = NAME
 
@@ -131,13 +131,13 @@ class MemoryTool:
 
         Args:
             mounted: The memory.
-            settings: Those of its module.
+            settings: The module's settings.
         """
         self._mounted, self._settings = mounted, settings
 
     @property
     def description(self) -> str:
-        """What a model reads about the tool."""
+        """The description for the model."""
         return _DESCRIPTION.format(identity=self._mounted.identity, when=_WHEN[self._settings.mode == EXPLICIT])
 
     @property
@@ -152,15 +152,15 @@ class MemoryTool:
         }
 
     async def execute(self, input: dict[str, Any]) -> "ToolResult":  # noqa: A002 - the protocol names it so
-        """Do what the input asks for."""
+        """Carry out an operation."""
         from amplifier_core import ToolResult
 
         if not self._mounted.is_on(self._settings):
             return _failed("memory is off for this session; the user can say: memory on")
         try:
-            run, given = _checked(input)
-            answer = await self._mounted.ask(lambda memories: run(memories, given))
-            self._mounted.given |= {each.id: each.content for each in answer.found}
+            run, arguments = _check_input(input)
+            answer = await self._mounted.ask(lambda memories: run(memories, arguments))
+            self._mounted.given |= {entry.id: entry.content for entry in answer.entries}
             return ToolResult(success=True, output=answer.text)
         except (MemoriesError, MemoryTimeout) as exc:
             return _failed(str(exc))
@@ -169,25 +169,28 @@ class MemoryTool:
             return _failed(f"the memory failed: {type(exc).__name__}; the log has more")
 
 
-def _checked(given: object) -> "tuple[Callable[[Memories, Mapping[str, Any]], _Answer], dict[str, Any]]":
-    """Return what an input asks for, and its arguments.
+def _check_input(value: object) -> "tuple[Callable[[Memories, Mapping[str, Any]], _Answer], dict[str, Any]]":
+    """Return the operation that an input names, and its arguments.
 
     Raises:
         InvalidInput: An argument is missing, unknown or of another type.
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise InvalidInput("the input must be an object with operation and its arguments")
-    name = given.get("operation")
+    name = value.get("operation")
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
         raise InvalidInput(f"operation must be one of {', '.join(OPERATIONS)}")
     known = (*operation.required, *operation.optional)
-    arguments = {key: value for key, value in given.items() if key != "operation" and value is not None}
-    arguments = {key: value for key, value in arguments.items() if not str(key).startswith("_")}  # a harness's own
-    for key, value in arguments.items():
+    arguments = {
+        key: argument
+        for key, argument in value.items()
+        if key != "operation" and argument is not None and not str(key).startswith("_")  # a harness may add its own
+    }
+    for key, argument in arguments.items():
         if key not in known:
             raise InvalidInput(f"{name} takes {', '.join(known)}; leave out {str(key)[:40]!r}")
-        _check(key, value)
+        _check(key, argument)
     for key in operation.required:
         if not arguments.get(key):
             raise InvalidInput(f"{name} needs {key}")
@@ -213,8 +216,8 @@ def _filters(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"limit": _LIMIT} | {name: given[name] for name in _FILTERS if name in given}
 
 
-def _quoted(text: str) -> str:
-    """Return what is stored between marks that no content can know."""
+def _fence(text: str) -> str:
+    """Return stored text between marks that no content can predict."""
     return text if text == compact.NOTHING else rendering.frame({}, "", text.split("\n"))
 
 
@@ -224,22 +227,22 @@ def _failed(sentence: str) -> "ToolResult":
     return ToolResult(success=False, output=sentence, error={"message": sentence})
 
 
-PRIORITY = 10  # before hooks that look at who the session is
+PRIORITY = 10  # before hooks that look at the session's identity
 
 
 def listen(
     coordinator: Any, mounted: Mounted, settings: Settings, mount: Callable[[], Awaitable[None]]
 ) -> Callable[[], None]:
-    """Do what the user wishes at each prompt that says so and nothing else; return what ends that.
+    """Switch memory at each prompt that asks for that and nothing else; return a function that ends it.
 
     Args:
         coordinator: The session's coordinator.
-        mounted: Its memory.
-        settings: Those of the module.
-        mount: Mounts the tool, if it is not there yet.
+        mounted: The session's memory.
+        settings: The module's settings.
+        mount: Mounts the tool, unless it is mounted already.
     """
 
-    async def heard(_: str, data: dict[str, Any]) -> "HookResult":
+    async def switch(_: str, data: dict[str, Any]) -> "HookResult":
         from amplifier_core import HookResult
 
         wish = prompts.wish(prompts.cleaned(str(data.get("prompt", ""))))
@@ -248,22 +251,22 @@ def listen(
         try:
             name = mounted.identity if wish.namespace is None else namespace(wish.namespace)
         except InvalidInput:
-            return HookResult(action="continue")  # it named nobody
+            return HookResult(action="continue")  # the name is not acceptable
         await mounted.become(name, on=wish.on)
         if wish.on:
             await mount()
         context = coordinator.get("context")
         if hasattr(context, "forget_block"):
             await context.forget_block()
-        return HookResult(action="inject_context", context_injection=_told(mounted), suppress_output=True)
+        return HookResult(action="inject_context", context_injection=_describe_state(mounted), suppress_output=True)
 
     unregister: Callable[[], None] = coordinator.hooks.register(
-        "prompt:submit", heard, priority=PRIORITY, name="memories:switch"
+        "prompt:submit", switch, priority=PRIORITY, name="memories:switch"
     )
     return unregister
 
 
-def _told(mounted: Mounted) -> str:
+def _describe_state(mounted: Mounted) -> str:
     if mounted.said:
         return f'Memory is on. In this session you are "{mounted.identity}".'
     return "Memory is off for this session: nothing is recalled or stored. The user can say: memory on."

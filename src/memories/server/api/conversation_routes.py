@@ -1,4 +1,4 @@
-"""Routes about conversations, and the context that a model is given."""
+"""Routes about conversations, and about the context of a model."""
 
 import contextlib
 import hashlib
@@ -37,35 +37,37 @@ _DRY_RUN = Field("flag", "Erase nothing, only tell how much there is.")
 
 def conversations(call: Call) -> Any:
     """Return a page of conversations."""
-    given = dict(call.given)
-    if "tag" in given:
-        given["tags"] = given.pop("tag")
-    return shapes.conversations(call.memories.list_conversations(**given))
+    arguments = dict(call.arguments)
+    if "tag" in arguments:
+        arguments["tags"] = arguments.pop("tag")
+    return shapes.conversations(call.memories.list_conversations(**arguments))
 
 
 def conversation(call: Call) -> Any:
     """Return one conversation."""
-    return shapes.conversation(call.memories.conversation(call.given["conversation"], as_of=call.given.get("as_of")))
+    return shapes.conversation(
+        call.memories.conversation(call.arguments["conversation"], as_of=call.arguments.get("as_of"))
+    )
 
 
 def name(call: Call) -> Any:
     """Give a conversation a title, a user and tags."""
-    given = dict(call.given)
-    return shapes.conversation(call.memories.update_conversation(given.pop("conversation"), **given))
+    arguments = dict(call.arguments)
+    return shapes.conversation(call.memories.update_conversation(arguments.pop("conversation"), **arguments))
 
 
 def turns(call: Call) -> Any:
     """Return turns of a conversation: the last ones, or those from an index on."""
-    given = dict(call.given)
-    conversation_id, start = given.pop("conversation"), given.pop("start", None)
+    arguments = dict(call.arguments)
+    conversation_id, start = arguments.pop("conversation"), arguments.pop("start", None)
     if start is None:
-        return shapes.turns(call.memories.tail_turns(conversation_id, **given))
-    return shapes.turns(call.memories.turns(conversation_id, start=start, **given))
+        return shapes.turns(call.memories.tail_turns(conversation_id, **arguments))
+    return shapes.turns(call.memories.turns(conversation_id, start=start, **arguments))
 
 
 def add(call: Call) -> Answer:
     """Append turns to a conversation."""
-    turns = call.given["turns"]
+    turns = call.arguments["turns"]
     if not 1 <= len(turns) <= MAX_TURNS:
         raise InvalidInput(f"turns must have 1 to {MAX_TURNS} objects; it has {len(turns)}")
     now = datetime.now(UTC)
@@ -77,8 +79,8 @@ def add(call: Call) -> Answer:
             digest = hashlib.sha256(f"{call.who.id}/{call.key}".encode()).hexdigest()
             turn.setdefault("message_id", f"{digest[:32]}-{number}")
         drafts.append(TurnDraft(**turn))
-    result = call.memories.add_turns(call.given["conversation"], drafts, redact=call.given.get("redact", True))
-    shape = added(call.given["conversation"], result)
+    result = call.memories.add_turns(call.arguments["conversation"], drafts, redact=call.arguments.get("redact", True))
+    shape = added(call.arguments["conversation"], result)
     if shape["refused"]:
         return Answer(shape, 409)
     return Answer(shape, 201 if shape["stored"] else 200)
@@ -86,25 +88,29 @@ def add(call: Call) -> Answer:
 
 def forget(call: Call) -> Any:
     """Erase a conversation, or one of its turns."""
-    given = dict(call.given)
-    with_memories, dry_run = given.get("with_memories", False), given.get("dry_run", False)
-    forgotten = call.memories.forget_turns(given.pop("conversation"), **given)
+    arguments = dict(call.arguments)
+    with_memories, dry_run = arguments.get("with_memories", False), arguments.get("dry_run", False)
+    forgotten = call.memories.forget_turns(arguments.pop("conversation"), **arguments)
     return shapes.forgotten_turns(forgotten, forgotten.memories if with_memories else None, dry_run=dry_run)
 
 
 def waiting(call: Call) -> Any:
     """Return turns that wait to be stored."""
-    return shapes.turns(call.memories.waiting_turns(call.given.get("conversation")))
+    return shapes.turns(call.memories.waiting_turns(call.arguments.get("conversation")))
 
 
 def build_context(call: Call) -> Any:
     """Assemble the context in which a model answers a message."""
-    given = dict(call.given)
-    query, conversation_id, budget = given.pop("query"), given.pop("conversation", None), given.pop("budget", None)
+    arguments = dict(call.arguments)
+    query, conversation_id, budget = (
+        arguments.pop("query"),
+        arguments.pop("conversation", None),
+        arguments.pop("budget", None),
+    )
     if budget is not None and not 1 <= budget <= 100_000_000:
         raise InvalidInput("budget must be a whole number of tokens from 1 to 100000000")
-    engine = EngineBackend(call.memories, include_corrected=given.pop("include_corrected", False))
-    options = {name: given.get(name, False) for name in ("include_suspicious", "include_tool_turns")}
+    engine = EngineBackend(call.memories, include_corrected=arguments.pop("include_corrected", False))
+    options = {name: arguments.get(name, False) for name in ("include_suspicious", "include_tool_turns")}
     gateway = MemoryGateway(ENGINE, backend=engine)
     agent = call.memories.event_figures()["agent"]
     config = call.memories.config._replace(namespace=call.memories.namespace, identity=agent)
@@ -125,13 +131,13 @@ def scratchpad(call: Call) -> Any:
 
 def prompt(call: Call) -> Any:
     """Return the block that a session's prompt begins with."""
-    given, config = call.given, call.memories.config
-    budget = given.get("budget", config.prompt_tokens)
+    arguments, config = call.arguments, call.memories.config
+    budget = arguments.get("budget", config.prompt_tokens)
     if not 100 <= budget <= 100_000:
         raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
-    project = next(iter(names_of(given.get("project") or "")), None)
+    project = next(iter(names_of(arguments.get("project") or "")), None)
     with noting(config, "prompt", **call.memories.event_figures()) as figures:
-        block = build(call.memories, project=project, budget=budget, client=given.get("for", CLIENTS[0]))
+        block = build(call.memories, project=project, budget=budget, client=arguments.get("for", CLIENTS[0]))
         figures["tokens"], figures["results"] = block.tokens, len(block.entries) + len(block.sessions)
     shape = prompt_shape(block)
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)

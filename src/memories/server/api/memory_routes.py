@@ -75,25 +75,25 @@ WRITING: Fields = {
 
 def find(call: Call) -> Any:
     """Search if there is a question, else list."""
-    given = dict(call.given)
-    if "q" not in given:
-        _only(given, LISTING, "a list; add q to search")
-        return shapes.page(call.memories.list(**_named(given)))
-    _only(given, SEARCH, "a search; leave out q to list")
-    query, explain = given.pop("q"), given.pop("explain", False)
-    return shapes.found(call.memories.explain(query, **_named(given)), explain=explain)
+    arguments = dict(call.arguments)
+    if "q" not in arguments:
+        _only(arguments, LISTING, "a list; add q to search")
+        return shapes.page(call.memories.list(**_named(arguments)))
+    _only(arguments, SEARCH, "a search; leave out q to list")
+    query, explain = arguments.pop("q"), arguments.pop("explain", False)
+    return shapes.found(call.memories.explain(query, **_named(arguments)), explain=explain)
 
 
-def _only(given: dict[str, Any], known: Fields, what: str) -> None:
-    for name in given:
+def _only(arguments: dict[str, Any], known: Fields, what: str) -> None:
+    for name in arguments:
         if name not in known:
             raise InvalidInput(f"{name} does not go with {what}")
 
 
-def _named(given: dict[str, Any]) -> dict[str, Any]:
+def _named(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a query by the names that the verbs of `Memories` have for them."""
     aliases = {row.alias: name for name, row in FILTERS.items() if row.alias}
-    return {aliases.get(name, name): value for name, value in given.items()}
+    return {aliases.get(name, name): value for name, value in arguments.items()}
 
 
 def create(call: Call) -> Answer:
@@ -113,9 +113,9 @@ def submit(call: Call) -> Later:
 
 def _read_draft(call: Call) -> tuple[Draft, bool, bool]:
     """Return the draft, whether to store duplicates, and whether to redact."""
-    given = dict(call.given)
-    force, redact = given.pop("force", False), given.pop("redact", True)
-    return Draft(**given), force, redact
+    arguments = dict(call.arguments)
+    force, redact = arguments.pop("force", False), arguments.pop("redact", True)
+    return Draft(**arguments), force, redact
 
 
 def _created_answer(created: Created) -> Answer:
@@ -135,15 +135,15 @@ def _store(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first
 
 def get(call: Call) -> Answer:
     """Return a memory, with its version as the ETag."""
-    return _memory_answer(call.memories.get(call.given["id"], as_of=call.given.get("as_of")))
+    return _memory_answer(call.memories.get(call.arguments["id"], as_of=call.arguments.get("as_of")))
 
 
 def create_many(call: Call) -> Answer:
     """Store many memories, some hundreds in a transaction; a refused one does not affect the others."""
-    drafts = [Draft(**given) for given in call.given["memories"]]
+    drafts = [Draft(**arguments) for arguments in call.arguments["memories"]]
     if not 1 <= len(drafts) <= MAX_BATCH:
         raise InvalidInput(f"memories must have 1 to {MAX_BATCH} objects; it has {len(drafts)}")
-    force, redact = call.given.get("force", False), call.given.get("redact", True)
+    force, redact = call.arguments.get("force", False), call.arguments.get("redact", True)
     results: list[dict[str, Any]] = []
     size = BATCH if force else BATCH_COMPARED
     for first in range(0, len(drafts), size):
@@ -166,9 +166,9 @@ def _store_batch(call: Call, drafts: Sequence[Draft], force: bool, redact: bool,
 
 def by_key(call: Call) -> Answer:
     """Return the memory that has a key."""
-    given = dict(call.given)
-    as_of = given.pop("as_of", None)
-    return get(call._replace(given={"id": call.memories.id_of_key(**given), "as_of": as_of}))
+    arguments = dict(call.arguments)
+    as_of = arguments.pop("as_of", None)
+    return get(call._replace(arguments={"id": call.memories.id_of_key(**arguments), "as_of": as_of}))
 
 
 def _memory_answer(memory: Memory) -> Answer:
@@ -199,7 +199,7 @@ def _if_match(call: Call) -> Iterator[None]:
         yield
         return
     with call.memories.transaction():
-        version = call.memories.history(call.given["id"]).versions[-1].version
+        version = call.memories.history(call.arguments["id"]).versions[-1].version
         if version not in allowed:
             raise _changed_meanwhile(f"it has version {version} now")
         yield
@@ -209,25 +209,25 @@ def _find_logged(call: Call, action: str) -> Change | None:
     """Return the change that an earlier try of this request has logged before its server was stopped."""
     if not call.again:
         return None
-    for entry in call.own.log(call.given["id"], since=call.begun_at):
+    for entry in call.own.log(call.arguments["id"], since=call.begun_at):
         for change in entry.changes:
-            if change.action == action and (change.id or "").startswith(call.given["id"]):
+            if change.action == action and (change.id or "").startswith(call.arguments["id"]):
                 return change
     return None
 
 
 def _is_updated(call: Call) -> bool:
     """Return whether an earlier try of this request has added its version; others may have added more since."""
-    given = call.given
-    if not call.again or call.begun_at is None or not given.keys() & {"content", "tags", "remove_tags"}:
+    arguments = call.arguments
+    if not call.again or call.begun_at is None or not arguments.keys() & {"content", "tags", "remove_tags"}:
         return False
-    history = call.memories.history(given["id"])
+    history = call.memories.history(arguments["id"])
     return history.namespace == call.memories.namespace and any(
         version.operation == "update"
         and version.created_at >= call.begun_at
-        and given.get("content", version.content) == version.content
-        and given.get("tags", {}).items() <= version.tags.items()
-        and not version.tags.keys() & {*given.get("remove_tags", ())}
+        and arguments.get("content", version.content) == version.content
+        and arguments.get("tags", {}).items() <= version.tags.items()
+        and not version.tags.keys() & {*arguments.get("remove_tags", ())}
         for version in history.versions
     )
 
@@ -239,15 +239,17 @@ def _changed_meanwhile(detail: str) -> Refused:
 def update(call: Call) -> Answer:
     """Add a version to a memory."""
     if _is_updated(call):
-        return _memory_answer(call.own.get(call.given["id"]))
-    given = dict(call.given)
+        return _memory_answer(call.own.get(call.arguments["id"]))
+    arguments = dict(call.arguments)
     allowed = _allowed_versions(call)
     several = allowed is not None and len(allowed) > 1
     if allowed is not None and not several:
-        given["if_version"] = allowed[0]
+        arguments["if_version"] = allowed[0]
     try:
         with _if_match(call) if several else contextlib.nullcontext():
-            return _memory_answer(call.memories.update(given.pop("id"), given.pop("content", None), **given))
+            return _memory_answer(
+                call.memories.update(arguments.pop("id"), arguments.pop("content", None), **arguments)
+            )
     except Conflict as exc:
         if allowed is None:
             raise
@@ -259,39 +261,39 @@ def delete(call: Call) -> Any:
     if change := _find_logged(call, "delete"):
         return {"id": change.id, "deleted": True}
     with _if_match(call):
-        return shapes.deleted(call.memories.delete(call.given["id"]))
+        return shapes.deleted(call.memories.delete(call.arguments["id"]))
 
 
 def restore(call: Call) -> Answer:
     """Bring a memory back."""
     if _find_logged(call, "restore"):
-        return _memory_answer(call.own.get(call.given["id"]))
+        return _memory_answer(call.own.get(call.arguments["id"]))
     with _if_match(call):
-        return _memory_answer(call.memories.restore(call.given["id"], version=call.given.get("version")))
+        return _memory_answer(call.memories.restore(call.arguments["id"], version=call.arguments.get("version")))
 
 
 def reinforce(call: Call) -> Any:
     """Restart the decay of a memory."""
     if _find_logged(call, "reinforce"):
-        return shapes.reinforced(call.own.get(call.given["id"]))
+        return shapes.reinforced(call.own.get(call.arguments["id"]))
     with _if_match(call):
-        return shapes.reinforced(call.memories.reinforce(call.given["id"]))
+        return shapes.reinforced(call.memories.reinforce(call.arguments["id"]))
 
 
 def pin(call: Call) -> Answer:
     """Keep a memory in the scratchpad."""
-    return _memory_answer(call.memories.pin(call.given["id"]))
+    return _memory_answer(call.memories.pin(call.arguments["id"]))
 
 
 def unpin(call: Call) -> Answer:
     """Remove a memory from the scratchpad."""
-    return _memory_answer(call.memories.unpin(call.given["id"]))
+    return _memory_answer(call.memories.unpin(call.arguments["id"]))
 
 
 def forget(call: Call) -> Any:
     """Erase a memory."""
     try:
-        forgotten = call.memories.forget(call.given["id"])
+        forgotten = call.memories.forget(call.arguments["id"])
     except RequestError:  # it is logged before it is done, so the log alone does not prove it
         change = _find_logged(call, "forget")
         if change is None or change.id is None:
@@ -302,9 +304,9 @@ def forget(call: Call) -> Any:
 
 def get_history(call: Call) -> Any:
     """Return every version of a memory."""
-    history = call.memories.history(call.given["id"], as_of=call.given.get("as_of"))
+    history = call.memories.history(call.arguments["id"], as_of=call.arguments.get("as_of"))
     shape = shapes.history(history)
-    if call.given.get("diff"):
+    if call.arguments.get("diff"):
         diffs = steps([version.content for version in history.versions])
         for version, parts in zip(shape["versions"], diffs, strict=True):
             version["diff"] = [part._asdict() for part in parts]
@@ -313,20 +315,20 @@ def get_history(call: Call) -> Any:
 
 def duplicates(call: Call) -> Any:
     """Return memories that say the same as older ones."""
-    groups = call.memories.duplicates(**call.given)
+    groups = call.memories.duplicates(**call.arguments)
     results = [shapes.memory(group.memory) | {"duplicates": shapes.similar(group.of)} for group in groups]
     return {"results": results, "count": len(results)}
 
 
 def ids(call: Call) -> Any:
     """Return the ids that begin with a prefix."""
-    results = call.memories.ids(call.given["prefix"], limit=call.given.get("limit"))
+    results = call.memories.ids(call.arguments["prefix"], limit=call.arguments.get("limit"))
     return {"results": results, "count": len(results)}
 
 
 def short_ids(call: Call) -> Any:
     """Return short ids."""
-    return {"short_ids": call.memories.short_ids(call.given["id"])}
+    return {"short_ids": call.memories.short_ids(call.arguments["id"])}
 
 
 _SHOWN = 10
@@ -353,11 +355,11 @@ _DECIDE: Fields = {
 
 def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
     """Run a change of many memories with the named values of the request; return its report."""
-    arguments = {name: call.given[name] for name in names if name in call.given}
-    show = call.given.get("show", _SHOWN)
+    arguments = {name: call.arguments[name] for name in names if name in call.arguments}
+    show = call.arguments.get("show", _SHOWN)
     if not 0 <= show <= MAX_LIMIT:
         raise InvalidInput(f"show must be a whole number from 0 to {MAX_LIMIT}")
-    affected = run(**arguments, dry_run=call.given.get("dry_run", False))
+    affected = run(**arguments, dry_run=call.arguments.get("dry_run", False))
     shape = shapes.affected(affected, None, show)
     if affected.undo_to is not None:
         shape["undo"] = {"to": to_iso(affected.undo_to), "where": affected.undo_where}
@@ -366,19 +368,19 @@ def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
 
 def tags(call: Call) -> Any:
     """Return tag keys with their counts."""
-    return shapes.tags(None, call.memories.tags(**call.given))
+    return shapes.tags(None, call.memories.tags(**call.arguments))
 
 
 def tag_values(call: Call) -> Any:
     """Return the values of a tag with their counts."""
-    given = dict(call.given)
-    key = given.pop("key")
-    return shapes.tags(key, call.memories.tags(key, **given))
+    arguments = dict(call.arguments)
+    key = arguments.pop("key")
+    return shapes.tags(key, call.memories.tags(key, **arguments))
 
 
 def retag(call: Call) -> Any:
     """Set, remove or rename tags."""
-    where = call.given.get("where")
+    where = call.arguments.get("where")
     tag = functools.partial(call.memories.tag_where, where)
     return _change_many(call, tag, "tags", "remove_tags", "rename_tags")
 
@@ -390,7 +392,7 @@ def delete_where(call: Call) -> Any:
 
 def forget_where(call: Call) -> Any:
     """Erase the memories or turns that match an expression."""
-    call.given["scope"] = call.given.pop("in", "memories")
+    call.arguments["scope"] = call.arguments.pop("in", "memories")
     return _change_many(call, call.memories.forget_where, "where", "scope")
 
 
@@ -401,15 +403,15 @@ def rollback(call: Call) -> Any:
 
 def waiting(call: Call) -> Any:
     """List the memories that wait for review."""
-    limit = call.given.pop("limit", call.memories.config.default_limit)
-    return shapes.page(call.memories.review.page(limit=limit, **call.given))
+    limit = call.arguments.pop("limit", call.memories.config.default_limit)
+    return shapes.page(call.memories.review.page(limit=limit, **call.arguments))
 
 
 def _select(call: Call) -> tuple[list[str], list[str]]:
     """Return the ids that the request names, and those that its filters select."""
-    named = call.given.get("ids", [])
-    filters = {name: call.given[name] for name in _RULES if name in call.given}
-    if bool(named) == bool(call.given.get("all", False) or filters):
+    named = call.arguments.get("ids", [])
+    filters = {name: call.arguments[name] for name in _RULES if name in call.arguments}
+    if bool(named) == bool(call.arguments.get("all", False) or filters):
         raise InvalidInput("give ids, or else all or filters")
     if named:
         return named, []
@@ -419,14 +421,14 @@ def _select(call: Call) -> tuple[list[str], list[str]]:
 def accept(call: Call) -> Any:
     """Accept memories that wait for review."""
     named, selected = _select(call)
-    force, dry_run = call.given.get("force", False), call.given.get("dry_run", False)
-    content = call.given.get("content")
+    force, dry_run = call.arguments.get("force", False), call.arguments.get("dry_run", False)
+    content = call.arguments.get("content")
     if content is not None and len(named) != 1:
         raise InvalidInput("content goes with the id of one memory")
     review = call.memories.review
     reviewed = review.accept(named, content=content, force=force, dry_run=dry_run)
     if selected:
-        suspicious = call.given.get("suspicious", False)
+        suspicious = call.arguments.get("suspicious", False)
         reviewed += review.accept(selected, suspicious=suspicious, force=force, dry_run=dry_run)
     return shapes.accepted(reviewed, dry_run=dry_run)
 
@@ -434,7 +436,7 @@ def accept(call: Call) -> Any:
 def reject(call: Call) -> Any:
     """Delete memories that wait for review."""
     named, selected = _select(call)
-    dry_run = call.given.get("dry_run", False)
+    dry_run = call.arguments.get("dry_run", False)
     return shapes.rejected(call.memories.review.reject([*named, *selected], dry_run=dry_run), dry_run=dry_run)
 
 

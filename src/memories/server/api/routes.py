@@ -173,7 +173,7 @@ class Call(NamedTuple):
     """A request after it has been read and authorized.
 
     Attributes:
-        given: The checked values of path, query and body.
+        arguments: The checked values of path, query and body.
         shared: Whether the namespace shared is read too.
         key: Its idempotency key.
         begun_at: When the request with this key was first begun.
@@ -183,7 +183,7 @@ class Call(NamedTuple):
     server: Server
     who: Principal
     memories: Memories
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     request: Request
     shared: bool
     key: str | None = None
@@ -266,20 +266,22 @@ def endpoint(route: Route) -> Named:
 
 async def _answer(route: Route, request: Request) -> Response:
     server: Server = request.app.state.server
-    given = _read_address(route, request)
+    arguments = _read_address(route, request)
     if route.body is not None and not route.streams:
-        given |= from_body(await request.body(), route.body)
+        arguments |= from_body(await request.body(), route.body)
     elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
         raise InvalidInput("this request takes no body")
     async with server.limit(route.kind) as limiter:
         if route.submit and server.submit and server.access.is_quick and "idempotency-key" not in request.headers:
-            return json_answer(await _later(server, functools.partial(_submit, server, route, request, given)))
+            return json_answer(await _later(server, functools.partial(_submit, server, route, request, arguments)))
         # In one thread if authorizing waits for nothing: starting another one takes a fifth of a create.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
             return await anyio.to_thread.run_sync(
-                lambda: _run(route, _authorize(server, route, request, given)), limiter=limiter
+                lambda: _run(route, _authorize(server, route, request, arguments)), limiter=limiter
             )
-        call = await anyio.to_thread.run_sync(_authorize, server, route, request, given, limiter=server.limits["sign"])
+        call = await anyio.to_thread.run_sync(
+            _authorize, server, route, request, arguments, limiter=server.limits["sign"]
+        )
         if route.streams:
             response: Awaitable[Response] = route.handle(call)
             return await response
@@ -313,8 +315,8 @@ async def _later(server: Server, submit: Callable[[], Later]) -> Answer:
     return later.answer(later.future.result())
 
 
-def _submit(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Later:
-    call = _authorize(server, route, request, given)
+def _submit(server: Server, route: Route, request: Request, arguments: dict[str, Any]) -> Later:
+    call = _authorize(server, route, request, arguments)
     mark = call.memories.damaged.mark()
     assert route.submit is not None
     later = route.submit(call)
@@ -344,39 +346,39 @@ def path_values(request: Request) -> dict[str, Any]:
         raise InvalidInput("the path is not UTF-8; percent-encode it so") from None
 
 
-def _authorize(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Call:
+def _authorize(server: Server, route: Route, request: Request, arguments: dict[str, Any]) -> Call:
     """Identify the sender and check the rights.
 
     Raises:
         Refused: The sender is unknown or lacks a right.
     """
     who = server.access.principal(request.scope)
-    namespace = given.pop("namespace", None)
+    namespace = arguments.pop("namespace", None)
     named = who.home(server.config.namespace) if namespace is None else canonical_namespace(namespace)
     if route.scope == "store":
         who.require("admin")
     elif route.scope != "signed":
         who.require(route.scope, named)
-    if given.get("redact") is False:
-        who.require("unredacted", canonical_namespace(given.get("as") or named))
-    shared = given.pop("shared", True) and who.level(SHARED) > 0
+    if arguments.get("redact") is False:
+        who.require("unredacted", canonical_namespace(arguments.get("as") or named))
+    shared = arguments.pop("shared", True) and who.level(SHARED) > 0
     memories = server.handles.of(who, named, shared=shared)
-    return Call(server, who, memories, given, request, shared)
+    return Call(server, who, memories, arguments, request, shared)
 
 
 def _run(route: Route, call: Call) -> Response:
     key = call.request.headers.get("idempotency-key")
     if key is None or not route.repeatable:
         return json_answer(_handle(route, call))
-    body = [route.method, route.path, call.memories.namespace, call.given]
+    body = [route.method, route.path, call.memories.namespace, call.arguments]
     work = Work(
         lambda begun_at, again: _handle(route, call._replace(begun_at=begun_at, again=again)),
         lambda answer: _summarize(route, answer),
         lambda summary: _revive(route, call, summary),
         lambda answer: len(encoded(answer.shape)),
     )
-    call = call._replace(given=dict(call.given), key=key)
-    answer = call.server.once.do(key, call.who.id, body, work, sync=bool(call.given.get("force")))
+    call = call._replace(arguments=dict(call.arguments), key=key)
+    answer = call.server.once.do(key, call.who.id, body, work, sync=bool(call.arguments.get("force")))
     return json_answer(answer)
 
 
@@ -430,7 +432,7 @@ def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | No
         if schema == "Affected":
             shape["steps"] = []
         if schema == "ForgottenTurns":
-            shape = {"conversation_id": call.given["conversation"].strip(), **shape}
+            shape = {"conversation_id": call.arguments["conversation"].strip(), **shape}
         return Answer(shape, status)
     if "results" in summary:
         return Answer(_REVIVERS[schema](route, call, summary["results"]), status)

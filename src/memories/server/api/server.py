@@ -24,7 +24,7 @@ from memories.write.create import Created
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-# Stores drafts; what is passed on is the memory, the drafts, whether duplicates are stored, and whether secrets go.
+# Stores drafts. The arguments: the memory, the drafts, whether to store duplicates, and whether to redact.
 Create = Callable[[Memories, Sequence[Draft], bool, bool], Sequence[Created]]
 # Does the same with one draft and returns before it is done.
 Submit = Callable[[Memories, Draft, bool, bool], "Future[list[Created]]"]

@@ -50,7 +50,7 @@ def me(call: Call) -> Any:
 
 def list_namespaces(call: Call) -> Any:
     """List the namespaces that the token reads, with how much is in each."""
-    namespaces = call.memories.namespaces(as_of=call.given.get("as_of"))
+    namespaces = call.memories.namespaces(as_of=call.arguments.get("as_of"))
     rows = [shapes.present(namespace._asdict()) for namespace in namespaces if call.who.level(namespace.name)]
     return {"namespaces": rows, "count": len(rows)}
 
@@ -63,25 +63,25 @@ def status(call: Call) -> Any:
 
 def stats(call: Call) -> Any:
     """Return statistics of operations and use in the readable namespaces."""
-    return transfers.stats(call.memories.stats(**call.given))
+    return transfers.stats(call.memories.stats(**call.arguments))
 
 
 def log(call: Call) -> Any:
     """Return entries of the audit log."""
-    given = dict(call.given)
-    return transfers.log_entries(call.memories.log(given.pop("id", None), **given))
+    arguments = dict(call.arguments)
+    return transfers.log_entries(call.memories.log(arguments.pop("id", None), **arguments))
 
 
 def verify_log(call: Call) -> Any:
     """Check the audit log."""
-    return transfers.log_checks(call.memories.verify_log(against=call.given.get("against")))
+    return transfers.log_checks(call.memories.verify_log(against=call.arguments.get("against")))
 
 
 def backup(call: Call) -> Any:
     """Copy the whole store into a file in the folder of backups."""
     config = call.server.config
     with noting(config, "backup", **call.memories.event_figures()):
-        result = back_up(config, None, keep=call.given.get("keep"), now=datetime.now(UTC), progress=_silent)
+        result = back_up(config, None, keep=call.arguments.get("keep"), now=datetime.now(UTC), progress=_silent)
     return transfers.backed_up(result, config.store, queued_turns(config))
 
 
@@ -92,7 +92,7 @@ def _silent(*_: object) -> None:
 async def export_lines(call: Call) -> Response:
     """Stream an export; it is written to a temporary file first, so that a slow reader does not block writers."""
     names = _namespaces_to_export(call)
-    where = call.given.get("where")
+    where = call.arguments.get("where")
     chosen = None if where is None else _select(call, where)
     spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it has been sent
 
@@ -102,7 +102,7 @@ async def export_lines(call: Call) -> Response:
                 call.server.handles.store,
                 lambda line: spool.write(line.encode()),
                 namespaces=names,
-                with_vectors=call.given.get("vectors", False),
+                with_vectors=call.arguments.get("vectors", False),
                 prove=(lambda: own_key(registers(), make=True)) if call.who.everywhere >= 3 else (lambda: None),
                 chosen=chosen,
                 progress=_silent,
@@ -124,7 +124,7 @@ async def export_lines(call: Call) -> Response:
 
 def _namespaces_to_export(call: Call) -> tuple[str, ...] | None:
     """Return the namespaces to export; None for all, which only managers of the store may."""
-    if call.given.get("all_namespaces"):
+    if call.arguments.get("all_namespaces"):
         call.who.require("admin")
         return None
     return call.readable
@@ -133,7 +133,7 @@ def _namespaces_to_export(call: Call) -> tuple[str, ...] | None:
 def _select(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Iterator[Any]]:
     """Return a filter of records by an expression."""
     moment = Moment(datetime.now(UTC), call.server.config.decay_half_life_hours)
-    kinds = collections_of(call.given.get("in", "all"))
+    kinds = collections_of(call.arguments.get("in", "all"))
     selectors = {kind: read(where, kind, moment, any_state=kind is Collection.MEMORY) for kind in kinds}
     return lambda kind, records: with_versions(selectors[kind], records) if kind in selectors else iter(())
 
@@ -148,7 +148,7 @@ async def import_lines(call: Call) -> Response:
 
 
 def _import(call: Call, spool: IO[bytes]) -> Response:
-    trusted, dry_run = call.given.get("trusted", False), call.given.get("dry_run", False)
+    trusted, dry_run = call.arguments.get("trusted", False), call.arguments.get("dry_run", False)
     if trusted:
         call.who.require("admin", call.memories.namespace)
     names = _namespaces_to_import(call, trusted=trusted)
@@ -163,8 +163,8 @@ def _store(
     call: Call, spool: IO[bytes], names: tuple[str, ...] | None, *, trusted: bool, dry_run: bool
 ) -> tuple[Imported, str | None]:
     """Check an export and store it; return the result, and the id of the import if its records wait for review."""
-    config, model, into = call.server.config, call.server.handles.embedder, call.given.get("as")
-    redactor = config.redactor() if call.given.get("redact", True) else None
+    config, model, into = call.server.config, call.server.handles.embedder, call.arguments.get("as")
+    redactor = config.redactor() if call.arguments.get("redact", True) else None
     key = None if trusted or call.who.everywhere < 3 else own_key(registers())
     proven = check(_lines(spool), namespaces=names, key=key, redactor=redactor, into=into).proven
     import_id = None if trusted or proven else new_id(datetime.now(UTC))
@@ -197,14 +197,14 @@ def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | Non
     Raises:
         Refused: 403.
     """
-    into = call.given.get("as")
+    into = call.arguments.get("as")
     if into is not None:
-        if call.given.get("all_namespaces"):
+        if call.arguments.get("all_namespaces"):
             raise InvalidInput("as takes an export of one namespace, so it does not go with all_namespaces")
-        call.given["as"] = into = checked_namespace(into)
+        call.arguments["as"] = into = checked_namespace(into)
         call.who.require("admin" if trusted else "write", into)
         return None
-    if call.given.get("all_namespaces"):
+    if call.arguments.get("all_namespaces"):
         call.who.require("admin")
         return None
     return (call.memories.namespace,)

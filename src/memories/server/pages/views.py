@@ -25,7 +25,7 @@ FACETS = ("type", "project", "agent", "kind", "trust")
 _SCOPES: Mapping[str, "Scope"] = {"memory": "memories", "turn": "history"}
 _PAGE = 30
 _WORD = re.compile(r"\w+")
-_REASONS = {  # a part of the score: what it means to a reader
+_REASONS = {  # parts of the score, in readers' words
     "similarity": "meaning",
     "words": "words",
     "date": "date in the question",
