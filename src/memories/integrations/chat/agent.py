@@ -40,7 +40,7 @@ _log = logging.getLogger("memories.chat")
 
 
 class State(TypedDict):
-    """What a session holds: the conversation, and the turn that it is at."""
+    """State of a session: the conversation, and the id of the present turn."""
 
     messages: Annotated[list[AnyMessage], add_messages]
     turn_id: str
@@ -57,18 +57,18 @@ class Agent:
         """Build the graph.
 
         Args:
-            settings: The key, the model, and how long it may take.
-            session: Where the conversation is kept.
-            memory: Where facts are kept.
-            recall: Returns the facts that go before the model, for a message.
+            settings: The settings of the chat.
+            session: Stores the conversation.
+            memory: Stores facts.
+            recall: Returns the facts for the model, given a message.
         """
         self._session, self._memory, self._recall = session, memory, recall
         self._stop = threading.Event()
         self._stopped: tuple[threading.Thread, str | None] | None = None
-        given: dict[str, Any] = {"api_key": settings.key.reveal(), "timeout": settings.seconds}
+        access: dict[str, Any] = {"api_key": settings.key.reveal(), "timeout": settings.seconds}
         if settings.base is not None:
-            given["base_url"] = settings.base
-        model = ChatMoonshot(model=settings.model, max_retries=_REQUESTS - 1, streaming=True, **given)
+            access["base_url"] = settings.base
+        model = ChatMoonshot(model=settings.model, max_retries=_REQUESTS - 1, streaming=True, **access)
         upsert = self._tool()
         self._model = model.bind_tools([upsert])
         graph: Any = StateGraph(State)
@@ -84,7 +84,7 @@ class Agent:
 
         Args:
             text: The message.
-            show: Is given the answer, piece by piece.
+            show: Receives the answer, piece by piece.
 
         Raises:
             TurnFailed: It failed. The turn is dropped, and the session is as it was.
@@ -96,10 +96,10 @@ class Agent:
         """Return the message whose turn was cut off when the chat last ended; None if there is none."""
         self.settle()
         state = self._graph.get_state(self._session.config)
-        if not state.tasks:  # not `next`, which leaves out a step that is done and whose state is not written yet
+        if not state.tasks:  # not `next`, which leaves out a finished step whose state is not written yet
             return None
-        asked = [message for message in state.values.get("messages", ()) if isinstance(message, HumanMessage)]
-        return str(asked[-1].text) if asked else ""
+        questions = [message for message in state.values.get("messages", ()) if isinstance(message, HumanMessage)]
+        return str(questions[-1].text) if questions else ""
 
     def finish(self, show: Show) -> None:
         """Finish the turn that was cut off; see `answer`."""
@@ -113,7 +113,7 @@ class Agent:
         return None
 
     def settle(self) -> None:
-        """Drop what a turn that was stopped has written meanwhile; it may still wait for a piece of its answer."""
+        """Wait for a stopped turn, which may still wait for a piece of its answer, and drop its writes."""
         if self._stopped is not None:
             turn, before = self._stopped
             turn.join()
@@ -121,16 +121,16 @@ class Agent:
             self._stopped = None
         self._stop.clear()
 
-    def _run(self, given: Any, show: Show, before: str | None) -> None:
+    def _run(self, message: Any, show: Show, before: str | None) -> None:
         """Run a turn in a thread, so that Ctrl-C need not wait for the model."""
         self.settle()
         pieces: SimpleQueue[str | Exception | None] = SimpleQueue()
-        turn = threading.Thread(target=self._stream, args=(given, pieces), daemon=True)
+        turn = threading.Thread(target=self._stream, args=(message, pieces), daemon=True)
         turn.start()
         try:
             while (piece := pieces.get()) is not None:
                 if isinstance(piece, Exception):
-                    raise TurnFailed(_why(piece)) from piece
+                    raise TurnFailed(_describe_failure(piece)) from piece
                 show(piece)
         except BaseException:
             self._stop.set()
@@ -138,37 +138,39 @@ class Agent:
             self._session.drop_after(before)
             raise
 
-    def _stream(self, given: Any, pieces: "SimpleQueue[str | Exception | None]") -> None:
-        """Run the graph; hand on the answer piece by piece, then None, or the exception that ended it."""
+    def _stream(self, state: Any, pieces: "SimpleQueue[str | Exception | None]") -> None:
+        """Run the graph; queue the answer piece by piece, then None, or the exception that ended it."""
         config = {**self._session.config, "recursion_limit": MAX_STEPS}
         try:
             with _timed("turn"):
-                for message, where in self._graph.stream(given, config, stream_mode="messages", durability="sync"):
+                for message, where in self._graph.stream(state, config, stream_mode="messages", durability="sync"):
                     if where["langgraph_node"] == "model" and message.text:
                         pieces.put(str(message.text))
             with _timed("checkpoint"):
                 self._session.keep_last()
             pieces.put(None)
-        except Exception as exc:  # noqa: BLE001 - it is raised where the answer is waited for
+        except Exception as exc:  # noqa: BLE001 - the caller that waits for the answer raises it
             pieces.put(exc)
 
     def _call(self, state: State, config: RunnableConfig) -> dict[str, Any]:
-        """Ask the model. What is known about the user stands before the conversation, and never in it."""
-        asked = next(str(each.text) for each in reversed(state["messages"]) if isinstance(each, HumanMessage))
+        """Ask the model. Facts about the user come before the conversation, and are never stored in it."""
+        messages = reversed(state["messages"])
+        question = next(str(message.text) for message in messages if isinstance(message, HumanMessage))
         with _timed("recall"):
-            known = self._known(asked)
-        said: Any = None
+            instructions = self._instructions(question)
+        answer: Any = None
         with _timed("model"):
-            for chunk in self._model.stream([SystemMessage(known), *state["messages"]], config):
+            for chunk in self._model.stream([SystemMessage(instructions), *state["messages"]], config):
                 if self._stop.is_set():
                     raise TurnFailed("it was stopped")
-                said = chunk if said is None else said + chunk
-        return {"messages": [_with_one_call(message_chunk_to_message(said))]}
+                answer = chunk if answer is None else answer + chunk
+        return {"messages": [_with_one_call(message_chunk_to_message(answer))]}
 
-    def _known(self, asked: str) -> str:
+    def _instructions(self, question: str) -> str:
+        """Return the rules, with the facts about the user for a question."""
         try:
-            facts = self._recall(asked)
-        except Exception as exc:  # noqa: BLE001 - whatever is wrong with a memory, the chat goes on
+            facts = self._recall(question)
+        except Exception as exc:  # noqa: BLE001 - the chat goes on without its memory
             _log.warning("what is known could not be read: %s", exc)
             facts = []
         if not facts:
@@ -200,31 +202,28 @@ class Agent:
         return memory_upsert
 
 
-def _with_one_call(said: Any) -> Any:
+def _with_one_call(message: Any) -> Any:
     """Return a message of a model with at most one call of a tool: a turn stores one fact."""
-    if not isinstance(said, AIMessage) or len(said.tool_calls) < 2:
-        return said
-    return said.model_copy(update={"tool_calls": said.tool_calls[:1], "additional_kwargs": _first_call(said)})
+    if not isinstance(message, AIMessage) or len(message.tool_calls) < 2:
+        return message
+    extra = dict(message.additional_kwargs)
+    if "tool_calls" in extra:
+        extra["tool_calls"] = extra["tool_calls"][:1]
+    return message.model_copy(update={"tool_calls": message.tool_calls[:1], "additional_kwargs": extra})
 
 
-def _first_call(said: AIMessage) -> dict[str, Any]:
-    kept = dict(said.additional_kwargs)
-    if "tool_calls" in kept:
-        kept["tool_calls"] = kept["tool_calls"][:1]
-    return kept
-
-
-def _why(exc: Exception) -> str:
-    """Return why a turn failed: one line, without what providers print beside it."""
-    said = str(exc).strip().splitlines()
-    return f"{type(exc).__name__}: {said[0][:300]}" if said else type(exc).__name__
+def _describe_failure(exc: Exception) -> str:
+    """Return the reason why a turn failed: the first line of the error."""
+    lines = str(exc).strip().splitlines()
+    return f"{type(exc).__name__}: {lines[0][:300]}" if lines else type(exc).__name__
 
 
 @contextmanager
 def _timed(step: str) -> Iterator[None]:
-    began = time.perf_counter()
+    """Log how long a step takes."""
+    start = time.perf_counter()
     try:
         yield
     finally:
-        spent = round(1000 * (time.perf_counter() - began), 1)
+        spent = round(1000 * (time.perf_counter() - start), 1)
         _log.info("%s", step, extra={"fields": {"step": step, "milliseconds": spent}})

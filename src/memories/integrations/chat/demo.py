@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Self
 from memories.integrations.chat.memory import FILE
 from memories.integrations.chat.settings import BASE, KEY, Settings
 
-_TOLD = re.compile(r"\bmy ([a-z][a-z ]{0,40}?) is ([^.?!\n\"\\]{1,80})", re.I)
-_ASKED = re.compile(r"\bwhat(?:'s| is) my ([a-z][a-z ]{0,40})", re.I)
-_FOLLOWED = re.compile(r"\bwhat(?:'s| is) (?:its|his|her) name", re.I)
+_FACT = re.compile(r"\bmy ([a-z][a-z ]{0,40}?) is ([^.?!\n\"\\]{1,80})", re.I)
+_QUESTION = re.compile(r"\bwhat(?:'s| is) my ([a-z][a-z ]{0,40})", re.I)
+_NAME_QUESTION = re.compile(r"\bwhat(?:'s| is) (?:its|his|her) name", re.I)
 _MAX_BODY = 10_000_000
 
 
@@ -30,30 +30,29 @@ def answer(messages: list[Mapping[str, Any]]) -> dict[str, Any]:
     if messages[-1]["role"] == "tool":
         stored = json.loads(messages[-1]["content"]).get("stored")
         return {"content": "I will remember that." if stored else "I could not store that."}
-    users = [_text(each) for each in messages if each["role"] == "user"]
-    system = "\n".join(_text(each) for each in messages if each["role"] == "system")
-    said = users[-1]
-    subject = _subject(said, users)
+    users = [_text(message) for message in messages if message["role"] == "user"]
+    system = "\n".join(_text(message) for message in messages if message["role"] == "system")
+    subject = _subject(users)
     if subject is not None:
         for source, text in (("history", "\n".join(users[:-1])), ("memory", system)):
-            known = [found for found in _TOLD.finditer(text) if found[1].lower() == subject]
-            if known:
-                return {"content": f"Your {subject} is {known[-1][2].strip()}. (from {source})"}
+            facts = [match for match in _FACT.finditer(text) if match[1].lower() == subject]
+            if facts:
+                return {"content": f"Your {subject} is {facts[-1][2].strip()}. (from {source})"}
         return {"content": "I don't know."}
-    told = _TOLD.search(said)
-    if told:
-        return {"call": {"content": f"My {told[1]} is {told[2].strip()}", "kind": "fact"}}
-    return {"content": f"You said: {said}"}
+    fact = _FACT.search(users[-1])
+    if fact:
+        return {"call": {"content": f"My {fact[1]} is {fact[2].strip()}", "kind": "fact"}}
+    return {"content": f"You said: {users[-1]}"}
 
 
-def _subject(said: str, users: list[str]) -> str | None:
-    """Return what a message asks about; a pronoun stands for what was told last."""
-    asked = _ASKED.search(said)
-    if asked:
-        return asked[1].strip().lower()
-    if _FOLLOWED.search(said):
-        told = [found[1].lower() for text in users[:-1] for found in _TOLD.finditer(text)]
-        return told[-1] if told else "pet"
+def _subject(users: list[str]) -> str | None:
+    """Return the subject of a question; a pronoun stands for the last fact that was stated."""
+    question = _QUESTION.search(users[-1])
+    if question:
+        return question[1].strip().lower()
+    if _NAME_QUESTION.search(users[-1]):
+        subjects = [match[1].lower() for text in users[:-1] for match in _FACT.finditer(text)]
+        return subjects[-1] if subjects else "pet"
     return None
 
 
@@ -71,7 +70,7 @@ def refusal(body: Mapping[str, Any], key: str, given: str) -> tuple[int, str] | 
 
 
 def _wrong_calls(messages: list[Mapping[str, Any]]) -> str | None:
-    """Return what is wrong with the calls of tools in a conversation; None if nothing is."""
+    """Return the error in the tool calls of a conversation; None if they are right."""
     open_calls: set[str] = set()
     for number, message in enumerate(messages):
         if message["role"] == "tool":
@@ -168,7 +167,7 @@ def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
 
 
 def _pieces(said: dict[str, Any], model: str, number: int) -> Iterator[str]:
-    """Yield the events of a streamed answer: what the model thinks, then words or a call in pieces."""
+    """Yield the events of a streamed answer: the model's thoughts, then words or a call in pieces."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, {"reasoning_content": "Let me see."}]
     if "call" in said:
         text = json.dumps(said["call"])

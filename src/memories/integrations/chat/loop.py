@@ -42,8 +42,8 @@ class Chat:
         """Prepare; nothing is loaded or written yet.
 
         Args:
-            settings: What the chat is set to.
-            redactor: Takes secrets out of what is remembered.
+            settings: The settings of the chat.
+            redactor: Takes secrets out of facts.
         """
         self._settings = settings
         self._memory = LongTerm(settings.data / "memory", settings.user_id, redactor)
@@ -109,12 +109,12 @@ class Chat:
             return
         agent = self._ready()
         self._resumed = True
-        asked = agent.unfinished()
-        if asked is None:
+        question = agent.unfinished()
+        if question is None:
             return
         from memories.integrations.chat.agent import TurnFailed
 
-        _note(f'finishing the turn that was cut off: "{_shown(asked[:80])}"')
+        _to_stderr(f'finishing the turn that was cut off: "{_shown(question[:80])}"')
         try:
             agent.finish(_stream)
             _say("")
@@ -145,7 +145,7 @@ class Chat:
             thread = self._settings.thread_id
             if self._agent is not None:
                 self._agent.settle()
-            cleared = self._opened().clear()
+            cleared = self._open_session().clear()
             _say(f"The session {thread} is cleared." if cleared else f"The session {thread} was empty already.")
         if memory:
             user = self._settings.user_id
@@ -169,12 +169,12 @@ class Chat:
 
     def _load(self) -> None:
         try:
-            session = self._opened()
+            session = self._open_session()
             from memories.integrations.chat.agent import Agent
             from memories.integrations.chat.memory import recall_of
 
             self._agent = Agent(self._settings, session, self._memory, recall_of(self._settings, self._memory))
-        except Exception as exc:  # noqa: BLE001 - it is told where the answer is waited for
+        except Exception as exc:  # noqa: BLE001 - raised when an answer is needed
             self._loading_error = _load_error(exc)
 
     def _ready(self) -> "Agent":
@@ -184,7 +184,7 @@ class Chat:
         assert self._agent is not None
         return self._agent
 
-    def _opened(self) -> ShortTerm:
+    def _open_session(self) -> ShortTerm:
         with self._opening:
             if self._session is None:
                 thread = f"{self._settings.user_id}:{self._settings.thread_id}"  # two users never share a session
@@ -193,11 +193,11 @@ class Chat:
 
     def _fail(self, why: str) -> None:
         self._failed = True
-        _note(f"error: {why}")
+        _to_stderr(f"error: {why}")
 
 
 def _load_error(exc: Exception) -> MemoriesError:
-    """Return why the chat can't answer, as an error of ours."""
+    """Return the reason why the chat can't start, as an error of ours."""
     if isinstance(exc, MemoriesError):
         return exc
     if isinstance(exc, ImportError):
@@ -206,7 +206,7 @@ def _load_error(exc: Exception) -> MemoriesError:
 
 
 def _shown(text: str) -> str:
-    """Return a text in which nothing acts on a terminal."""
+    """Return a text without characters that act on a terminal."""
     return unseen.shown(text, lambda sign: f"\\u{{{ord(sign):x}}}")
 
 
@@ -220,22 +220,22 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _note(line: str) -> None:
+def _to_stderr(line: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 class _Notes(logging.Handler):
-    """Tells a warning in one line on standard error."""
+    """Prints warnings as one line on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _note(f"warning: {record.getMessage()}")
+        _to_stderr(f"warning: {record.getMessage()}")
 
 
 @contextlib.contextmanager
 def _logging(folder: Path) -> Iterator[None]:
-    """Log how long each step takes, without contents, into `chat.log`; tell warnings on standard error as well."""
+    """Log the duration of each step, without contents, to `chat.log`; print warnings on standard error as well."""
     logger = logging.getLogger("memories.chat")
     disk.make_folder(folder)
     path = folder / "chat.log"
@@ -258,15 +258,15 @@ def _logging(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _completing(talks: bool) -> Iterator[None]:
-    """Let the terminal complete commands and repeat lines of this conversation; none of them is kept on disk."""
+    """Let the terminal complete commands and repeat earlier lines, none of which are kept on disk."""
     if not talks:
         yield
         return
     import readline
 
-    def complete(begun: str, number: int) -> str | None:
-        found = [name for name in COMMANDS if begun and name.startswith(begun)]
-        return found[number] if number < len(found) else None
+    def complete(prefix: str, number: int) -> str | None:
+        matches = [name for name in COMMANDS if prefix and name.startswith(prefix)]
+        return matches[number] if number < len(matches) else None
 
     readline.set_completer_delims("")
     readline.set_completer(complete)

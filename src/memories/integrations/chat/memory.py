@@ -38,14 +38,14 @@ class ShortTerm:
     """The session of one thread, in a file that several chats may share."""
 
     def __init__(self, path: Path, thread: str) -> None:
-        """Open the file; make it, for its user alone, if it is not there.
+        """Open the file, or create it for its user alone.
 
         Args:
             path: The file.
             thread: The name of the thread in it.
 
         Raises:
-            StoreDamaged: It is no SQLite file, or a damaged one.
+            StoreDamaged: It is damaged, or not a SQLite file.
             ConfigError: A package is missing.
         """
         self.path, self.thread = path, thread
@@ -59,7 +59,7 @@ class ShortTerm:
             self.connection = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_MS / 1000)
             self.connection.execute("PRAGMA secure_delete = ON")
             self.connection.execute("PRAGMA synchronous = FULL")
-            # What a checkpoint may make are messages, and nothing else that a changed file asks for.
+            # A checkpoint may create messages only, even if the file was tampered with.
             self.saver = saver_class(self.connection, serde=serde(allowed_msgpack_modules=None))
             self.saver.setup()
         except sqlite3.DatabaseError as exc:
@@ -69,7 +69,7 @@ class ShortTerm:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What LangGraph finds the session by."""
+        """The key of the session in LangGraph."""
         return {"configurable": {"thread_id": self.thread}}
 
     def keep_last(self) -> None:
@@ -77,16 +77,16 @@ class ShortTerm:
         self._delete("checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = :thread)")
 
     def drop_after(self, checkpoint_id: str | None) -> None:
-        """Drop what came after a state of the session; all of it if that is None."""
+        """Drop the states after one of them; all of them if that is None."""
         self._delete("checkpoint_id > :last", last=checkpoint_id or "")
 
     def clear(self) -> bool:
         """Remove the session, so that no byte of it stays in the file; return whether there was one."""
-        found = self.connection.execute("SELECT 1 FROM checkpoints WHERE thread_id = ?", (self.thread,)).fetchone()
+        row = self.connection.execute("SELECT 1 FROM checkpoints WHERE thread_id = ?", (self.thread,)).fetchone()
         self._delete("TRUE")
         self.connection.execute("VACUUM")
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return found is not None
+        return row is not None
 
     def last_id(self) -> str | None:
         """Return the id of the last state; None if there is none."""
@@ -99,20 +99,20 @@ class ShortTerm:
         self.connection.close()
 
     def _delete(self, condition: str, **values: str) -> None:
-        given = {"thread": self.thread, **values}
+        parameters = {"thread": self.thread, **values}
         with self.saver.lock, self.connection:
             # `writes` first: its condition looks at `checkpoints`.
             for table in ("writes", "checkpoints"):
-                self.connection.execute(f"DELETE FROM {table} WHERE thread_id = :thread AND {condition}", given)  # noqa: S608
+                self.connection.execute(f"DELETE FROM {table} WHERE thread_id = :thread AND {condition}", parameters)  # noqa: S608
 
 
 def _sqlite() -> Any:
-    """Return the module that LangGraph is to take for `sqlite3`.
+    """Return the module that LangGraph uses as `sqlite3`.
 
     Python's own is often linked to a SQLite that can lose acknowledged writes when a log is reset.
 
     Raises:
-        ConfigError: There is none that keeps what it acknowledged.
+        ConfigError: No safe version is installed.
     """
     if "sqlite3" not in sys.modules and find_spec("pysqlite3") is not None:
         sys.modules["sqlite3"] = importlib.import_module("pysqlite3")
@@ -125,7 +125,7 @@ def _sqlite() -> Any:
     return module
 
 
-KNOWN = 3  # facts that stand before a model
+KNOWN = 3  # facts that a model is shown
 MAX_CHARACTERS = 1_000  # of a fact
 KINDS = ("fact", "preference", "constraint")
 _REQUIRED = ("id", "user_id", "content", "kind", "created_at", "updated_at")
@@ -134,7 +134,7 @@ _log = logging.getLogger("memories.chat")
 
 
 class Fact(NamedTuple):
-    """A fact about a user, and the line that it stands in."""
+    """A fact about a user, and its line in the file."""
 
     id: str
     content: str
@@ -145,7 +145,7 @@ class Fact(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What became of a fact: its id if it is stored, or else why it is not, a sentence."""
+    """The result of storing a fact: its id, or a sentence with the reason why it was not stored."""
 
     id: str | None
     why: str = ""
@@ -158,9 +158,9 @@ class LongTerm:
         """Prepare; nothing is written before the first fact.
 
         Args:
-            folder: Where the files are.
+            folder: The folder of the files.
             user_id: The user.
-            redactor: Takes secrets out of what is stored.
+            redactor: Takes secrets out of facts.
         """
         self.folder, self.user_id = folder, user_id
         self.path = folder / f"{user_id}.jsonl"
@@ -184,18 +184,18 @@ class LongTerm:
         return newest(self.all(), count)
 
     def add(self, content: str, kind: str, turn_id: str) -> Stored:
-        """Append a fact; at most one for each turn, and doing it again is nothing.
+        """Append a fact, at most one for each turn; repeating it changes nothing.
 
         Args:
             content: One sentence.
             kind: `fact`, `preference` or `constraint`.
-            turn_id: The turn that it comes from.
+            turn_id: The turn in which the user stated it.
 
         Raises:
             OSError: It can't be written; nothing was stored.
         """
         try:
-            content = self._checked(content)
+            content = self._clean(content)
         except InvalidInput as exc:
             return Stored(None, str(exc))
         with self._lock, disk.locked(self.folder / f".{self.user_id}.lock"):
@@ -207,9 +207,9 @@ class LongTerm:
                     if fact.content == content:
                         return Stored(fact.id)
                     return Stored(None, "a turn stores one fact, and this one has stored another")
-            made = self._line(content, kind if kind in KINDS else KINDS[0], turn_id)
-            self._append(made)
-            return Stored(made["id"])
+            line = self._line(content, kind if kind in KINDS else KINDS[0], turn_id)
+            self._append(line)
+            return Stored(line["id"])
 
     def clear(self) -> bool:
         """Remove the file; return whether there was one. A file that could not be read goes too."""
@@ -228,7 +228,7 @@ class LongTerm:
             disk.flush_folder(self.folder)
             return True
 
-    def _checked(self, content: str) -> str:
+    def _clean(self, content: str) -> str:
         text = " ".join(valid(content).split())
         if self._redactor is not None:
             text = self._redactor.text(text).text
@@ -296,29 +296,31 @@ def _fact(number: int, line: str, user_id: str) -> Fact:
 
 
 def newest(facts: Sequence[Fact], count: int) -> list[Fact]:
-    """Return the last of some facts, newest first; of those of one time, the one that was appended later."""
-    in_order = sorted(enumerate(facts), key=lambda each: (each[1].updated_at, each[0]), reverse=True)
-    return [fact for _, fact in in_order[:count]]
+    """Return the newest facts, newest first; of two with the same time the one appended later comes first."""
+    by_time = sorted(enumerate(facts), key=lambda pair: (pair[1].updated_at, pair[0]), reverse=True)
+    return [fact for _, fact in by_time[:count]]
 
 
 _MAX_QUERY = 4_000
 
 
 def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact]]:
-    """Return what finds the facts for a message."""
+    """Return a function that finds the facts for a message: the last ones, or the hits of a search."""
     if settings.recall == "recency":
-        return lambda _asked: memory.latest()
+        return lambda _message: memory.latest()
     from memories.config import load_config
     from memories.memories import Memories
 
     config = load_config({"store": f"files:///{memory.folder}", "namespace": settings.user_id})
     memories = Memories(config=config, shared=False)
 
-    def search(asked: str) -> list[Fact]:
+    def search(message: str) -> list[Fact]:
         if not memory.all():  # also where the file can't be read
             return []
-        hits = memories.search(asked[:_MAX_QUERY], limit=KNOWN, min_confidence=0.0)
+        hits = memories.search(message[:_MAX_QUERY], limit=KNOWN, min_confidence=0.0)
         found = [hit.memory for hit in hits]
-        return [Fact(each.id, each.content, each.tags.get("type", "fact"), to_iso(each.updated_at)) for each in found]
+        return [
+            Fact(known.id, known.content, known.tags.get("type", "fact"), to_iso(known.updated_at)) for known in found
+        ]
 
     return search

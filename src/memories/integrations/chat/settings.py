@@ -1,4 +1,4 @@
-"""What the chat is set to: the environment goes before the `.env` of its root, or of a path that was named."""
+"""The settings of the chat: the environment overrides the `.env` of its root, or another file."""
 
 import os
 import re
@@ -24,16 +24,16 @@ _DEFAULT_SECONDS = "60"
 
 
 class Settings(NamedTuple):
-    """What the chat is set to.
+    """The settings of the chat.
 
     Attributes:
         root: The folder whose `data` is written.
-        user_id: Whose facts are known.
-        thread_id: Which session of the user goes on.
+        user_id: The user.
+        thread_id: The session of the user.
         key: The key of Moonshot's API.
         base: The URL of the API, if it is not Moonshot's.
         model: The name of the model.
-        seconds: How long one request may take.
+        seconds: The time limit of a request.
         recall: `recency`, the last facts, or `search`, those that answer the message.
         tracing: Variables of LangSmith that the `.env` sets.
     """
@@ -50,7 +50,7 @@ class Settings(NamedTuple):
 
     @property
     def data(self) -> Path:
-        """The folder with everything that the chat keeps."""
+        """The folder of the chat's files."""
         return self.root / "data"
 
 
@@ -90,17 +90,17 @@ def read(root: Path, env_file: Path | None = None, environment: Mapping[str, str
 
 
 def _dotenv(root: Path, env_file: Path | None) -> tuple[Mapping[str, str], list[str]]:
-    """Return what a `.env` sets, and the names that it may not set because nobody approved it."""
+    """Return the settings in a `.env`, and the names that were ignored because the user has not approved the file."""
     if env_file is not None:
         if not env_file.is_file():
             raise ConfigError(f"there is no file {env_file}; name the .env that has {KEY}")
         return trust.read(env_file, registers()).values, []
-    found = trust.read(root / ".env", registers())
-    if found.approved:
-        return found.values, []
-    ours = [name for name in found.values if name in (KEY, BASE) or name.startswith(("MEMCLI_", *_FOR_TRACING))]
-    taken = {} if found.doubt else {name: found.values[name] for name in ours if name in _HARMLESS}
-    return taken, [name for name in ours if name not in taken]
+    file = trust.read(root / ".env", registers())
+    if file.approved:
+        return file.values, []
+    ours = [name for name in file.values if name in (KEY, BASE) or name.startswith(("MEMCLI_", *_FOR_TRACING))]
+    accepted = {} if file.doubt else {name: file.values[name] for name in ours if name in _HARMLESS}
+    return accepted, [name for name in ours if name not in accepted]
 
 
 def _no_key(root: Path, ignored: list[str]) -> str:
@@ -112,31 +112,31 @@ def _no_key(root: Path, ignored: list[str]) -> str:
     return f"{KEY} is not set; get a key from Moonshot's console and run: export {KEY}=…"
 
 
-def _id(known: Mapping[str, str], name: str, default: str) -> str:
-    given = known.get(name, default)
-    if not _ID.fullmatch(given):
+def _id(variables: Mapping[str, str], name: str, default: str) -> str:
+    value = variables.get(name, default)
+    if not _ID.fullmatch(value):
         raise ConfigError(
-            f'{name} must be 1 to 63 letters, digits and . _ - after a letter or digit, not "{shown(given)}"'
+            f'{name} must be 1 to 63 letters, digits and . _ - after a letter or digit, not "{shown(value)}"'
         )
-    return given
+    return value
 
 
-def _base(given: str | None) -> str | None:
-    if given is None:
+def _base(url: str | None) -> str | None:
+    if url is None:
         return None
-    parts = urlsplit(given)
+    parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
-        return given
+        return url
     if parts.scheme == "http" and is_loopback(parts.hostname or ""):
-        return given
-    raise ConfigError(f'{BASE} must be an https URL, or http on this machine, not "{shown(given)}"')
+        return url
+    raise ConfigError(f'{BASE} must be an https URL, or http on this machine, not "{shown(url)}"')
 
 
-def _seconds(given: str) -> float:
+def _seconds(text: str) -> float:
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 1 <= seconds <= 600:
-        raise ConfigError(f'MEMCLI_TIMEOUT must be a number of seconds from 1 to 600, not "{shown(given)}"')
+        raise ConfigError(f'MEMCLI_TIMEOUT must be a number of seconds from 1 to 600, not "{shown(text)}"')
     return seconds
