@@ -94,7 +94,6 @@ class _Part(NamedTuple):
         Args:
             flushed: The homes whose reads have been counted; all belong to one store.
         """
-        failure: Exception | None = None
         try:
             for report in self.reports:
                 report()
@@ -106,7 +105,10 @@ class _Part(NamedTuple):
                     memories.flush_accesses()
                     flushed.add(memories.config.home)
         except Exception as exc:  # noqa: BLE001 - each write raises it, as one alone does after its commit
-            failure = exc
+            return self._results(exc)
+        return self._results(None)
+
+    def _results(self, failure: Exception | None) -> "list[tuple[_Write, Any]]":
         return [(write, error or failure or result) for write, result, error in self.outcomes]
 
 
