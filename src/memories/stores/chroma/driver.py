@@ -70,17 +70,17 @@ class ChromaDriver:
     @functools.cached_property
     def max_batch(self) -> int:
         """See `Driver.max_batch`."""
-        limits = self._done(self._client.ask("GET", "/api/v2/pre-flight-checks"), "telling its limits")
+        limits = self._value(self._client.ask("GET", "/api/v2/pre-flight-checks"), "telling its limits")
         return int(limits["max_batch_size"])
 
     # --- the state -------------------------------------------------------------------------------------------------
 
     def state(self) -> Mapping[str, str]:
         """See `Driver.state`."""
-        found = self._found(self.collection)
-        if found is None:
+        collection = self._describe(self.collection)
+        if collection is None:
             return {}
-        metadata = found.get("metadata") or {}
+        metadata = collection.get("metadata") or {}
         if metadata.get(_MARK) != self.collection:
             raise StoreError(
                 f'the collection "{self.collection}" of {self._client.address} was made by another program and is left '
@@ -90,24 +90,24 @@ class ChromaDriver:
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """See `Driver.claim`."""
-        made = self._client.ask("POST", _COLLECTIONS, self._base(values), writes=True)
-        if made.status == 409:
+        answer = self._client.ask("POST", _COLLECTIONS, self._base(values), writes=True)
+        if answer.status == 409:
             state = self.state()
             if values.keys() - state.keys():
                 self.set_state({**values, **state})
             return self.state()
-        self._done(made, "making a collection")
+        self._value(answer, "making a collection")
         return dict(values)
 
     def set_state(self, values: Mapping[str, str]) -> None:
         """See `Driver.set_state`."""
-        found = self._found(self.collection)
-        if found is None:
+        collection = self._describe(self.collection)
+        if collection is None:
             self.claim(values)
             return
         body = {"new_metadata": self._base(values)["metadata"]}
-        changed = self._client.ask("PUT", f"{_COLLECTIONS}/{found['id']}", body, writes=True)
-        self._done(changed, "changing its state")
+        changed = self._client.ask("PUT", f"{_COLLECTIONS}/{collection['id']}", body, writes=True)
+        self._value(changed, "changing its state")
 
     def _base(self, values: Mapping[str, str]) -> dict[str, Any]:
         return {"name": self.collection, "metadata": {_MARK: self.collection, **values}}
@@ -116,10 +116,12 @@ class ChromaDriver:
 
     def parts(self) -> list[Part]:
         """See `Driver.parts`."""
-        found = self._found(self.collection)
-        if found is None:
+        collection = self._describe(self.collection)
+        if collection is None:
             return []
-        listed = self._done(self._client.ask("POST", f"{_COLLECTIONS}/{found['id']}/get", {"include": []}), "its parts")
+        listed = self._value(
+            self._client.ask("POST", f"{_COLLECTIONS}/{collection['id']}/get", {"include": []}), "its parts"
+        )
         try:
             parts = [json.loads(name) for name in listed["ids"]]
             return [Part(Kind(kind), Collection(name), namespace, space) for kind, name, namespace, space in parts]
@@ -136,15 +138,15 @@ class ChromaDriver:
             self._ids.pop(name, None)
             answer = self._client.ask("DELETE", f"{_COLLECTIONS}/{name}", writes=True)
             if not _is_missing(answer):
-                self._done(answer, "removing a collection")
+                self._value(answer, "removing a collection")
         self._listing("delete", {"ids": [json.dumps(part)]})
 
     def _listing(self, what: str, body: Any) -> None:
         """Change the list of parts, which are the points of the collection with the store's name."""
-        found = self._found(self.collection)
-        if found is not None:
-            listed = self._client.ask("POST", f"{_COLLECTIONS}/{found['id']}/{what}", body, writes=True)
-            self._done(listed, "listing a part")
+        collection = self._describe(self.collection)
+        if collection is not None:
+            listed = self._client.ask("POST", f"{_COLLECTIONS}/{collection['id']}/{what}", body, writes=True)
+            self._value(listed, "listing a part")
 
     def _named(self, part: Part, beside: str = "") -> str:
         """Return the name of the collection of a part; it allows few characters, and the name of a namespace any.
@@ -160,21 +162,21 @@ class ChromaDriver:
         scope = json.dumps([self.collection, part.collection, part.namespace, part.space])
         return hashlib.sha256(scope.encode()).hexdigest()[:32]
 
-    def _found(self, name: str) -> Mapping[str, Any] | None:
+    def _describe(self, name: str) -> Mapping[str, Any] | None:
         answer = self._client.ask("GET", f"{_COLLECTIONS}/{quote(name)}")
         if _is_missing(answer):
             return None
-        found: Mapping[str, Any] = self._done(answer, "describing a collection")
+        found: Mapping[str, Any] = self._value(answer, "describing a collection")
         return found
 
     def _id(self, part: Part, beside: str, *, create: bool) -> str | None:
         """Return the id of a collection of a part; if it is missing, list the part and create it, or return None."""
         name = self._named(part, beside)
         if name not in self._ids:
-            found = self._found(name)
-            if found is None and not create:
+            collection = self._describe(name)
+            if collection is None and not create:
                 return None
-            if found is None:
+            if collection is None:
                 self._listing("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
                 body = {
                     "name": name,
@@ -182,8 +184,10 @@ class ChromaDriver:
                     "metadata": {_MARK: self.collection, "part": " ".join(part)},
                     "configuration": _VECTORS if part.kind is Kind.VECTORS else _RECORDS,
                 }
-                found = self._done(self._client.ask("POST", _COLLECTIONS, body, writes=True), "making a collection")
-            self._ids[name] = found["id"]
+                collection = self._value(
+                    self._client.ask("POST", _COLLECTIONS, body, writes=True), "making a collection"
+                )
+            self._ids[name] = collection["id"]
         return self._ids[name]
 
     # --- writing ---------------------------------------------------------------------------------------------------
@@ -229,7 +233,7 @@ class ChromaDriver:
             if not _is_missing(answer):
                 break
             self._ids.pop(self._named(part, beside), None)  # somebody removed the collection
-        self._done(answer, "a write")
+        self._value(answer, "a write")
 
     def _size(self, count: int) -> int:
         """Return how many points go into one request, without asking the server if they are few."""
@@ -239,19 +243,19 @@ class ChromaDriver:
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
         """See `Driver.get`."""
-        found: list[Point] = []
+        points: list[Point] = []
         for names in by_count(ids, _READ):
-            found += _points(self._scope(part), self._read(part, "get", {"ids": names, "include": ["metadatas"]}))
-        return found
+            points += _points(self._scope(part), self._read(part, "get", {"ids": names, "include": ["metadatas"]}))
+        return points
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
         """See `Driver.find`."""
         first = _READ + 1 if limit is None else limit
         asked = {"include": ["metadatas"], "limit": first, **_where(self._scope(part), where)}
-        found = _points(self._scope(part), self._read(part, "get", asked))
-        if limit is None and len(found) == first:  # pages shift when somebody writes, so the rest is read by id
-            found = self.get(part, self.ids(part, where))
-        return found
+        points = _points(self._scope(part), self._read(part, "get", asked))
+        if limit is None and len(points) == first:  # pages shift when somebody writes, so the rest is read by id
+            points = self.get(part, self.ids(part, where))
+        return points
 
     def ids(self, part: Part, where: Where) -> list[str]:
         """See `Driver.ids`."""
@@ -279,13 +283,13 @@ class ChromaDriver:
         """See `Driver.vectors`."""
         import numpy as np
 
-        found: dict[str, NDArray[np.float32]] = {}
+        vectors: dict[str, NDArray[np.float32]] = {}
         for names in by_count(ids, _READ):
             answer = self._read(part, "get", {"ids": names, "include": ["embeddings"]})
             if answer is not None:
                 given = zip(answer["ids"], answer["embeddings"], strict=True)
-                found |= {name: np.array(vector, dtype=np.float32) for name, vector in given}
-        return found
+                vectors |= {name: np.array(vector, dtype=np.float32) for name, vector in given}
+        return vectors
 
     def close(self) -> None:
         """See `Driver.close`."""
@@ -300,11 +304,11 @@ class ChromaDriver:
             path = f"{_COLLECTIONS}/{collection}/{what}"
             answer = self._client.ask("GET" if body is None else "POST", path, body, writes=what == "delete")
             if not _is_missing(answer):
-                return self._done(answer, "a question")
+                return self._value(answer, "a question")
             self._ids.pop(self._named(part, beside), None)  # it was removed, and perhaps created again
         return None
 
-    def _done(self, answer: Answer, doing: str) -> Any:
+    def _value(self, answer: Answer, doing: str) -> Any:
         if 200 <= answer.status < 300 and not isinstance(answer.value, str):
             return answer.value
         if answer.status in (404, 405, 410) and not _is_missing(answer):
@@ -340,18 +344,18 @@ def _own(scope: str, payload: Mapping[str, Value | None]) -> dict[str, Value | N
 
 def _where(scope: str, where: Where) -> dict[str, Any]:
     """Return conditions as the server takes them."""
-    found = [{_own_name(scope, each.field): {_RELATIONS[each.relation]: each.value}} for each in where]
-    return {} if not found else {"where": found[0] if len(found) == 1 else {"$and": found}}
+    conditions = [{_own_name(scope, each.field): {_RELATIONS[each.relation]: each.value}} for each in where]
+    return {} if not conditions else {"where": conditions[0] if len(conditions) == 1 else {"$and": conditions}}
 
 
 def _points(scope: str, answer: Any) -> list[Point]:
     if answer is None:
         return []
     plain = {_own_name(scope, field): field for field in _ASKED}
-    found = zip(answer["ids"], answer["metadatas"], strict=True)
+    entries = zip(answer["ids"], answer["metadatas"], strict=True)
     return [
         Point(name, {plain.get(field, field): value for field, value in (metadata or {}).items()})
-        for name, metadata in found
+        for name, metadata in entries
     ]
 
 
@@ -361,10 +365,10 @@ def _having(scope: str, term: "Term") -> dict[str, Any]:
     words = [*whole, *(_beginning(last) if term.open_ended else [last])]
     if not words:
         return {}
-    each = [{_own_name(scope, _WORDS): {"$contains": word}} for word in dict.fromkeys(words)]
-    if len(each) == 1:
-        return {"where": each[0]}
-    return {"where": {"$or": [{"$and": each}, {"$and": [{_own_name(scope, _LONG): 1}, {"$or": each}]}]}}
+    conditions = [{_own_name(scope, _WORDS): {"$contains": word}} for word in dict.fromkeys(words)]
+    if len(conditions) == 1:
+        return {"where": conditions[0]}
+    return {"where": {"$or": [{"$and": conditions}, {"$and": [{_own_name(scope, _LONG): 1}, {"$or": conditions}]}]}}
 
 
 def _beginning(word: str) -> list[str]:

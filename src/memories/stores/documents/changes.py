@@ -297,7 +297,7 @@ class Flush:
         return Point(record_id(ref), payload, words=tokens_of(record))
 
     def _check(self, part: Part, refs: Sequence[Ref]) -> None:
-        """Raise if somebody else has taken a position or a key meanwhile."""
+        """Raise if another writer has taken a position or a key meanwhile."""
         own = {record_id(ref) for ref in refs}
         for point in key_holders(self._driver, part, (self._changes.new[ref] for ref in refs)):
             if (point.id in own and write_id_of(point) == self._write_id) or self._lock.has_died(point):
@@ -308,15 +308,15 @@ class Flush:
         self._check_writers(part, refs)
 
     def _check_writers(self, part: Part, refs: Sequence[Ref]) -> None:
-        found = {point.id: write_id_of(point) for point in self._driver.get(part, [record_id(ref) for ref in refs])}
+        writers = {point.id: write_id_of(point) for point in self._driver.get(part, [record_id(ref) for ref in refs])}
         for ref in refs:
-            if found.get(record_id(ref)) != self._write_id:
+            if writers.get(record_id(ref)) != self._write_id:
                 raise Conflict(
                     f"version {ref.position} of {ref.group} was written by somebody else first; read it again"
                 )
 
     def _withdraw(self) -> None:
-        """Take back what was added, and nothing that others wrote."""
+        """Remove the points of this write, and no other."""
         for part, refs in self._new.items():
             ids = [record_id(ref) for ref in refs]
             own = [point.id for point in self._driver.get(part, ids) if write_id_of(point) == self._write_id]
@@ -393,15 +393,15 @@ def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[P
 def unfinished(driver: Driver, part: Part, refs: Iterable[Ref], lock: WriterLock) -> tuple[list[Stored], list[Stored]]:
     """Return the pending records in the groups of these refs: the dead ones, and those that may still be written."""
     groups = sorted({ref.group for ref in refs})
-    found = driver.find(part, [Condition("group", "in", groups), Condition("ended", "=", PENDING)])
-    dead = [point for point in found if lock.has_died(point)]
-    alive = [point for point in found if point not in dead]
+    points = driver.find(part, [Condition("group", "in", groups), Condition("ended", "=", PENDING)])
+    dead = [point for point in points if lock.has_died(point)]
+    alive = [point for point in points if point not in dead]
     return decode(part, dead, pending=True), decode(part, alive, pending=True)
 
 
 def by_part(refs: Iterable[Ref]) -> dict[Part, list[Ref]]:
     """Return refs by the part that their records are in."""
-    found: dict[Part, list[Ref]] = {}
+    refs_by_part: dict[Part, list[Ref]] = {}
     for ref in refs:
-        found.setdefault(part_of(ref), []).append(ref)
-    return found
+        refs_by_part.setdefault(part_of(ref), []).append(ref)
+    return refs_by_part

@@ -1,4 +1,4 @@
-"""Requests to a document server, and what the answers and the silence of one mean."""
+"""Client of a document server: requests, time limits and errors."""
 
 import json
 import time
@@ -59,7 +59,7 @@ class StoreClient:
         return answer
 
     def refusal(self, answer: Answer, doing: str) -> StoreError:
-        """Return the error for an answer that is none.
+        """Return the error for an answer that refuses a request.
 
         Args:
             answer: What the server said.

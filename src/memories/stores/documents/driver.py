@@ -1,4 +1,4 @@
-"""The protocol of a driver: what a document server must offer so that a store can be built on it."""
+"""The protocol of a driver, on which the store for a document server is built."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -29,7 +29,7 @@ FIELDS: Mapping[str, type] = {
 
 
 class Kind(StrEnum):
-    """What the points of a part are: whole records, windows of vectors, or the labels that records have had."""
+    """Kind of the points of a part: whole records, windows of vectors, or the labels that records have had."""
 
     RECORDS = "records"
     VECTORS = "vectors"
@@ -115,7 +115,7 @@ class Driver(Protocol):
 
     @property
     def collection(self) -> str:
-        """What the store is called on the server."""
+        """Name of the store on the server."""
 
     @property
     def remains(self) -> tuple[str, ...]:

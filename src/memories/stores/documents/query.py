@@ -67,8 +67,8 @@ class View:
         """
         if is_narrow(where):
             return self.refs(where)
-        found = {ref_of(part, name) for part in parts_of(where) for name in self.driver.ids(part, [])}
-        return found | {record.ref for record in self.changes.matching(where)}
+        refs = {ref_of(part, name) for part in parts_of(where) for name in self.driver.ids(part, [])}
+        return refs | {record.ref for record in self.changes.matching(where)}
 
     def matching(self, where: Filter) -> list[Stored]:
         """Return all matching records, in no particular order."""
@@ -142,7 +142,7 @@ _PAGE = 1_000  # records that are read at once
 
 
 def check(view: View, space: str) -> Iterator[Finding]:
-    """Yield what is wrong; see `Store.check`.
+    """Yield problems; see `Store.check`.
 
     Args:
         view: Reads the server.
@@ -166,7 +166,7 @@ def check(view: View, space: str) -> Iterator[Finding]:
 
 
 def repair(driver: Driver) -> list[str]:
-    """Add labels that are not listed; return what was done."""
+    """Add unlisted labels; return a description of the repair."""
     added = 0
     for part in (part for part in driver.parts() if part.kind is Kind.RECORDS):
         found = [stored for page in _pages(driver, part) for stored in decode(part, page, Damaged())]

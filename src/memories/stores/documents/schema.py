@@ -132,7 +132,7 @@ def decode(
     Raises:
         StoreDamaged: One is not what was written, and there is nothing that takes it.
     """
-    found: list[Stored] = []
+    records: list[Stored] = []
     for point in points:
         if (point.payload.get("ended") == PENDING) is not pending:
             continue
@@ -145,10 +145,10 @@ def decode(
             continue
         wrong = None if damaged is None else problem(stored.record)
         if damaged is None or wrong is None:
-            found.append(stored)
+            records.append(stored)
         else:
             damaged.note(damaged_record(stored.record.ref, f"it {wrong}"))
-    return found
+    return records
 
 
 def _finding(part: Part, point: Point, exc: StoreDamaged) -> Finding:

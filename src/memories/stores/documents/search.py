@@ -52,7 +52,7 @@ class Sample(NamedTuple):
 
 
 class Search:
-    """One search: what it has read from the server is kept until it is done."""
+    """One search, with a cache of the records that it has read."""
 
     def __init__(self, view: View, where: Filter, space: str | None, samples: dict[Part, Sample]) -> None:
         """Prepare.

@@ -249,7 +249,7 @@ class RemoteStore:
         return (*self._driver.remains, *remains)
 
     def _delete_unread(self, part: Part, refs: set[Ref]) -> None:
-        """Remove what can't be read: the vectors of such a record are found by its name in theirs."""
+        """Remove unreadable records, and their vectors by the record's name in their ids."""
         names = {record_id(ref) for ref in refs}
         there = {point.id for point in self._driver.get(part, sorted(names))}
         for other in self._driver.parts() if there else ():
@@ -304,8 +304,8 @@ class RemoteStore:
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
-        found = {(ref.group, ref.namespace) for ref in self._view.refs(where)}
-        return [(namespace, group) for group, namespace in sorted(found)[:limit]]
+        groups = {(ref.group, ref.namespace) for ref in self._view.refs(where)}
+        return [(namespace, group) for group, namespace in sorted(groups)[:limit]]
 
     def refs(self, where: Filter) -> list[Ref]:
         """See `Store.refs`."""
@@ -326,8 +326,8 @@ class RemoteStore:
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
-        found = len(self._view.places(where))
-        return found if at_most is None else min(found, at_most)
+        total = len(self._view.places(where))
+        return total if at_most is None else min(total, at_most)
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
@@ -416,7 +416,7 @@ class RemoteStore:
 
     @property
     def _changes(self) -> Changes | None:
-        """What the running transaction of this thread is going to change; None outside of one."""
+        """Changes of the running transaction of this thread; None outside of one."""
         return getattr(self._local, "changes", None)
 
     @property

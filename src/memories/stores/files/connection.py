@@ -30,7 +30,7 @@ Plan = dict[str, dict[str, Any]]  # for each file: what a commit does to it
 
 
 class Stamp(NamedTuple):
-    """What tells that a file is still as it was; the checksum is that of its last bytes."""
+    """Fingerprint of a file, which changes with it; the checksum is that of its last bytes."""
 
     inode: int
     size: int
@@ -56,7 +56,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep all other writers out while inside; the kernel frees the lock of a process that dies.
+        """Exclude all other writers inside; the kernel frees the lock of a process that dies.
 
         Raises:
             StoreBusy: Somebody else kept it for `BUSY_SECONDS`.
@@ -112,7 +112,7 @@ class Folder:
                 return []
 
     def stamp(self, name: str) -> Stamp | None:
-        """Return what tells that a file is as it was; None if there is none.
+        """Return the stamp of a file; None if there is no file.
 
         Raises:
             StoreError: It can't be read, or is no plain file.
@@ -132,12 +132,12 @@ class Folder:
         return (self.inner / FORMER).exists()
 
     def size_bytes(self) -> int:
-        """Return what all files take on the disk."""
+        """Return the size of all files on the disk."""
         total = 0
         with translated(self.path):
             for folder in (self.path, self.inner):
-                with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
-                    total += sum(part.stat(follow_symlinks=False).st_size for part in found if part.is_file())
+                with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+                    total += sum(part.stat(follow_symlinks=False).st_size for part in entries if part.is_file())
         return total
 
     # --- writing, under the lock -----------------------------------------------------------------------------------
@@ -209,13 +209,13 @@ class Folder:
     # --- the journal -----------------------------------------------------------------------------------------------
 
     def promise(self, plan: Plan) -> None:
-        """Write down what a commit does, so that it happens whatever crashes; nothing once it is done or undone."""
+        """Write the plan of a commit to the journal, so that it survives a crash; an empty plan clears it."""
         data = json.dumps(plan).encode()
         with translated(self.path):
             _write(self.inner / _JOURNAL, f"{zlib.crc32(data):08x}".encode() + data if plan else b"")
 
     def promised(self) -> Plan:
-        """Return what a commit was about to do when it was cut short."""
+        """Return the plan of an interrupted commit."""
         data = _read(self.inner / _JOURNAL)[1]
         whole = data[:8] == f"{zlib.crc32(data[8:]):08x}".encode()
         return dict(json.loads(data[8:])) if whole and data else {}
@@ -267,16 +267,16 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def _read(path: Path, *, whole: bool = True) -> tuple[Stamp | None, bytes]:
-    """Return the stamp of a file and, if it is to be read whole, what is in it."""
+    """Return the stamp of a file and, if `whole`, its contents."""
     try:
         fd = os.open(path, os.O_RDONLY | _GUARD | getattr(os, "O_NONBLOCK", 0))  # what is no file must not keep us
         try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
                 raise OSError(f"{path} is no plain file")
-            os.lseek(fd, max(0, found.st_size - _TAIL_BYTES), os.SEEK_SET)
+            os.lseek(fd, max(0, status.st_size - _TAIL_BYTES), os.SEEK_SET)
             tail = os.read(fd, _TAIL_BYTES)
-            stamp = Stamp(found.st_ino, found.st_size, found.st_mtime_ns, zlib.crc32(tail))
+            stamp = Stamp(status.st_ino, status.st_size, status.st_mtime_ns, zlib.crc32(tail))
             os.lseek(fd, 0, os.SEEK_SET)
             parts = []
             while whole and (part := os.read(fd, 1_048_576)):

@@ -1,4 +1,4 @@
-"""The log of one file: its lines as events, and what they come to. Pure; what lies on the disk is not known here.
+"""The log of one file: its lines as events, and the records that result from them. Pure.
 
 Events are applied in the order of their times, then of their ids, whatever the order of the lines. So the lines of two
 branches together, in any order, always come to the same:
@@ -47,7 +47,7 @@ class Parsed(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """What events come to.
+    """Result of the events of a file.
 
     Attributes:
         records: The records by their addresses in the file.
@@ -95,7 +95,7 @@ def without(data: bytes, dead: Some[str], events: Sequence[Event]) -> bytes:
 
 
 def fold(events: Sequence[Event]) -> Folded:
-    """Return what events come to."""
+    """Return the records that result from events."""
     folding, removed = _Fold(), dict[str, str]()
     ordered = sorted(_distinct(events), key=lambda event: (event.time, event.id, event.op != CREATE, _said(event)))
     for event in ordered:

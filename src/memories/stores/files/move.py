@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Marker(NamedTuple):
-    """What says that a namespace has moved.
+    """Marker of a moved namespace.
 
     Attributes:
         store: The URL of the store, without a password, or the name of a SQLite file in the same folder.
@@ -101,8 +101,8 @@ class Mover:
         if stamp is None:
             return None
         try:
-            found = json.loads(data)
-            return Marker(namespace, str(found["store"]), tuple(map(str, found["originals"])))
+            fields = json.loads(data)
+            return Marker(namespace, str(fields["store"]), tuple(map(str, fields["originals"])))
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
                 f"{self._folder.path / name}, which says where {namespace} was moved to, can't be read ({exc}); "
@@ -161,7 +161,7 @@ class Mover:
         marker, names = self.marker(namespace), self._folder.names()
         log = file_name(Collection.LOG, namespace)  # which has nothing of what they say
         originals = set(marker.originals) - {log} if marker else set()
-        found = [name for name in names if KEPT in name and name.partition(KEPT)[0] in originals]
+        places = [name for name in names if KEPT in name and name.partition(KEPT)[0] in originals]
         left = {name for name in names if _BESIDE.fullmatch(name)}
         backs = [name for name in names if name.startswith(f"{stem(namespace)}{BACK}")]
         left |= {back.store for back in (self._read_marker(name, namespace) for name in backs) if back}
@@ -172,13 +172,13 @@ class Mover:
             except MemoriesError:
                 held = True  # nobody can tell
             if held:
-                found.append(store)
-        return [name if "://" in name else str(self._folder.path / name) for name in found]
+                places.append(store)
+        return [name if "://" in name else str(self._folder.path / name) for name in places]
 
     # --- moving, under the lock ------------------------------------------------------------------------------------
 
     def move(self, namespace: str, here: Store, space: Space | None) -> None:
-        """Move a namespace if it has become too large; a failure is only told, for its records are safe here.
+        """Move a namespace if it has become too large; a failure is only logged, since its records are safe here.
 
         Args:
             namespace: The namespace.
@@ -276,9 +276,9 @@ class Mover:
         if stamp is None:
             return None
         try:
-            found = json.loads(data)
-            copies = [Ref(Collection(each), namespace, group, position) for each, group, position in found["copies"]]
-            return str(found["store"]), copies
+            fields = json.loads(data)
+            copies = [Ref(Collection(each), namespace, group, position) for each, group, position in fields["copies"]]
+            return str(fields["store"]), copies
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
                 f"{self._folder.inner / name}, which says where copies of {namespace} may be, can't be read ({exc}); "
@@ -307,10 +307,10 @@ class Mover:
 
 def _named(names: Sequence[str], ending: str) -> list[str]:
     """Return the namespaces that have a file of this ending."""
-    found = (
+    namespaces = (
         namespace_of(f"{name.removesuffix(ending)}.jsonl", Collection.MEMORY) for name in names if name.endswith(ending)
     )
-    return [namespace for namespace in found if namespace is not None]
+    return [namespace for namespace in namespaces if namespace is not None]
 
 
 def _count(namespace: str, store: Store, among: Iterable[Collection] = Collection) -> int:
@@ -330,6 +330,6 @@ def _read_back(records: Sequence[Record], there: Store) -> list[Record]:
 
 
 def _digest(records: Sequence[Record]) -> str:
-    """Return the hash of what records say, in whatever order they come; each counts once."""
+    """Return the hash of the contents of records, independent of their order."""
     lines: list[Any] = sorted(json.dumps([immutable(record), mutable(record)]) for record in records)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

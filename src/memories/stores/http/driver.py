@@ -1,4 +1,4 @@
-"""Requests to a server's store, and what its answers and its silence mean."""
+"""Client of a server's store: requests, tokens and errors."""
 
 import json
 import os

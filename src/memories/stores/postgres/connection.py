@@ -68,18 +68,18 @@ def parse_url(url: str) -> StoreURL:
     if scheme is None or place.count("[") != place.count("]"):
         raise ConfigError("the URL of the PostgreSQL store is not one; write postgresql://user@host/database")
     options = [(unquote(pair.partition("=")[0]), pair) for pair in query.split("&") if pair]
-    given = {name: unquote(pair.partition("=")[2]) for name, pair in options}
-    schema, partitions = given.get("schema", "memories"), given.get("partitions")
+    by_name = {name: unquote(pair.partition("=")[2]) for name, pair in options}
+    schema, partitions = by_name.get("schema", "memories"), by_name.get("partitions")
     if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
         raise ConfigError(f'schema "{schema[:80]}" in {shown} must consist of lower-case letters, digits and _')
     pairs = [pair for name, pair in options if name not in _OURS]
-    pairs += [f"{name}={value}" for name, value in _DEFAULTS.items() if name not in given]
-    if any("password" in name for name in given):
+    pairs += [f"{name}={value}" for name, value in _DEFAULTS.items() if name not in by_name]
+    if any("password" in name for name in by_name):
         shown = shown.partition("?")[0]
     return StoreURL(
         full=f"{scheme[0]}{user}{place}?{'&'.join(pairs)}",
         shown=shown,
-        password=given.get("password") or unquote(user.removesuffix("@").partition(":")[2]),
+        password=by_name.get("password") or unquote(user.removesuffix("@").partition(":")[2]),
         schema=schema,
         partitions=None if partitions is None else checked_partitions(partitions, f"in {shown} "),
     )

@@ -104,7 +104,7 @@ def total(db: Transaction, selected: Selection, column: str = "documents") -> in
     return int(db.value(sql, (*values, selected.collection, list(selected.states))) or 0)
 
 
-def known(db: Transaction, selected: Selection, where: Filter) -> int | None:
+def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
     """Return how many records match a filter if this is counted, else None."""
     if selected.whole:
         return total(db, selected)
@@ -165,7 +165,7 @@ _OF_NO_RECORD = "NOT EXISTS (SELECT 1 FROM record r WHERE r.namespace = t.namesp
 
 
 def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
-    """Yield what is wrong; see `Store.check`."""
+    """Yield problems; see `Store.check`."""
     for (name,) in db.rows(_INVALID):
         yield Finding(f"the index {name} is not valid, so searches go without it", _FIX, derived=True)
     if not deep or not db.meta.schema:
@@ -198,7 +198,7 @@ def damaged_records(db: Transaction) -> Iterator[Finding]:
 
 
 def repair(db: Transaction) -> list[str]:
-    """Make again what is derived and wrong, in a transaction that has locked the whole store."""
+    """Rebuild the wrong derived tables, in a transaction that has locked the whole store."""
     mended = [finding.what for finding in check(db, deep=True)]
     if not mended:
         return []

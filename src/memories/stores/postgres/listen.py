@@ -1,4 +1,4 @@
-"""Learns of what any process writes: one connection that listens, and is made anew when it is lost."""
+"""Notices writes of any process by one listening connection, which is opened again when it is lost."""
 
 import contextlib
 import logging
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """Calls somebody after each transaction that wrote the log, until it is closed.
+    """Calls a function after each transaction that wrote the log, until it is closed.
 
     Attributes:
         hearing: Whether it would hear of one now. It is false while the server is gone, and behind a pooler that shares

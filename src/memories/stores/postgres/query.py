@@ -114,7 +114,7 @@ def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Rec
 
     The server's own checksums tell of damaged pages; but others may write to its tables.
     """
-    found: dict[int, Record] = {}
+    records: dict[int, Record] = {}
     for row in rows:
         ref = Ref(Collection(row[1]), *row[2:5])
         try:
@@ -125,16 +125,16 @@ def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Rec
         if wrong := problem(record):
             damaged.note(damaged_record(ref, f"it {wrong}"))
         else:
-            found[row[0]] = record
-    return found
+            records[row[0]] = record
+    return records
 
 
 def by_namespace(refs: Iterable[Ref]) -> dict[tuple[Collection, str], list[Ref]]:
     """Return refs by collection and namespace."""
-    found: dict[tuple[Collection, str], list[Ref]] = {}
+    groups: dict[tuple[Collection, str], list[Ref]] = {}
     for ref in refs:
-        found.setdefault((ref.collection, ref.namespace), []).append(ref)
-    return found
+        groups.setdefault((ref.collection, ref.namespace), []).append(ref)
+    return groups
 
 
 def at_refs(db: Transaction, select: str, refs: Iterable[Ref]) -> list[tuple[Any, ...]]:
@@ -143,11 +143,11 @@ def at_refs(db: Transaction, select: str, refs: Iterable[Ref]) -> list[tuple[Any
         f"{select} WHERE r.namespace = %s AND r.collection = %s "
         "AND (r.grp, r.position) IN (SELECT * FROM unnest(%s::text[], %s::bigint[]))"
     )
-    found: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     for (collection, namespace), own in by_namespace(refs).items():
         values = (namespace, collection, [ref.group for ref in own], [ref.position for ref in own])
-        found += db.rows(sql, values)
-    return found
+        rows += db.rows(sql, values)
+    return rows
 
 
 def seqs_of(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, int]:

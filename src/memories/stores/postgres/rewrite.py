@@ -284,23 +284,23 @@ def repartition(server: Server, partitions: int) -> int:
         before = db.meta.partitions
         if before in (0, partitions):
             return before
-        known = {table: leaves(db, table) for table in _divided(db)}
-    for leaf in (leaf for among in known.values() for leaf in among):
+        divided = {table: leaves(db, table) for table in _divided(db)}
+    for leaf in (leaf for among in divided.values() for leaf in among):
         if not leaf.local:
             raise StoreError(f"{leaf.name} is on another node, so the store can't be divided anew from here")
         if not leaf.owned:
             raise StoreError(f"only the owner of {leaf.name} may divide the store anew; run it as that user")
-    names = [leaf.name for among in known.values() for leaf in among]
+    names = [leaf.name for among in divided.values() for leaf in among]
     watch(server, names)
     with rewriting(server) as db:
         if (before := db.meta.partitions) == partitions:
             return before
-        if {*_divided(db)} != known.keys() or not watched(
-            db, [leaf.name for among in known.values() for leaf in among]
+        if {*_divided(db)} != divided.keys() or not watched(
+            db, [leaf.name for among in divided.values() for leaf in among]
         ):
             raise StoreBusy("the store's tables were replaced meanwhile; run it again")
         copies = [
-            Copy(table, [leaf.name for leaf in among], f"{table}_new", partitions) for table, among in known.items()
+            Copy(table, [leaf.name for leaf in among], f"{table}_new", partitions) for table, among in divided.items()
         ]
         removed = replace(server, db, copies, lambda: db.remember({"partitions": partitions}))
         db.lock((ERASING,))
@@ -321,8 +321,8 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
     """Delete records with all that belongs to them, and remember which tables still hold their bytes."""
     touched: set[str] = set()
     for (collection, namespace), among in by_namespace(refs).items():
-        found = at_refs(db, f"SELECT {_COLUMNS} FROM record r", among)
-        seqs = [row[0] for row in found]
+        selected = at_refs(db, f"SELECT {_COLUMNS} FROM record r", among)
+        seqs = [row[0] for row in selected]
         if not seqs:
             continue
         embedded: set[int] = set()
@@ -337,7 +337,7 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
                 embedded = {seq for _, seq in rows}
         gone = [
             Counted(Ref(collection, namespace, group, position), ended, ended_by, length, labels, seq in embedded)
-            for seq, group, position, ended, ended_by, length, labels in found
+            for seq, group, position, ended, ended_by, length, labels in selected
         ]
         counts.change(db, gone=gone)
         if counts.forget_labels(db, gone):
@@ -361,10 +361,10 @@ def erase(server: Server) -> tuple[str, ...]:
     while True:
         with server.read() as db:
             table = next((name for name in db.meta.erasing if name not in elsewhere), None)
-            found = leaves(db, table) if table else []
+            parts = leaves(db, table) if table else []
         if table is None:
             break
-        for leaf in found:
+        for leaf in parts:
             if not leaf.local:
                 elsewhere[table] = None
             elif not leaf.owned:
@@ -373,7 +373,7 @@ def erase(server: Server) -> tuple[str, ...]:
                     "replace it; forget again as that user"
                 )
         if table not in elsewhere:
-            _erase(server, table, found)
+            _erase(server, table, parts)
     if elsewhere:
         with server.alone() as db:
             db.lock((ERASING,))
@@ -381,9 +381,9 @@ def erase(server: Server) -> tuple[str, ...]:
     return tuple(f"{table} on another node, until VACUUM FULL is run there" for table in elsewhere)
 
 
-def _erase(server: Server, table: str, found: Sequence[Leaf]) -> None:
+def _erase(server: Server, table: str, parts: Sequence[Leaf]) -> None:
     """Replace one table, unless somebody else has done it meanwhile."""
-    watch(server, [leaf.name for leaf in found])
+    watch(server, [leaf.name for leaf in parts])
     with rewriting(server) as db:
         if table not in db.meta.erasing:
             return

@@ -241,15 +241,15 @@ def _score(result: WordHits, term: str, often: Iterable[tuple[_Document, int]], 
 
 def _query(selected: Selection, corpus: _Corpus, terms: Sequence[Term]) -> str:
     """Return the tsquery for records of the corpus that have the tokens of any of the terms."""
-    found: list[str] = []
+    queries: list[str] = []
     for namespace in selected.namespaces:
         name = f"{namespace}/{selected.collection}/{'ended' if corpus.ended else 'live'}"
         prefix = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:PREFIX_DIGITS]  # see `schema.words`
         for term in terms:
             quoted = (token.replace("\\", "\\\\").replace("'", "''") for token in term.tokens)
             lexemes = " & ".join(f"'{prefix}/{token}'" for token in quoted)
-            found.append(f"({lexemes}:*)" if term.open_ended else f"({lexemes})")
-    return " | ".join(found)
+            queries.append(f"({lexemes}:*)" if term.open_ended else f"({lexemes})")
+    return " | ".join(queries)
 
 
 def _needle(term: Term) -> str:

@@ -206,9 +206,9 @@ class PostgresStore:
                     order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT %s"
                     rows += db.rows(f"{RECORDS} WHERE {sql} {order}", (*values, wanted))
                 rows.sort(key=_place, reverse=newest_first)
-                found = list(records_of(rows[:wanted], self.damaged).values())
-                if len(found) >= limit or len(rows) < wanted:
-                    return found[:limit]
+                records = list(records_of(rows[:wanted], self.damaged).values())
+                if len(records) >= limit or len(rows) < wanted:
+                    return records[:limit]
                 wanted *= 2  # damaged ones do not count
 
     @_repeated
@@ -228,9 +228,9 @@ class PostgresStore:
         selected = selection(where)
         sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.sql} LIMIT %s) found"
         with self._server.read(where.namespaces) as db:
-            known = counts.known(db, selected, where)
-            found = int(db.value(sql, (*selected.values, at_most)) or 0) if known is None else known
-        return found if at_most is None else min(found, at_most)
+            known = counts.look_up(db, selected, where)
+            total = int(db.value(sql, (*selected.values, at_most)) or 0) if known is None else known
+        return total if at_most is None else min(total, at_most)
 
     @_repeated
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""One transaction of the PostgreSQL store: statements, savepoints, locks, and what the store remembers about itself."""
+"""One transaction of the PostgreSQL store: statements, savepoints, locks, and the store's own settings."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ class Vectors(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """What the store remembers about itself.
+    """Settings that the store keeps about itself.
 
     Attributes:
         schema: The version of its schema, 0 if there is none.
@@ -84,8 +84,8 @@ class Transaction:
 
     def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Return the first value of the first row, None if there is no row."""
-        found = self.rows(sql, values)
-        return found[0][0] if found else None
+        rows = self.rows(sql, values)
+        return rows[0][0] if rows else None
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         """Run a statement, or without values several."""
@@ -176,13 +176,13 @@ def last_rows(answer: "psycopg.Cursor[Row]") -> list[Row]:
 
 
 def _meta(rows: Sequence[Row]) -> Meta:
-    known: dict[str, str] = dict(rows)
+    remembered: dict[str, str] = dict(rows)
     return Meta(
-        schema=int(known.get("schema", 0)),
-        partitions=int(known.get("partitions", 0)),
-        used=_vectors(known.get("vectors")),
-        staged=_vectors(known.get("staged")),
-        erasing=tuple(known.get("erasing", "").split()),
+        schema=int(remembered.get("schema", 0)),
+        partitions=int(remembered.get("partitions", 0)),
+        used=_vectors(remembered.get("vectors")),
+        staged=_vectors(remembered.get("staged")),
+        erasing=tuple(remembered.get("erasing", "").split()),
     )
 
 

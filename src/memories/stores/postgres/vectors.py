@@ -55,14 +55,14 @@ def best(
     """
     if selected.states != (False,) or there.matching <= EXACT_ROWS:
         return _scored(db, vectors, selected, selected.namespaces, query, k)
-    found: Scores = {}
+    scores: Scores = {}
     for namespace in selected.namespaces:
         nearest: Scores = {}
         if there.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, vectors, selected, namespace, query, k)
         # Of very many equal vectors the index finds only some; if it finds too few, all are scored.
-        found |= nearest if len(nearest) >= k else _scored(db, vectors, selected, (namespace,), query, k)
-    return highest(found, k)
+        scores |= nearest if len(nearest) >= k else _scored(db, vectors, selected, (namespace,), query, k)
+    return highest(scores, k)
 
 
 def exact(
@@ -140,18 +140,18 @@ def _nearest(
     sql += " ORDER BY v.embedding <=> %s::halfvec LIMIT %s"
     while True:
         rows = db.rows(sql, (*values, text, wanted))
-        found = _scores(rows)
-        if len(found) >= k or len(rows) < wanted:
-            return found
+        scores = _scores(rows)
+        if len(scores) >= k or len(rows) < wanted:
+            return scores
         wanted *= 4
 
 
 def _scores(rows: Sequence[Row]) -> Scores:
     """Return the best score of each seq."""
-    found: Scores = {}
+    scores: Scores = {}
     for seq, score in rows:
-        found[seq] = max(score, found.get(seq, -1.0))
-    return found
+        scores[seq] = max(score, scores.get(seq, -1.0))
+    return scores
 
 
 def _text(query: "NDArray[np.float32]") -> str:
@@ -219,22 +219,22 @@ def checked(used: Vectors, space: Space) -> Vectors:
 
 def unstaged(db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged) -> list[Record]:
     """Return records that have no vectors of a space; what is damaged is left out and noted."""
-    known = _of(db, space)
+    vectors = _of(db, space)
     lacking = (
-        f"AND NOT EXISTS (SELECT 1 FROM {known.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
-        if known
+        f"AND NOT EXISTS (SELECT 1 FROM {vectors.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
+        if vectors
         else ""
     )
     sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s) {lacking} "
-    found: list[Record] = []
+    records: list[Record] = []
     behind: tuple[str, int] = ("", 0)
-    while len(found) < limit:
-        rows = db.rows(f"{sql} ORDER BY r.namespace, r.seq LIMIT %s", (*behind, limit - len(found)))
+    while len(records) < limit:
+        rows = db.rows(f"{sql} ORDER BY r.namespace, r.seq LIMIT %s", (*behind, limit - len(records)))
         if not rows:
             break
         behind = rows[-1][2], rows[-1][0]
-        found += records_of(rows, damaged).values()
-    return found
+        records += records_of(rows, damaged).values()
+    return records
 
 
 def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
@@ -298,14 +298,14 @@ def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
     used = db.meta.used
     if used is None or used.dimension > HNSW_DIMENSIONS:
         return []
-    found: list[tuple[str, Collection, bool]] = []
+    missing: list[tuple[str, Collection, bool]] = []
     parts = db.meta.partitions
     for number, collection in db.rows(_LARGE, (parts, counts.MANY_VECTORS, parts, used.table, parts)):
         part = used.table if parts == 1 else f"{used.table}_p{number}"
         whole, owned = db.rows(_INDEX_STATE, (f"{part}_{collection}", part))[0]
         if owned and whole is not True:
-            found.append((part, Collection(collection), whole is False))
-    return found
+            missing.append((part, Collection(collection), whole is False))
+    return missing
 
 
 def make_index(server: Server, part: str, collection: Collection, *, left_over: bool) -> None:
@@ -349,13 +349,13 @@ def _make(db: Transaction, space: Space, table: str) -> Vectors:
     """
     from psycopg import errors
 
-    found = db.rows(_EXTENSION)
-    if not found:
+    extensions = db.rows(_EXTENSION)
+    if not extensions:
         raise StoreError(
             "vectors need the extension pgvector, and the PostgreSQL server does not have it; install it there "
             "(the package postgresql-NN-pgvector), or set EMBEDDER=none to search by words alone"
         )
-    ((available, installed),) = found
+    ((available, installed),) = extensions
     version = installed or available
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
         raise StoreError(

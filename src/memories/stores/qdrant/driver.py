@@ -170,14 +170,14 @@ class QdrantDriver:
         """Return the state and its revision; None if there is no state yet."""
         body = {"ids": [_point_id(_STATE, "")], "with_payload": True, "with_vector": False}
         try:
-            found = self._transport.ask(Verb.GET, self.collection, body)
-            if not found:
+            entries = self._transport.ask(Verb.GET, self.collection, body)
+            if not entries:
                 self._check_ours(self._transport.ask(Verb.INFO, self.collection))
         except NoCollection:
             return {}, None
-        if not found:
+        if not entries:
             return {}, None
-        payload = found[0].get("payload") or {}
+        payload = entries[0].get("payload") or {}
         try:
             values: dict[str, str] = json.loads(payload["values"])
             return values, payload[_REVISION]
@@ -193,15 +193,15 @@ class QdrantDriver:
 
     def parts(self) -> list[Part]:
         """See `Driver.parts`."""
-        found: list[Part] = []
+        parts: list[Part] = []
         for entry in self._transport.ask(Verb.COLLECTIONS)["collections"]:
             base, sign, space = entry["name"].partition(_SPACE_SIGN)
             if base == self.collection:
                 body = {"key": PART, "limit": _MAX_PARTS, "exact": True}
                 hits = self._read(Verb.FACET, entry["name"], body) or {"hits": []}
                 names = [str(hit["value"]) for hit in hits["hits"]]
-                found += [_part(name, space if sign else "") for name in names if name != _STATE]
-        return found
+                parts += [_part(name, space if sign else "") for name in names if name != _STATE]
+        return parts
 
     def drop(self, part: Part) -> None:
         """See `Driver.drop`; the collection of a space goes with the last of its parts."""
@@ -239,20 +239,20 @@ class QdrantDriver:
         """Overwrite points that change in different ways in one request; repeat those that others changed meanwhile."""
         collection, waiting = self._collection(part), dict(changes)
         for _ in range(_TRIES):
-            found = {entry["payload"][NAME]: entry for entry in self._entries(part, list(waiting), True)}
-            if not found:
+            entries = {entry["payload"][NAME]: entry for entry in self._entries(part, list(waiting), True)}
+            if not entries:
                 return
             revision = _new_revision()
             points: list[dict[str, Any]] = []
-            for name, entry in found.items():
+            for name, entry in entries.items():
                 payload = {**entry["payload"], _REVISION: revision, **waiting[name]}
                 kept = {key: value for key, value in payload.items() if value is not None}
                 points.append({"id": entry["id"], "vector": entry.get("vector") or {}, "payload": kept})
-            seen = _unchanged([entry["payload"][_REVISION] for entry in found.values()])
+            seen = _unchanged([entry["payload"][_REVISION] for entry in entries.values()])
             for some in _in_requests(points, self.max_batch):
                 body = {"points": some, "update_mode": "update_only", "update_filter": seen}
                 self._read(Verb.UPSERT, collection, body)
-            now = self._entries(part, list(found), {"include": [PART, NAME, _REVISION]})
+            now = self._entries(part, list(entries), {"include": [PART, NAME, _REVISION]})
             late = {entry["payload"][NAME] for entry in now if entry["payload"][_REVISION] != revision}
             waiting = {name: changes[name] for name in late}
             if not waiting:
@@ -281,8 +281,8 @@ class QdrantDriver:
     def count(self, part: Part) -> int:
         """See `Driver.count`."""
         body = {"filter": _filter(part, []), "exact": True}
-        found = self._read(Verb.COUNT, self._collection(part), body)
-        return 0 if found is None else int(found["count"])
+        answer = self._read(Verb.COUNT, self._collection(part), body)
+        return 0 if answer is None else int(answer["count"])
 
     def holders(self, part: Part, term: "Term") -> list[str]:
         """See `Driver.holders`."""
@@ -305,15 +305,15 @@ class QdrantDriver:
             "with_vector": False,
         }
         answer = self._read(Verb.QUERY, self._collection(part), body) or {"points": []}
-        found = [(_name(entry), float(entry["score"])) for entry in answer["points"]]
-        return sorted(found, key=lambda entry: -entry[1])
+        hits = [(_name(entry), float(entry["score"])) for entry in answer["points"]]
+        return sorted(hits, key=lambda entry: -entry[1])
 
     def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
         """See `Driver.vectors`."""
         import numpy as np
 
-        found = self._entries(part, ids, {"include": [PART, NAME]}, vectors=True)
-        return {_name(entry): np.array(entry["vector"], dtype=np.float32) for entry in found}
+        entries = self._entries(part, ids, {"include": [PART, NAME]}, vectors=True)
+        return {_name(entry): np.array(entry["vector"], dtype=np.float32) for entry in entries}
 
     def close(self) -> None:
         """See `Driver.close`."""
@@ -345,11 +345,11 @@ class QdrantDriver:
         self, part: Part, ids: Sequence[str], payload: Mapping[str, Any] | bool, *, vectors: bool = False
     ) -> list[dict[str, Any]]:
         name = _part_name(part)
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         for some in by_count(list(dict.fromkeys(ids)), _PAGE):
             body = {"ids": [_point_id(name, one) for one in some], "with_payload": payload, "with_vector": vectors}
-            found += self._read(Verb.GET, self._collection(part), body) or []
-        return [entry for entry in found if (entry.get("payload") or {}).get(PART, name) == name]
+            entries += self._read(Verb.GET, self._collection(part), body) or []
+        return [entry for entry in entries if (entry.get("payload") or {}).get(PART, name) == name]
 
     def _scroll(
         self, part: Part, narrowed: Mapping[str, Any], payload: Mapping[str, Any], limit: int | None
