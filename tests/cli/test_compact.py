@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
 from cli.conftest import Command
 from memories import Memories
 from memories.answers.fields import NAMES
+from memories.core.ids import new_id
 
 HEAD = re.compile(r"(\d\d-\d\d|\d{4}-\d\d-\d\d) (\S+)( \[[^\]]*\])?:")
 HIT = re.compile(r"([0-9a-f-]{8,36}) (.*)")
@@ -142,6 +143,8 @@ def test_an_id_is_as_short_as_it_can_be(memory: Command) -> None:
         new = memories.create("a new one").memory
         assert new is not None
         assert memories.short_ids([new.id]) == {new.id: new.id[:13]}  # others may follow within its minute
+        gone = new_id(june + timedelta(days=1))  # nothing of its minute is here
+        assert memories.short_ids([gone]) == {gone: gone[:18]}
         assert memories.short_ids(["a file's own id"]) == {"a file's own id": "a file's own id"}
 
 

@@ -130,6 +130,11 @@ def test_a_folders_name_that_is_in_use_gets_a_suffix(tmp_path: Path, home: Path)
     assert name(repository(tmp_path / "till")) != "till"
 
 
+def test_names_that_mean_each_other_are_each_there_once() -> None:
+    """The file may have been written by hand."""
+    assert registry.names_of("shop", {"shop": "till", "till": "shop"}) == ["shop"]
+
+
 @pytest.mark.parametrize(("other", "expected"), [("elsewhere/shop", r"shop-[0-9a-f]{12}"), ("shop", "shop")])
 def test_a_name_that_another_process_gives_at_the_same_time_is_heeded(
     other: str, expected: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,14 @@ def test_show_counts_all_that_is_in_a_namespace(config: Config, store: Store) ->
     assert sum(found.writers.values()) == 7
     with pytest.raises(NotFound, match='no namespace "carol"'):
         namespaces.show(store, config, "carol")
+
+
+def test_show_tells_of_the_whole_time_in_which_it_was_written(config: Config, store: Store) -> None:
+    with Memories(config=config, namespace="bob", embedder="none") as memories:
+        for day in (2, 1, 3):
+            memories.create(f"It rained on day {day}", created_at=datetime(2026, 5, day, tzinfo=UTC), force=True)
+    found = namespaces.show(store, config, "bob")
+    assert (found.first_at, found.last_at) == (datetime(2026, 5, 1, tzinfo=UTC), datetime(2026, 5, 3, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("merge", [False, True])

@@ -173,3 +173,7 @@ def test_a_whole_name_goes_before_a_first_name_that_others_share() -> None:
 def test_a_title_is_no_name() -> None:
     assert find_speakers("What did Mrs Smith buy?", ["Mrs Dalloway"]) == []
     assert find_speakers("What did Dalloway buy?", ["Mrs. Dalloway"]) == ["Mrs. Dalloway"]
+
+
+def test_a_whole_name_is_not_the_shorter_one_in_it() -> None:
+    assert find_speakers("What did Ann Lee say?", ["Ann", "Ann Lee"]) == ["Ann Lee"]

@@ -1,6 +1,7 @@
 """Turns that wait to be stored are shown behind those that are, under the same filters."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 
 from memories import Memories, TurnDraft, load_config
+from memories.conversations import ConversationPage
 from memories.write.queue import RetryQueue, files_of
+from memories.write.waiting import with_waiting
 
 START = datetime(2026, 5, 1, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -46,3 +49,16 @@ def test_what_waits_meets_the_filters_of_a_page(memories: Memories, filters: dic
     index = {"stored": 0, "asks": 1, "answers": 2}
     assert [turn.index for turn in found] == [index[text] for text in texts]
     assert [turn.waiting for turn in found] == [text != "stored" for text in texts]
+
+
+def test_what_waits_is_counted_in_the_own_conversation_of_that_name(memories: Memories) -> None:
+    (own,) = memories.conversations()
+    other = replace(own, namespace="bob", waiting_count=0)
+    stored = ConversationPage((other, replace(own, waiting_count=0)), "more")
+    waiting = [*memories.waiting_turns(), *memories.waiting_turns()]
+    waiting[-1] = replace(waiting[-1], conversation_id="news")
+    for first, new in ((True, [("news", "shared", 1)]), (False, [])):
+        page = with_waiting(stored, waiting, first=first)
+        counts = [(each.id, each.namespace, each.waiting_count) for each in page.conversations]
+        assert counts == [*new, ("talk", "bob", 0), ("talk", "shared", 3)]
+        assert page.next_cursor == "more"

@@ -207,6 +207,13 @@ class Log(Opened):
         assert check(memories).problem is None
         assert "its end was cut off, or it was rewritten" in str(check(memories, against=head).problem)
 
+    def test_one_version_that_is_not_in_the_log_shows_though_another_one_is(self, store: Store) -> None:
+        memories, entries = self.five(store)
+        memories.update(memories.list(limit=1).memories[0].id, tags={"mood": "good"})
+        replace(store, [*entries[:4], *chain(store)[5:]])
+        assert "entry 5 is missing" in str(check(memories).problem)
+        assert check(memories).unlogged == 1
+
     def test_an_end_with_new_hashes_shows_by_a_head_that_was_kept(self, store: Store) -> None:
         memories, entries = self.five(store)
         head = check(memories).head

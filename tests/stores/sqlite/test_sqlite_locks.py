@@ -1,5 +1,6 @@
 """Who uses a SQLite store at once: readers never wait, writers take turns, and who waits in vain learns for whom."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from contract import (
 from sqlite_scripts import STORE, StartPython
 
 from forkserver import Piped
+from memories.disk import tried
 from memories.errors import StoreBusy
 from memories.stores.records import (
     Ref,
 )
 from memories.stores.sqlite import connection as sqlite_file
+from memories.stores.sqlite import sidefile
 from memories.stores.sqlite.store import SQLiteStore
 
 
@@ -94,6 +97,23 @@ def test_who_gives_up_behind_others_that_commit_is_told_how_many(
     sentence = str(caught.value)
     assert "commits by others in the 1 s of waiting; nothing was written; try again" in sentence
     assert "process" not in sentence.partition("busy")[2]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [(5, 6, "busy: 1 commits by others in the 3 s"), (5, 5, "kept busy by process"), (None, 5, "kept busy by")],
+)
+def test_what_was_committed_meanwhile_decides_who_is_blamed(
+    tmp_path: Path, before: int | None, now: int, said: str
+) -> None:
+    def noted(commits: int) -> sidefile.Noted:
+        return sidefile.Noted(sidefile.Marker("0" * 32, commits), "", 1, 1, os.fstat(side).st_ino)
+
+    lock = tmp_path / "m.db.lock"
+    with tried(lock, 0), sidefile.signed(lock) as side:
+        sidefile.note(side, noted(now))
+        told = sidefile.busy(tmp_path / "m.db", lock, 3.0, None if before is None else noted(before))
+    assert said in str(told)
 
 
 def test_writers_that_never_stop_let_each_other_in(path: Path, start_python: StartPython) -> None:

@@ -356,6 +356,19 @@ def test_blocks_that_were_read_before_are_read_anew_after_changes_among_them(
     assert [nearest(vectors[number + 2]) for number in (3, 70, 199)] == [refs[number] for number in (3, 70, 199)]
 
 
+def test_as_many_candidates_as_are_looked_at_are_all_looked_at(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
+    vectors = unit_vectors(64, seed=32)
+    store.append([record(f"m{number:02}", text="x", vectors=vectors[[number]]) for number in range(64)])
+    for least in (63, 64, 65):
+        monkeypatch.setattr(sqlite_vectors, "MIN_RESCORED", least)
+        found = store.candidates(pool(), vector=vectors[7], terms=[], k=10)
+        assert "m07" in {each.record.ref.group for each in found}
+
+
 def test_blocks_that_are_undone_are_not_remembered(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others take their places, under the same numbers."""
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
