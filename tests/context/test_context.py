@@ -2,6 +2,7 @@
 
 import json
 import re
+import secrets
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -328,6 +329,12 @@ def test_recalled_items_are_dated_and_attributed() -> None:
 def test_every_context_has_marks_of_its_own() -> None:
     built = builder(FakeGateway(1))
     assert len({built.build_context("c", "q")["metadata"]["boundary"] for _ in range(50)}) == 50
+
+
+@pytest.mark.parametrize(("drawn", "number"), [(0, "100000000"), (-1, "999999999")])
+def test_a_boundary_has_nine_digits(monkeypatch: pytest.MonkeyPatch, drawn: int, number: str) -> None:
+    monkeypatch.setattr(secrets, "randbelow", lambda below: drawn % below)
+    assert rendering.new_boundary() == number
 
 
 def hostile(row: dict[str, Any], boundary: str) -> str:

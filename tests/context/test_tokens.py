@@ -145,6 +145,40 @@ def test_the_bound_is_close(kind: str, tokenizers: list[Callable[[str], int]]) -
     assert max(count(text) for count in tokenizers) >= 0.85 * estimate_tokens(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "apart", "together"),
+    [
+        ("gate", 146, 140),
+        ("Gate", 143, 140),
+        ("the", 111, 121),
+        ("The", 120, 127),
+        ("internationalization", 501, 694),
+        ("Kubernetes", 522, 446),
+        ("Étude", 339, 264),
+        ("résumé", 209, 321),
+        ("KUBERNETES", 412, 412),
+        ("ÉCLAIR", 309, 269),
+        ("Haltestelle", 475, 400),
+        ("Unbefugter", 587, 515),
+        ("camelCaseName", 512, 501),
+        ("ŁÓDŹ", 273, 307),
+        ("ɓɗɠ", 618, 618),
+        ("1234567", 462, 412),
+        ("“", 148, 109),
+        ("日", 149, 110),
+        ("龘", 284, 284),
+        ("😀", 300, 300),
+        ("привет", 618, 618),
+        ("x\n\n\ny", 221, 214),
+        ("a\t\tb", 497, 388),
+        ("_", 151, 112),
+    ],
+)
+def test_each_class_of_characters_has_its_price(text: str, apart: int, together: int) -> None:
+    """The prices were fitted together: another one for one class makes the bound too low, or too far away."""
+    assert (estimate_tokens(f"{text} " * 100), estimate_tokens(text * 100)) == (apart, together)
+
+
 def test_nothing_has_no_tokens() -> None:
     assert estimate_tokens("") == 0
     assert estimate_tokens(" ") <= 1

@@ -138,6 +138,24 @@ def test_a_text_that_is_only_private_is_refused() -> None:
         Redactor().text(" <private>b</private>\n")
 
 
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ("aB3" * 8, ""),  # 24 characters are the least of a key
+        ("aB3" * 7 + "aB", None),
+        ("aB3" * 5 + "\n" + "aB3" * 8, None),  # 16 of its first line
+        ("aB3" * 5 + "a\n" + "aB3" * 8, ""),
+        ("aB3" * 8 + "\n" + "a" * 16, ""),  # and of each that is no more than a word
+        ("aB3" * 8 + "\n" + "a" * 15, "\n" + "a" * 15),
+        ("aB3" * 8 + "\nabc=", ""),
+        ("aB3" * 8 + "\na1c", ""),
+    ],
+)
+def test_a_private_key_goes_as_far_as_its_lines_are_of_a_key(body: str, left: str | None) -> None:
+    text = f"-----BEGIN RSA PRIVATE KEY-----\n{body}"
+    assert redact(text).text == (text if left is None else f"[redacted:private_key]{left}")
+
+
 def test_keys_that_differ_stay_different_and_one_stays_the_same() -> None:
     one, other = (Redactor().name(f"key/{token(seed)}", "key").text for seed in (1, 2))
     assert one.startswith("key/[redacted:github_token]#")

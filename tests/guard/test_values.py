@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memories.guard import values
+from memories.redaction import spoken, values
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,10 @@ from memories.guard import values
         ),
         pytest.param(values.is_random, "abcdefghi1$", "abcdefgh1$", id="random: a change in 5 characters"),
         pytest.param(values.is_random, "Zx1Zx1Zx1Zx1", "Zx1Zy1Zx1Zx1", id="random: a third of the characters differ"),
+        pytest.param(lambda value: spoken._is_random(value, 3), "aB3eF7g", "aB3eF7g1", id="random: 8 in a sentence"),
+        pytest.param(
+            lambda value: spoken._is_random(value, 9), "aB3eF7gX1", "aB3eF7gX1y2", id="random: so many changes"
+        ),
         pytest.param(values.is_password, "7f#q2", "7f#q2x", id="password: 6 characters"),
         pytest.param(values.is_password, "48151", "481516", id="password: 6 digits"),
         pytest.param(values.is_password, "hunter!", "hunter!x", id="password: 8 characters with an odd one"),

@@ -2,8 +2,10 @@
 
 from datetime import UTC, datetime
 
-from memories.scratchpad.entries import Entry, Rules
-from memories.scratchpad.matching import Matches, matches
+import pytest
+
+from memories.hot.entries import Entry, Rules
+from memories.hot.matching import Matches, matches
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -84,6 +86,29 @@ def test_without_the_store_other_endings_are_found() -> None:
     assert asked("deployed services", "It deploys the service").found.hits
     assert not asked("deployed services", "It deploys the service").enough
     assert not asked("80", "8080", "180", "800").found.hits
+
+
+@pytest.mark.parametrize(
+    ("query", "content", "scores"),
+    [
+        ("gate opens wide", "gates", [0.3333]),  # a third of the words is the least
+        ("gate opens wide daily", "gates", []),
+        ("gate opens", "The gates", [0.5]),  # four letters are the least that may have another ending
+        ("gat opens", "The gates", []),
+        ("gate closes 80", "80", [0.3333]),
+        ("port 80", "ports 80", [1.0]),
+    ],
+)
+def test_the_score_is_the_share_of_the_words(query: str, content: str, scores: list[float]) -> None:
+    assert [hit.score for hit in asked(query, content).found.hits] == scores
+
+
+def test_age_takes_a_part_of_three_tenths_of_a_score() -> None:
+    old = Entry("old", "the gate is open", version=1, written="1970-01-01T00:00:00+00:00")
+    new = old._replace(id="new", written=NOW.isoformat())
+    found = matches([old, new], "gate open", lambda _: True, 10, Rules(), NOW).found
+    assert [(hit.memory.id, hit.score) for hit in found.hits] == [("new", 1.0), ("old", 0.985)]
+    assert matches([old, new], "gate open", lambda _: True, 1, Rules(), NOW).found.hits == found.hits[:1]
 
 
 def test_one_word_is_never_enough() -> None:

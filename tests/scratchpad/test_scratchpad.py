@@ -277,6 +277,18 @@ def test_a_search_writes_no_file_for_what_has_no_right_to_a_place(bob: Memories)
     assert file_of(bob).stat().st_mtime_ns == before
 
 
+def test_the_first_change_makes_a_file_of_its_own_namespace(home: Path) -> None:
+    place = scratchpad.Place(home, "bob", "store")
+    scratchpad.change(place, (), {("gone", 1)}, make=True)
+    assert scratchpad.load(home, "bob") is None
+    scratchpad.change(place, [Entry("m", "the gate is open")], (), make=False)
+    assert scratchpad.load(home, "bob") is None
+    scratchpad.change(place, [Entry("m", "the gate is open")], (), make=True)
+    made = scratchpad.load(home, "bob")
+    assert made is not None
+    assert (made.namespace, made.store, [entry.id for entry in made.entries]) == ("bob", "store", ["m"])
+
+
 def test_what_is_known_of_a_file_that_was_written_is_what_it_says(bob: Memories) -> None:
     for at in range(3):
         made(
