@@ -174,6 +174,14 @@ def test_tags_and_status_count(memories: Memories) -> None:
     assert (status.memory_count, status.deleted_count, status.embedder) == (2, 1, "fake/1")
 
 
+def test_a_status_counts_what_has_no_vector(tmp_path: Path) -> None:
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
+        memories.create_many(["the gate is open", "pears fell"], force=True)
+        memories.add_turns("talk", ["hello"])
+        status = memories.status()
+    assert (status.memory_count, status.turn_count, status.without_vector_count) == (2, 1, 3)
+
+
 def test_prefixes_of_ids(memories: Memories, clock: Clock) -> None:
     clock.move(timedelta(milliseconds=7_001))  # a millisecond of its own: the ids of a whole run share what counts
     one, two = add(memories, "one"), add(memories, "two")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from context.conftest import read_block
+from agent.conftest import read_block
 from memories import (
     ContextBuilder,
     ContextBuildError,
@@ -21,13 +21,13 @@ from memories import (
     MemoryItem,
     load_config,
 )
-from memories.context import rendering
-from memories.context.admission import Admission
-from memories.context.context import estimate_tokens
-from memories.context.fence import MAX_SHOWN, block, line, lines, new_boundary
-from memories.context.payloads import document, item_of, metadata_of, turn_of
-from memories.context.rendering import read
-from memories.guard.origin import Origin
+from memories.agent import gathering, rendering
+from memories.agent.admission import Admission
+from memories.agent.context import estimate_tokens
+from memories.agent.fence import MAX_SHOWN, block, line, lines, new_boundary
+from memories.agent.payloads import document, item_of, metadata_of, turn_of
+from memories.agent.rendering import read
+from memories.origin import Origin
 
 TS = "2026-05-31T10:00:00.000Z"
 CORPUS = [
@@ -329,6 +329,13 @@ def test_recalled_items_are_dated_and_attributed() -> None:
 def test_every_context_has_marks_of_its_own() -> None:
     built = builder(FakeGateway(1))
     assert len({built.build_context("c", "q")["metadata"]["boundary"] for _ in range(50)}) == 50
+
+
+@pytest.mark.parametrize(("minutes", "together"), [(0, True), (60, True), (-60, True), (61, False), (-61, False)])
+def test_turns_within_an_hour_belong_together(minutes: int, together: bool) -> None:
+    times = (f"2026-05-31T{10 + hours:02}:{rest:02}:00Z" for hours, rest in (divmod(minutes, 60), (0, 0)))
+    one, other = (HistoryTurn("c", "user", "x", 1, ts) for ts in times)
+    assert gathering._together(one, other) is together
 
 
 @pytest.mark.parametrize(("drawn", "number"), [(0, "100000000"), (-1, "999999999")])

@@ -18,6 +18,11 @@ def test_limits_are_inclusive() -> None:
     assert validate.namespace("n" * validate.MAX_NAMESPACE)
     assert validate.tags({"k" * validate.MAX_TAG_KEY: "v" * validate.MAX_TAG_VALUE})
     assert len(validate.tags({f"k{n}": "v" for n in range(validate.MAX_TAGS)})) == validate.MAX_TAGS
+    data = '{"a": "%s"}'
+    largest = data % ("x" * (validate.MAX_CONTENT_BYTES - len(data) + 2))
+    assert validate.data(largest) == largest
+    with pytest.raises(InvalidInput, match="the limit is 1048576"):
+        validate.data(f"{largest} ")
     assert [validate.limit(number) for number in (1, validate.MAX_LIMIT)] == [1, validate.MAX_LIMIT]
     assert [validate.unit(number, "it") for number in (0, 1, 0.5)] == [0.0, 1.0, 0.5]
 
@@ -72,7 +77,8 @@ def test_only_numbers_in_range_are_shares(number: object) -> None:
 def test_what_is_shown_in_messages_is_short_and_harmless() -> None:
     assert validate.shown("plain text") == "plain text"
     assert validate.shown("a\x1b[31m\n\u202e\ud800") == "a\\x1b[31m\\n\\u202e\\ud800"
-    assert validate.shown("x" * 100) == "x" * 60 + "…"
+    assert validate.shown("x" * 60) == "x" * 60
+    assert validate.shown("x" * 61) == validate.shown("x" * 100) == "x" * 60 + "…"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memories.languages.dates import (
+from memories import dates
+from memories.dates import (
     DAYS_AFTER,
     DAYS_BEFORE,
     WIDTH_SHARE,
@@ -202,6 +203,12 @@ def test_several_dates_are_all_meant_and_each_once() -> None:
 
 def test_what_is_read_as_a_day_is_not_read_as_its_year_too() -> None:
     assert found("on 5 May 2023 and in June 2023") == ["2023-05-05", "2023-06-01/2023-06-30"]
+
+
+def test_a_date_alone_has_at_most_sixty_characters() -> None:
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    assert dates.span("3 May" + " " * 55, now) == (date(2026, 5, 3), date(2026, 5, 3))
+    assert dates.span("3 May" + " " * 56, now) is None
 
 
 def test_the_first_and_the_last_days_of_all_are_no_trouble() -> None:

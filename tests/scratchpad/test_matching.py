@@ -111,6 +111,14 @@ def test_age_takes_a_part_of_three_tenths_of_a_score() -> None:
     assert matches([old, new], "gate open", lambda _: True, 1, Rules(), NOW).found.hits == found.hits[:1]
 
 
+def test_a_hit_is_of_the_namespace_of_its_entry_and_of_its_writer() -> None:
+    entry = Entry("m", "the gate is open", version=2, written=NOW.isoformat(), by="ann", namespace="bob")
+    [hit] = matches([entry], "gate open", lambda _: True, 10, Rules(), NOW).found.hits
+    assert (hit.memory.namespace, hit.memory.version) == ("bob", 2)
+    assert hit.memory.origin is not None
+    assert (hit.memory.origin.namespace, hit.memory.origin.by, hit.memory.origin.trust) == ("bob", "ann", "agent")
+
+
 def test_one_word_is_never_enough() -> None:
     assert not asked("1.2", "1.2").enough
     assert not asked("the port", "the port").enough

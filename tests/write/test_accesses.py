@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from memories import Memories
 from memories.stores import open_store
-from memories.stores.records import Collection, Filter, Ref
+from memories.stores.records import Collection, Filter, Record, Ref
 from memories.write import accesses
 from memories.write.accesses import Accesses
 
@@ -95,6 +96,10 @@ def test_reads_are_counted_beyond_a_size_and_kept_up_to_one(tmp_path: Path, monk
     waiting = accesses.Accesses(tmp_path, "store")
     assert [waiting.add(refs) for _ in range(5)] == [False, False, True, True, True]
     assert waiting.of(refs) == [3]
+    read = Record(refs[0], "the gate is open", datetime(2026, 5, 1, tzinfo=UTC), accesses=2)
+    assert [each.accesses for each in waiting.included([read])] == [4]  # all but the one that was just noted
+    assert [each.accesses for each in waiting.included([read._replace(ref=refs[0]._replace(group="b"))])] == [1]
+    assert [each.accesses for each in accesses.Accesses(tmp_path, "b").included([read._replace(accesses=0)])] == [0]
 
 
 def test_waiting_reads_are_bounded(memories: Memories, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

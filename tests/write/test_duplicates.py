@@ -56,6 +56,18 @@ SAME = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("word", "bases"),
+    [
+        ("sing", []), ("used", ["use"]), ("toed", ["toe"]), ("based", ["bas", "base"]),
+        ("bobbing", ["bobb", "bobbe", "bob"]), ("skies", ["sky"]), ("boxes", ["boxe", "box"]), ("cats", ["cat"]),
+        ("gas", []), ("glass", []), ("this", []),
+    ],
+)  # fmt: skip
+def test_what_a_word_may_be_a_form_of(word: str, bases: list[str]) -> None:
+    assert duplicates.base_of(word) == bases
+
+
 def test_first_letters_spaces_quotes_and_final_stops_make_no_difference() -> None:
     judged = [(new, old, near(new, old), judge(new, old, None, threshold=0.8).verdict) for new, old in SAME]
     assert [row for row in judged if row[2:] != (Judgement(Verdict.SAME), Verdict.SAME)] == []
