@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent.conftest import read_block
+from context.conftest import read_block
 from memories import (
     ContextBuilder,
     ContextBuildError,
@@ -21,13 +21,13 @@ from memories import (
     MemoryItem,
     load_config,
 )
-from memories.agent import gathering, rendering
-from memories.agent.admission import Admission
-from memories.agent.context import estimate_tokens
-from memories.agent.fence import MAX_SHOWN, block, line, lines, new_boundary
-from memories.agent.payloads import document, item_of, metadata_of, turn_of
-from memories.agent.rendering import read
-from memories.origin import Origin
+from memories.context import gathering, rendering
+from memories.context.admission import Admission
+from memories.context.context import estimate_tokens
+from memories.context.fence import MAX_SHOWN, block, line, lines, new_boundary
+from memories.context.payloads import document, item_of, metadata_of, turn_of
+from memories.context.rendering import read
+from memories.guard.origin import Origin
 
 TS = "2026-05-31T10:00:00.000Z"
 CORPUS = [

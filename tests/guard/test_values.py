@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memories.redaction import spoken, values
+from memories.guard import spoken, values
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memories import dates
-from memories.dates import (
+from memories.languages import dates
+from memories.languages.dates import (
     DAYS_AFTER,
     DAYS_BEFORE,
     WIDTH_SHARE,

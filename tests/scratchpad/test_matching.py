@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from memories.hot.entries import Entry, Rules
-from memories.hot.matching import Matches, matches
+from memories.scratchpad.entries import Entry, Rules
+from memories.scratchpad.matching import Matches, matches
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 

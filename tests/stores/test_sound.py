@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from memories.guard.origin import PART
 from memories.models import MAX_TURN_CHARACTERS
-from memories.origin import PART
 from memories.stores.records import ROLE, SPEAKER, Collection, Record, Ref
 from memories.stores.sound import foreign, problem
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memories import Memories, TurnDraft, load_config
-from memories.conversations import ConversationPage
+from memories.read.conversations import ConversationPage
 from memories.write.queue import RetryQueue, files_of
 from memories.write.waiting import with_waiting
 

@@ -16,7 +16,7 @@ from contract import (
 from sqlite_scripts import STORE, StartPython
 
 from forkserver import Piped
-from memories.disk import tried
+from memories.core.disk import tried
 from memories.errors import StoreBusy
 from memories.stores.records import (
     Ref,
