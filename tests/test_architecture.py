@@ -36,7 +36,7 @@ ORDER = {
         integrations < server langgraph skins < __main__""",
     "memories.languages": "days text unseen < dates",
     "memories.guard": "origin values < rules < contexts own_rules < spoken < scan < redactor < validate",
-    "memories.core": "batches deadline decay disk logs times urls < events http ids trust",
+    "memories.core": "batches deadline disk logs times urls < events http ids trust",
     "memories.stores": """records claims < damage words copies sql chain sound < protocol columns used < wrapper wire <
         deferred < logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.http": "driver < store",
@@ -52,7 +52,7 @@ ORDER = {
     "memories.stores.files": "connection schema < log move < index < local < store",
     "memories.embedders": "protocol runtime < fake minilm e5 service",
     "memories.embedders.service": "cache providers < client < embedder",
-    "memories.read": "turns versions where < lookup selector < conversations listing overview",
+    "memories.read": "turns versions where < lookup selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
     "memories.write": """compare queue orders parts quota accesses < suspicion waiting links < change turns forget <
         repetitions many < create < review repeats rollback""",

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from memories.core.decay import HalfLife
 from memories.core.urls import local_path, slashes_hint
 from memories.errors import ConfigError, InvalidInput
 from memories.guard import validate
-from memories.settings import SETTINGS, Config, Setting
+from memories.settings import SETTINGS, Config, HalfLife, Setting
 from memories.settings import namespace as _namespace
 
 if TYPE_CHECKING:

@@ -1032,7 +1032,7 @@ class Memories:
             trust: Count only memories of this trust.
             as_of: Count what was current at this time.
         """
-        from memories.read.overview import count_tags
+        from memories.read.listing import count_tags
 
         key = None if key is None else validate.tag_key(key)
         given = {"written_by": written_by, "trust": trust, "as_of": as_of}
@@ -1051,13 +1051,13 @@ class Memories:
 
     def days(self) -> "dict[date, int]":
         """Return how many versions of memories were written on each day of UTC, oldest first; not what waits."""
-        from memories.read.overview import count_days
+        from memories.read.listing import count_days
 
         return count_days(self._lookup)
 
     def status(self) -> "Status":
         """Return where memories are stored, how many there are, and what a quick look finds wrong."""
-        from memories.read.overview import status
+        from memories.read.listing import status
 
         return status(self._lookup, self.config, self._embedder)
 

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from memories.errors import InvalidInput
 from memories.guard import validate
@@ -15,6 +15,19 @@ if TYPE_CHECKING:
 
 
 RANKS = ("relevance", "similarity", "formula")
+
+
+class HalfLife(float):
+    """A half life in hours, with another one for reinforceable memories."""
+
+    __slots__ = ("reinforceable",)
+    reinforceable: float
+
+    def __new__(cls, hours: float, reinforceable: float) -> Self:
+        """Take the hours of all decaying memories, and those of reinforceable ones."""
+        half_life = super().__new__(cls, hours)
+        half_life.reinforceable = reinforceable
+        return half_life
 
 
 class Setting(NamedTuple):

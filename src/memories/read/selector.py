@@ -49,7 +49,7 @@ class Moment(NamedTuple):
 
     Attributes:
         now: The time that "7d" counts from, and at which confidence is computed.
-        half_life_hours: See `decay`.
+        half_life_hours: See `read.versions.compute_confidence`.
     """
 
     now: datetime

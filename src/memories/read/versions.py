@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from memories.core.decay import compute_confidence, reference_time
 from memories.core.times import from_millis, to_millis
 from memories.guard.origin import HELD, PINNED, origin_of, tags_of
 from memories.models import PENDING, DecayPolicy, Draft, Memory, Version
+from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
 LINK = ("corrects", "corrected_by", "corrected_at")  # fields that tell of a correction; see `write.links`
@@ -227,6 +227,42 @@ def aging_from(record: Record, now: datetime) -> datetime:
     millis = record.fields.get("aging_from")
     written_at = record.created_at if millis is None else from_millis(millis)
     return reference_time(decay_policy(record), written_at, last_reinforced_at(record, now))
+
+
+def half_life_of(policy: DecayPolicy, half_life_hours: float) -> float:
+    """Return the hours of a policy: reinforceable memories have their own if it is a `HalfLife`."""
+    if policy is DecayPolicy.REINFORCEABLE and isinstance(half_life_hours, HalfLife):
+        return half_life_hours.reinforceable
+    return float(half_life_hours)
+
+
+def compute_confidence(policy: DecayPolicy, reference_at: datetime, now: datetime, half_life_hours: float) -> float:
+    """Return how current a statement is: 1.0 when fresh, falling in a straight line to 0.0.
+
+    The formula is that of the command's specification, section 5.2: `max(0, 1 - age / half_life)`, to four digits.
+    (What it calls a half life is the whole time until nothing is left.) A time of reference in the future, as after
+    a clock was set back, counts as now.
+
+    Args:
+        policy: `stable` never decays.
+        reference_at: From when age counts, see `reference_time`.
+        now: The time to judge at.
+        half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have others for this policy.
+
+    Returns:
+        0.0 to 1.0.
+    """
+    if policy is DecayPolicy.STABLE:
+        return 1.0
+    age_hours = max(0.0, (now - reference_at).total_seconds() / 3600)
+    return round(max(0.0, 1.0 - age_hours / half_life_of(policy, half_life_hours)), 4)
+
+
+def reference_time(policy: DecayPolicy, written_at: datetime, last_reinforced_at: datetime | None) -> datetime:
+    """Return from when age counts: the last reinforcement if the policy heeds it, else when the version was written."""
+    if policy is DecayPolicy.REINFORCEABLE and last_reinforced_at is not None:
+        return max(last_reinforced_at, written_at)
+    return written_at
 
 
 def _base_confidence(record: Record) -> float:

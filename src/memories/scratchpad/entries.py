@@ -24,7 +24,7 @@ class Rules(NamedTuple):
     Attributes:
         size: The most entries of a scratchpad.
         min_confidence: The least confidence of one that is shown.
-        half_life_hours: See `decay`.
+        half_life_hours: See `read.versions.compute_confidence`.
         relevance: How age and use count in their order.
     """
 

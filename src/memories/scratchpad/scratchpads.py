@@ -113,11 +113,11 @@ class Scratchpads:
 
     def missing(self) -> str | None:
         """Return that the file of the store is gone although a scratchpad has memories; see `Memories.missing`."""
-        from memories.scratchpad import scratchpad
-
         file = self._store_file
         if file is None or file.exists():
             return None
+        from memories.scratchpad import scratchpad
+
         place = self.place(self.lookup.namespace)
         with contextlib.suppress(InvalidInput):
             pad = scratchpad.load(place.home, place.namespace)

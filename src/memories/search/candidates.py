@@ -34,7 +34,7 @@ class Query(NamedTuple):
         terms: Its words.
         now: When it is asked, in the time zone of the asker: what "yesterday" counts from.
         judged_at: The time for which confidence and age are computed.
-        half_life_hours: See `decay`.
+        half_life_hours: See `read.versions.compute_confidence`.
         embedder: Makes vectors; None to search by words alone.
     """
 

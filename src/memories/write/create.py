@@ -133,7 +133,7 @@ class Writer(NamedTuple):
         lookup: Finds what the caller may read and write.
         embedder: Makes the vectors; None to go by words alone.
         now: When drafts are written that name no time.
-        half_life_hours: See `decay`.
+        half_life_hours: See `read.versions.compute_confidence`.
         min_confidence: What is less current is not found by a search, and so repeating it is no repetition.
         force: Store whatever is there already.
         redactor: Takes secrets out; None to keep what is given as it is.

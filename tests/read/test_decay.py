@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from memories.core.decay import HalfLife, compute_confidence, reference_time
 from memories.models import DecayPolicy
+from memories.read.versions import compute_confidence, reference_time
+from memories.settings import HalfLife
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
 HALF_LIFE = 720.0
