@@ -31,7 +31,7 @@ def load_config(
         environment: Used instead of the process's own.
         folder: Where `.env` is looked for, never in its parents; the working directory by default. What could do harm
             counts only after `memory trust`.
-        tell: Is given a sentence on what was ignored, if anything was.
+        tell: Called with a sentence on the settings that were ignored, if there are any.
 
     Raises:
         ConfigError: A setting is not acceptable; the message says which one and where it came from.
@@ -47,7 +47,7 @@ def load_config(
     home, source = _first(SETTINGS[0], layers)
     file = (home or _platform_folder("config")) / "config.toml"
     toml = _toml(file)
-    own = toml.pop(_RULES, ())
+    redact_rules = toml.pop(_RULES, ())
     layers.append((str(file), toml))
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -65,19 +65,21 @@ def load_config(
         values["store"], sources["store"] = _default_store(values, sources)
     if hint := slashes_hint(values["store"]):
         tell(hint)
-    told = _told(ignored, why, values["embedder"])
-    if told:
-        tell(told)
-    identity = values["namespace"] if sources["namespace"] != "flag" else _identity(layers[1:])
-    known = None if sources["namespace"] == "default" else identity
-    return Config(**values, sources=sources, identity=known, redact_rules=own)
+    if note := _describe_ignored(ignored, why, values["embedder"]):
+        tell(note)
+    identity = values["namespace"]
+    if sources["namespace"] == "flag":
+        identity = _identity(layers[1:])
+    elif sources["namespace"] == "default":
+        identity = None
+    return Config(**values, sources=sources, identity=identity, redact_rules=redact_rules)
 
 
 def _identity(layers: list[tuple[str, Mapping[str, Any]]]) -> str | None:
     """Return the namespace that is set below the flags, if any; one that a flag overrides need not be acceptable."""
-    given = next((str(values["namespace"]) for _, values in layers if "namespace" in values), None)
+    name = next((str(values["namespace"]) for _, values in layers if "namespace" in values), None)
     try:
-        return None if given is None else _namespace(given)
+        return None if name is None else _namespace(name)
     except ValueError:
         return None
 
@@ -91,7 +93,7 @@ def _default_store(values: Mapping[str, Any], sources: Mapping[str, str]) -> tup
 
 
 def variables_of(values: Mapping[str, str]) -> list[str]:
-    """Return which of these variables are settings."""
+    """Return the variables of these that are settings."""
     return [setting.variable for setting in SETTINGS if setting.variable in values]
 
 
@@ -137,31 +139,31 @@ def _dotenv(folder: Path | None, registers: Path) -> tuple[dict[str, str], list[
         return {}, [], ""
     from memories.core import trust
 
-    found = trust.read(file, registers)
-    given = _by_name(found.values)
-    if found.approved:
-        return given, [], ""
-    taken = {} if found.doubt else {s.name: given[s.name] for s in SETTINGS if s.harmless and _fits(s, given)}
-    why = found.doubt or ("has changed since you trusted it" if found.changed else "may not choose them for you")
-    return taken, [name for name in given if name not in taken], f"{file} {why}"
+    dotenv = trust.read(file, registers)
+    values = _by_name(dotenv.values)
+    if dotenv.approved:
+        return values, [], ""
+    why = "has changed since you trusted it" if dotenv.changed else "may not choose them for you"
+    allowed = {
+        setting.name: values[setting.name] for setting in SETTINGS if setting.harmless and _fits(setting, values)
+    }
+    if dotenv.doubt:
+        allowed, why = {}, dotenv.doubt
+    return allowed, [name for name in values if name not in allowed], f"{file} {why}"
 
 
-def _told(ignored: Iterable[str], why: str, embedder: str) -> str:
+def _describe_ignored(ignored: Iterable[str], why: str, embedder: str) -> str:
     """Return the sentence on the settings of a `.env` that were ignored, if one of them would have had an effect."""
-    local = embedder in (
-        "minilm",
-        "e5",
-        "none",
-        "fake",
-    )  # most projects have a key in that file, for programs of their own
-    named = [each.variable for each in SETTINGS if each.name in ignored and not (local and each.secret)]
-    return f"ignored {', '.join(named)}: {why}; to allow it, run: memory trust" if named else ""
+    # Most projects have a key in that file, for programs of their own; a local embedder needs none.
+    is_local = embedder in ("minilm", "e5", "none", "fake")
+    names = [setting.variable for setting in SETTINGS if setting.name in ignored and not (is_local and setting.secret)]
+    return f"ignored {', '.join(names)}: {why}; to allow it, run: memory trust" if names else ""
 
 
-def _fits(setting: Setting, given: Mapping[str, str]) -> bool:
+def _fits(setting: Setting, values: Mapping[str, str]) -> bool:
     """Return whether a value is given that the setting accepts: other programs may mean something else by its name."""
     try:
-        setting.parse(given[setting.name].strip(" "))
+        setting.parse(values[setting.name].strip(" "))
     except (KeyError, ValueError):
         return False
     return True
@@ -184,15 +186,16 @@ def _toml(file: Path) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"cannot read {file}: {exc}") from exc
     names = {setting.name for setting in SETTINGS}
-    own = values.pop("redact") if isinstance(values.get("redact"), list) else []
+    rule_tables = values.pop("redact") if isinstance(values.get("redact"), list) else []
     if "redaction" in values:  # `[[redact]]` leaves no room for a value of that name
         values["redact"] = values.pop("redaction")
     for name in values:
         if name not in names:
-            line = next((at for at, found in enumerate(text.splitlines(), 1) if found.strip().startswith(name)), 1)
+            lines = enumerate(text.splitlines(), 1)
+            line = next((number for number, written in lines if written.strip().startswith(name)), 1)
             raise ConfigError(f'{file}:{line}: there is no setting "{name}"; `memory config` lists them')
     settings = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
-    return settings | ({_RULES: _own_rules(file, own)} if own else {})
+    return settings | ({_RULES: _own_rules(file, rule_tables)} if rule_tables else {})
 
 
 _RULES = "[[redact]]"
@@ -216,7 +219,7 @@ _XDG = {
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be lost without harm."""
+    """Return the folder for files that can be lost without harm."""
     return _platform_folder("cache")
 
 
