@@ -59,20 +59,19 @@ ORDER = {
     "memories.write.compare": "vocabulary < reading < duplicates < corrections",
     "memories.scratchpad": """entries byhand file < layout metadata < scratchpad < choice at_hand <
         matching mirror sync < scratchpads""",
-    "memories.transfer": "lines pages proof stats < audit export importing migrate reembed secrets < backup < doctor",
+    "memories.transfer": "lines pages stats < audit export importing migrate < backup < doctor",
     "memories.context": """fence policy tokens < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": """git remotes registry captured degraded tokens < namespaces objects prompt < project <
         place""",
-    "memories.answers": "added compare fields < compact shapes < transfers",
+    "memories.answers": "compare fields < compact shapes < transfers",
     "memories.hooks": """place sentences asking < session stamps inbox prompts told < switch extract
         echo transcripts < session_note block fresh noting < recall < trying < writing events health < hook flush""",
     "memories.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
-    "memories.cli": """output home < text < said < session < complete < options < backup many bulk < edit <
-        log memories search stats turns context stores status serve identities scratchpad capture connect tokens <
-        review < app""",
+    "memories.cli": """output < text < said < session < complete < options < backup bulk < memories
+        search turns stores status serve identities < scratchpad capture connect review < app""",
     "memories.mcp": "answers < tools < server < stdio",
-    "memories.warm": "place < client start < manage",
+    "memories.warm": "client < manage",
     "memories.integrations": "amplifier anthropic chat langchain langgraph openai",
     "memories.integrations.amplifier": "session < context tool < capture",
     "memories.integrations.chat": "settings < memory < agent demo < loop",

@@ -12,7 +12,7 @@ from memories.core import disk, trust
 from memories.identity import registry
 from memories.scratchpad import scratchpad
 from memories.stores.records import Collection, Ref
-from memories.transfer import proof
+from memories.transfer import export
 from memories.write import queue
 from memories.write.accesses import Accesses
 from memories.write.queue import RetryQueue
@@ -95,7 +95,7 @@ CASES = {
     "scratchpad: edit": Case(edit_scratchpad, ".scratchpad.lock", scratchpad, "replacing"),
     "scratchpad: remove": Case(remove_scratchpad, "bob/.scratchpad.lock", Path, "unlink"),
     "scratchpad: refresh": Case(remove_scratchpad, "bob/.scratchpad.lock", scratchpad, "write"),
-    "key of exports": Case(lambda folder: proof.own_key(folder, make=True), "export.key.lock", proof, "replacing"),
+    "key of exports": Case(lambda folder: export.own_key(folder, make=True), "export.key.lock", export, "replacing"),
     "alias": Case(lambda folder: registry.set_alias(folder, "a", "b"), ".projects/.aliases.lock", registry, "aliases"),
     "trust": Case(approve, "trusted.json.lock", trust, "_approvals"),
 }

@@ -69,7 +69,7 @@ def _start_wanted(arguments: list[str]) -> None:
 
 def _start(store: str) -> None:
     """Start a server of a store."""
-    from memories.warm.start import start
+    from memories.warm.client import start
 
     start(store)
 

@@ -20,7 +20,7 @@ from forked import Forked
 from memories import __main__ as front_door
 from memories.embedders import minilm
 from memories.scratchpad.file import check
-from memories.warm import client, place
+from memories.warm import client
 
 if TYPE_CHECKING:
     from forkserver import Piped
@@ -83,7 +83,7 @@ class Servers:
         if self._forked is None or not client.is_warm(arguments):
             return
         store = client.store_of(arguments)
-        path = place.socket_of(store, os.environ)
+        path = client.socket_of(store, os.environ)
         if path not in self._started:
             self._started[path] = self._forked.serve(store, os.environ, _here())
 

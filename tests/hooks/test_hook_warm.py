@@ -17,7 +17,7 @@ from hooks.conftest import Hook, Ran
 from live_command import Serve, servers
 from memories import Memories, __version__
 from memories.hooks import inbox, session
-from memories.warm import client, place
+from memories.warm import client
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
 
@@ -130,7 +130,7 @@ def test_what_is_captured_is_in_the_inbox_once(hook: Hook, home: Path, serving: 
 def test_a_hook_starts_a_server_if_a_setting_wants_it(forked: Forked, answered: Callable[[], int], hook: Hook) -> None:
     wants = {"MEMORY_SERVE": "auto"}
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, env=wants).context
-    path = Path(place.socket_of("", os.environ))
+    path = Path(client.socket_of("", os.environ))
     until = time.monotonic() + 100
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.05)
@@ -159,7 +159,7 @@ def test_what_a_killed_server_leaves_behind_stops_no_hook(hook: Hook, serving: S
     server = serving()
     server.kill()
     server.wait(60)
-    assert Path(place.socket_of("", os.environ)).is_socket()
+    assert Path(client.socket_of("", os.environ)).is_socket()
     assert DEPLOY in hook("session-start", {}).context
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
 
@@ -181,7 +181,7 @@ def test_what_a_killed_server_leaves_behind_stops_no_hook(hook: Hook, serving: S
 def test_whatever_else_a_server_says_the_hook_does_it_itself(
     greeting: str, answer: bytes, hook: Hook, home: Path
 ) -> None:
-    path = Path(place.socket_of("", os.environ))
+    path = Path(client.socket_of("", os.environ))
     path.parent.mkdir(parents=True, mode=0o700)
     over = threading.Event()
     with socket.socket(socket.AF_UNIX) as listening:

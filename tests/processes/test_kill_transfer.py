@@ -23,7 +23,7 @@ from memories.read.turns import TurnDraft
 from memories.embedders.fake import FakeEmbedder
 from memories.transfer.migrate import migrate
 from memories.stores.records import Collection, Filter
-from memories.transfer.reembed import reembed
+from memories.transfer.migrate import reembed
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
 from memories.transfer.importing import import_

@@ -788,7 +788,7 @@ def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> No
     They write half as many records as the embedder has embedded, so that it catches up however slow the machine is.
     """
     from memories.embedders.fake import FakeEmbedder
-    from memories.transfer.reembed import reembed
+    from memories.transfer.migrate import reembed
 
     writers = 4
     allowed, embedded = threading.Semaphore(writers), itertools.count(1)

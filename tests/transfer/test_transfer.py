@@ -23,13 +23,12 @@ from memories.stores.records import Collection, Filter, Patch, Record, Ref, Spac
 from memories.stores.sqlite import connection
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer import importing
-from memories.transfer import reembed as reembedding
+from memories.transfer import migrate as reembedding
 from memories.transfer.backup import restore
 from memories.transfer.export import export
 from memories.transfer.importing import Imported, import_
-from memories.transfer.migrate import migrate
+from memories.transfer.migrate import migrate, reembed
 from memories.transfer.pages import pages, places
-from memories.transfer.reembed import reembed
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -1018,7 +1017,7 @@ def test_who_writes_faster_than_it_embeds_is_told(full: SQLiteStore, opened: Ope
         embed_query = Other.embed
 
         def embed_many(self, texts: Sequence[str]) -> Any:
-            rival.append([turn(next(positions)) for _ in range(reembedding.FEW + 1)])
+            rival.append([turn(next(positions)) for _ in range(reembedding.FEW_LEFT + 1)])
             return [self.embed(text) for text in texts]
 
     with pytest.raises(StoreError, match="run it again when there is less to do"):

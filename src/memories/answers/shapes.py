@@ -1,5 +1,6 @@
 """The JSON shapes of answers, as the command's specification gives them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from memories.write.create import Created, Similar
     from memories.write.many import Affected
     from memories.write.review import Reviewed
+
 
 _SHOWN = 5  # damaged records that a sentence names
 HINT_DUPLICATE = (
@@ -451,3 +453,25 @@ def _entry(entry: "Entry") -> dict[str, Any]:
         "suspicious": entry.suspicious.split() or None, "cut": entry.cut,
     }  # fmt: skip
     return {name: value for name, value in shape.items() if value is not None}
+
+
+MAX_REDACTED = 1_000  # secrets whose kinds are told
+
+
+def added(conversation: str, said: "Sequence[Turn]") -> dict[str, Any]:
+    """Return what became of many turns that were added to a conversation."""
+    counts = Counter(turn.status for turn in said)
+    kinds = [kind for turn in said for kind in turn.redacted][:MAX_REDACTED]
+    shape: dict[str, Any] = {
+        "conversation_id": conversation.strip(),
+        "count": len(said),
+        "last_index": said[-1].index if said else None,
+        **{status: counts[status] for status in ("stored", "known", "refused")},
+        "results": [_told(turn) for turn in said],
+    }
+    return shape | ({"redacted": kinds} if kinds else {})
+
+
+def _told(turn: "Turn") -> dict[str, Any]:
+    told = {"id": turn.id, "status": turn.status, "message_id": turn.message_id, "reason": turn.reason}
+    return {name: value for name, value in told.items() if value is not None}

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from memories.transfer.backup import BackedUp, Restored
     from memories.transfer.doctor import Examined, Fixed, Salvaged
     from memories.transfer.importing import Imported
-    from memories.transfer.migrate import Migrated
-    from memories.transfer.reembed import Reembedded
+    from memories.transfer.migrate import Migrated, Reembedded
     from memories.transfer.stats import Stats
 
 _SHOWN = 120  # characters of a memory in figures about its use

@@ -1,7 +1,11 @@
-"""Commands that keep a store safe: backup, doctor, and the part of restore that takes a file."""
+"""Commands that keep a store safe: backup, doctor, and the part of restore that reads a file."""
 
+import functools
+import os
+import shlex
 import shutil
 import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +17,9 @@ from memories.answers import shapes, transfers
 from memories.cli.options import command, format_option, option, store_option, whole_number, with_settings
 from memories.cli.output import emit, note
 from memories.cli.session import Bar, texts
-from memories.errors import InvalidInput
+from memories.core.urls import local_path
+from memories.errors import InvalidInput, MemoriesError
+from memories.guard.validate import OWN_FOLDERS
 from memories.stores.records import Finding
 
 if TYPE_CHECKING:
@@ -105,7 +111,7 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
             found = examine(config, deep=deep)
             look_around(config, found)
         if secrets:
-            from memories.transfer.secrets import find
+            from memories.transfer.doctor import find
             from memories.write.queue import lines_of
 
             found.findings.extend(find(config, lines_of(config), bar))
@@ -116,7 +122,6 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
 
 def look_around(config: "Config", found: "Examined") -> None:
     """Look at what is not the store's: the queue, the hooks, the model, the settings, and which program runs."""
-    from memories.cli.home import examine as examine_home
     from memories.hooks.health import examine as examine_hooks
     from memories.settings import SETTINGS
     from memories.write.queue import refused, waiting
@@ -183,6 +188,63 @@ def _look_for_program(found: "Examined") -> None:
         found.findings.append(
             Finding(f"{first}, the first memory on PATH, is another program", f"put {ours.parent} before it in PATH")
         )
+
+
+_PARTS = ("-wal", "-shm", "-journal", ".lock")  # of a SQLite store, which can't be written without them
+
+
+def examine_home(config: "Config") -> list[Finding]:
+    """Return what is wrong with the files beside the store; a remedy is what the reader of the file proposes."""
+    from memories.config import registers
+    from memories.connect import receipts
+    from memories.core.trust import approved_files, read_secret
+    from memories.identity import tokens
+    from memories.scratchpad import scratchpad
+    from memories.transfer.export import own_key
+
+    folder, own_token = registers(), tokens.own_file(config.home)
+    looks: list[Callable[[], object]] = [
+        lambda: tokens.read(config.home),
+        lambda: read_secret(own_token) if own_token.exists() else None,
+        lambda: approved_files(folder),
+        lambda: receipts.load(folder),
+        lambda: own_key(folder),
+    ]
+    looks += [functools.partial(scratchpad.load, config.home, name) for name in _folders(config.home)]
+    findings = list(_in_the_place_of_files(config))
+    for look in looks:
+        try:
+            look()
+        except (MemoriesError, OSError) as exc:
+            what, _, remedy = str(exc).partition("; ")
+            findings.append(Finding(what, remedy))
+    return findings
+
+
+def _folders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder that may be those of namespaces."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as found:
+        return sorted(each.name for each in found if each.is_dir() and not each.name.startswith("."))
+
+
+def _in_the_place_of_files(config: "Config") -> Iterator[Finding]:
+    """Yield the folders that have the name of a file of the program or of its store, and where to move them."""
+    from memories.config import is_own_name
+
+    store = local_path(config.store)
+    parts = {} if store is None else {f"{store}{end}": True for end in _PARTS} | {f"{store}-requests": False}
+    homes = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}
+    for path in sorted(homes | {Path(part) for part in parts if Path(part).is_dir()}):
+        if path == store or path.name in OWN_FOLDERS:
+            continue
+        what = f"{path} is a folder in the place of a file"
+        what += ", so nothing can be written to the store" if parts.get(str(path)) else ""
+        remedy = f"run: {shlex.join(['mv', str(path), str(path.with_name(f'.{path.name}.moved'))])}"
+        if (path / "scratchpad.yaml").exists():
+            remedy += f"; its memories are in the store: memory namespaces rename {path.name} NEW"
+        yield Finding(what, remedy)
 
 
 COMMANDS = (backup, doctor)

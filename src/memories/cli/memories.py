@@ -1,6 +1,9 @@
-"""Commands that write memories: create, update, reinforce, delete, restore, forget."""
+"""Commands that write memories: create, update, edit, reinforce, delete, restore, forget."""
 
-from collections.abc import Mapping, Sequence
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +26,10 @@ from memories.cli.options import (
     where_option,
     whole_number,
 )
-from memories.cli.output import changing, confirm, emit
+from memories.cli.output import changing, confirm, emit, note
 from memories.cli.session import ONCE, compacts, read_argument, texts
 from memories.core.ids import parse_id
-from memories.errors import InvalidInput, NotFound, StoreDamaged
+from memories.errors import ConfigError, InvalidInput, MemoriesError, NotFound, RequestError, StoreDamaged
 from memories.models import Draft
 from memories.search.filters import SCOPES
 
@@ -147,7 +150,7 @@ def update(
     What is not given stays as it is. CONTENT is the new text, or - to read it from standard input. ID may be - to give
     all memories whose ids are on standard input the same tags.
     """
-    from memories.cli.many import each_of, named
+    from memories.cli.bulk import each_of, named
 
     if memory_id == "-" and (content is not None or not_corrects is not None):
         raise InvalidInput("ids from standard input take tags only; update the content of one memory at a time")
@@ -177,7 +180,7 @@ def reinforce(memories: "Memories", ids: Sequence[str], key: str | None, project
 
     ID may be given several times, or as - to read ids from standard input.
     """
-    from memories.cli.many import each_of, named
+    from memories.cli.bulk import each_of, named
 
     chosen = named(memories, ids, key, project)
     return each_of(chosen, memories.reinforce, shapes.reinforced, _as_text, "reinforced")
@@ -206,7 +209,7 @@ def delete(
     ID may be given several times, or as - to read ids from standard input. With --where, all memories of your own
     namespace that meet the expression; the answer names the command that brings them back.
     """
-    from memories.cli.many import delete_where, each_of, named, some_or_where
+    from memories.cli.bulk import delete_where, each_of, named, some_or_where
 
     some_or_where(ids, key, where, dry_run)
     if where is not None:
@@ -242,7 +245,7 @@ def restore(memories: "Memories", wanted: Sequence[str], version: str | None, re
             raise InvalidInput("a store is restored from one FILE; give it alone")
         restore_store(memories.config, wanted[0], replace=replace)
         return 0
-    from memories.cli.many import each_of, named
+    from memories.cli.bulk import each_of, named
 
     number = whole_number(version, "version must be a whole number from 1")
 
@@ -299,7 +302,7 @@ def forget(
     from standard input. With --where, all memories or turns of your own namespace that meet the expression; memories
     are judged by their latest version, deleted ones too.
     """
-    from memories.cli.many import each_of, forget_where, named, some_or_where, tell_copies
+    from memories.cli.bulk import each_of, forget_where, named, some_or_where, tell_copies
 
     some_or_where(ids, key, where, dry_run)
     if where is not None:
@@ -345,4 +348,154 @@ def _as_text(found: "Memory") -> str:
     return str(texts().memory(found))
 
 
-COMMANDS = (create, update, reinforce, delete, restore, forget)
+_EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried where neither VISUAL nor EDITOR is set
+_FILE = "memory.txt"
+
+
+@command(epilog="memory edit 01a1fdf1-92cd-72f2\nEDITOR='code --wait' memory edit --key user/editor")
+@named_options
+@no_redact_option
+@in_session(reads=True)
+def edit(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None, no_redact: bool) -> None:
+    """Edit a memory in your editor: what you save is its new version.
+
+    The editor is VISUAL or EDITOR, which may have arguments. What is not changed stays as it is. If somebody else has
+    changed the memory meanwhile, nothing is stored, and your text is kept in a file that is named.
+    """
+    from memories.cli.bulk import named
+
+    chosen = named(memories, ids, key, project)
+    if chosen.several:
+        raise InvalidInput("one memory is edited at a time; give one ID")
+    found = memories.get(chosen.ids[0])
+    if found.pending:
+        raise RequestError(f"Memory waits for review; edit it with: memory review edit {found.id}")
+    if found.namespace != memories.namespace:
+        raise RequestError(f"Memory is in namespace {found.namespace}; edit it from there: add -n {found.namespace}")
+
+    def store(text: str) -> None:
+        memory = changing(
+            lambda: memories.update(found.id, text, redact=not no_redact, if_version=found.version),
+            lambda done: f"{done.id} was updated, version {done.version}",
+        )
+        emit(
+            shapes.memory(memory),
+            lambda: str(texts().memory(memory)),
+            compact=lambda: str(compacts().one(memories, memory)),
+        )
+
+    if not edited(found.content, store, instead=f"memory update {found.id} CONTENT"):
+        note("Nothing was changed.")
+
+
+def edited(content: str, store: Callable[[str], None], *, instead: str) -> bool:
+    """Have a person edit a text, and store what was saved; return whether it was changed.
+
+    It lies in a folder that nobody else can read. That is removed afterwards, unless what was saved can't be stored.
+
+    Args:
+        content: The text.
+        store: Stores the new one.
+        instead: What to run where there is no terminal.
+
+    Raises:
+        InvalidInput: There is no terminal, or what was saved is empty or no text.
+        ConfigError: There is no editor.
+        MemoriesError: It could not be stored; the message says where it is.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidInput(
+            f"there is no terminal to edit on; give the new text: {instead}, or - to read it from a pipe"
+        )
+    import shutil
+    import tempfile
+
+    argv = _editor()
+    folder = Path(tempfile.mkdtemp(prefix="memory-"))
+    file = folder / _FILE
+    unsaved = False
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(f"{content}\n".encode())
+        _run([*argv, str(file)])
+        unsaved = file.exists() and bool(file.read_bytes().strip())
+        text = _saved(file, content)
+        if text is not None:
+            store(text)
+        unsaved = False
+    except (MemoriesError, KeyboardInterrupt) as exc:
+        kept = f"your text is kept in {file}"
+        if unsaved and isinstance(exc, MemoriesError):
+            raise type(exc)(f"{exc}; {kept}") from exc
+        if unsaved:
+            note(f"Y{kept[1:]}")
+        raise
+    finally:
+        if not unsaved:
+            shutil.rmtree(folder, ignore_errors=True)
+    return text is not None
+
+
+def _editor() -> list[str]:
+    """Return the editor and its arguments.
+
+    Raises:
+        ConfigError: There is none, or the variable that names it can't be read.
+    """
+    import shlex
+    import shutil
+
+    for variable in ("VISUAL", "EDITOR"):
+        if given := os.environ.get(variable, "").strip():
+            try:
+                return shlex.split(given)
+            except ValueError as exc:
+                raise ConfigError(f"{variable} can't be read ({exc}); write the quotes in pairs") from exc
+    found = next(filter(None, map(shutil.which, _EDITORS)), None)
+    if found is None:
+        raise ConfigError("there is no editor; set VISUAL or EDITOR to one")
+    return [found]
+
+
+def _run(argv: Sequence[str]) -> None:
+    """Run an editor without a shell, and wait for it; Ctrl-C is for the editor.
+
+    Raises:
+        ConfigError: It can't be started.
+        RequestError: It failed.
+    """
+    import subprocess
+
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # one that is ignored would be ignored by the editor too
+    try:
+        code = subprocess.run(argv, check=False).returncode  # noqa: S603 - what the user's own variable names
+    except (OSError, ValueError) as exc:
+        reason = getattr(exc, "strerror", None) or exc
+        raise ConfigError(f"cannot start the editor {argv[0]}: {reason}; set VISUAL or EDITOR to another one") from exc
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if code:
+        raise RequestError(f"the editor {argv[0]} ended with exit code {code}; nothing was changed")
+
+
+def _saved(file: Path, before: str) -> str | None:
+    """Return what was saved, without the line end that editors put behind the last line; None if nothing was changed.
+
+    Raises:
+        InvalidInput: It is empty, or no text.
+    """
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InvalidInput("the file was removed, so there is no new text; nothing was changed") from None
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(f"what was saved is not UTF-8 (byte {exc.start}); nothing was changed") from None
+    if "\r\n" not in before:
+        text = text.replace("\r\n", "\n")
+    text = text.rstrip("\r\n")
+    if not text.strip():
+        raise InvalidInput("what was saved is empty; nothing was changed; memory delete removes a memory")
+    return None if text == before.rstrip("\r\n") else text
+
+
+COMMANDS = (create, update, reinforce, delete, restore, forget, edit)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import shapes
-from memories.cli.edit import edited
-from memories.cli.many import ids_from_input
-from memories.cli.memories import NOT_STORED
+from memories.cli.bulk import ids_from_input
+from memories.cli.memories import NOT_STORED, edited
 from memories.cli.options import (
     Group,
     fields_option,

@@ -90,7 +90,7 @@ def edit(memories: "Memories") -> int:
     What you save is taken over into the memories: a changed content is a new version, a new line a new memory. An entry
     that you take out is left out of the scratchpad, and its memory stays.
     """
-    from memories.cli.edit import edited
+    from memories.cli.memories import edited
     from memories.scratchpad.scratchpad import replace_by_person
 
     file = memories.scratchpad(refresh=True).file
@@ -195,7 +195,7 @@ def _project(config: "Config", given: str | None) -> str | None:
 
 
 def _each(memories: "Memories", named_by: tuple[Any, ...], run: "Callable[[str], Memory]", done: str) -> int:
-    from memories.cli.many import each_of, named
+    from memories.cli.bulk import each_of, named
 
     as_text = lambda found: str(texts().memory(found))  # noqa: E731 - as the other commands pass it
     return each_of(named(memories, *named_by), run, shapes.memory, as_text, done)

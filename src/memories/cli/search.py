@@ -85,7 +85,7 @@ def get(
     to read ids from standard input. Exits 1 if one of them is not there; the others are shown all the same. A --key is
     looked up as it is now.
     """
-    from memories.cli.many import each_of, named
+    from memories.cli.bulk import each_of, named
 
     names = field_names(fields)
 
@@ -124,7 +124,7 @@ def history(
     Deleted memories have a history too. With --as-of it ends then. With --diff, each version has what it took over,
     removed and added.
     """
-    from memories.cli.many import named
+    from memories.cli.bulk import named
 
     if diff and fields is not None:
         raise InvalidInput("--diff and --fields do not go together; leave one of them out")
@@ -237,7 +237,7 @@ def tags(
     """
     where = filters.pop("where", None)
     if len(words) > 1:
-        from memories.cli.many import change_tags
+        from memories.cli.bulk import change_tags
 
         if words[0] not in _CHANGES:
             raise InvalidInput(f'"{shown(words[0])}" is no change of tags; use {", ".join(_CHANGES)}')

@@ -1,29 +1,35 @@
-"""Commands about the memory itself: status, namespaces, config, trust."""
+"""Commands that show the state of a store and of the program: status, stats, log, config, trust."""
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from memories.answers import shapes
+from memories.answers import shapes, transfers
 from memories.cli.options import (
     command,
     format_option,
     in_session,
+    limit_option,
     namespace_option,
     option,
+    since_option,
     store_option,
+    until_option,
+    whole_number,
     with_settings,
 )
-from memories.cli.output import confirm, emit, require_person, set_format, unwatch
+from memories.cli.output import amount, confirm, emit, require_person, safe, set_format, unwatch
 from memories.cli.session import texts
-from memories.errors import NotFound, SystemFault
+from memories.errors import InvalidInput, NotFound, SystemFault
 
 if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
+    from memories.transfer.stats import Stats
 
 
 @command(epilog="memory status\nmemory status --format text")
@@ -112,4 +118,134 @@ def trust(folder: str, revoke: bool, listed: bool, yes: bool, output: str | None
         emit(shape, lambda: f"{file} is trusted as it is now.")
 
 
-COMMANDS = (status, config, trust)
+_ROWS = 21  # of the chart at most; a row stands for several days if there are more
+_MOST_WIDTH, _LEAST_WIDTH = 100, 30
+_NAMES = 8  # agents, projects, namespaces
+
+
+@command(epilog="memory stats\nmemory stats --since 7d --format text")
+@since_option
+@in_session(reads=True)
+def stats(memories: "Memories", since: str | None) -> None:
+    """Show what was done, how fast, and what is used.
+
+    Operations are those that are noted in events.jsonl; memories are those of your namespace and of shared.
+    """
+    found = memories.stats(since=since)
+    emit(transfers.stats(found), lambda: _text(found, chart=True), compact=lambda: _text(found, chart=False))
+
+
+def _text(found: "Stats", *, chart: bool) -> str:
+    import shutil
+
+    width = max(_LEAST_WIDTH, min(_MOST_WIDTH, shutil.get_terminal_size((80, 24)).columns))
+    used = found.memory_count - found.never_used_count
+    head = (
+        f"{amount(found.memory_count, 'memory', 'memories')} in {', '.join(map(safe, found.namespaces))}, {used} read"
+    )
+    blocks = [head, _operations(found), *_names(found)]
+    if chart and found.per_day:
+        size = -(-len(found.per_day) // _ROWS)
+        title = "memories per day" if size == 1 else f"memories per {size} days, from the day named"
+        blocks.append("\n".join([title, *_bars(found.per_day, size, width)]))
+    for title, some in (("most used", found.most_used), ("never used, the oldest", found.never_used)):
+        if some:
+            rows = (
+                f"{each.access_count:>6}  {each.id[:18]}  {transfers.short(each.content, width - 28)}" for each in some
+            )
+            blocks.append("\n".join([title, *rows]))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _operations(found: "Stats") -> str:
+    if not found.operations:
+        return "No operation is noted."
+    rows: list[tuple[str, ...]] = [("operation", "count", "failed", "p50 ms", "p95 ms", "results", "written", "tokens")]
+    for each in found.operations:
+        times = (_milliseconds(each.p50_ms), _milliseconds(each.p95_ms))
+        rows.append((safe(each.name), *map(str, (each.total, each.failed, *times, *each[5:]))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows)
+    since = f"since {found.noted_since}: {found.tokens} tokens given to models"
+    return "\n".join([since, *lines])
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _names(found: "Stats") -> Iterable[str]:
+    for title, counts in (("agent", found.agents), ("project", found.projects), ("namespace", found.by_namespace)):
+        if any(counts):
+            parts = [f"{safe(name) or '(unknown)'} {count}" for name, count in list(counts.items())[:_NAMES]]
+            more = f", {len(counts) - _NAMES} others" if len(counts) > _NAMES else ""
+            yield f"operations by {title}: {', '.join(parts)}{more}"
+
+
+def _bars(per_day: Mapping[str, int], size: int, width: int) -> list[str]:
+    """Return a bar for each `size` days, the longest as wide as there is room."""
+    days = list(per_day.items())
+    parts = (days[at : at + size] for at in range(0, len(days), size))
+    rows = [(part[0][0], sum(count for _, count in part)) for part in parts]
+    most = max(count for _, count in rows)
+    digits = len(str(most))
+    room = width - len("2026-01-01  ") - digits - 2
+    return [
+        f"{day}  {count:>{digits}}  {'#' * max(count > 0, round(room * count / most))}".rstrip() for day, count in rows
+    ]
+
+
+_ACTIONS = tuple("create update restore delete supersede reinforce turns forget import undone change".split())
+
+
+@command(epilog="memory log --since 7d --action forget\nmemory log 01a1fdf1-92cd-72f2\nmemory log --verify")
+@click.argument("memory_id", metavar="[ID]", required=False)
+@option(
+    "--conversation", metavar="NAME", section="Filters",
+    help="Only changes of this conversation, even if it was forgotten.",
+)  # fmt: skip
+@option(
+    "--action", metavar="ACTION", values=_ACTIONS, section="Filters",
+    help="Only changes of this kind, such as create, reinforce or forget.",
+)  # fmt: skip
+@since_option
+@until_option
+@limit_option
+@option("--verify", is_flag=True, section="Check", help="Check that no entry was changed, moved or removed.")
+@option(
+    "--against", metavar="HASH", section="Check",
+    help="With --verify: a head that an earlier check printed. It proves that nothing before it was rewritten or cut.",
+)  # fmt: skip
+@in_session(reads=True)
+def log(
+    memories: "Memories",
+    memory_id: str | None,
+    conversation: str | None,
+    action: str | None,
+    since: str | None,
+    until: str | None,
+    limit: str | None,
+    verify: bool,
+    against: str | None,
+) -> int:
+    """Show who changed what and when; verify it.
+
+    Newest first, one entry for each transaction, without any content. What was forgotten stays in the log as a fact:
+    its ID, how many versions it had, who forgot it and when. With --verify, exits 1 if the log is not whole.
+    """
+    if not verify:
+        if against is not None:
+            raise InvalidInput("--against needs --verify")
+        found = memories.log(
+            memory_id, conversation=conversation, action=action, since=since, until=until, limit=whole_number(limit)
+        )
+        emit(transfers.log_entries(found), lambda: texts().log(found))
+        return 0
+    if any(given is not None for given in (memory_id, conversation, action, since, until, limit)):
+        raise InvalidInput("--verify checks the whole log; leave out what narrows it")
+    checks = memories.verify_log(against=against)
+    emit(transfers.log_checks(checks), lambda: texts().log_check(checks))
+    return 1 if any(check.problem for check in checks) else 0
+
+
+COMMANDS = (status, config, trust, stats, log)

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from memories.stores import Store
     from memories.stores.records import Collection, Record
     from memories.transfer.importing import Imported
-    from memories.transfer.migrate import Migrated
-    from memories.transfer.reembed import Reembedded
+    from memories.transfer.migrate import Migrated, Reembedded
 
 _IN_MEMORY_BYTES = 16_777_216  # of an export that waits for its reader; what is more lies in a temporary file
 _PIECE = 1_048_576
@@ -158,9 +157,9 @@ def import_(
     from memories.core.ids import new_id
     from memories.embedders import open_embedder
     from memories.scratchpad.scratchpad import mark_all_stale
+    from memories.transfer.export import own_key
     from memories.transfer.importing import Intake, check
     from memories.transfer.importing import import_ as run
-    from memories.transfer.proof import own_key
 
     into = None if into is None else namespace(into)
     names = None if into is not None else _namespaces(config, all_namespaces, no_shared)
@@ -301,7 +300,7 @@ def reembed(config: "Config", model: str | None) -> None:
     embedder in use, it computes only the vectors that are missing.
     """
     from memories.embedders import open_embedder
-    from memories.transfer.reembed import reembed as run
+    from memories.transfer.migrate import reembed as run
 
     name = model or config.embedder
     embedder = open_embedder(name, config)
@@ -324,7 +323,7 @@ def reembed(config: "Config", model: str | None) -> None:
 def _own_key() -> bytes | None:
     """Return the key of this user's exports; tell it if there can be none."""
     from memories.config import registers
-    from memories.transfer.proof import own_key
+    from memories.transfer.export import own_key
 
     folder = registers()
     try:

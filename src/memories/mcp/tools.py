@@ -11,7 +11,7 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from memories.answers import shapes
-from memories.answers.added import added
+from memories.answers.shapes import added
 from memories.context import fence
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend

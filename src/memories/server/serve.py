@@ -22,7 +22,7 @@ from memories.server.warm import Run, Served, Warm, install_stand_ins
 from memories.server.writers import Writers
 from memories.settings import Config
 from memories.stores import local_path, open_store
-from memories.warm import place
+from memories.warm import client
 
 if TYPE_CHECKING:
     from memories.server.http import Web
@@ -97,7 +97,7 @@ class Process:
         self.config = config
         self.last_at = time.monotonic()
         self._began, self._url = time.time(), ""
-        known = place.absolute(config.store), self.store, self.embedder, self.writers, __version__
+        known = client.absolute(config.store), self.store, self.embedder, self.writers, __version__
         self.warm = Warm(sockets.command, Served(config, *known, self.fits, self.end, self.status), run)
 
     def warm_up(self, preload: Callable[[], None]) -> None:

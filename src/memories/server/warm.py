@@ -31,8 +31,7 @@ from memories.models import Draft
 from memories.server.writers import Ending, Writers
 from memories.settings import Config
 from memories.stores import Store
-from memories.warm.client import DIRECT, GREETING, HOOK, is_carried
-from memories.warm.place import absolute
+from memories.warm.client import DIRECT, GREETING, HOOK, absolute, is_carried
 from memories.write.create import Created
 
 _CLONE_FS = 0x200  # flag of unshare(2): the thread gets a working folder and a umask of its own

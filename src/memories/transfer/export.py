@@ -1,10 +1,15 @@
-"""Export: all records of a store as lines of JSON, with a last line that says how many and their hash."""
+"""Exports a store as lines of JSON, with a last line that counts them and a proof of who wrote them."""
 
 import heapq
+import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memories.core.disk import CREATING, locked, replacing
+from memories.errors import ConfigError
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Record
 from memories.transfer.lines import Tally, header_line, is_id, to_line
@@ -111,3 +116,51 @@ def _in_order(store: Store, place: Place) -> Iterator[Record]:
         return (record for page in pages(store, place) for record in page if is_id(record.ref.group) is kind)
 
     return heapq.merge(of_kind(False), of_kind(True), key=lambda record: (record.ref.group, record.ref.position))
+
+
+_NAME = "export.key"
+_BYTES = 32
+
+
+def own_key(folder: Path, *, make: bool = False) -> bytes | None:
+    """Return the key of this user's exports; None if there is none yet.
+
+    Args:
+        folder: Where it is kept: beside the user's `config.toml`, where no folder's `.env` reaches.
+        make: Make one where there is none.
+
+    Raises:
+        ConfigError: It can't be relied on; the message says why, and what to do.
+        OSError: It can't be made.
+    """
+    file = folder / _NAME
+    if make and not os.path.lexists(file):
+        with locked(folder / f"{_NAME}.lock"):
+            if not os.path.lexists(file):
+                with replacing(file) as stream:
+                    stream.write(os.urandom(_BYTES))
+    try:
+        fd = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | CREATING & ~os.O_CREAT)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:  # a link among them, which could lead anywhere
+        raise ConfigError(f"cannot read {file}: {exc.strerror}; remove it, and the next export makes one") from exc
+    try:
+        doubt = _doubt(file, os.fstat(fd))
+        key = b"" if doubt else os.read(fd, _BYTES + 1)
+    finally:
+        os.close(fd)
+    if doubt or len(key) != _BYTES:
+        raise ConfigError(f"{file} {doubt or 'is no key of exports; remove it, and the next export makes one'}")
+    return key
+
+
+def _doubt(file: Path, found: os.stat_result) -> str:
+    """Return why a key can't be relied on, a part of a sentence; nothing if it can."""
+    if not stat.S_ISREG(found.st_mode):
+        return "is not a file; remove it, and the next export makes one"
+    if os.name == "posix" and found.st_uid not in (os.geteuid(), 0):
+        return "belongs to another user; remove it, and the next export makes one"
+    if os.name == "posix" and found.st_mode & 0o077:
+        return f"can be read or written by others, who could forge exports; remove it, or run: chmod 600 {file}"
+    return ""

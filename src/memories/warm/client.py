@@ -7,10 +7,10 @@ second.
 
 import os
 import sys
-
-from memories.warm.place import is_ours, socket_of
+from binascii import crc32
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Sequence
@@ -318,3 +318,100 @@ def _unprinted(error: OSError, changed: str) -> int:
     if changed:
         output.so_far(changed)
     return output.failed(error)
+
+
+_MOST_BYTES = 100  # of the path of a Unix socket; systems allow 103 to 107
+_HOME = "home"  # the name of the default store, whatever file that is
+
+
+def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> str:
+    """Return the path of the Unix socket at which the server of a store listens.
+
+    Args:
+        store: Its URL, as it was given; empty for the default store.
+        environment: Its MEMORY_HOME counts, or else where the system keeps data of programs.
+    """
+    name = f"{crc32(absolute(store).encode('utf-8', 'surrogateescape')):08x}" if store else _HOME
+    given = environment.get("MEMORY_HOME", "").strip(" ")
+    folder = os.path.join(_path(given) if given else _data_folder(environment), "serve")  # noqa: PTH118
+    if _is_long(folder):
+        short = f"memories-{os.getuid()}-{crc32(os.fsencode(folder)):08x}"
+        folder = os.path.join(environment.get("XDG_RUNTIME_DIR") or "/tmp", short)  # noqa: PTH118, S108 - see `is_ours`
+        folder = f"/tmp/{short}" if _is_long(folder) else folder  # noqa: S108
+    return f"{folder}/{name}.sock"
+
+
+def _is_long(folder: str) -> bool:
+    """Return whether a socket in a folder, by the name under which it is bound at first, has too long a path."""
+    return len(os.fsencode(folder)) + len("/12345678.http.4194304") > _MOST_BYTES
+
+
+def is_ours(path: str) -> bool:
+    """Return whether a socket is in a folder that only this user can enter, so that nobody else can listen there."""
+    found = os.lstat(os.path.dirname(path))  # noqa: PTH120
+    return found.st_uid == os.geteuid() and found.st_mode & 0o170077 == 0o040000
+
+
+def absolute(url: str) -> str:
+    """Return the URL of a store, with an absolute path without links if it is on this machine."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme in ("sqlite", "files", "qdrant") and rest.startswith("/") and rest != "/":
+        return f"{scheme}:///{_path(rest[1:])}"
+    return url
+
+
+def _path(given: str) -> str:
+    return os.path.realpath(os.path.expanduser(given))  # noqa: PTH111 - pathlib costs as much as the answer
+
+
+def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:
+    """Return what `config` calls the platform's folder for data."""
+    home = os.path.expanduser("~")  # noqa: PTH111
+    if sys.platform == "darwin":
+        return f"{home}/Library/Application Support/memories"
+    return f"{environment.get('XDG_DATA_HOME', '').strip() or f'{home}/.local/share'}/memories"
+
+
+IDLE_MINUTES = 15
+_AGAIN_SECONDS = 60  # after a start that failed
+
+
+def start(store: str) -> None:
+    """Start a server of a store, apart from this process, unless one runs or was started just now.
+
+    Args:
+        store: Its URL, with an absolute path.
+    """
+    import time
+
+    path = socket_of(store, os.environ)
+    if _answers(path):  # it had no time for us
+        return
+    try:
+        mark = f"{path}.start"
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
+        if os.path.exists(mark) and time.time() - os.stat(mark).st_mtime < _AGAIN_SECONDS:  # noqa: PTH110, PTH116
+            return
+        os.close(os.open(mark, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+        os.utime(mark)
+        nothing = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in range(3)]
+        options = ["--no-http", "--idle", str(IDLE_MINUTES), "--store", store]
+        command = [sys.executable, "-P", "-m", "memories", "serve", *options]
+        os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=nothing, setsid=True)
+    except OSError:
+        return  # the command was done without one, and that is no reason to fail
+
+
+def _answers(path: str) -> bool:
+    """Return whether somebody listens at a path; a server that was killed leaves its socket behind."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as tried:
+        tried.settimeout(0.1)
+        try:
+            tried.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return True
+    return True

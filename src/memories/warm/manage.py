@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from memories.errors import SystemFault
 from memories.settings import Config
-from memories.warm.client import GREETING
-from memories.warm.place import is_ours, socket_of
+from memories.warm.client import GREETING, is_ours, socket_of
 
 _SECONDS = 10.0
 

@@ -18,7 +18,7 @@ from live_command import Serve, servers
 from memories import Memories, __version__
 from memories.cli import COMMANDS
 from memories.settings import SETTINGS
-from memories.warm import client, place, start
+from memories.warm import client
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -51,7 +51,7 @@ def answered(memory: Run) -> int:
 
 
 def socket_path(environment: Mapping[str, str]) -> str:
-    return place.socket_of("", dict(environment))
+    return client.socket_of("", dict(environment))
 
 
 # --- the same answers ------------------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ def test_a_folder_named_memories_is_not_what_a_server_is_started_from(
     started: list[list[str]] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_spawn", lambda _program, command, *_, **__: started.append(command))
-        start.start(f"sqlite:///{tmp_path}/m.db")
+        client.start(f"sqlite:///{tmp_path}/m.db")
     [command] = started
     done = subprocess.run([*command[: command.index("serve")], "--help"], capture_output=True, timeout=300)
     assert (done.returncode, b"Usage: memory" in done.stdout) == (0, True)

@@ -38,8 +38,7 @@ from memories.stores import Store
 from memories.stores.records import SEARCHED, SPEAKER, Patch, Ref, Space, TurnQuery
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
-from memories.transfer.migrate import migrate
-from memories.transfer.reembed import reembed
+from memories.transfer.migrate import migrate, reembed
 
 
 class Moving(Opened):

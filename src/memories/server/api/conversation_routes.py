@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from memories.answers import shapes
-from memories.answers.added import added
+from memories.answers.shapes import added
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway

@@ -31,10 +31,9 @@ from memories.stores.chain import CHAIN, chain_of
 from memories.stores.logged import logged
 from memories.stores.records import Collection
 from memories.transfer.backup import back_up
-from memories.transfer.export import export
+from memories.transfer.export import export, own_key
 from memories.transfer.importing import Imported, Intake, check, import_
 from memories.transfer.lines import MAX_LINE_BYTES
-from memories.transfer.proof import own_key
 from memories.write.queue import waiting as queued_turns
 from memories.write.quota import admission
 
