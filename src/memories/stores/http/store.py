@@ -96,36 +96,31 @@ class HttpStore:
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
         """See `Store.used`."""
-        found: list[tuple[Ref, int]] = self._ask("used", where)
-        return found
+        return cast("list[tuple[Ref, int]]", self._ask("used", where))
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if getattr(self._local, "transaction", None) is not None:
             raise StoreError("records can't be removed for good inside a transaction")
-        gone = set(refs)
         also_in = cast("tuple[str, ...]", self._ask("remove", list(refs)))
-        self.damaged.forget(gone.__contains__)
+        self.damaged.forget(set(refs).__contains__)
         return also_in
 
     def scan(
         self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
     ) -> list[Record]:
         """See `Store.scan`."""
-        found: list[Record] = self._ask("scan", where, limit=limit, after=after, newest_first=newest_first)
-        return found
+        return cast("list[Record]", self._ask("scan", where, limit=limit, after=after, newest_first=newest_first))
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
-        found: list[tuple[str, str]] = self._ask("groups", where, limit=limit)
-        return found
+        return cast("list[tuple[str, str]]", self._ask("groups", where, limit=limit))
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
-        found: list[Candidate] = self._ask("candidates", where, vector=vector, terms=list(terms), k=k)
-        return found
+        return cast("list[Candidate]", self._ask("candidates", where, vector=vector, terms=list(terms), k=k))
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
@@ -133,13 +128,11 @@ class HttpStore:
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
-        found: list[Record] = self._ask("read", list(refs))
-        return found
+        return cast("list[Record]", self._ask("read", list(refs)))
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
-        found: list[str] = self._ask("values", collection, list(namespaces), key)
-        return found
+        return cast("list[str]", self._ask("values", collection, list(namespaces), key))
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
@@ -147,28 +140,23 @@ class HttpStore:
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        found: Mapping[str, int] = self._ask("labels", where, key)
-        return found
+        return cast("Mapping[str, int]", self._ask("labels", where, key))
 
     def days(self, where: Filter) -> Mapping[int, int]:
         """See `Store.days`."""
-        found: Mapping[int, int] = self._ask("days", where)
-        return found
+        return cast("Mapping[int, int]", self._ask("days", where))
 
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
-        found: list[str] = self._ask("namespaces", collection)
-        return found
+        return cast("list[str]", self._ask("namespaces", collection))
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
-        found: dict[Ref, NDArray[np.float32]] = self._ask("vectors", list(refs))
-        return found
+        return cast("dict[Ref, NDArray[np.float32]]", self._ask("vectors", list(refs)))
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
-        found: list[Record] = self._ask("unstaged", space, collection, limit=limit)
-        return found
+        return cast("list[Record]", self._ask("unstaged", space, collection, limit=limit))
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
@@ -180,23 +168,19 @@ class HttpStore:
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
-        found: StoreInfo = self._ask("info", where)
-        return found._replace(url=self._driver.url)
+        return cast("StoreInfo", self._ask("info", where))._replace(url=self._driver.url)
 
     def refs(self, where: Filter) -> list[Ref]:
         """See `Store.refs`."""
-        found: list[Ref] = self._ask("refs", where)
-        return found
+        return cast("list[Ref]", self._ask("refs", where))
 
     def check(self, *, deep: bool) -> Iterable[Finding]:
         """See `Store.check`."""
-        found: list[Finding] = self._ask("check", deep=deep)
-        return found
+        return cast("list[Finding]", self._ask("check", deep=deep))
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
-        found: list[str] = self._ask("repair")
-        return found
+        return cast("list[str]", self._ask("repair"))
 
     def close(self) -> None:
         """See `Store.close`."""
