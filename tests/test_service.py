@@ -193,6 +193,16 @@ def test_prefixes_of_ids(memories: Memories, clock: Clock) -> None:
     assert memories.get(one.id[:13]).id == one.id
 
 
+def test_of_many_memories_that_a_prefix_fits_ten_are_named(memories: Memories, clock: Clock) -> None:
+    clock.move(timedelta(milliseconds=7_003))
+    added = [add(memories, f"number {number}").id for number in range(10)]
+    for count in ("10", "more than 10"):
+        with pytest.raises(AmbiguousId, match=f"fits {count} memories") as caught:
+            memories.get(added[0][:13])
+        assert caught.value.matches == tuple(added[:10])
+        added.append(add(memories, "one more").id)
+
+
 def test_list_pages_hold_everything_once(memories: Memories, clock: Clock) -> None:
     ids = []
     for number in range(25):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from memories import Memories
@@ -12,6 +13,7 @@ from memories.scratchpad.mirror import Mirror
 from memories.stores.damage import Damaged, damaged_record
 from memories.stores.records import Collection, Ref
 from memories.stores.sqlite.connection import SQLiteFile
+from memories.stores.sqlite.kept import Kept
 from memories.write.accesses import Accesses
 
 REF = Ref(Collection.MEMORY, "bob", "id", 1)
@@ -53,6 +55,15 @@ def use_of_connections(folder: Path, watch: Callable[..., None]) -> None:
     file._close_connections()
 
 
+def use_of_what_is_kept(_folder: Path, watch: Callable[..., None]) -> None:
+    """Keep something of a connection, and look it up."""
+    kept: Kept[str, int] = Kept(2)
+    watch(kept, "_lock", "_known")
+    db = apsw.Connection(":memory:")
+    kept.of(db)["a"] = 1
+    assert kept.of(db) == {"a": 1}
+
+
 def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]) -> None:
     """Remember memories, and write them into the scratchpad."""
     with Memories(namespace="bob", embedder="none") as memories:
@@ -65,7 +76,15 @@ def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize(
-    "use", [use_of_what_a_scratchpad_waits_for, use_of_damage, use_of_ids, use_of_reads, use_of_connections]
+    "use",
+    [
+        use_of_what_a_scratchpad_waits_for,
+        use_of_damage,
+        use_of_ids,
+        use_of_reads,
+        use_of_connections,
+        use_of_what_is_kept,
+    ],
 )
 def test_threads_take_turns(tmp_path: Path, use: Callable[[Path, Callable[..., None]], None]) -> None:
     touched: list[bool] = []

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy, load_config
-from memories.context import fence
+from memories.context import engine, fence
 from memories.context.admission import Admission
 from memories.context.backend import UnsupportedEndpoint
 from memories.context.engine import EngineBackend
@@ -332,6 +332,19 @@ def test_the_windows_of_one_conversation_are_one_however_it_is_written(gateway: 
     assert made[0] is not None
     assert made[1] is None
     assert gateway.count_window("caf\u00e9@2026-05-31T10:00Z") == 1
+
+
+@pytest.mark.parametrize(
+    ("window", "tag"),
+    [
+        ("w", "w"),
+        ("w" * 256, "w" * 256),
+        *((window, None) for window in ("w" * 257, "a,b", " w", "w ", "a\nb")),
+    ],
+)
+def test_a_window_whose_name_is_no_tag_is_counted_by_its_hash(window: str, tag: str | None) -> None:
+    found = engine._window_tag(window)
+    assert found == tag if tag else len(found) == len("hash ") + 32
 
 
 # --- what may be stored ----------------------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ def test_old_files_are_dropped(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
         events.note(home, "search", results=number)
     old = {path.name for path in home.iterdir()} - {events.FILE}
     assert old == {f"events.{number}.jsonl" for number in range(1, events.KEPT + 1)}
+    results = [event["results"] for event in noted(home)]
+    assert results == list(range(results[0], 200))  # the oldest were dropped, and none between
     assert [event["results"] for event in noted(home)][-1] == 199
     assert sum(path.stat().st_size for path in home.iterdir()) < (events.KEPT + 1) * 1_000
 

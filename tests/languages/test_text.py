@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memories.languages.text import MAX_QUERY_TERMS, STOP_WORDS, _stem, covered, index_text, normal_form, query_terms
+from memories import languages
+from memories.languages.text import (
+    MAX_QUERY_TERMS,
+    STOP_WORDS,
+    _stem,
+    _telling,
+    covered,
+    index_text,
+    normal_form,
+    query_terms,
+)
 from memories.stores.words import occurrences, parse, tokens
 
 
@@ -136,6 +146,14 @@ def test_other_languages_differ_from_each_other() -> None:
 def test_query_terms_are_limited_and_each_is_there_once() -> None:
     terms = query_terms(" ".join(f"word{n % 100}" for n in range(1000)))
     assert len(terms) == MAX_QUERY_TERMS == len(set(terms))
+
+
+@pytest.mark.parametrize("code", sorted(languages.UNSPACED))
+def test_of_function_words_that_begin_alike_the_whole_one_goes(code: str) -> None:
+    known = [word for word in languages.words(code)["stop"] if len(word) > 1]
+    longer = [word for word in known if any(word != other and word.startswith(other) for other in known)]
+    assert longer
+    assert {word: _telling(word, [code]) for word in longer} == dict.fromkeys(longer, " ")
 
 
 def test_stop_words_are_in_their_normal_form() -> None:

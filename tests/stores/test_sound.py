@@ -45,6 +45,8 @@ def labels(count: int) -> dict[str, str]:
         (MEMORY, {"fields": {"confidence": 1}}, {"fields": {"confidence": 1.01}}),
         (MEMORY, {"fields": {"confidence": 0.5}}, {"fields": {"confidence": True}}),
         (MEMORY, {"fields": {"other": 0.5}}, {"fields": {"other": float("inf")}}),
+        (MEMORY, {"fields": {"other": False}}, {"fields": {"other": [1]}}),
+        (MEMORY, {"fields": {"other": "x"}}, {"fields": {"other": None}}),
         (MEMORY, {"fields": {"first_at": 0}}, {"fields": {"first_at": 2**60}}),
         (MEMORY, {"fields": {"supersedes": "m" * 256}}, {"fields": {"supersedes": "m" * 257}}),
         (MEMORY, {"fields": {"data": '{"a": 1}'}}, {"fields": {"data": "[1]"}}),

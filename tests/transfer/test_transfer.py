@@ -569,6 +569,8 @@ def test_only_into_the_given_namespaces_is_imported(full: SQLiteStore, opened: O
     other, lines = opened("two"), lines_of(full)
     with pytest.raises(InvalidInput, match="line 10 is of namespace bob; name that one, or add --all-namespaces"):
         take_in(other, lines, namespaces=["ann"])
+    with pytest.raises(InvalidInput, match="line 10 is of namespace bob"):
+        importing.check((line.encode() for line in lines), namespaces=["ann"])
     assert places(other) == []
 
 

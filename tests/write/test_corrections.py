@@ -85,6 +85,13 @@ def test_a_chain_closes_when_its_middle_ends(memories: Memories, end: str) -> No
     assert links(memories, ids[2]) == (ids[0], None)
 
 
+def test_what_says_less_corrects_nothing() -> None:
+    for old in ("The gate opens at 8", "The office is in Bonn", "The meeting is on Monday at 9", "The color is blue"):
+        less = old.rpartition(" ")[0].removesuffix(" at").removesuffix(" in")
+        assert not corrects(less, old, None, threshold=0.8)
+        assert not corrects(old, less, None, threshold=0.8)
+
+
 @pytest.mark.parametrize("side", ["corrects", "corrected_by"])
 def test_what_names_a_memory_that_does_not_name_it_leaves_the_links_of_that_one(memories: Memories, side: str) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]

@@ -453,10 +453,12 @@ def test_a_large_store_is_looked_at_in_part(path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(check, "SMALL", 20)
     monkeypatch.setattr(check, "SOME", 20)
-    monkeypatch.setattr(random, "randint", lambda first, _last: first)
+    drawn: list[tuple[int, int]] = []
+    monkeypatch.setattr(random, "randint", lambda first, last: drawn.append((first, last)) or first)
     run(path, "UPDATE record SET crc = crc + 1 WHERE seq IN (5, 45, 83)")
     store = SQLiteStore(path, SPACE)
     assert len(list(store.check(deep=False))) == 2
+    assert drawn == [(1, 74)]  # ten before the newest
     assert len(list(store.check(deep=True))) == 3
     store.close()
 
