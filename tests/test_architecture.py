@@ -68,7 +68,7 @@ ORDER = {
     "memories.hooks": """place sentences asking < session stamps inbox prompts told < switch extract
         echo transcripts < session_note block fresh noting < recall < trying < writing events health < hook flush""",
     "memories.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
-    "memories.cli": """output < text < said < session < complete < options < backup bulk < memories
+    "memories.cli": """output < text < session < complete < options < backup bulk < memories
         search turns stores status serve identities < scratchpad capture connect review < app""",
     "memories.mcp": "answers < tools < server < stdio",
     "memories.warm": "client < manage",

@@ -147,7 +147,7 @@ def load_commands() -> None:
 
     from memories.cli import COMMANDS
 
-    for module in ("app", "text", "said", *dict.fromkeys(name for name, _, _ in COMMANDS.values())):
+    for module in ("app", "text", *dict.fromkeys(name for name, _, _ in COMMANDS.values())):
         import_module(f"memories.cli.{module}")
     for module in ("recall", "fresh"):  # and those that a hook asks for
         import_module(f"memories.hooks.{module}")

@@ -22,9 +22,9 @@ WANTED: list[str] = []  # the stores of runs whose settings want a server for th
 ONCE: ContextVar[str] = ContextVar("once", default="")
 
 
-def texts(of: str = "text") -> ModuleType:
-    """Return the module that renders answers for people, `said` those about turns; JSON does without it."""
-    return import_module(f"memories.cli.{of}")
+def texts() -> ModuleType:
+    """Return the module that renders answers for people; JSON does without it."""
+    return import_module("memories.cli.text")
 
 
 def compacts() -> ModuleType:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from memories.errors import InvalidInput, NotFound, SystemFault
 
 if TYPE_CHECKING:
     from memories.memories import Memories
+    from memories.models import Change, LogCheck, LogEntry
     from memories.settings import Config
     from memories.transfer.stats import Stats
 
@@ -118,6 +119,7 @@ def trust(folder: str, revoke: bool, listed: bool, yes: bool, output: str | None
         emit(shape, lambda: f"{file} is trusted as it is now.")
 
 
+_MAX_CHANGES = 20  # of an entry of the log
 _ROWS = 21  # of the chart at most; a row stands for several days if there are more
 _MOST_WIDTH, _LEAST_WIDTH = 100, 30
 _NAMES = 8  # agents, projects, namespaces
@@ -239,13 +241,58 @@ def log(
         found = memories.log(
             memory_id, conversation=conversation, action=action, since=since, until=until, limit=whole_number(limit)
         )
-        emit(transfers.log_entries(found), lambda: texts().log(found))
+        emit(transfers.log_entries(found), lambda: _log_text(found))
         return 0
     if any(given is not None for given in (memory_id, conversation, action, since, until, limit)):
         raise InvalidInput("--verify checks the whole log; leave out what narrows it")
     checks = memories.verify_log(against=against)
-    emit(transfers.log_checks(checks), lambda: texts().log_check(checks))
+    emit(transfers.log_checks(checks), lambda: _check_text(checks))
     return 1 if any(check.problem for check in checks) else 0
+
+
+def _log_text(found: "Sequence[LogEntry]") -> str:
+    """Return entries of the audit log."""
+    from memories.cli.text import _DIM, _dated, _paint
+    from memories.models import SHARED
+
+    if not found:
+        return "Nothing here."
+    blocks = []
+    for entry in found:
+        where = "" if entry.namespace == SHARED else f" in {entry.namespace}"
+        who = f"{entry.actor.user}@{entry.actor.host} by {entry.actor.channel}{where}"
+        head = f"{entry.number}  {_dated(entry.at)}  {who}"
+        shown = [f"  {_change(change)}" for change in entry.changes[:_MAX_CHANGES]]
+        more = len(entry.changes) - _MAX_CHANGES
+        blocks.append("\n".join([_paint(_DIM, safe(head)), *shown, *([f"  and {more} more"] if more > 0 else [])]))
+    return "\n\n".join(blocks)
+
+
+def _change(change: "Change") -> str:
+    if change.action == "undone":
+        return f"undone: entry {change.first} was not stored after all"
+    what = "version" if change.id is not None else "turn"
+    span = f"{what} {change.first}" if change.first == change.last else f"{what}s {change.first} to {change.last}"
+    return safe(f"{change.action} {change.id or change.conversation} ({span})")
+
+
+def _check_text(found: "Sequence[LogCheck]") -> str:
+    """Return what checks of the audit log found."""
+    from memories.cli.text import _GREEN, _YELLOW, _dated, _paint, _table
+
+    blocks = []
+    for each in found:
+        state = _paint(_YELLOW, f"broken: {safe(each.problem)}") if each.problem else _paint(_GREEN, "whole")
+        rows = [
+            ("log of", f"{safe(each.namespace)}: {state}"),
+            ("entries", str(each.entries)),
+            ("since", _dated(each.since) if each.since else ""),
+            ("until", _dated(each.until) if each.until else ""),
+            ("head", each.head or ""),
+            ("forked", f"at {', '.join(map(str, each.forks[:10]))}: two copies were merged" if each.forks else ""),
+        ]
+        blocks.append(_table((name, value) for name, value in rows if value))
+    return "\n\n".join(blocks)
 
 
 COMMANDS = (status, config, trust, stats, log)

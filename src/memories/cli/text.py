@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,14 @@ from memories.answers.fields import MEMORY
 from memories.answers.shapes import HINT_CORRECTS, HINT_LEFT, HINT_SUSPICIOUS, hint_of, large_log, note_on, summary
 from memories.cli.output import colored, safe
 from memories.core.ids import ID_LENGTH
-from memories.core.times import describe_age
+from memories.core.times import describe_age, to_iso
 from memories.core.urls import without_password
 from memories.guard.origin import AGENT, Origin
 from memories.models import PENDING, SHARED, History, Memory, Page, Status
 from memories.settings import SETTINGS, Config
 
 if TYPE_CHECKING:
-    from memories.models import Change, LogCheck, LogEntry
+    from memories.read.conversations import Conversation, ConversationPage
     from memories.read.turns import Turn
     from memories.search.results import Considered, Explanation, Hit
     from memories.transfer.doctor import Salvaged
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 MAX_SHOWN = 2_000
 WAITS = "waits for review"
 MAX_LOST = 100
-MAX_CHANGES = 20  # of an entry of the log
 SHORT_ID = 18  # the time and 12 random bits
 MARK = "│ "  # before each line of a content
 _LIKE_OURS = re.compile(r'[·│"=]|  ')
@@ -204,46 +204,6 @@ def rejected(done: "Sequence[Reviewed]", *, dry_run: bool) -> str:
     return "\n".join([head, *(_one(each.id, each.memory.content, "") for each in done)])
 
 
-def log(found: "Sequence[LogEntry]") -> str:
-    """Return entries of the audit log."""
-    if not found:
-        return "Nothing here."
-    blocks = []
-    for entry in found:
-        where = "" if entry.namespace == SHARED else f" in {entry.namespace}"
-        who = f"{entry.actor.user}@{entry.actor.host} by {entry.actor.channel}{where}"
-        head = f"{entry.number}  {_dated(entry.at)}  {who}"
-        shown = [f"  {_change(change)}" for change in entry.changes[:MAX_CHANGES]]
-        more = len(entry.changes) - MAX_CHANGES
-        blocks.append("\n".join([_paint(_DIM, safe(head)), *shown, *([f"  and {more} more"] if more > 0 else [])]))
-    return "\n\n".join(blocks)
-
-
-def _change(change: "Change") -> str:
-    if change.action == "undone":
-        return f"undone: entry {change.first} was not stored after all"
-    what = "version" if change.id is not None else "turn"
-    span = f"{what} {change.first}" if change.first == change.last else f"{what}s {change.first} to {change.last}"
-    return safe(f"{change.action} {change.id or change.conversation} ({span})")
-
-
-def log_check(found: "Sequence[LogCheck]") -> str:
-    """Return what checks of the audit log found."""
-    blocks = []
-    for each in found:
-        state = _paint(_YELLOW, f"broken: {safe(each.problem)}") if each.problem else _paint(_GREEN, "whole")
-        rows = [
-            ("log of", f"{safe(each.namespace)}: {state}"),
-            ("entries", str(each.entries)),
-            ("since", _dated(each.since) if each.since else ""),
-            ("until", _dated(each.until) if each.until else ""),
-            ("head", each.head or ""),
-            ("forked", f"at {', '.join(map(str, each.forks[:10]))}: two copies were merged" if each.forks else ""),
-        ]
-        blocks.append(_table((name, value) for name, value in rows if value))
-    return "\n\n".join(blocks)
-
-
 def tags(key: str | None, counts: Mapping[str, int]) -> str:
     """Return tag keys or values with counts."""
     if not counts:
@@ -363,6 +323,59 @@ def config(found: Config) -> str:
         )
     ]
     return _table(rows)
+
+
+def turns(said: "Sequence[Turn]") -> str:
+    """Return turns in order."""
+    return "\n\n".join(_said(None, turn, "") for turn in said) or "Nothing here."
+
+
+def added_one(said: "Turn") -> str:
+    """Return what became of a turn that was added."""
+    if said.status == "stored":
+        return turns([said])
+    told = (
+        "Nothing was stored: its message id is that of this turn."
+        if said.reason
+        else "Known already: not stored again."
+    )
+    return f"{turns([said])}\n{told}"
+
+
+def added(said: "Sequence[Turn]") -> str:
+    """Return what became of many turns that were added to a conversation."""
+    if not said:
+        return "No turns."
+    counts = Counter(turn.status for turn in said)
+    redacted = counted([kind for turn in said for kind in turn.redacted])
+    stored = max((turn.index for turn in said if turn.status == "stored"), default=None)
+    last = "." if stored is None else f"; the last one has index {stored}."
+    lines = [f"Added {counts['stored']} turns{last}" + (f" Taken out before: {redacted}." if redacted else "")]
+    lines += [f"Known already: {counts['known']}."] if counts["known"] else []
+    lines += [f"Refused: {safe(turn.reason)}." for turn in said if turn.reason]
+    return "\n".join(lines)
+
+
+def conversations(found: "ConversationPage") -> str:
+    """Return a page of conversations."""
+    if not found.conversations:
+        return "Nothing here."
+    rows = _table((_name(each.id), _described(each)) for each in found.conversations)
+    return rows + (f"\n\nNext page: --cursor {safe(found.next_cursor)}" if found.next_cursor else "")
+
+
+def conversation(each: "Conversation") -> str:
+    """Return a conversation as a listing shows it."""
+    return _table([(_name(each.id), _described(each))])
+
+
+def _described(each: "Conversation") -> str:
+    """Return what is told of a conversation beside its name."""
+    waiting = f"{each.waiting_count} wait to be stored" if each.waiting_count else ""
+    when = f"{each.turn_count:>6} turns, {to_iso(each.first_at)[:10]} to {_dated(each.last_at)}"
+    named = [(name, value) for name, value in (("title", each.title), ("user", each.user)) if value]
+    about = " ".join(f"{name}={_name(value)}" for name, value in named)
+    return " · ".join(part for part in (when, waiting, about, _tags(each.tags)) if part)
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def add(memories: "Memories", conversation: str, content: str, no_redact: bool, 
     if content != "-":
         draft = TurnDraft(content, **_read(fields))
         [said] = changing(lambda: memories.add_turns(conversation, [draft], redact=not no_redact), _stored)
-        emit(shapes.turn(said), lambda: texts("said").added_one(said))
+        emit(shapes.turn(said), lambda: texts().added_one(said))
         return _refusals([said])
     if fields:
         raise InvalidInput("with -, each line has its own role, speaker, time and id; remove these options")
@@ -82,7 +82,7 @@ def add(memories: "Memories", conversation: str, content: str, no_redact: bool, 
     if not drafts:
         raise InvalidInput("input has no turns; write a JSON object on each line")
     added = changing(lambda: memories.add_turns(conversation, drafts, redact=not no_redact), _stored)
-    emit(shapes.added(conversation, added), lambda: texts("said").added(added))
+    emit(shapes.added(conversation, added), lambda: texts().added(added))
     return _refusals(added)
 
 
@@ -120,7 +120,7 @@ def _shown(memories: "Memories", conversation: str, read: "Callable[[], list[Tur
         found, problem = memories.waiting_turns(conversation), exc
         if not found:
             raise
-    emit(shapes.turns(found), lambda: texts("said").turns(found))
+    emit(shapes.turns(found), lambda: texts().turns(found))
     return 0 if problem is None else fail(f"{problem}; only turns that wait to be stored are shown", 1)
 
 
@@ -162,7 +162,7 @@ def list_(
         found, problem = with_waiting(ConversationPage((), None), memories.waiting_turns(), first=True), exc
         if not found.conversations:
             raise
-    emit(shapes.conversations(found), lambda: texts("said").conversations(found))
+    emit(shapes.conversations(found), lambda: texts().conversations(found))
     return 0 if problem is None else fail(f"{problem}; only conversations with turns that wait are shown", 1)
 
 
@@ -197,7 +197,7 @@ def update(
         ),
         lambda done: f"{done.id} was updated",
     )
-    emit(shapes.conversation(changed), lambda: texts("said").conversation(changed))
+    emit(shapes.conversation(changed), lambda: texts().conversation(changed))
 
 
 @turns.command(
