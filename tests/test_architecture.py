@@ -37,12 +37,11 @@ ORDER = {
     "memories.languages": "days text unseen < dates",
     "memories.guard": "origin values < rules < contexts own_rules < spoken < scan < redactor < validate",
     "memories.core": "batches deadline disk logs times urls < events http ids trust",
-    "memories.stores": """records claims < damage words copies sql chain sound < protocol columns used < wrapper wire <
-        deferred < logged < sqlite postgres documents http < chroma qdrant files""",
+    "memories.stores": """records claims < damage words copies chain sound < protocol columns < wrapper wire <
+        logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.http": "driver < store",
-    "memories.stores.sqlite": """codes < engine sidefile errors counts quantize pages kept < schema place < creation
-        log < connection query < postings vectors < words < spaces turns backup salvage rehearsal < check rows <
-        store""",
+    "memories.stores.sqlite": """sidefile errors counts < schema < engine quantize < log <
+        connection query < vectors words < spaces turns backup salvage < check rows < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < counts < rewrite vectors <
         search listen claims < store""",
     "memories.stores.documents": """driver client < schema < changes < query < spaces < search <

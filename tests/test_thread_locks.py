@@ -13,7 +13,7 @@ from memories.scratchpad.mirror import Mirror
 from memories.stores.damage import Damaged, damaged_record
 from memories.stores.records import Collection, Ref
 from memories.stores.sqlite.connection import SQLiteFile
-from memories.stores.sqlite.kept import Kept
+from memories.stores.sqlite.query import Kept
 from memories.write.accesses import Accesses
 
 REF = Ref(Collection.MEMORY, "bob", "id", 1)

@@ -23,8 +23,8 @@ from memories.errors import StoreBusy, StoreDamaged, StoreError, SystemFault
 from memories.memories import Memories
 from memories.models import Draft
 from memories.stores import Store
-from memories.stores.deferred import Deferred
 from memories.stores.logged import deferring, telling_later
+from memories.stores.wrapper import Deferred
 from memories.write.create import Created, Prepared
 
 MOST_WAITING = 2_000

@@ -19,8 +19,8 @@ from memories.stores.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
     from memories.stores.chain import Link
-    from memories.stores.deferred import Deferred
     from memories.stores.protocol import Store
+    from memories.stores.wrapper import Deferred
 
     Heads = dict[str, tuple[int, Link]]
 
@@ -99,7 +99,7 @@ def deferring(store: "Store", within: "Store", batch: "Deferred", heads: "Heads"
 @contextlib.contextmanager
 def adding_together(store: "Store") -> "Iterator[Store]":
     """Yield a store that adds records in one transaction, and as many at once as nobody asks for before its end."""
-    from memories.stores.deferred import Deferred
+    from memories.stores.wrapper import Deferred
 
     with store.transaction():
         if not isinstance(store, LoggedStore) or isinstance(store._store, Deferred):  # which adds together as it is

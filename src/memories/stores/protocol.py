@@ -1,7 +1,7 @@
 """The protocol of a store, with every rule: it keeps whole records and finds candidates, and decides nothing."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -339,3 +339,16 @@ def other_embedder(stored: str, used: str) -> EmbedderMismatch:
         f"this store's vectors were made by {stored} and the embedder is {used}; {cure}, or change over to this one "
         "with: memory reembed"
     )
+
+
+_PAGE = 1_000
+
+
+def used_among(scan: Callable[..., Sequence[Record]], where: Filter) -> list[tuple[Ref, int]]:
+    """Return the records that were ever read and how often, as `Store.used` does; `scan` is that of the store."""
+    found: list[tuple[Ref, int]] = []
+    after: tuple[str, int] | None = None
+    while page := scan(where, limit=_PAGE, after=after):
+        found += [(record.ref, record.accesses) for record in page if record.accesses]
+        after = page[-1].ref.group, page[-1].ref.position
+    return sorted(found, key=lambda pair: (-pair[1], pair[0]))

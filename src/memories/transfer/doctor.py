@@ -166,7 +166,7 @@ def _look_at_engine(done: Examined) -> None:
 
 def _look_at_place(place: Path, done: Examined) -> None:
     """Look at the file system that the store is on, and how much room it has."""
-    from memories.stores.sqlite.place import filesystem_of, is_network
+    from memories.stores.sqlite.engine import filesystem_of, is_network
 
     folder = next(folder for folder in (place, *place.parents) if folder.is_dir())
     mounts = Path("/proc/self/mounts")

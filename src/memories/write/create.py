@@ -395,7 +395,7 @@ class Prepared(NamedTuple):
     made: Embedded
 
     def through(self, store: Store) -> "Prepared":
-        """Return the same, to be written through another store that stands for theirs; see `stores.deferred`."""
+        """Return the same, to be written through another store that stands for theirs; see `stores.wrapper`."""
         return self._replace(writer=self.writer._replace(lookup=self.writer.lookup._replace(store=store)))
 
     def write(self) -> list[Created]:

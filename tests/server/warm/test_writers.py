@@ -437,7 +437,7 @@ def test_many_small_drafts_end_a_transaction_in_time(
     memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is added late is added in pieces, so that the time that it takes is seen."""
-    monkeypatch.setattr("memories.stores.deferred.MOST_WAITING", 20)
+    monkeypatch.setattr("memories.stores.wrapper.MOST_WAITING", 20)
     found = added(memories._kept, monkeypatch)
     few = [Draft(f"fact {n}") for n in range(15)]
     together(writers, [create(writers, memories, *few, force=True) for _ in range(4)])

@@ -10,9 +10,8 @@ from contract import SPACE, pool, record
 
 from memories import Memories
 from memories.errors import StoreError
-from memories.stores.sqlite import place
-from memories.stores.sqlite.engine import engine_is_safe
-from memories.stores.sqlite.place import filesystem_of, is_network
+from memories.stores.sqlite import engine
+from memories.stores.sqlite.engine import engine_is_safe, filesystem_of, is_network
 from memories.stores.sqlite.store import SQLiteStore
 
 # --- file systems ----------------------------------------------------------------------------------------------------
@@ -108,7 +107,7 @@ def test_the_filesystem_of_a_folder_is_that_of_its_nearest_mount(folder: str, ki
 def test_no_store_is_made_on_a_network_filesystem(
     path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "filesystem_of", lambda resolved, mounts: "nfs4")
+    monkeypatch.setattr(engine, "filesystem_of", lambda resolved, mounts: "nfs4")
     with pytest.raises(StoreError, match=r"network filesystem \(nfs4\).*MEMORY_HOME"):
         store.append([record("m")])
     assert not path.exists()
@@ -121,8 +120,8 @@ def test_a_store_that_came_to_a_network_filesystem_is_refused(
     store.append([record("m")])
     store.close()
     before = path.read_bytes()
-    monkeypatch.setattr(place, "_checked", set())
-    monkeypatch.setattr(place, "filesystem_of", lambda *_: "nfs4")
+    monkeypatch.setattr(engine, "_checked", set())
+    monkeypatch.setattr(engine, "filesystem_of", lambda *_: "nfs4")
     again = SQLiteStore(path, SPACE)
     with pytest.raises(StoreError, match=r"network filesystem \(nfs4\).*copy the whole folder to a local disk"):
         again.count(pool()) if use == "read" else again.append([record("n")])
@@ -132,8 +131,8 @@ def test_a_store_that_came_to_a_network_filesystem_is_refused(
 
 def test_a_file_system_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(place, "_checked", set())
-    monkeypatch.setattr(place, "filesystem_of", lambda resolved, mounts: asked.append(resolved) or "ext4")
+    monkeypatch.setattr(engine, "_checked", set())
+    monkeypatch.setattr(engine, "filesystem_of", lambda resolved, mounts: asked.append(resolved) or "ext4")
     for _ in range(3):
         store = SQLiteStore(path, SPACE)
         store.append([record(f"m{len(asked)}{_}")])

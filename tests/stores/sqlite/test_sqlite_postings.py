@@ -11,9 +11,9 @@ from contract import SPACE, at, by_words, pool, record
 
 from memories.stores.records import Patch, Ref
 from memories.stores.sqlite import words as sqlite_words
-from memories.stores.sqlite.postings import Postings
 from memories.stores.sqlite.query import selection
 from memories.stores.sqlite.store import SQLiteStore
+from memories.stores.sqlite.words import Postings
 
 WORDS = ("apple", "pear", "plum", "fig", "a well-known", "kiwi", "kiwis")
 OpenStore = Callable[[], SQLiteStore]
@@ -109,7 +109,7 @@ def test_what_a_repair_by_somebody_else_makes_anew_is_read_anew(open_store: Open
 def test_a_large_store_counts_and_keeps_no_more_terms_than_it_may(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memories.stores.sqlite.postings._MOST_COUNTS", 10)
+    monkeypatch.setattr("memories.stores.sqlite.words._MOST_COUNTS", 10)
     store, postings = open_store(), Postings()
     store.append([record(f"m{n}", text=f"word{n}", vectors=None) for n in range(50)])
     for first in range(0, 50, 5):

@@ -9,8 +9,7 @@ from contract import HISTORY, MEMORY, SPACE, everything, pool, record, turn
 
 from memories.errors import StoreDamaged
 from memories.stores.records import Patch, Record, Ref
-from memories.stores.sqlite.pages import _value, _varint, rows
-from memories.stores.sqlite.salvage import Lost, salvage
+from memories.stores.sqlite.salvage import Lost, _value, _varint, page_rows, salvage
 from memories.stores.sqlite.store import SQLiteStore
 
 
@@ -96,7 +95,7 @@ def test_rows_are_read_from_pages_of_any_size(tmp_path: Path, size: int) -> None
     given |= {1_000_000 + at: (text, text.encode()) for at, text in enumerate(texts)} | {2**62: (None, 8), -5: (1, "x")}
     db.executemany("INSERT INTO t VALUES (?, ?, ?)", [(number, *values) for number, values in given.items()])
     db.close()
-    found = {number: values[1:] for number, values in rows(path) if len(values) == 3}
+    found = {number: values[1:] for number, values in page_rows(path) if len(values) == 3}
     assert found == given
 
 

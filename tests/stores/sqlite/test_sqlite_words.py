@@ -32,9 +32,9 @@ from memories.stores.records import (
     TurnQuery,
 )
 from memories.stores.sqlite import words as sqlite_words
-from memories.stores.sqlite.postings import Postings
 from memories.stores.sqlite.query import selection
 from memories.stores.sqlite.store import SQLiteStore
+from memories.stores.sqlite.words import Postings
 from memories.stores.words import score as bm25
 from memories.stores.words import tokens_of
 

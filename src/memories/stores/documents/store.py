@@ -24,8 +24,8 @@ from memories.stores.documents.driver import Condition, Driver, Kind, Part, Poin
 from memories.stores.documents.query import View, check, repair
 from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
+from memories.stores.protocol import used_among
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
-from memories.stores.used import used_among
 
 if TYPE_CHECKING:
     import numpy as np

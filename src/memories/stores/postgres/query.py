@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 from memories.stores.damage import Damaged, damaged_record
 from memories.stores.postgres.schema import jsonb, record_of
 from memories.stores.postgres.transaction import Transaction
-from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.records import Collection, Filter, Record, Ref, plain_conditions
 from memories.stores.sound import problem
-from memories.stores.sql import plain_conditions
 
 COLUMNS = (
     "r.seq, r.collection, r.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels, "

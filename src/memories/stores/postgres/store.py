@@ -28,9 +28,8 @@ from memories.stores.postgres.query import (
 from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.search import indexed_tokens
 from memories.stores.postgres.transaction import Transaction, Vectors
-from memories.stores.protocol import required
+from memories.stores.protocol import required, used_among
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
-from memories.stores.used import used_among
 
 if TYPE_CHECKING:
     import numpy as np

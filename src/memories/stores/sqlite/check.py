@@ -23,11 +23,11 @@ from memories.stores.damage import Damaged
 from memories.stores.records import Collection, Finding
 from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
-from memories.stores.sqlite.codes import code_bytes
 from memories.stores.sqlite.engine import scratch
 from memories.stores.sqlite.errors import FIX, SALVAGE
-from memories.stores.sqlite.postings import tokens_in
 from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_of
+from memories.stores.sqlite.schema import code_bytes
+from memories.stores.sqlite.words import tokens_in
 
 if TYPE_CHECKING:
     from memories.stores.sqlite.vectors import VectorIndex

@@ -16,10 +16,9 @@ import apsw
 
 from memories.core.disk import ForkGuard, tried
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError, StoreFull
-from memories.stores.sqlite import place, schema, sidefile
-from memories.stores.sqlite.engine import connect, connect_frozen, engine_is_safe, overwrite_gaps
+from memories.stores.sqlite import engine, schema, sidefile
+from memories.stores.sqlite.engine import Identity, connect, connect_frozen, engine_is_safe, identity, overwrite_gaps
 from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, loss, translated
-from memories.stores.sqlite.place import Identity, identity
 from memories.stores.sqlite.sidefile import Marker, Noted, following
 
 BUSY_SECONDS = 30.0
@@ -139,9 +138,7 @@ class SQLiteFile:
         connection.execute("RELEASE inner")
 
     def _undo(self, connection: apsw.Connection, statement: str) -> None:
-        from memories.stores.sqlite import creation
-
-        creation.undo(connection, statement)
+        engine.undo(connection, statement)
         if connection.in_transaction and not self.in_write:  # not even that worked: the next use opens another
             self._local.connection = None
 
@@ -265,21 +262,19 @@ class SQLiteFile:
         return connection
 
     def _for_writing(self) -> apsw.Connection:
-        from memories.stores.sqlite import creation  # which reading does without
-
         if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
             with filesystem_errors(self.path):
-                place.refuse_network(self.path.parent)
-                creation.create(self.path)
+                engine.refuse_network(self.path.parent)
+                engine.create(self.path)
         connection = self._connection()
         if self._frozen:
             raise StoreError(f"{self.path} or its folder can't be written; check who owns it and its permissions")
         if self._outdated:
-            creation.migrate(connection, self.path)
+            engine.migrate(connection, self.path)
             self._version = len(schema.MIGRATIONS)
         if self._seen[1] is None and connection.pragma("journal_mode") != "wal":
-            creation.use_log(connection, self.path)
+            engine.use_log(connection, self.path)
         return connection
 
     def _found(self) -> tuple[Identity | None, ...]:
@@ -337,8 +332,8 @@ class SQLiteFile:
 
     def _open(self) -> apsw.Connection:
         self._disinherit()
-        place.refuse_unsafe(self.path)
-        place.refuse_network(self.path.parent)
+        engine.refuse_unsafe(self.path)
+        engine.refuse_network(self.path.parent)
         if self.path.stat().st_size == 0:
             raise StoreDamaged(f"{self.path} is empty (0 bytes), which no store is; restore a backup or remove it")
         if self._seen[0] is None and _size(self._parts[1]):
@@ -463,7 +458,7 @@ class SQLiteFile:
             self._refuse_changed()  # before the lock, which would make a folder again that was moved away
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
-                    place.refuse_unsafe(self.path)
+                    engine.refuse_unsafe(self.path)
             with filesystem_errors(self._lock_file, what):
                 held = stack.enter_context(tried(self._lock_file, 0))
                 if not held:

@@ -1,13 +1,22 @@
-"""The SQLite that opens store files: which versions may, and each way to open one. Nothing else opens them.
+"""The SQLite that opens store files: which versions may, where a file may lie, how it is made, migrated and opened.
 
-With any other, even with a plain file handle, closing the file would cancel the locks that this one holds.
+Nothing else opens store files: closing one in any other way, even as a plain file, would cancel the locks held here.
 """
 
 import contextlib
+import os
+import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import apsw
+
+from memories.core.disk import CREATING, put_in_place
+from memories.core.trust import open_to_everybody
+from memories.errors import StoreDamaged, StoreError
+from memories.stores.sqlite import schema
+from memories.stores.sqlite.sidefile import following
 
 _BUSY_MILLIS = 30_000
 _FILE_HEADER = 100  # bytes before the first page's own: https://sqlite.org/fileformat2.html
@@ -114,3 +123,170 @@ def _gap(pages: bytes, at: int, page_size: int, *, header: int) -> tuple[int, in
     cells, content = (int.from_bytes(pages[at + header + place : at + header + place + 2], "big") for place in (3, 5))
     first = at + header + _TREE_PAGES[kind] + 2 * cells
     return first, max(first, at + min(content or page_size, page_size))
+
+
+# Several machines see them, but not each other's locks and shared memory, which SQLite's log needs. Folders that a
+# virtual machine shares with its host are such file systems too: their locks end at the machine's border.
+_NETWORK = frozenset(
+    "nfs nfs3 nfs4 nfsd cifs smb smb2 smb3 smbfs ncpfs ncp afs afpfs coda ceph cephfs glusterfs lustre beegfs fhgfs "
+    "gpfs mmfs ocfs2 gfs gfs2 orangefs pvfs2 panfs wekafs quobyte davfs davfs2 moosefs acfs vxfs_cluster dlmfs "
+    "9p virtiofs vboxsf prl_fs prl_fs_freeze vmhgfs hgfs drvfs osxfs fakeowner macfuse osxfuse".split()
+)
+# Most of what runs on FUSE is a network or cloud drive, and new ones appear every year; so the local ones are listed.
+_LOCAL_FUSE = frozenset(
+    "fuse-overlayfs overlayfs-fuse unionfs unionfs-fuse mergerfs mhddfs aufs bindfs encfs gocryptfs cryfs securefs "
+    "ecryptfs veracrypt dislocker ntfs ntfs-3g exfat exfat-fuse ext2 ext4 fuse2fs fuse-ext2 lklfuse apfs apfs-fuse "
+    "hfsfuse zfs zfs-fuse fusecompress squashfuse snapfuse".split()
+)
+_checked: set[Path] = set()
+
+Identity = tuple[int, int]
+
+
+def identity(path: str) -> Identity | None:
+    """Return what distinguishes a file from another of the same name; by stat, never by opening it."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise StoreError(f"cannot use {path}: {exc.strerror or exc}") from exc
+    return found.st_dev, found.st_ino
+
+
+def refuse_unsafe(path: Path) -> None:
+    """Refuse a symbolic link, and a file or folder that everybody may write or another user owns."""
+    if path.is_symlink():
+        raise StoreError(f"{path} is a symbolic link; name the file itself")
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; name a file")
+    if os.name != "posix":
+        return
+    for part in (path.parent, path):
+        if not part.exists():
+            continue
+        found = part.stat()
+        if doubt := open_to_everybody(part, found):
+            raise StoreError(f"{part} {doubt}")
+        if found.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
+            raise StoreError(f"{part} belongs to another user; set MEMORY_HOME to a folder of your own")
+
+
+def refuse_network(folder: Path) -> None:
+    """Refuse a folder on a file system that other machines may use at the same time, for reading too.
+
+    Even reading needs the locks: without them, a page may be read while another machine overwrites it. Looked up once
+    in a process for each folder.
+    """
+    if folder in _checked or not sys.platform.startswith("linux"):
+        return
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    kind = filesystem_of(str(folder.resolve()), mounts)
+    if is_network(kind):
+        raise StoreError(
+            f"{folder} is on a network filesystem ({kind}), where SQLite's locks and log do not work; copy the whole "
+            "folder to a local disk and set MEMORY_HOME to it, or use a server's store, such as postgresql://"
+        )
+    _checked.add(folder)
+
+
+def is_network(kind: str) -> bool:
+    """Return whether a kind of file system is shared by several machines, or may be."""
+    if kind == "fuse" or kind.startswith("fuse."):
+        return kind.removeprefix("fuse.") not in _LOCAL_FUSE
+    return kind.lower() in _NETWORK
+
+
+def filesystem_of(resolved: str, mounts: str) -> str:
+    """Return the kind of filesystem of a path, given the text of /proc/self/mounts."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        _, escaped, found, *_ = line.split(" ")
+        mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), escaped) if "\\" in escaped else escaped
+        inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, found
+    return kind
+
+
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+
+
+def create(path: Path) -> None:
+    """Make a store file under another name and rename it, so that it is never seen half made.
+
+    It is written without a log, so that all of it is in the one file that is renamed, and synced by SQLite; only then
+    is it told to use one. What a failure leaves is removed, at the latest by the next attempt.
+    """
+    scratch = path.with_name(f".{path.name}.new")
+    _remove(scratch)
+    try:
+        os.close(os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600))
+        connection = connect(scratch)
+        try:
+            connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
+            connection.pragma("synchronous", "FULL")
+            connection.pragma("secure_delete", 1)
+            empty = schema.empty()
+            empty.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+            empty.execute(f"PRAGMA user_version={len(schema.MIGRATIONS)}")
+            with connection.backup("main", empty, "main") as copy:
+                copy.step()
+            use_log(connection, scratch)
+        finally:
+            connection.close()
+        put_in_place(scratch, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the disk that failed may fail again; the next attempt removes it
+            _remove(scratch)
+        raise
+
+
+def _remove(scratch: Path) -> None:
+    for suffix in _SUFFIXES:
+        Path(f"{scratch}{suffix}").unlink(missing_ok=True)
+
+
+def use_log(connection: apsw.Connection, path: Path) -> None:
+    """Make a file use a log, which copies by VACUUM don't."""
+    if connection.pragma("journal_mode", "wal") != "wal":
+        raise StoreDamaged(f"{path} can't be given a log, so several processes could not share it")
+
+
+def migrate(connection: apsw.Connection, path: Path) -> None:
+    """Bring an older schema up to date, under the side-file lock, after a snapshot of the whole file."""
+    version = connection.pragma("user_version")
+    if version < len(schema.MIGRATIONS):  # else another process was first
+        _snapshot(connection, path.with_name(f"{path.name}.v{version}.backup"))
+    for number in range(version + 1, len(schema.MIGRATIONS) + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            schema.migrate(connection, number)
+            if schema.is_counted(connection):
+                schema.count_commit(connection, following(schema.state(connection)[0]))
+            connection.execute(f"PRAGMA user_version={number}")
+            connection.execute("COMMIT")
+        except BaseException:
+            undo(connection, "ROLLBACK")
+            raise
+
+
+def undo(connection: apsw.Connection, statement: str) -> None:
+    """Take back what failed; a failure of that hides nothing, since the first error is on its way."""
+    if connection.in_transaction:
+        with contextlib.suppress(apsw.Error):
+            connection.execute(statement)
+
+
+def _snapshot(connection: apsw.Connection, target: Path) -> None:
+    if target.exists():
+        return  # left by an interrupted migration; the older snapshot is the better one
+    scratch = target.with_name(f".{target.name}.new")
+    scratch.unlink(missing_ok=True)
+    fd = os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600)  # VACUUM INTO alone would make it 0644
+    try:
+        connection.execute("VACUUM INTO ?", (str(scratch),))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    put_in_place(scratch, target)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memories.stores.sqlite.codes import COMPACT_BITS, SCALE_BYTES, code_bytes
+from memories.stores.sqlite.schema import COMPACT_BITS, SCALE_BYTES, code_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How the SQLite store asks: a filter as SQL conditions, and reading records.
+"""Filters as SQL conditions, reading records, and the cache of what a connection has read.
 
 One damaged record costs one record: what can't be decoded or does not match its checksum is left out and noted.
 """
@@ -6,18 +6,61 @@ One damaged record costs one record: what can't be decoded or does not match its
 import contextlib
 import json
 import re
+import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import apsw
 
 from memories.errors import StoreDamaged
 from memories.stores.damage import UNKNOWN, UNREADABLE, Damaged, damaged_record
-from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.records import Collection, Filter, Record, Ref, plain_conditions
 from memories.stores.sound import problem
-from memories.stores.sql import plain_conditions
-from memories.stores.sqlite.kept import Kept
 from memories.stores.sqlite.schema import NEVER_WRITTEN, decode_group, encode_group, record_of, why
+
+_Name = TypeVar("_Name")
+_Value = TypeVar("_Value")
+_OVERLOOKED: weakref.WeakKeyDictionary[apsw.Connection, int] = weakref.WeakKeyDictionary()
+
+
+class Kept(Generic[_Name, _Value]):
+    """Per-connection cache of what was read, dropped by any commit.
+
+    `data_version` changes with commits by others, the count of changes with those by the connection itself.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Prepare to keep about so many values for each connection."""
+        self._most = most
+        self._lock = threading.Lock()
+        self._known: weakref.WeakKeyDictionary[apsw.Connection, tuple[Any, dict[_Name, _Value]]]
+        self._known = weakref.WeakKeyDictionary()
+
+    def of(self, db: apsw.Connection) -> dict[_Name, _Value]:
+        """Return what is known in the transaction that a connection is in, to look it up and to add to it.
+
+        What a connection sees while it writes may be undone, so then it is a dict that nobody keeps.
+        """
+        if writes(db):
+            return {}
+        state = db.execute("PRAGMA data_version").fetchall(), db.total_changes() - _OVERLOOKED.get(db, 0)
+        with self._lock:
+            known = self._known.get(db)
+            if known is None or known[0] != state or len(known[1]) > self._most:
+                known = self._known[db] = state, {}
+            return known[1]
+
+
+def overlook(db: apsw.Connection, changes: int) -> None:
+    """Go on with what is kept though a connection itself made these changes: they concern nothing that is kept."""
+    _OVERLOOKED[db] = _OVERLOOKED.get(db, 0) + changes
+
+
+def writes(db: apsw.Connection) -> bool:
+    """Return whether a connection is in a transaction that has written."""
+    return db.txn_state("main") == apsw.SQLITE_TXN_WRITE
+
 
 _COLUMNS = """
 SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,

@@ -479,3 +479,12 @@ def _crc(record: Record, created_at: int) -> int:
         parts += pair
     parts.append(record.text)
     return zlib.crc32("\0".join(parts).encode())
+
+
+SCALE_BYTES = 4
+COMPACT_BITS = 5
+
+
+def code_bytes(dimension: int, *, compact: bool) -> int:
+    """Return the length of the code of a vector."""
+    return SCALE_BYTES + (COMPACT_BITS * -(-dimension // 8) if compact else dimension)

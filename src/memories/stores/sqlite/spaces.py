@@ -12,11 +12,20 @@ from memories.errors import Conflict, StoreDamaged
 from memories.stores.damage import Damaged
 from memories.stores.protocol import other_space
 from memories.stores.records import SEARCHED, Collection, Finding, Record, Space
-from memories.stores.sqlite.codes import COMPACT_BITS, SCALE_BYTES, code_bytes
 from memories.stores.sqlite.counts import exchanging
 from memories.stores.sqlite.errors import FIX
 from memories.stores.sqlite.query import READ, fetch, records_of
-from memories.stores.sqlite.schema import BLOCKS, COUNTED, STAGED, VECTORS, WORDS_EPOCH, count_epoch
+from memories.stores.sqlite.schema import (
+    BLOCKS,
+    COMPACT_BITS,
+    COUNTED,
+    SCALE_BYTES,
+    STAGED,
+    VECTORS,
+    WORDS_EPOCH,
+    code_bytes,
+    count_epoch,
+)
 
 if TYPE_CHECKING:
     import numpy as np

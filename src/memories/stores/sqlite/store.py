@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from memories.core.times import to_millis
-from memories.errors import Conflict, StoreDamaged, StoreError
+from memories.errors import Conflict, StoreBusy, StoreDamaged, StoreError
 from memories.stores.damage import Damaged, damaged_record, refusal
 from memories.stores.protocol import required
 from memories.stores.records import (
@@ -29,9 +29,7 @@ from memories.stores.records import (
 from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.connection import SQLiteFile
-from memories.stores.sqlite.errors import CommitsMissing, WordsDamaged
-from memories.stores.sqlite.kept import overlook
-from memories.stores.sqlite.postings import Postings
+from memories.stores.sqlite.errors import CommitsMissing, WordsDamaged, refuse_folder_in_the_way, refuse_full
 from memories.stores.sqlite.query import (
     CODES_OF_REFS,
     READ,
@@ -40,6 +38,7 @@ from memories.stores.sqlite.query import (
     fetch,
     fetch_value,
     namespace_ids,
+    overlook,
     records_of,
     refs_json,
     selection,
@@ -47,6 +46,7 @@ from memories.stores.sqlite.query import (
     unwritable_ref,
 )
 from memories.stores.sqlite.rows import add, drop
+from memories.stores.sqlite.words import Postings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,13 @@ if TYPE_CHECKING:
     from memories.stores.records import Matches, TurnQuery
     from memories.stores.sqlite.turns import LastPlaces
     from memories.stores.sqlite.vectors import VectorIndex
+
+
+_REHEARSAL_BYTES = 131_072  # twice what storing a short memory writes to the log
+
+
+class _Undone(Exception):
+    """Undoes a transaction that went well."""
 
 
 class SQLiteStore:
@@ -86,9 +93,16 @@ class SQLiteStore:
 
     def rehearse(self) -> None:
         """See `OnThisDisk.rehearse`."""
-        from memories.stores.sqlite.rehearsal import rehearse
-
-        rehearse(self._file)
+        if not self._file.path.exists():
+            refuse_full(self._file.path)
+            return  # the first write makes it
+        refuse_folder_in_the_way(self._file.path)  # only a new connection would meet it, and this thread may have one
+        # SQLite writes at the end of a transaction. Flushed pages reach the log before, in the place of the next
+        # commit, which writes over them; no reader sees them, and no other cache is dropped.
+        with contextlib.suppress(StoreBusy, _Undone), self._file.write(wait_seconds=0) as db:
+            db.execute("INSERT INTO meta VALUES ('rehearsal', zeroblob(?))", (_REHEARSAL_BYTES,))
+            db.cache_flush()
+            raise _Undone
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""

@@ -15,7 +15,6 @@ from memories.stores.damage import Damaged
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.errors import WordsDamaged
-from memories.stores.sqlite.postings import Postings
 from memories.stores.sqlite.query import (
     READ_ANY,
     Selection,
@@ -27,6 +26,7 @@ from memories.stores.sqlite.query import (
 )
 from memories.stores.sqlite.schema import decode_group
 from memories.stores.sqlite.vectors import VectorIndex, is_large, windows_of
+from memories.stores.sqlite.words import Postings
 from memories.stores.words import WordHits
 
 if TYPE_CHECKING:
