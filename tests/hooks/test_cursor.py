@@ -16,7 +16,7 @@ from hooks.conftest import PLENTY, flushed, tree, waiting
 from memories import Memories
 from memories.hooks import inbox, session, stamps
 from memories.hooks.flush import Event
-from memories.hooks.told import Told
+from memories.hooks.host_events import Told
 
 EMAIL = "ann.example@example.org"
 NAMES = {  # of an event in the payload: Cursor's own, also for the hooks of Claude Code

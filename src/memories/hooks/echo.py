@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memories.context.recalling import stems
 from memories.core.disk import open_file
-from memories.hooks import sentences
+from memories.hooks.extract import sentences
 from memories.languages.text import normal_form
 
 INSTRUCTIONS = (
@@ -24,7 +24,7 @@ _NEGATIONS = re.compile(r"\b(?:not|no|never|none|without|cannot|nicht|kein\w*|ni
 
 def marks(text: str) -> set[str]:
     """Return the hashes of the sentences of a text, by which they are known again."""
-    said = (" ".join(_WORD.findall(normal_form(each))) for each in sentences.of(text))
+    said = (" ".join(_WORD.findall(normal_form(each))) for each in sentences(text))
     return {hashlib.blake2b(each.encode(), digest_size=8).hexdigest() for each in said if each}
 
 
@@ -86,5 +86,5 @@ def instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
                 text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
         except OSError:
             continue  # what can't be read instructs nobody
-        found += sentences.of(text)
+        found += sentences(text)
     return found

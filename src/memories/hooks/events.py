@@ -8,7 +8,7 @@ import time
 
 from memories.hooks import inbox, place, prompts, session, stamps, switch
 from memories.hooks.asking import Asking, Given, question
-from memories.hooks.told import CURSOR, Told, rendered, working_folder
+from memories.hooks.host_events import CURSOR, Told, rendered, working_folder
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _given(given: Asked, asking: Asking, *, is_told: bool) -> "tuple[Given | Non
 
     Where the agent is told something besides, it is told that also if nothing can be recalled.
     """
-    from memories.hooks.trying import given as put
+    from memories.hooks.recall_strategy import given as put
 
     try:
         found, after = put(asking, given.ask)

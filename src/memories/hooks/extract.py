@@ -8,8 +8,6 @@ import functools
 import re
 from typing import NamedTuple
 
-from memories.hooks import sentences
-
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MOST = 600  # characters of a sentence
 _LEAST, _LEAST_TOLD = (12, 3), (6, 2)  # characters and words of one in Latin letters; where a person said "remember"
@@ -119,6 +117,17 @@ _BOILERPLATE = re.compile(
     r"would you|do you|you (?:can|could|may|might)|feel free|here(?:'s| is| are)|to summarize|in summary)\b"
 )
 _ASKS = re.compile(r"[?？]\W*$")
+_CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)", re.S)
+# Quoted lines, tables, rules, commands and their output, traces, code by its indent.
+_NOT_PROSE = re.compile(
+    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)"
+)
+_BULLET = re.compile(r"\s*(?:(?:[-*•+]|\d{1,3}[.)]|#{1,6})\s+)?(?:\[[ xX]\]\s+)?")
+_SHORT = r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)(?<!\bca)(?<!\bz\.B)(?<!\bMr)(?<!\bMs)(?<!\bDr)"
+_END = re.compile(rf"(?<![.!?…]){_SHORT}[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』”’）]*")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\w*])")
+MAX_TEXT = 200_000
+_WRAPPED = 60  # characters of a line that may have been broken for its length
 
 
 def candidates(text: str, role: str) -> list[Candidate]:
@@ -129,7 +138,7 @@ def candidates(text: str, role: str) -> list[Candidate]:
         role: Who said it: `user`, `assistant` or `tool`.
     """
     found: dict[str, Candidate] = {}
-    said = sentences.of(text)
+    said = sentences(text)
     for at, sentence in enumerate(said):
         candidate = _told(sentence, said[at + 1 : at + 2]) if role == USER else None
         candidate = candidate or _phrased(sentence, role)
@@ -206,3 +215,34 @@ def _asking() -> re.Pattern[str]:
 @functools.cache
 def _phrases(role: str) -> tuple[tuple[_Phrase, re.Pattern[str]], ...]:
     return tuple((each, re.compile(each.pattern)) for each in _PHRASES if role in each.roles)
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text, in order, without marks of emphasis and lists."""
+    found: list[str] = []
+    for paragraph in _paragraphs(_CODE.sub("\n\n", text[:MAX_TEXT])):
+        start = 0
+        for end in _END.finditer(paragraph):
+            found.append(paragraph[start : end.end()].strip())
+            start = end.end()
+        found.append(paragraph[start:].strip())
+    return [each for each in found if each]
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return lines, those of a wrapped sentence as one."""
+    found: list[str] = []
+    length = 0  # of the line before, if its sentence may go on
+    for line in text.split("\n"):
+        if not line.strip() or _NOT_PROSE.match(line):
+            length = 0
+            continue
+        mark = _BULLET.match(line)
+        said = _EMPHASIS.sub(r"\2", line[mark.end() if mark else 0 :]).strip()
+        goes_on = length >= _WRAPPED and (not mark or not mark[0].strip()) and said[:1].islower()
+        if goes_on:
+            found[-1] = f"{found[-1]} {said}"
+        elif said:
+            found.append(said)
+        length = len(line) if said and said[-1] not in ".!?:;。！？…" else 0
+    return found

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from memories.context.tokens import estimate_tokens
-from memories.hooks import sentences
-from memories.hooks.extract import ASSISTANT, USER
+from memories.hooks.extract import ASSISTANT, USER, sentences
 
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50  # together no more than 80: every session of the project begins with them
 MOST_CHARACTERS = 1_000  # no text of so few tokens has more, and to estimate long ones takes seconds
@@ -28,7 +27,7 @@ def write_note(turns: Iterable[tuple[str, str]], is_fit: Callable[[str], bool]) 
 def shorten(text: str, most_tokens: int, is_fit: Callable[[str], bool]) -> str:
     """Return the first sentences of a text that fit, on one line; of a first one that is too long, the first words."""
     shown = ""
-    for sentence in sentences.of(text):
+    for sentence in sentences(text):
         if len(sentence) < SHORTEST or not is_fit(sentence):
             continue
         longer = f"{shown} {sentence}".strip()

@@ -1,4 +1,4 @@
-"""How a hook comes to what it puts before a model: from the server, by itself, or from the scratchpad.
+"""Recall strategy of a hook: ask the server, else search here, else use the scratchpad.
 
 A session waits once for a store that does not answer. A hook writes down until when it will have asked the store before
 it does so, and takes that back when it was answered; so it stands there also when the hook was killed. While it stands

@@ -13,7 +13,7 @@ from hooks.conftest import Hook
 from memories import Memories
 from memories.errors import StoreUnreachable
 from memories.guard import validate
-from memories.hooks import recall, session, stamps, trying
+from memories.hooks import recall, recall_strategy, session, stamps
 from memories.hooks.asking import NOT_ASKED, Asking, Given, question
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
@@ -49,7 +49,7 @@ def recalled(
     home: Path, store: Store, name: str = "s1", prompt: str | None = "deploys"
 ) -> tuple[str, Callable[[], None]]:
     where = str(home), str(home.parent), f"codex.{name}", None
-    given, after = trying.given(Asking(where, prompt, time.monotonic() + 60), store)
+    given, after = recall_strategy.given(Asking(where, prompt, time.monotonic() + 60), store)
     return given.said, after
 
 
@@ -58,7 +58,7 @@ def killed(home: Path, store: Store) -> None:
     store.fails = KeyboardInterrupt()
     where = str(home), str(home.parent), "codex.s1", None
     with pytest.raises(KeyboardInterrupt):
-        trying.given(Asking(where, "deploys", time.monotonic() - 1), store)
+        recall_strategy.given(Asking(where, "deploys", time.monotonic() - 1), store)
     time.sleep(0.1)  # it had the least time that there is
     store.fails = None
 
@@ -74,7 +74,7 @@ def test_a_store_that_answers_is_asked_each_time(home: Path, store: Store) -> No
 def test_after_a_hook_that_was_ended_nobody_waits_for_the_store(
     home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trying, "_PAUSE_MILLIS", 0)
+    monkeypatch.setattr(recall_strategy, "_PAUSE_MILLIS", 0)
     killed(home, store)
     store.why = "it is locked"
     for count in (1, 2, 3):
@@ -86,7 +86,7 @@ def test_after_a_hook_that_was_ended_nobody_waits_for_the_store(
 
 
 def test_prompts_in_a_row_try_it_once(home: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trying, "_PAUSE_MILLIS", 3_600_000)
+    monkeypatch.setattr(recall_strategy, "_PAUSE_MILLIS", 3_600_000)
     killed(home, store)
     store.why = "it is locked"
     for _ in range(5):
