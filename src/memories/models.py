@@ -24,7 +24,7 @@ MAX_MESSAGE_CHARACTERS = 4_000_000  # no more than secrets are looked for in
 
 
 def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
-    """Return whether tags and a key are those of the note that a session left; see `skins.capture.session_note`."""
+    """Return whether tags and a key are those of the note that a session left; see `hooks.session_note`."""
     return tags.get("type") == SESSION and (key or "").startswith(SESSION_KEY)
 
 

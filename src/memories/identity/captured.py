@@ -1,6 +1,6 @@
 """What is kept of a namespace beside the store: events of hooks, what sessions were given, reads to be counted.
 
-All are JSON lines, which are added under the lock of the file; see `skins.capture` and `write.accesses`.
+All are JSON lines, which are added under the lock of the file; see `hooks` and `write.accesses`.
 """
 
 import contextlib

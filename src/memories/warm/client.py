@@ -107,7 +107,7 @@ def recalled(asked: bytes, version: str) -> bytes | None:
     A hook has no time to wait for one that hangs: a server that does not begin at once is not waited for.
 
     Args:
-        asked: What a hook asks for; `skins.capture` reads and answers it.
+        asked: What a hook asks for; `hooks` reads and answers it.
         version: Of this program; a server of another one is not asked.
     """
     path = socket_of(store_of(()), os.environ)
