@@ -54,7 +54,7 @@ ORDER = {
     "memories.read": "turns versions where < lookup selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
     "memories.write": """compare queue orders parts quota accesses < suspicion waiting links < change turns forget <
-        repetitions many < create < review repeats rollback""",
+        repetitions many < writer < create < review rollback""",
     "memories.write.compare": "vocabulary < reading < duplicates < corrections",
     "memories.scratchpad": """entries byhand file < layout metadata < scratchpad < choice at_hand <
         matching mirror sync < scratchpads""",

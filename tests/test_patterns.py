@@ -29,7 +29,7 @@ from memories.guard import contexts, redactor, rules, scan, spoken, validate
 from memories.hooks import extract, prompts
 from memories.languages import dates, days, text, unseen
 from memories.stores.sqlite import check
-from memories.write import create, orders, suspicion
+from memories.write import orders, suspicion, writer
 from memories.write.compare import corrections, duplicates
 
 pytestmark = pytest.mark.thorough
@@ -414,7 +414,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "unseen.shown": lambda given: unseen.shown(given, repr),
     "fence.line": lambda given: fence.line({"text": given, "note": given}),
     "suspicion.marks": suspicion.marks,
-    "duplicates.judge": lambda given: create._judge(given, f"{given[1:]}b", 0.99, 0.9, told=True),
+    "duplicates.judge": lambda given: writer._judge(given, f"{given[1:]}b", 0.99, 0.9, told=True),
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,
     "candidates": lambda given: extract.candidates(given, extract.USER),

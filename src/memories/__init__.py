@@ -66,8 +66,9 @@ if TYPE_CHECKING:
     from memories.settings import Config
     from memories.stores import Store
     from memories.transfer.audit import LogFilters
-    from memories.write.create import Created, Similar
+    from memories.write.create import Created
     from memories.write.many import Affected, Step
+    from memories.write.writer import Similar
 
 __version__ = "0.1.0"
 
@@ -114,7 +115,8 @@ _HOMES = {
         "search.filters": "SearchFilters",
         "memories": "Memories",
         "stores": "Store",
-        "write.create": "Created Similar",
+        "write.create": "Created",
+        "write.writer": "Similar",
         "write.many": "Affected Step",
         "transfer.audit": "LogFilters",
         "read.turns": "Turn TurnDraft",

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from memories.transfer.audit import LogFilters
     from memories.transfer.stats import Stats
     from memories.write.accesses import Accesses
-    from memories.write.create import Created, Prepared, Writer
+    from memories.write.create import Batch, Created
     from memories.write.many import Affected
     from memories.write.queue import RetryQueue
-    from memories.write.repeats import Repetition
     from memories.write.review import Review
+    from memories.write.writer import Repeat, Writer
 
 
 Answer = TypeVar("Answer")
@@ -252,25 +252,23 @@ class Memories:
         """
         if isinstance(drafts, str):
             raise InvalidInput("create_many takes a list of drafts or texts; for one text use create")
-        given = self._held(draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts)
-        return self._writer(force=force, redact=redact)._replace(within=tuple(within)).write(given)
+        given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
+        batches = self.prepare(given, force=force, redact=redact, within=within)
+        return [created for batch in batches for created in batch.write()]
 
-    def prepare(self, drafts: Iterable[Draft], *, force: bool = False, redact: bool = True) -> "Iterator[Prepared]":
-        """Yield what `create_many` would write, in parts of which each `write` writes one, in a transaction.
+    def prepare(
+        self, drafts: Iterable[Draft], *, force: bool = False, redact: bool = True, within: Sequence[str] = ()
+    ) -> "Iterator[Batch]":
+        """Redact, check and embed drafts as `create_many` does; yield the batches, whose `write` is a transaction."""
+        from memories.write.create import prepare
 
-        What takes time is done before: they are checked, redacted and embedded.
-        """
-        return self._writer(force=force, redact=redact).prepared(self._held(drafts))
-
-    def _held(self, drafts: Iterable[Draft]) -> list[Draft]:
-        held = self._channel == "hook"  # what a hook took down waits until somebody decides
-        given = (
-            replace(draft, pending=not is_session_note(draft.tags, draft.key)) if held else draft for draft in drafts
-        )
-        return [self._lookup.placed(draft, self._place()) for draft in given]
+        if self._channel == "hook":  # what a hook took down waits until somebody decides
+            drafts = [replace(draft, pending=not is_session_note(draft.tags, draft.key)) for draft in drafts]
+        placed = [self._lookup.placed(draft, self._place()) for draft in drafts]
+        return prepare(self._writer(force=force, redact=redact)._replace(within=tuple(within)), placed)
 
     def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
-        from memories.write.create import Writer
+        from memories.write.writer import Writer
 
         half_life, least = self.config.decay_half_life_hours, self.config.min_confidence
         redactor = self._redactor(redact)
@@ -862,7 +860,7 @@ class Memories:
         """Search, and also return every candidate with its numbers and why it was dropped; see `search`."""
         return self._answer(query, filters, offline=offline)
 
-    def duplicates(self, *, where: str | None = None, limit: int | None = None) -> "Iterator[Repetition]":
+    def duplicates(self, *, where: str | None = None, limit: int | None = None) -> "Iterator[Repeat]":
         """Yield memories of your own namespace that say the same as older ones: what `create` would have refused.
 
         Every memory is compared, which takes some milliseconds each. Nothing is changed.
@@ -871,10 +869,10 @@ class Memories:
             where: Only memories that meet this expression; they are compared with all.
             limit: How many at most, up to 1,000; by default the setting `default_limit`.
         """
-        from memories.write.repeats import find
+        from memories.write.writer import find_repeats
 
         with noting(self.config, "duplicates", **self.event_figures()) as known:
-            repeated = find(self._writer(force=False), self._selector(where), self._limit(limit))
+            repeated = find_repeats(self._writer(), self._selector(where), self._limit(limit))
             for known["results"], repetition in enumerate(repeated, 1):
                 yield repetition
 

@@ -35,7 +35,8 @@ from memories.server.app import Options, build
 from memories.server.writers import Writers
 from memories.settings import Config
 from memories.stores import claims, open_store
-from memories.write.create import Created, Similar
+from memories.write.create import Created
+from memories.write.writer import Similar
 
 BASE = "http://127.0.0.1:8765"
 Token = Callable[..., dict[str, str]]

@@ -8,7 +8,7 @@ import pytest
 
 from memories import Memories, load_config
 from memories.write.compare.duplicates import Verdict
-from memories.write.create import MAX_JUDGED, _judge
+from memories.write.writer import MAX_JUDGED, _judge
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from memories.search.results import Explanation, Hit
     from memories.settings import Config
     from memories.stores.records import Finding, Ref
-    from memories.write.create import Created, Similar
+    from memories.write.create import Created
     from memories.write.many import Affected
     from memories.write.review import Reviewed
+    from memories.write.writer import Similar
 
 
 _SHOWN = 5  # damaged records that a sentence names

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from memories.search.results import Considered, Explanation, Hit
     from memories.transfer.doctor import Salvaged
     from memories.transfer.importing import Imported
-    from memories.write.create import Created, Similar
+    from memories.write.create import Created
     from memories.write.many import Affected
     from memories.write.review import Reviewed
+    from memories.write.writer import Similar
 
 MAX_SHOWN = 2_000
 WAITS = "waits for review"

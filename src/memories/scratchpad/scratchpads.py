@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memories.scratchpad.scratchpad import Place
     from memories.search.filters import SearchFilters
     from memories.stores.records import Record
-    from memories.write.create import Writer
+    from memories.write.writer import Writer
 
 
 class Scratchpads:

@@ -13,7 +13,7 @@ from memories.scratchpad.layout import Pad
 from memories.scratchpad.scratchpad import Place
 
 if TYPE_CHECKING:
-    from memories.write.create import Writer
+    from memories.write.writer import Writer
 
 
 def refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
@@ -140,11 +140,12 @@ def _adopt_entry(entry: Entry, writer: "Writer") -> list[str]:
 def _create(entry: Entry, writer: "Writer") -> str:
     """Store a line that a person added; a very similar memory does not keep it out, for it was meant to be there."""
     from memories.write import change
+    from memories.write.create import create
 
     draft = Draft(entry.content, dict(entry.tags), key=entry.key)
-    created = writer.write([draft])[0]
+    [created] = create(writer, [draft])
     if created.memory is None:
-        created = writer._replace(force=True).write([draft])[0]
+        [created] = create(writer._replace(force=True), [draft])
     assert created.memory is not None  # nothing else keeps a draft out
     if entry.pinned:
         change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)

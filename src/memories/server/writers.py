@@ -25,7 +25,7 @@ from memories.models import Draft
 from memories.stores import Store
 from memories.stores.logged import deferring, telling_later
 from memories.stores.wrapper import Deferred
-from memories.write.create import Created, Prepared
+from memories.write.create import Batch, Created
 
 MOST_WAITING = 2_000
 MOST_AT_ONCE = 256
@@ -65,13 +65,13 @@ class _Write(NamedTuple):
     store: Store
     context: contextvars.Context
     future: "Future[Any]"
-    prepared: Prepared | None  # the drafts, if `run` is their `write`
+    prepared: Batch | None  # the drafts, if `run` is their `write`
     submitted: _Submitted | None = None
 
     @classmethod
-    def of(cls, prepared: Prepared, submitted: _Submitted | None = None) -> "_Write":
+    def of(cls, prepared: Batch, submitted: _Submitted | None = None) -> "_Write":
         """Return the write of new memories."""
-        size = sum(len(ready.draft.content) for ready in prepared.ready)
+        size = sum(len(item.draft.content) for item in prepared.drafts)
         context = contextvars.copy_context()
         return cls(prepared.write, size, prepared.writer.store, context, Future(), prepared, submitted)
 

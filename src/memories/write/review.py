@@ -18,9 +18,10 @@ from memories.read import versions
 from memories.read.lookup import Lookup, narrowed
 from memories.stores.logged import append_kept, as_added
 from memories.stores.records import Filter, Patch, Record
-from memories.write.create import BATCH_COMPARED, Compared, Similar, Writer
+from memories.write.create import BATCH_COMPARED
 from memories.write.links import linked, recheck
 from memories.write.suspicion import marked
+from memories.write.writer import Compared, Similar, Writer
 
 _PAGE = 500
 _WORD = re.compile(r"\w+")
