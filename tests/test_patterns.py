@@ -56,9 +56,9 @@ COMPUTED = {
     "hooks/extract.py: _phrases": "_PHRASES",
     "hooks/prompts.py: wish": "of the names of the wishes, tried on at most 120 characters",
     "stores/sqlite/check.py: _is_of": "|".join(part.rows for part in check.PARTS if part.rows),
-    "text.py: _telling": "什么|怎么样|(?<!\\w)wann(?!\\w)",
+    "languages/text.py: _telling": "什么|怎么样|(?<!\\w)wann(?!\\w)",
     "transfer/backup.py: _remove_oldest": r"backup-\d{8}T\d{6}Z(-\d+)?\.(db|jsonl)",
-    "write/corrections.py: _exchanged_signs": "|".join(corrections._CASE.values()),
+    "write/compare/corrections.py: _exchanged_signs": "|".join(corrections._CASE.values()),
     "write/suspicion.py: _orders": "RULES",
     "write/suspicion.py: _structures": "STRUCTURES",
 }
