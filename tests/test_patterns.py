@@ -367,7 +367,9 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(monkeypatch: pytes
     redactor.redact("Das Passwort ist x4Kz9qLmT2")
     redactor.redact("Пароль: x4Kz9qLmT2")
     assert len(compiled) > 40
-    of_words = str(SOURCE / "text.py")  # which looks for the function words of a language, each as it stands
+    of_words = str(
+        SOURCE / "languages" / "text.py"
+    )  # which looks for the function words of a language, each as it stands
     unknown = {pattern: file for pattern, file in compiled.items() if pattern not in known}
     assert {pattern for pattern, file in unknown.items() if file != of_words or not _is_of_words(pattern)} == set()
 

@@ -114,7 +114,7 @@ class Batch(NamedTuple):
     note: str
 
     def through(self, store: Store) -> "Batch":
-        """Return the same batch, to be written through another store; see `stores.deferred`."""
+        """Return the same batch, to be written through another store; see `stores.wrapper`."""
         return self._replace(writer=self.writer._replace(lookup=self.writer.lookup._replace(store=store)))
 
     def write(self) -> list[Created]:
