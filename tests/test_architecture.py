@@ -64,9 +64,9 @@ ORDER = {
     "memories.identity": """git remotes registry captured degraded tokens < namespaces objects prompt < project <
         place""",
     "memories.answers": "compare fields < compact shapes < transfers",
-    "memories.hooks": """place asking < session stamps inbox prompts host_events extract < switch
-        echo transcripts < session_note block fresh noting < recall < recall_strategy < writing events health <
-        hook flush""",
+    "memories.hooks": """place recall_request < session stamps inbox prompts host_events extract < switch
+        echo transcripts < session_note block recall_gateway figures < recall < recall_strategy <
+        writing events health < hook flush""",
     "memories.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
     "memories.cli": """output < text < session < complete < options < backup bulk < memories
         search turns stores status serve identities < scratchpad capture connect review < app""",

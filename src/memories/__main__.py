@@ -149,7 +149,7 @@ def load_commands() -> None:
 
     for module in ("app", "text", *dict.fromkeys(name for name, _, _ in COMMANDS.values())):
         import_module(f"memories.cli.{module}")
-    for module in ("recall", "fresh"):  # and those that a hook asks for
+    for module in ("recall", "recall_gateway"):  # and those that a hook asks for
         import_module(f"memories.hooks.{module}")
 
 

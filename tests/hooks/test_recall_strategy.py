@@ -1,5 +1,6 @@
 """A session waits once for a store that does not answer: what is tried, and when, is counted."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from memories import Memories
 from memories.errors import StoreUnreachable
 from memories.guard import validate
 from memories.hooks import recall, recall_strategy, session, stamps
-from memories.hooks.asking import NOT_ASKED, Asking, Given, question
+from memories.hooks.recall_request import NOT_ASKED, HookContext, RecallRequest, query_of
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
 
@@ -23,17 +24,17 @@ class Store:
     """A store that a server asks: it answers, or not, and counts how often it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Asking] = []
+        self.asked: list[RecallRequest] = []
         self.fails: BaseException | None = None
         self.why = ""
 
     def __call__(self, request: bytes) -> bytes:
-        self.asked.append(Asking.decoded(request))
+        self.asked.append(RecallRequest.decode(request))
         if self.fails:
             raise self.fails
-        given = Given("from the store", "shared")
-        given.why = self.why
-        return given.encoded().encode()
+        given = HookContext("from the store", "shared")
+        given.error = self.why
+        return given.encode().encode()
 
 
 @pytest.fixture
@@ -49,8 +50,10 @@ def recalled(
     home: Path, store: Store, name: str = "s1", prompt: str | None = "deploys"
 ) -> tuple[str, Callable[[], None]]:
     where = str(home), str(home.parent), f"codex.{name}", None
-    given, after = recall_strategy.given(Asking(where, prompt, time.monotonic() + 60), store)
-    return given.said, after
+    request = RecallRequest(where, prompt, time.monotonic() + 60)
+    found = recall_strategy.recall(request, store)
+    probe = functools.partial(recall_strategy.probe, request, store, 60)
+    return found.context.text, probe if found.probe_store else lambda: None
 
 
 def killed(home: Path, store: Store) -> None:
@@ -58,7 +61,7 @@ def killed(home: Path, store: Store) -> None:
     store.fails = KeyboardInterrupt()
     where = str(home), str(home.parent), "codex.s1", None
     with pytest.raises(KeyboardInterrupt):
-        recall_strategy.given(Asking(where, "deploys", time.monotonic() - 1), store)
+        recall_strategy.recall(RecallRequest(where, "deploys", time.monotonic() - 1), store)
     time.sleep(0.1)  # it had the least time that there is
     store.fails = None
 
@@ -68,13 +71,13 @@ def test_a_store_that_answers_is_asked_each_time(home: Path, store: Store) -> No
         said, after = recalled(home, store)
         after()
         assert (said, len(store.asked)) == ("from the store", count)
-    assert session.read(str(home), "codex.s1").late == 0
+    assert session.read(str(home), "codex.s1").suspect_since == 0
 
 
 def test_after_a_hook_that_was_ended_nobody_waits_for_the_store(
     home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recall_strategy, "_PAUSE_MILLIS", 0)
+    monkeypatch.setattr(recall_strategy, "PROBE_PAUSE_MS", 0)
     killed(home, store)
     store.why = "it is locked"
     for count in (1, 2, 3):
@@ -86,7 +89,7 @@ def test_after_a_hook_that_was_ended_nobody_waits_for_the_store(
 
 
 def test_prompts_in_a_row_try_it_once(home: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall_strategy, "_PAUSE_MILLIS", 3_600_000)
+    monkeypatch.setattr(recall_strategy, "PROBE_PAUSE_MS", 3_600_000)
     killed(home, store)
     store.why = "it is locked"
     for _ in range(5):
@@ -131,7 +134,7 @@ def test_a_session_that_begins_anew_needs_no_store(home: Path, store: Store) -> 
     after()
     assert DEPLOY in said
     assert len(store.asked) == 1
-    assert session.read(str(home), "codex.s1").late
+    assert session.read(str(home), "codex.s1").suspect_since
 
 
 @pytest.mark.usefixtures("store")
@@ -147,14 +150,14 @@ def test_a_session_that_begins_anew_needs_no_store(home: Path, store: Store) -> 
 )
 def test_a_prompt_that_is_no_question_says_nothing_of_the_store(home: Path, prompt: str, found: bool) -> None:
     where = str(home), str(home.parent), "codex.s1", None
-    for asked in (prompt, question(prompt)):
-        given = recall.answer(Asking(where, asked, time.monotonic() + 60))
-        assert given.why == ""
-    assert (DEPLOY in given.said) == found
+    for asked in (prompt, query_of(prompt)):
+        given = recall.answer(RecallRequest(where, asked, time.monotonic() + 60))
+        assert given.error == ""
+    assert (DEPLOY in given.text) == found
 
 
 def test_a_question_is_as_long_as_one_may_be() -> None:
-    assert len(question("x" * 100_000)) == validate.MAX_QUERY_CHARACTERS
+    assert len(query_of("x" * 100_000)) == validate.MAX_QUERY_CHARACTERS
 
 
 @pytest.mark.usefixtures("store")
@@ -167,9 +170,9 @@ def test_no_model_is_loaded_for_a_store_that_does_not_answer(home: Path, monkeyp
     monkeypatch.setattr(Memories, "ids", silent)
     monkeypatch.setattr(Memories, "search", lambda _, query, **__: searched.append(query))
     where = str(home), str(home.parent), "codex.s1", None
-    found = recall.answer(Asking(where, "when do deploys happen?", time.monotonic() + 60))
-    assert DEPLOY in found.said
-    assert (found.why, searched) == ("nobody answers", [])
+    found = recall.answer(RecallRequest(where, "when do deploys happen?", time.monotonic() + 60))
+    assert DEPLOY in found.text
+    assert (found.error, searched) == ("nobody answers", [])
 
 
 # --- as processes ----------------------------------------------------------------------------------------------------
@@ -224,7 +227,7 @@ def test_a_session_over_a_locked_store(hook: Hook, home: Path, lock: Callable[[]
     program.kill()
     program.wait(60)
     until = time.monotonic() + 120
-    while session.read(str(home), "claude-code.s1").late:  # the second one may still try
+    while session.read(str(home), "claude-code.s1").suspect_since:  # the second one may still try
         hook("user-prompt", asked, seconds="30")
         time.sleep(0.5)
         assert time.monotonic() < until

@@ -1,4 +1,4 @@
-"""Commands that ask for another skin: serve, mcp, chat. The front door starts it, since no skin knows another."""
+"""Commands that start a long-running program: serve, mcp, chat. The entry point starts it, by its name."""
 
 from collections.abc import Mapping
 from pathlib import Path

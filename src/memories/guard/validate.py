@@ -23,7 +23,7 @@ _QUOTED = 4_096  # characters of a text that a message may quote from
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 # The folder of a namespace lies in the home, beside the program's own files and folders. These are all names that they
-# have, or could get: `tests/skins/cli/test_own_names.py` fails for a file that is missing here.
+# have, or could get: `tests/cli/test_own_names.py` fails for a file that is missing here.
 OWN_FOLDERS = frozenset({"backups", "hooks", "inbox", "serve", "sessions"})
 _OWN_FILE = re.compile(
     r"off|requests-[0-9a-f]{8}(?:[.].*)?|.+[.](?:db|json|jsonl|key|lock|log|sqlite|token|toml)(?:[.-].*)?"

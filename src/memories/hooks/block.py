@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memories.config import load_config
 from memories.errors import ConfigError, StoreUnreachable
 from memories.hooks import echo, stamps
-from memories.hooks.asking import NOT_ASKED, Asking, Given
+from memories.hooks.recall_request import NOT_ASKED, HookContext, RecallRequest
 from memories.identity import project as projects
 from memories.identity import prompt
 from memories.models import SHARED
@@ -23,14 +23,14 @@ MOST_CHARACTERS = 8_000  # Claude Code cuts at 10,000, as it counts them
 MOST_TOKENS = 2_000  # Codex cuts at about 2,500
 
 
-def settings(asking: Asking) -> Config:
+def settings(request: RecallRequest) -> Config:
     """Return the settings, as `memory` in the working folder would have them; a call has the time that was given."""
-    folder = Path(asking.folder)
-    flags = {"namespace": asking.namespace} if asking.namespace else {}
-    found = load_config(flags, folder=folder if folder.is_dir() else None, tell=_log(asking.home))
-    if asking.ends is None:
+    folder = Path(request.folder)
+    flags = {"namespace": request.namespace} if request.namespace else {}
+    found = load_config(flags, folder=folder if folder.is_dir() else None, tell=_log(request.home))
+    if request.ends is None:
         return found
-    own, seconds = found.memory_timeout_seconds, round(asking.seconds(), 2)
+    own, seconds = found.memory_timeout_seconds, round(request.seconds(), 2)
     return found._replace(memory_timeout_seconds=seconds if own is None else min(own, seconds))
 
 
@@ -38,36 +38,36 @@ def _log(home: str) -> Callable[[str], None]:
     return lambda said: stamps.log(home, said)
 
 
-def block(asking: Asking, config: Config, opened: "Callable[[Config, bool], Memories] | None") -> Given:
+def block(request: RecallRequest, config: Config, opened: "Callable[[Config, bool], Memories] | None") -> HookContext:
     """Return the prompt block of a session that starts.
 
     Args:
-        asking: What is asked.
+        request: The session and the deadline.
         config: The settings.
         opened: Gives a command of a server its memory; None elsewhere.
 
     Raises:
         StoreError: The store can't be asked, and there is no scratchpad.
     """
-    project = _project(asking) if config.project_detection else None
+    project = _project(request) if config.project_detection else None
     wanted = prompt.Wanted.of(config, project, MOST_TOKENS, prompt.CLIENTS[0])
     names = tuple(dict.fromkeys((config.namespace, SHARED)))
     found = at_hand(config, names, datetime.now(UTC)) if opened is None else None
-    made = _asked(asking, config, wanted, opened) if found is None else prompt.made(wanted, found)
-    given = Given(made.text if len(made.text) <= MOST_CHARACTERS else "", config.namespace)
-    given.marks = sorted(echo.marks(given.said))
-    given.why = made.degraded or ""
-    return given
+    made = _ask_store(request, config, wanted, opened) if found is None else prompt.made(wanted, found)
+    context = HookContext(made.text if len(made.text) <= MOST_CHARACTERS else "", config.namespace)
+    context.marks = sorted(echo.marks(context.text))
+    context.error = made.degraded or ""
+    return context
 
 
-def _asked(
-    asking: Asking,
+def _ask_store(
+    request: RecallRequest,
     config: Config,
     wanted: prompt.Wanted,
     opened: "Callable[[Config, bool], Memories] | None",
 ) -> prompt.Prompt:
     with memory(config, opened) as memories:
-        if asking.ends is not None:
+        if request.ends is not None:
             return prompt.build(memories, project=wanted.project, budget=wanted.budget, client=wanted.client)
         found = memories.scratchpad_at_hand()
         if found is not None:
@@ -88,11 +88,11 @@ def memory(config: Config, opened: "Callable[[Config, bool], Memories] | None") 
         yield memories
 
 
-def _project(asking: Asking) -> str | None:
+def _project(request: RecallRequest) -> str | None:
     """Return the project of the working folder; where it can't be found, a session begins without what it left."""
     try:
-        found = projects.identify(Path(asking.folder))
+        found = projects.identify(Path(request.folder))
     except (ConfigError, OSError) as exc:
-        stamps.log(asking.home, f"the project of {asking.folder} is not known: {exc}")
+        stamps.log(request.home, f"the project of {request.folder} is not known: {exc}")
         return None
     return None if found is None else found.name

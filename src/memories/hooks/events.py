@@ -7,8 +7,8 @@ import sys
 import time
 
 from memories.hooks import inbox, place, prompts, session, stamps, switch
-from memories.hooks.asking import Asking, Given, question
 from memories.hooks.host_events import CURSOR, Told, rendered, working_folder
+from memories.hooks.recall_request import HookContext, RecallRequest, query_of
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
@@ -86,14 +86,17 @@ def handle(given: Asked) -> Done:
         state = switch.state(told.folder, told.name, os.environ)
         if not state.on and not (state.session and given.event == "user-prompt"):
             return nothing
-        asking, said = _do(given, told, home, state)
+        request, said = _do(given, told, home, state)
         if not state.on and not said:
             return nothing
-        found, after, why = (None, _nothing, "") if asking is None else _given(given, asking, is_told=bool(said))
+        context, after, why = None, _nothing, ""
+        if request is not None:
+            context, after, why = _recall(given, request, has_answer=bool(said))
+            if said:
+                said = _switched(said, request, context)
+            recalled = "" if context is None else context.text
+            said = "\n".join(filter(None, (said, recalled)))
         is_captured = given.capture and state.capture and given.event not in _RECALLING
-        if asking is not None:
-            recalled = "" if found is None else found.said
-            said = "\n".join(filter(None, (said and _switched(said, asking, found), recalled)))
         stamps.ran(home, given.host, given.event, why)
         answer = rendered(told, given.event, said)
     except BaseException as exc:  # noqa: BLE001 - whatever it was, it is told to doctor, and not to the agent
@@ -101,7 +104,7 @@ def handle(given: Asked) -> Done:
             return failed(given, _reason(exc))
         stamps.ran(home, given.host, given.event, _reason(exc))
         return Done(failed=True, after=_noting(given, told, outcome=type(exc).__name__))
-    return Done(answer, after=_nothing if is_captured else _noting(given, told, found, after))
+    return Done(answer, after=_nothing if is_captured else _noting(given, told, context, after))
 
 
 def failed(given: Asked | None, why: str) -> Done:
@@ -119,38 +122,42 @@ def failed(given: Asked | None, why: str) -> Done:
     return Done(failed=True, after=_noting(given, None, outcome="failed"))
 
 
-def _given(given: Asked, asking: Asking, *, is_told: bool) -> "tuple[Given | None, Callable[[], None], str]":
-    """Return what is put before a model, what is left to do, and why the store did not answer.
+def _recall(
+    given: Asked, request: RecallRequest, *, has_answer: bool
+) -> "tuple[HookContext | None, Callable[[], None], str]":
+    """Return the context for the model, what is left to do when the host has it, and why the store did not answer.
 
-    Where the agent is told something besides, it is told that also if nothing can be recalled.
+    An event that the agent gets an answer to anyway does not fail when nothing can be recalled.
     """
-    from memories.hooks.recall_strategy import given as put
+    from memories.hooks.recall_strategy import probe, recall
 
+    seconds = request.seconds()
     try:
-        found, after = put(asking, given.ask)
+        recalled = recall(request, given.ask)
     except Exception as exc:
-        if not is_told:
+        if not has_answer:
             raise
         return None, _nothing, _reason(exc)
-    return found, after, found.why
+    after = (lambda: probe(request, given.ask, seconds)) if recalled.probe_store else _nothing
+    return recalled.context, after, recalled.context.error
 
 
-def _switched(said: str, asking: Asking, found: Given | None) -> str:
-    namespace = asking.namespace if found is None else found.namespace
+def _switched(said: str, request: RecallRequest, context: HookContext | None) -> str:
+    namespace = request.namespace if context is None else context.namespace
     return f'{said} In this session you are "{namespace}".' if namespace else said
 
 
 def _noting(
     given: Asked,
     told: Told | None,
-    found: Given | None = None,
+    context: HookContext | None = None,
     after: "Callable[[], None]" = _nothing,
     *,
     outcome: str = "ok",
 ) -> "Callable[[], None]":
     """Return what notes an event among the operations, and then does the rest; no agent waits for either."""
     known: dict[str, Any] = {"agent": given.host, "channel": "hook"}
-    known |= {"outcome": "degraded" if found and found.why else outcome}
+    known |= {"outcome": "degraded" if context and context.error else outcome}
     known |= {"ms": round((time.monotonic() - given.began) * 1000, 2)}
 
     def note() -> None:
@@ -158,20 +165,20 @@ def _noting(
 
         from memories.core import events
 
-        figures = dict(found.noted) if found else {}
+        figures = dict(context.figures) if context else {}
         if not figures:  # this loads the settings
-            from memories.hooks.noting import of_nothing
+            from memories.hooks.figures import figures_of_silence
 
-            figures = of_nothing(working_folder() if told is None else told.folder, given.namespace)
+            figures = figures_of_silence(working_folder() if told is None else told.folder, given.namespace)
         events.note(Path(figures.pop("home")), f"hook.{given.event}", **figures, **known)
-        if found and found.wanted:
-            given.start(found.wanted)
+        if context and context.wanted_store:
+            given.start(context.wanted_store)
         after()
 
     return note
 
 
-def _do(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[Asking | None, str]":
+def _do(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[RecallRequest | None, str]":
     """Do it; return what is to be recalled, and what the agent is told before that."""
     if given.event == "session-start":
         return _begin(given, told, home, state) if _is_first(told, home, "given", given.event) else None, ""
@@ -192,15 +199,15 @@ def _is_first(told: Told, home: str, what: str, event: str, text: str = "") -> b
     return session.first(home, told.name, done, within=None if told.turn else _TWICE_SECONDS)
 
 
-def _begin(given: Asked, told: Told, home: str, state: switch.State) -> Asking:
+def _begin(given: Asked, told: Told, home: str, state: switch.State) -> RecallRequest:
     again = told.text("source") in ("clear", "compact")
     session.note(home, told.name, **{session.FOLDER: told.folder, session.RESET: again})
     if given.capture and state.capture and inbox.size(home):
         start_flusher(home)  # what an earlier session could not store
-    return _asking(given, told, home, state.namespace)
+    return _request(given, told, home, state.namespace)
 
 
-def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[Asking | None, str]":
+def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[RecallRequest | None, str]":
     said = prompts.cleaned(told.text("prompt"), told.text("source"))
     wish = prompts.wish(said)
     if wish is not None and (state.on or wish.on):
@@ -214,20 +221,20 @@ def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[
         known: dict[str, object] = {session.OFF: False, session.RESET: True}
         known |= {} if wish.namespace is None else {session.NAMESPACE: wish.namespace}
         session.note(home, told.name, **known)
-        asking = _asking(given, told, home, wish.namespace or state.namespace)
-        return asking, "Memory is on."
+        request = _request(given, told, home, wish.namespace or state.namespace)
+        return request, "Memory is on."
     if not state.on or not said or prompts.is_command(said):
         return None, ""
     if given.capture and state.capture:
         _capture(given, told, home, state)
     if not _is_first(told, home, "given", given.event, said):
         return None, ""
-    return _asking(given, told, home, state.namespace, question(said)), ""
+    return _request(given, told, home, state.namespace, query_of(said)), ""
 
 
-def _asking(given: Asked, told: Told, home: str, namespace: str | None, prompt: str | None = None) -> Asking:
-    where = home, told.folder, told.name, namespace or given.namespace
-    return Asking(where, prompt, given.ends - _RESERVED_SECONDS)
+def _request(given: Asked, told: Told, home: str, namespace: str | None, prompt: str | None = None) -> RecallRequest:
+    place_of_session = home, told.folder, told.name, namespace or given.namespace
+    return RecallRequest(place_of_session, prompt, given.ends - _RESERVED_SECONDS)
 
 
 def _capture(given: Asked, told: Told, home: str, state: switch.State, *, event: str = "") -> bool:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from memories.core.events import OFF
 from memories.hooks import echo, session
-from memories.hooks.asking import NOT_ASKED, Asking, Given
 from memories.hooks.block import MOST_CHARACTERS, MOST_TOKENS, block, memory, settings
-from memories.hooks.noting import figures
+from memories.hooks.figures import figures_of
+from memories.hooks.recall_request import NOT_ASKED, HookContext, RecallRequest
 from memories.settings import Config
 
 if TYPE_CHECKING:
@@ -22,51 +22,51 @@ if TYPE_CHECKING:
 _NO_ID = "ffffffff-ffff-7"  # the beginning of an id of the year 10889
 
 
-def answer(asking: Asking, opened: "Callable[[Config, bool], Memories] | None" = None) -> Given:
-    """Return what is put before a model.
+def answer(request: RecallRequest, opened: "Callable[[Config, bool], Memories] | None" = None) -> HookContext:
+    """Return the context for a model.
 
     Args:
-        asking: What is asked.
+        request: The session, the prompt if there is one, and the deadline.
         opened: Gives a command of a server its memory; None elsewhere.
 
     Raises:
         MemoriesError: A setting is wrong; or a session begins, its store can't be asked, and it has no scratchpad.
     """
-    config = settings(asking)
-    given = block(asking, config, opened) if asking.prompt is None else _relevant(asking, config, opened)
-    given.noted = figures(config, asking.folder, given.said)
-    given.wanted = config.store if config.serve == "auto" and opened is None else ""
-    return given
+    config = settings(request)
+    context = block(request, config, opened) if request.prompt is None else _recall(request, config, opened)
+    context.figures = figures_of(config, request.folder, context.text)
+    context.wanted_store = config.store if config.serve == "auto" and opened is None else ""
+    return context
 
 
 def served(data: bytes, opened: "Callable[[Config, bool], Memories] | None") -> str:
     """Return, as JSON, what a hook asked of a server."""
-    return answer(Asking.decoded(data), opened).encoded()
+    return answer(RecallRequest.decode(data), opened).encode()
 
 
-def _relevant(asking: Asking, config: Config, opened: "Callable[[Config, bool], Memories] | None") -> Given:
-    """Return what a prompt calls to mind, fenced as data; nothing if nothing new comes to mind."""
-    from memories.hooks.fresh import gateway
+def _recall(request: RecallRequest, config: Config, opened: "Callable[[Config, bool], Memories] | None") -> HookContext:
+    """Return the memories and turns that a prompt calls for, fenced as data; empty if there are no new ones."""
+    from memories.hooks.recall_gateway import gateway
 
-    if not asking.counts:
+    if not request.counts:
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
-    known = session.read(asking.home, asking.session)
+    state = session.read(request.home, request.session)
     with memory(config, opened) as memories:
-        why = NOT_ASKED if asking.ends is None else _unwell(memories, asking.seconds() / 2)
-        left = config.memory_timeout_seconds if asking.ends is None else asking.seconds()
-        with contextlib.closing(gateway(memories, known.shown, why, left)) as source:
-            context, shown = _fitting(source, config, str(asking.prompt))
-        errors = context["metadata"]["errors"]
+        why = NOT_ASKED if request.ends is None else _unwell(memories, request.seconds() / 2)
+        left = config.memory_timeout_seconds if request.ends is None else request.seconds()
+        with contextlib.closing(gateway(memories, state.shown, why, left)) as source:
+            found, text = _fitting(source, config, str(request.prompt))
+        errors = found["metadata"]["errors"]
         if errors:
             memories.abandon()  # a call that was given up may still use the store
-    given = Given(shown, config.namespace)
-    given.why = errors[0]["error"] if errors else ""
-    ids = [item.id for item, _ in context["memories"]]
-    ids += [f"{turn.conversation_id}#{turn.turn_index}" for turn in context["recalled"]]
-    texts = [item.text for item, _ in context["memories"]] + [turn.text for turn in context["recalled"]]
-    given.shown = [each for each in ids if each]
-    given.marks = sorted({mark for text in texts for mark in echo.marks(text)})
-    return given
+    context = HookContext(text, config.namespace)
+    context.error = errors[0]["error"] if errors else ""
+    ids = [item.id for item, _ in found["memories"]]
+    ids += [f"{turn.conversation_id}#{turn.turn_index}" for turn in found["recalled"]]
+    context.shown = [shown_id for shown_id in ids if shown_id]
+    texts = [item.text for item, _ in found["memories"]] + [turn.text for turn in found["recalled"]]
+    context.marks = sorted({mark for text in texts for mark in echo.marks(text)})
+    return context
 
 
 def _unwell(memories: "Memories", seconds: float) -> str:

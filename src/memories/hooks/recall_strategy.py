@@ -1,74 +1,98 @@
-"""Recall strategy of a hook: ask the server, else search here, else use the scratchpad.
+"""Recall strategy of a hook: ask the server, else search in this process, else use the scratchpad.
 
-A session waits once for a store that does not answer. A hook writes down until when it will have asked the store before
-it does so, and takes that back when it was answered; so it stands there also when the hook was killed. While it stands
-there, the hooks of the session take what the scratchpad has, and try the store when their host has its answer.
+A session waits for an unresponsive store only once. Before a hook asks the store, it marks the store in the session's
+file as suspect from its own deadline on, and it clears the mark after the answer. So a hook that was killed leaves the
+mark behind. While the mark stands, the hooks of the session answer from the scratchpad, and probe the store after the
+host has their answer.
 """
 
 import time
 
 from memories.hooks import session
-from memories.hooks.asking import Asking, Given
+from memories.hooks.recall_request import HookContext, RecallRequest
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Ask = Callable[[bytes], bytes | None]
+    AskServer = Callable[[bytes], bytes | None]
 
-_PAUSE_MILLIS = 3_000  # between two trials
-_AGAIN_MILLIS = 600_000  # after which the store is asked again although no trial has found it well
+PROBE_PAUSE_MS = 3_000
+SUSPECT_FOR_MS = 600_000  # after this long the store is asked again even if no probe has succeeded
 
 
-def given(asking: Asking, ask: "Ask") -> "tuple[Given, Callable[[], None]]":
-    """Return what is put before a model, and what is left to do when the host has it.
+class Recall:
+    """The context for the model, and whether the store should be probed once the host has it."""
+
+    __slots__ = ("context", "probe_store")
+
+    def __init__(self, context: HookContext, *, probe_store: bool = False) -> None:
+        """Hold both."""
+        self.context, self.probe_store = context, probe_store
+
+
+def recall(request: RecallRequest, ask_server: "AskServer") -> Recall:
+    """Return the context for one event of a host.
 
     Args:
-        asking: What is asked.
-        ask: Asks a server; None if it does not answer, or there is none.
+        request: The session, the prompt if there is one, and the deadline.
+        ask_server: Sends the request to a running server; returns None if there is none or it does not answer.
 
     Raises:
-        MemoriesError: A setting is wrong; or a session begins, its store can't be asked, and it has no scratchpad.
+        MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a scratchpad.
     """
-    now = time.time_ns() // 1_000_000
-    known, seconds = session.read(asking.home, asking.session), asking.seconds()
-    if known.late <= now < known.late + _AGAIN_MILLIS:
-        found = _here(Asking(asking.where, asking.prompt, None))
-        _note(asking, found, known.late)
-        is_due = asking.prompt is not None and not 0 <= now - known.tried < _PAUSE_MILLIS  # without one, none is asked
-        return found, (lambda: _try(asking, ask, seconds)) if is_due else _nothing
-    session.note(asking.home, asking.session, **{session.LATE: now + int(seconds * 1000)})
-    found = _asked(asking, ask)
-    _note(asking, found, now if found.why else 0)
-    return found, _nothing
+    state = session.read(request.home, request.session)
+    now = _now_ms()
+    if is_suspect(state, now):
+        context = _recall_here(RecallRequest(request.place, request.prompt, None))
+        _record_shown(request, context, suspect_since=state.suspect_since)
+        return Recall(context, probe_store=is_probe_due(request, state, now))
+
+    deadline = now + int(request.seconds() * 1000)
+    session.note(request.home, request.session, **{session.SUSPECT_SINCE: deadline})
+    context = _recall_from_store(request, ask_server)
+    _record_shown(request, context, suspect_since=now if context.error else 0)
+    return Recall(context)
 
 
-def _nothing() -> None:
-    """Do nothing."""
+def probe(request: RecallRequest, ask_server: "AskServer", seconds: float) -> None:
+    """Ask the store once more, now that nobody waits; if it answers, the next hook of the session asks it too."""
+    session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
+    trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
+    if not _recall_from_store(trial, ask_server).error:
+        session.note(request.home, request.session, **{session.SUSPECT_SINCE: 0})
 
 
-def _asked(asking: Asking, ask: "Ask") -> Given:
-    answer = ask(asking.encoded())
-    return _here(asking) if answer is None else Given.decoded(answer)
+def is_suspect(state: session.Session, now_ms: int) -> bool:
+    """Return whether a hook of this session was killed while it waited for the store, or got no answer."""
+    return state.suspect_since <= now_ms < state.suspect_since + SUSPECT_FOR_MS
 
 
-def _here(asking: Asking) -> Given:
+def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) -> bool:
+    """Return whether the last probe is long enough ago; the start of a session never probes."""
+    if request.prompt is None:
+        return False
+    return not 0 <= now_ms - state.probed_at < PROBE_PAUSE_MS  # a clock that was set back must not stop the probes
+
+
+def _recall_from_store(request: RecallRequest, ask_server: "AskServer") -> HookContext:
+    answer = ask_server(request.encode())
+    return _recall_here(request) if answer is None else HookContext.decode(answer)
+
+
+def _recall_here(request: RecallRequest) -> HookContext:
     from memories.hooks.recall import answer
 
-    return answer(asking)
+    return answer(request)
 
 
-def _note(asking: Asking, found: Given, late: int) -> None:
-    """Remember what a session was given as whom, so that it is neither given again nor captured."""
-    known: dict[str, object] = {session.LATE: late}
-    if found.shown or found.marks:
-        known |= {session.SHOWN: found.shown, session.SAID: found.marks, session.GIVEN_TO: found.namespace}
-    session.note(asking.home, asking.session, **known)
+def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since: int) -> None:
+    """Remember what the session has seen, and as whom, so that it is neither shown again nor captured."""
+    facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
+    if context.shown or context.marks:
+        facts |= {session.SHOWN: context.shown, session.SAID: context.marks, session.GIVEN_TO: context.namespace}
+    session.note(request.home, request.session, **facts)
 
 
-def _try(asking: Asking, ask: "Ask", seconds: float) -> None:
-    """Ask the store once more, now that nobody waits; if it answers, the next hook asks it too."""
-    session.note(asking.home, asking.session, **{session.TRIED: time.time_ns() // 1_000_000})
-    trial = Asking(asking.where, asking.prompt, time.monotonic() + seconds, counts=False)
-    if not _asked(trial, ask).why:
-        session.note(asking.home, asking.session, **{session.LATE: 0})
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -18,7 +18,8 @@ MAX_BYTES = 1_048_576
 KEPT_SECONDS = 30 * 86_400
 ONCE = "once"
 SHOWN, SAID, RESET, OFF, NAMESPACE, FOLDER = "shown", "said", "reset", "off", "namespace", "folder"
-LATE, TRIED, GIVEN_TO = "late", "tried", "given_to"  # the last as `identity.captured` has it
+SUSPECT_SINCE, PROBED_AT = "late", "tried"  # the words of files of earlier versions
+GIVEN_TO = "given_to"  # as `identity.captured` has it
 
 
 class Session:
@@ -31,17 +32,17 @@ class Session:
         shown: The marks of what is in its context, put there by a hook; see `mark`.
         given: The marks of all that it was ever given.
         said: The hashes of the sentences that it was ever given; see `echo`.
-        late: When a hook had to be done with the store, in milliseconds since 1970, if it was not; else 0.
-        tried: When the store was tried after that.
+        suspect_since: Since when the store is suspected not to answer, in milliseconds since 1970; 0 if it is not.
+        probed_at: When the store was last probed, in milliseconds since 1970.
     """
 
-    __slots__ = ("folder", "given", "late", "namespace", "off", "said", "shown", "tried")
+    __slots__ = ("folder", "given", "namespace", "off", "probed_at", "said", "shown", "suspect_since")
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self.namespace: str | None = None
         self.off = False
-        self.late = self.tried = 0
+        self.suspect_since = self.probed_at = 0
         self.folder: str | None = None
         self.shown: set[str] = set()
         self.given: set[str] = set()
@@ -62,9 +63,10 @@ class Session:
             self.namespace = str(line[NAMESPACE])
         if isinstance(line.get(FOLDER), str):
             self.folder = str(line[FOLDER])
-        for name in (LATE, TRIED):
-            if isinstance(at := line.get(name), int):
-                setattr(self, name, at)
+        if isinstance(suspect_since := line.get(SUSPECT_SINCE), int):
+            self.suspect_since = suspect_since
+        if isinstance(probed_at := line.get(PROBED_AT), int):
+            self.probed_at = probed_at
 
 
 def mark(shown: str) -> str:

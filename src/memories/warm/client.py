@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Sequence
 
-GREETING = "memories 1"  # and the version of this protocol
+GREETING = "memories 2"  # and the version of this protocol
 HOOK = "hook"  # in place of a command: what a hook asks for
 DIRECT = b"direct"  # what a server answers that did nothing: the command needs a process of its own
 LOST = (

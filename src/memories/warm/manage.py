@@ -51,7 +51,7 @@ def asked(config: Config, word: str) -> Mapping[str, Any] | None:
         return None
     except OSError as exc:
         raise SystemFault(f"the server does not answer: {exc.strerror or exc}; end its process") from exc
-    if not greeting.startswith(GREETING) or not told:
+    if not greeting.startswith(GREETING.partition(" ")[0]) or not told:
         raise SystemFault("the server does not answer as this program does; end its process")
     said: Mapping[str, Any] = json.loads(told)
     return said

@@ -1,4 +1,4 @@
-"""Where a hook recalls from: our own engine without what a session has in its context already."""
+"""The gateway that a hook recalls through: our own engine, without memories that the session has seen already."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ def gateway(memories: Memories, shown: set[str], offline: str, seconds: float | 
 
     Args:
         memories: The memory.
-        shown: The marks of what is passed over; see `session.mark`.
+        shown: The marks of the memories and turns to pass over; see `session.mark`.
         offline: Why the store is not asked; empty if it is.
         seconds: How long a call may take; None for as long as the settings say.
     """
-    backend = _Fresh(memories, shown, offline)
+    backend = _UnseenOnly(memories, shown, offline)
     source = MemoryGateway(memories.config.mcp_endpoint, backend=backend, timeout_seconds=seconds)
-    return _FreshAtHand(source, memories, shown)  # type: ignore[return-value] # it passes on what it does not do
+    return _UnseenAtHand(source, memories, shown)  # type: ignore[return-value] # it passes on what it does not do
 
 
 def _more(k: int, shown: set[str]) -> int:
@@ -35,8 +35,8 @@ def _new(found: list[Any], shown: set[str], k: int) -> list[Any]:
     return [each for each in found if mark(str(each["id"])) not in shown][:k]
 
 
-class _Fresh(EngineBackend):
-    """Our engine without what is known."""
+class _UnseenOnly(EngineBackend):
+    """Our engine without memories that were shown."""
 
     def __init__(self, memories: Memories, shown: set[str], offline: str) -> None:
         super().__init__(memories)
@@ -61,8 +61,8 @@ class _Fresh(EngineBackend):
             return []
 
 
-class _FreshAtHand(WithScratchpad):
-    """The scratchpad without what is known."""
+class _UnseenAtHand(WithScratchpad):
+    """The scratchpad without memories that were shown."""
 
     def __init__(self, gateway: MemoryGateway, memories: Memories, shown: set[str]) -> None:
         super().__init__(gateway, memories)
