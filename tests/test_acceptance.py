@@ -174,7 +174,7 @@ def test_ac_qual_002_most_of_gateway_context_and_policy_is_run_by_their_tests(
             "coverage",
             "report",
             "--fail-under=80",
-            f"--include=*/memories/agent/{name}.py",
+            f"--include=*/memories/context/{name}.py",
         ]
         assert subprocess.run(report, cwd=ROOT, env=environment, timeout=300).returncode == 0
 

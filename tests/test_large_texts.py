@@ -96,14 +96,14 @@ def test_terms_are_taken_from_the_beginning_of_a_text_alone(monkeypatch: pytest.
 
 def test_a_model_reads_no_more_of_a_word_than_its_windows_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     e5 = pytest.importorskip("memories_e5")
-    from memories.embedders import unigram
+    from memories.embedders import e5 as embedder
 
     looked: list[int] = []
-    cut = unigram.Unigram._cut
+    cut = embedder.Unigram._cut
     monkeypatch.setattr(
-        unigram.Unigram, "_cut", lambda self, word, before: looked.append(len(word)) or cut(self, word, before)
+        embedder.Unigram, "_cut", lambda self, word, before: looked.append(len(word)) or cut(self, word, before)
     )
-    known = unigram.Unigram(
+    known = embedder.Unigram(
         Path(e5.__file__).parent, next(Path(e5.__file__).parent.glob("*.tokenizer.json")).name.split(".")[0]
     )
     assert sum(1 for _ in known.ids("a" * 150_000)) > 10_000

@@ -375,8 +375,8 @@ def test_a_person_searches_on_the_page(request: pytest.FixtureRequest, home: Pat
         memories.create("Deploys happen on Fridays")
     from live_server import running
     from memories import load_config
-    from memories.server import page_routes as pages
     from memories.server.app import Options
+    from memories.server.pages import routes as pages
 
     config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(home)}, folder=tmp_path)
     with running(config, Options(routes=pages.routes())) as live, sync_api.sync_playwright() as started:

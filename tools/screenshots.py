@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, sync_playwright
 from memories import Draft, Memories, TurnDraft, load_config
 from memories.identity import tokens
 from memories.server import app
-from memories.server import page_routes as pages
+from memories.server.pages import routes as pages
 
 _FACTS = (
     "The staging database is PostgreSQL 16 on host db-2",
