@@ -1,6 +1,7 @@
 """Whole namespaces: shown, moved and erased, in each kind of store that a machine can have by itself."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -264,7 +265,17 @@ def test_events_that_wait_go_with_a_namespace(config: Config, store: Store) -> N
     assert half == "half"
 
 
-def test_what_hooks_know_of_a_namespace_goes_with_it(config: Config, store: Store) -> None:
+def test_what_hooks_know_of_a_namespace_goes_with_it(
+    config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[tuple[int, int]] = set()
+    fsync = os.fsync
+
+    def noted_fsync(fd: int) -> None:
+        fsync(fd)
+        flushed.add((os.fstat(fd).st_ino, os.fstat(fd).st_size))
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
     filled(config, "bob")
     inbox, sessions = config.home / "inbox", config.home / "sessions"
     for folder in (inbox / "refused", inbox / "state", sessions):
@@ -296,6 +307,8 @@ def test_what_hooks_know_of_a_namespace_goes_with_it(config: Config, store: Stor
     assert "hash" not in (inbox / "state" / "codex.s1.json").read_text()
     assert "hash" in (inbox / "state" / "codex.s2.json").read_text()
     assert (inbox / "refused" / "codex.s1.00").read_text() == '{"namespace": "ann"}\n'
+    for file in (reads, sessions / "codex.s1", inbox / "refused" / "codex.s1.00"):
+        assert (file.stat().st_ino, file.stat().st_size) in flushed
     assert not [event for event in events.read(config.home) if event.get("namespace") == "rob"]
 
 
