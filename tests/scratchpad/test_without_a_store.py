@@ -4,7 +4,9 @@ import threading
 
 import pytest
 
-from memories import Memories, StoreError
+from memories import Memories, MemoryGateway, StoreError
+from memories.context.engine import EngineBackend
+from memories.identity.degraded import WithScratchpad
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -27,3 +29,15 @@ def test_a_scratchpad_answers_for_a_store_that_fails_and_says_why() -> None:
         assert bob.ask_store(fail, lambda: "what the file says") == ("what the file says", "the disk is gone")
         with pytest.raises(StoreError, match="the disk is gone"):
             bob.ask_store(fail, lambda: None)
+
+
+def test_a_context_knows_which_entries_are_of_the_namespace_and_which_are_shared() -> None:
+    for namespace, content in (("shared", "Deploys happen on Tuesdays"), ("ann", "Deploys need two reviews")):
+        with Memories(namespace=namespace, embedder="none") as memories:
+            memories.create(content)
+            memories.scratchpad()
+    with Memories(namespace="ann", embedder="none") as ann:
+        gateway = WithScratchpad(MemoryGateway("memories", backend=EngineBackend(ann)), ann)
+        entries = gateway.recall_offline("deploys", 5, 0.0)
+    whose = {entry["text"]: (entry["shared"], entry["own"]) for entry in entries}
+    assert whose == {"Deploys happen on Tuesdays": (True, False), "Deploys need two reviews": (False, True)}
