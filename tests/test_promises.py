@@ -382,7 +382,7 @@ def test_a_person_searches_on_the_page(request: pytest.FixtureRequest, home: Pat
     with running(config, Options(routes=pages.routes())) as live, sync_api.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
         page = browser.new_page()
-        page.goto(f"{live.url}/login?token={live.token}")
+        page.goto(f"{live.url}/login#{live.token}")
         page.locator("#q").press_sequentially("deploys")
         page.locator("mark").first.wait_for()
         assert "Deploys happen on Fridays" in page.locator("article").inner_text()
