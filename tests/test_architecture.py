@@ -138,8 +138,19 @@ ABOVE_ALL = (
 )  # may import names from `memories`
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Yield the modules of ours that a file imports, for type checking and inside functions included."""
+@functools.cache
+def imports(file: Path) -> frozenset[str]:
+    """Return the modules that a file imports, for type checking and inside functions included."""
+    return frozenset(find_imports(file))
+
+
+def lies_in(module: str, *places: str) -> bool:
+    """Return whether a module is, or lies in, one of these modules and folders of ours."""
+    return any(f"{module}.".startswith(f"memories.{place}.") for place in places)
+
+
+def find_imports(file: Path) -> Iterator[str]:
+    """Yield each module that a file imports."""
     for node in ast.walk(tree(file)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
@@ -193,10 +204,9 @@ def test_imports_lead_down() -> None:
 
 def ring(module: str) -> int:
     """Return which ring a module is in."""
-    inside = f"{module.removeprefix('memories.')}."
-    if any(inside.startswith(f"{name}.") for name in RING_3):
+    if lies_in(module, *RING_3):
         return 3
-    return 2 if any(inside.startswith(f"{name}.") for name in RING_2) else 1
+    return 2 if lies_in(module, *RING_2) else 1
 
 
 def test_no_import_leads_to_an_outer_ring() -> None:
@@ -213,10 +223,8 @@ def test_each_optional_folder_can_be_deleted_by_itself() -> None:
     wrong = []
     for file, module in zip(FILES, MODULES, strict=True):
         for name in RING_3:
-            may_import = any(f"{module}.".startswith(f"memories.{user}.") for user in (name, *users.get(name, ())))
-            if not may_import:
-                inside = {found for found in imports(file) if f"{found}.".startswith(f"memories.{name}.")}
-                wrong += [f"{module} imports {found}" for found in sorted(inside)]
+            if not lies_in(module, name, *users.get(name, ())):
+                wrong += [f"{module} imports {used}" for used in sorted(imports(file)) if lies_in(used, name)]
     assert wrong == []
 
 

@@ -145,8 +145,6 @@ def look_around(config: "Config", found: "Examined") -> None:
 
 def _look_at_hosts(found: "Examined") -> None:
     """Look which agents are connected, and whether what they start is there."""
-    import os
-
     from memories.config import registers
     from memories.connect.connect import Connector
     from memories.connect.hosts import Where

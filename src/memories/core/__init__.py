@@ -1,1 +1,1 @@
-"""What every other room uses: times, ids, durable files, HTTP, deadlines, figures of operations."""
+"""Shared by every other room: times, ids, durable files, HTTP, deadlines, figures of operations."""

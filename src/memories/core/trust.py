@@ -1,4 +1,6 @@
-"""Which files may choose settings: a folder's `.env` only what can do no harm, unless its user has approved it.
+"""Which files are trusted: those with a token, and those that choose settings.
+
+A folder's `.env` may choose only settings that can do no harm, unless its user has approved it.
 
 An approval is for one path and one content. It is kept beside the user's `config.toml`, where no folder reaches.
 """

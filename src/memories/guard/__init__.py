@@ -1,1 +1,1 @@
-"""What may come in and go out: validation, redaction of secrets, where a text came from."""
+"""Guards the edge of the store: validation, redaction of secrets, the origin of a text."""

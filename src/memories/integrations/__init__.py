@@ -1,1 +1,1 @@
-"""Memories inside the frameworks of others; each module or folder can be deleted by itself."""
+"""Memories in other frameworks; each module or folder can be deleted by itself."""

@@ -308,6 +308,13 @@ def test_a_server_of_another_version_is_told_and_not_asked(memory: Run, environm
     assert impostor.asked == [f"newer {__version__}\n".encode()]
 
 
+def test_a_server_of_an_earlier_protocol_is_not_asked(memory: Run, environment: dict[str, str]) -> None:
+    impostor = Impostor(socket_path(environment), f"memories 1 {__version__}", None)
+    assert json.loads(memory("list").stdout)["count"] == 0
+    impostor.close()
+    assert impostor.asked == [f"newer {__version__}\n".encode()]
+
+
 def test_a_folder_that_others_may_enter_is_not_believed(memory: Run, environment: dict[str, str]) -> None:
     path = socket_path(environment)
     impostor = Impostor(path, f"{client.GREETING} {__version__}", b"0 done 1:4\nevil")
