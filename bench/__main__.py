@@ -1,4 +1,6 @@
-"""`python -m bench`: run one benchmark or all of them, and print tables in markdown; see `bench/README.md`."""
+"""`python -m bench`: run one benchmark or all of them, and print tables in markdown; see
+`bench/README.md`.
+"""
 
 import argparse
 import os
@@ -6,7 +8,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # before numpy: as in the command, and comparable between machines
 
 from bench import (
     agents_memory,
@@ -119,10 +123,19 @@ def _measure(part: str, given: argparse.Namespace) -> None:
         case "stores" | "server":
             _stores(part, given)
         case "contexts" | "LoCoMo":
-            _contexts(given) if part == "contexts" else _locomo(given.locomo, given.embedder, chroma=given.peers)
+            _contexts(given) if part == "contexts" else _locomo(
+                given.locomo, given.embedder, chroma=given.peers
+            )
         case "noise floor" | "calibration" | "relevance":
             _constants(part, given)
-        case "duplicates" | "corrections" | "languages" | "long texts" | "suspicious texts" | "agents' memory":
+        case (
+            "duplicates"
+            | "corrections"
+            | "languages"
+            | "long texts"
+            | "suspicious texts"
+            | "agents' memory"
+        ):
             _without_data(part)
 
 
@@ -165,7 +178,9 @@ def _without_data(part: str) -> None:
     if part == "suspicious texts":
         suspicion.run()
         return
-    report.heading("Duplicates and corrections" if part == "duplicates" else "Corrections in a search")
+    report.heading(
+        "Duplicates and corrections" if part == "duplicates" else "Corrections in a search"
+    )
     print("```")  # plain text, in columns
     (duplicates if part == "duplicates" else corrections).main()
     print("```")
@@ -176,7 +191,9 @@ def _locomo(file: Path, embedder: str, *, chroma: bool) -> None:
     chosen = tuple(name for name in systems.NAMES if chroma or name != "chroma")
     for one_store in (False, True):
         try:
-            measure.run(measure.Options("locomo", file, chosen, one_store=one_store, embedder=embedder))
+            measure.run(
+                measure.Options("locomo", file, chosen, one_store=one_store, embedder=embedder)
+            )
         except DataError as exc:
             _parser().exit(2, f"python -m bench: {exc}\n")
 
@@ -209,32 +226,65 @@ def _constants(part: str, given: argparse.Namespace) -> None:
 
 def _present(file: Path, part: str) -> bool:
     if not file.is_file():
-        report.note(f"Left out: {part}, for there is no {file} (bench/README.md says where to get it).")
+        report.note(
+            f"Left out: {part}, for there is no {file} (bench/README.md says where to get it)."
+        )
     return file.is_file()
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("what", nargs="?", default="all", choices=_WHAT)
-    parser.add_argument("--texts", type=Path, default=Path("../shared/data/texts.txt"), help="real texts, one a line")
-    parser.add_argument("--locomo", type=Path, default=_LOCOMO, help="LoCoMo conversations as published, JSON")
+    parser.add_argument(
+        "--texts",
+        type=Path,
+        default=Path("../shared/data/texts.txt"),
+        help="real texts, one a line",
+    )
+    parser.add_argument(
+        "--locomo", type=Path, default=_LOCOMO, help="LoCoMo conversations as published, JSON"
+    )
     parser.add_argument("--beam", type=Path, default=_BEAM, help="chats of BEAM, a folder")
     parser.add_argument("--realtalk", type=Path, help="chats of REALTALK, a folder; for contexts")
-    parser.add_argument("--longmemeval", type=Path, help="LongMemEval as published, JSON; for contexts")
     parser.add_argument(
-        "--embedder", choices=EMBEDDERS, default="minilm", help="of LoCoMo, the noise floor and the calibration"
+        "--longmemeval", type=Path, help="LongMemEval as published, JSON; for contexts"
     )
     parser.add_argument(
-        "--sizes", type=_sizes, default=search.SIZES, help="memories in warm search, stores: 10000,100000"
+        "--embedder",
+        choices=EMBEDDERS,
+        default="minilm",
+        help="of LoCoMo, the noise floor and the calibration",
     )
-    parser.add_argument("--queries", type=int, help="held-out texts that recall is measured by: 1500, stores: 500")
-    parser.add_argument("--timed", type=int, help="how many of them time is measured by: 500, stores: 100")
-    parser.add_argument("--cold-memories", type=int, default=cold.MEMORIES, help="memories under the cold commands")
-    parser.add_argument("--clients", type=Path, default=_CLIENTS, help="node_modules with the agents, for agents")
-    parser.add_argument("--agent", default="claude-code", help="that is run: claude-code, codex, gemini or opencode")
-    parser.add_argument("--rounds", type=int, default=20, help="how often each cold command or session runs")
-    parser.add_argument("--stores", type=_kinds, help="stores to measure, such as sqlite,chroma; all otherwise")
-    parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave out Chroma and sqlite-vec")
+    parser.add_argument(
+        "--sizes",
+        type=_sizes,
+        default=search.SIZES,
+        help="memories in warm search, stores: 10000,100000",
+    )
+    parser.add_argument(
+        "--queries", type=int, help="held-out texts that recall is measured by: 1500, stores: 500"
+    )
+    parser.add_argument(
+        "--timed", type=int, help="how many of them time is measured by: 500, stores: 100"
+    )
+    parser.add_argument(
+        "--cold-memories", type=int, default=cold.MEMORIES, help="memories under the cold commands"
+    )
+    parser.add_argument(
+        "--clients", type=Path, default=_CLIENTS, help="node_modules with the agents, for agents"
+    )
+    parser.add_argument(
+        "--agent", default="claude-code", help="that is run: claude-code, codex, gemini or opencode"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=20, help="how often each cold command or session runs"
+    )
+    parser.add_argument(
+        "--stores", type=_kinds, help="stores to measure, such as sqlite,chroma; all otherwise"
+    )
+    parser.add_argument(
+        "--no-peers", dest="peers", action="store_false", help="leave out Chroma and sqlite-vec"
+    )
     return parser
 
 

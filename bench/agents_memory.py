@@ -1,23 +1,28 @@
-"""What the prompt hook gives an agent, out of one store with the facts of eight people and their projects.
+"""What the prompt hook gives an agent, out of one store with the facts of eight people and their
+projects.
 
-`bench/histories/NAME.jsonl` is what one person told their agents over months, and what they typed afterwards. Its first
-line is the history: its half, `dev` or `test`, and its projects with their remotes. Then come the facts, each with its
-project (`*`: valid in all projects) and its day; a correction names the fact that it `corrects`, and whether it has the
-same wording or another one. Then come the prompts, each with its day, the project in whose folder it is typed and the
-ids of the facts that a careful colleague would need for it; a third of them need none. Tune on `dev` alone.
+`bench/histories/NAME.jsonl` is what one person told their agents over months, and what they typed
+afterwards. Its first line is the history: its half, `dev` or `test`, and its projects with their
+remotes. Then come the facts, each with its project (`*`: valid in all projects) and its day; a
+correction names the fact that it `corrects`, and whether it has the same wording or another one.
+Then come the prompts, each with its day, the project in whose folder it is typed and the ids of the
+facts that a careful colleague would need for it; a third of them need none. Tune on `dev` alone.
 
-The library stores all facts in one namespace, each on its day and in the folder of its project. Then each prompt gets a
-`memory hook user-prompt` of its own: a new process and a new session, at noon of the prompt's day. Reads are not
-counted, so each prompt meets the same store. Beside the hook stand plain searches, which give their best five: the
-cosine of the same embedder, over all facts and over those of the project and of all projects, and BM25.
+The library stores all facts in one namespace, each on its day and in the folder of its project.
+Then each prompt gets a `memory hook user-prompt` of its own: a new process and a new session, at
+noon of the prompt's day. Reads are not counted, so each prompt meets the same store. Beside the
+hook stand plain searches, which give their best five: the cosine of the same embedder, over all
+facts and over those of the project and of all projects, and BM25.
 
 How it is counted:
 
 - A fact is given if its whole text stands in what the hook printed.
-- any, all: the share of the prompts with needs that got at least one of the facts that they need, and all of them.
+- any, all: the share of the prompts with needs that got at least one of the facts that they need,
+  and all of them.
 - given without need: how many of the prompts without needs got a fact.
 - of other projects: facts given whose project is neither that of the prompt nor `*`, per prompt.
-- outdated alone: how often a fact was given that a later one corrects, without the last one that corrects it.
+- outdated alone: how often a fact was given that a later one corrects, without the last one that
+  corrects it.
 - useless: facts given that the prompt does not need, per prompt; outdated ones are among them.
 - characters: of the facts given, and of all that the hook printed for the model, per prompt.
 """
@@ -51,7 +56,14 @@ HALVES = ("dev", "test")
 _HOOK = "`memory hook user-prompt`"
 _ARGUMENTS = "hook user-prompt --host claude-code --seconds 30".split()
 _BEST = 5  # facts that a plain search gives
-_COLUMNS = ("any %", "all %", "given without need", "of other projects", "outdated alone", "useless")
+_COLUMNS = (
+    "any %",
+    "all %",
+    "given without need",
+    "of other projects",
+    "outdated alone",
+    "useless",
+)
 _CHARACTERS = ("characters of facts", "characters as sent")
 _DEADLINE_SECONDS = 60
 _QUIET = {"COUNT_ACCESSES": "false", "REINFORCE_ON_RETRIEVAL": "false", "MEMORY_EVENTS": "off"}
@@ -92,7 +104,9 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One person: the half that they belong to, the remote of each project, the facts and the prompts."""
+    """One person: the half that they belong to, the remote of each project, the facts and the
+    prompts.
+    """
 
     id: str
     half: str
@@ -171,14 +185,18 @@ def run() -> None:
     histories = load()
     facts = [fact for history in histories for fact in history.facts]
     prompts = [prompt for history in histories for prompt in history.prompts]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a hook may still write its log
+    with tempfile.TemporaryDirectory(
+        ignore_cleanup_errors=True
+    ) as folder:  # a hook may still write its log
         home = Path(folder).resolve() / "home"
         folders = dict(_folders(histories, home.parent))
         stored = _fill(facts, folders, home)
         ways = {_HOOK: _hook(prompts, facts, folders, home), **_plain(prompts, facts)}
     corrected = last_corrections(facts)
     for half in (*HALVES, "all"):
-        chosen = {prompt.id for each in histories if half in (each.half, "all") for prompt in each.prompts}
+        chosen = {
+            prompt.id for each in histories if half in (each.half, "all") for prompt in each.prompts
+        }
         report.heading(f"What agents are given, {half}, {len(chosen)} prompts")
         rows = [
             (way, *score([answer for answer in answers if answer.prompt.id in chosen], corrected))
@@ -191,7 +209,9 @@ def run() -> None:
 
 
 def _folders(histories: Sequence[History], base: Path) -> Iterator[tuple[str, Path]]:
-    """Make a folder for each project, a git repository as its clone would be, and yield them by project."""
+    """Make a folder for each project, a git repository as its clone would be, and yield them by
+    project.
+    """
     for history in histories:
         for name, remote in history.projects.items():
             git = base / history.id / name / ".git"
@@ -206,7 +226,8 @@ def _fill(facts: Sequence[Fact], folders: Mapping[str, Path], home: Path) -> str
     """Store the facts in the order of their days; return a sentence on what became of them.
 
     Raises:
-        RuntimeError: A fact is stored with another text, by which it can't be found in what a hook prints.
+        RuntimeError: A fact is stored with another text, by which it can't be found in what a hook
+            prints.
     """
     home.mkdir()
     places: dict[str, Place] = {}
@@ -219,9 +240,13 @@ def _fill(facts: Sequence[Fact], folders: Mapping[str, Path], home: Path) -> str
     config = load_config({"home": str(home)}, environment={})
     with Memories(config=config, clock=lambda: now.time, place=lambda: now.place) as memories:
         for number, fact in enumerate(sorted(facts, key=lambda fact: fact.at)):
-            now.time = datetime.fromisoformat(f"{fact.at}T09:00:00+00:00") + timedelta(seconds=number)
+            now.time = datetime.fromisoformat(f"{fact.at}T09:00:00+00:00") + timedelta(
+                seconds=number
+            )
             now.place = places.get(fact.project)
-            created = memories.create(fact.text, tags={"global": "true"} if fact.project == EVERYWHERE else {})
+            created = memories.create(
+                fact.text, tags={"global": "true"} if fact.project == EVERYWHERE else {}
+            )
             if created.memory is None:
                 continue
             if created.memory.content != fact.text:
@@ -232,27 +257,40 @@ def _fill(facts: Sequence[Fact], folders: Mapping[str, Path], home: Path) -> str
     return f"{len(ids)} of {len(facts)} facts were stored, and {links} of {corrections} corrections were linked."
 
 
-def _hook(prompts: Sequence[Prompt], facts: Sequence[Fact], folders: Mapping[str, Path], home: Path) -> list[Answer]:
+def _hook(
+    prompts: Sequence[Prompt], facts: Sequence[Fact], folders: Mapping[str, Path], home: Path
+) -> list[Answer]:
     """Run the hook for each prompt, a process each.
 
     Raises:
-        RuntimeError: A hook failed, which it hides from its agent; or it printed something without a whole fact.
+        RuntimeError: A hook failed, which it hides from its agent; or it printed something without
+            a whole fact.
     """
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")}
+    kept = {
+        name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")
+    }
     environment = {**kept, **_QUIET, "HOME": str(home), "MEMORY_HOME": str(home)}
 
     def answer(prompt: Prompt) -> Answer:
         folder = folders[prompt.project]
         command = [sys.executable, "-c", _MOVED, f"{prompt.at}T12:00:00+00:00", *_ARGUMENTS]
-        event = json.dumps({"session_id": prompt.id, "cwd": str(folder), "prompt": prompt.text}).encode()
+        event = json.dumps(
+            {"session_id": prompt.id, "cwd": str(folder), "prompt": prompt.text}
+        ).encode()
         done = subprocess.run(
             command, input=event, capture_output=True, check=True,
             cwd=folder, env=environment, timeout=_DEADLINE_SECONDS,
         )  # fmt: skip
-        said = json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"] if done.stdout else ""
+        said = (
+            json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"]
+            if done.stdout
+            else ""
+        )
         given = [fact for fact in facts if fact.text in said]
         if said and not given:
-            raise RuntimeError(f"at {prompt.id} the hook printed something without a whole fact: {said[:500]}")
+            raise RuntimeError(
+                f"at {prompt.id} the hook printed something without a whole fact: {said[:500]}"
+            )
         return Answer(prompt, given, len(said))
 
     with ThreadPoolExecutor(corpus.PROCESSES) as pool:
@@ -267,27 +305,48 @@ def _plain(prompts: Sequence[Prompt], facts: Sequence[Fact]) -> dict[str, list[A
     """Return what plain searches give."""
     embedder = open_embedder("minilm")
     assert embedder is not None
-    vectors = np.stack([embedder.embed(fact.text)[0] for fact in facts])  # none is longer than one window
+    vectors = np.stack(
+        [embedder.embed(fact.text)[0] for fact in facts]
+    )  # none is longer than one window
     db = apsw.Connection(":memory:")
     db.execute('CREATE VIRTUAL TABLE facts USING fts5 (text, tokenize = "porter unicode61")')
-    db.executemany("INSERT INTO facts (rowid, text) VALUES (?, ?)", ((at, fact.text) for at, fact in enumerate(facts)))
+    db.executemany(
+        "INSERT INTO facts (rowid, text) VALUES (?, ?)",
+        ((at, fact.text) for at, fact in enumerate(facts)),
+    )
     ways: dict[str, list[Answer]] = {"cosine": [], "cosine within the project": [], "BM25": []}
     for prompt in prompts:
-        near = [facts[at] for at in np.argsort(-(vectors @ embedder.embed(prompt.text)[0]), kind="stable")]
+        near = [
+            facts[at]
+            for at in np.argsort(-(vectors @ embedder.embed(prompt.text)[0]), kind="stable")
+        ]
         within = [fact for fact in near if fact.project in (prompt.project, EVERYWHERE)]
         match = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", prompt.text))
-        rows = db.execute("SELECT rowid FROM facts WHERE facts MATCH ? ORDER BY rank, rowid", (match,)) if match else ()
-        for answers, found in zip(ways.values(), (near, within, [facts[at] for (at,) in rows]), strict=True):
+        rows = (
+            db.execute("SELECT rowid FROM facts WHERE facts MATCH ? ORDER BY rank, rowid", (match,))
+            if match
+            else ()
+        )
+        for answers, found in zip(
+            ways.values(), (near, within, [facts[at] for (at,) in rows]), strict=True
+        ):
             answers.append(Answer(prompt, found[:_BEST]))
     return {f"{name}, best {_BEST}": answers for name, answers in ways.items()}
 
 
 def _keep(answers: Sequence[Answer]) -> None:
-    """Write down what each prompt of the development half was given; nobody looks into the other half."""
+    """Write down what each prompt of the development half was given; nobody looks into the other
+    half.
+    """
     corpus.CACHE.mkdir(exist_ok=True)
     file = corpus.CACHE / "agents-memory-dev.jsonl"
     with file.open("w", encoding="utf-8") as stream:
         for prompt, facts, sent in answers:
-            row = {"id": prompt.id, "text": prompt.text, "needs": prompt.needs, "given": [fact.id for fact in facts]}
+            row = {
+                "id": prompt.id,
+                "text": prompt.text,
+                "needs": prompt.needs,
+                "given": [fact.id for fact in facts],
+            }
             stream.write(json.dumps(row | {"sent": sent}, ensure_ascii=False) + "\n")
     report.note(f"What the hook gave each of these prompts stands in `{file}`.")

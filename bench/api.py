@@ -1,4 +1,6 @@
-"""Searches over the HTTP API: what they take in a client, beside the same searches in the process itself."""
+"""Searches over the HTTP API: what they take in a client, beside the same searches in the process
+itself.
+"""
 
 import http.client
 import socket
@@ -23,7 +25,8 @@ class Searched(NamedTuple):
     Attributes:
         api: The median and the 95th percentile over HTTP, one connection that is kept.
         inside: The same in one process, without a server.
-        api_cpu: CPU time of one search over HTTP, of client and server together, which a busy machine changes less.
+        api_cpu: CPU time of one search over HTTP, of client and server together, which a busy
+            machine changes less.
         inside_cpu: CPU time of one inside.
     """
 
@@ -42,7 +45,9 @@ def searches(config: Config, queries: Sequence[str]) -> Searched:
     """
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    settings = uvicorn.Config(build(config, Options(port=port)), http=HttpProtocol, ws="none", log_level="warning")
+    settings = uvicorn.Config(
+        build(config, Options(port=port)), http=HttpProtocol, ws="none", log_level="warning"
+    )
     server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -71,7 +76,9 @@ def searches(config: Config, queries: Sequence[str]) -> Searched:
     line.close()
     server.should_exit = True
     thread.join()
-    return Searched(_told(api[1:]), _told(inside[1:]), _told(api_cpu[1:])[0], _told(inside_cpu[1:])[0])
+    return Searched(
+        _told(api[1:]), _told(inside[1:]), _told(api_cpu[1:])[0], _told(inside_cpu[1:])[0]
+    )
 
 
 def _told(seconds: Sequence[float]) -> tuple[float, float]:

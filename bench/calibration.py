@@ -1,8 +1,9 @@
-"""Calibrate similarity: which cosine means that a text belongs to a question, so that thresholds fit every model.
+"""Calibrate similarity: which cosine means that a text belongs to a question, so that thresholds
+fit every model.
 
-Texts that answer a question are set against as many that stand in other conversations, and a logistic curve is fitted
-to their cosines (Platt, 1999). Its two constants are what `Space.calibration` holds; the table shows how well the curve
-says what is so.
+Texts that answer a question are set against as many that stand in other conversations, and a
+logistic curve is fitted to their cosines (Platt, 1999). Its two constants are what
+`Space.calibration` holds; the table shows how well the curve says what is so.
 """
 
 import random
@@ -36,7 +37,10 @@ def run(files: dict[str, Path], embedder: str = "minilm", seed: int = 7) -> None
     """
     kept = KeptVectors(embedder)
     try:
-        pairs = {name: _cosines(datasets.load(name, path), kept, random.Random(seed)) for name, path in files.items()}
+        pairs = {
+            name: _cosines(datasets.load(name, path), kept, random.Random(seed))
+            for name, path in files.items()
+        }
         used = kept.space.calibration
     finally:
         kept.close()
@@ -45,17 +49,37 @@ def run(files: dict[str, Path], embedder: str = "minilm", seed: int = 7) -> None
     rows = []
     for name, (related, unrelated) in pairs.items():
         slope, middle = fit(related, unrelated)
-        bounds = [f"{np.percentile(related, 5):.2f}", f"{np.median(related):.2f}", f"{np.median(unrelated):.2f}"]
+        bounds = [
+            f"{np.percentile(related, 5):.2f}",
+            f"{np.median(related):.2f}",
+            f"{np.median(unrelated):.2f}",
+        ]
         rows.append(
-            (name, len(related), *bounds, f"{np.percentile(unrelated, 95):.2f}", f"{slope:.1f}", f"{middle:.3f}")
+            (
+                name,
+                len(related),
+                *bounds,
+                f"{np.percentile(unrelated, 95):.2f}",
+                f"{slope:.1f}",
+                f"{middle:.3f}",
+            )
         )
-    heads = ["data", "pairs", "related, 5 %", "related, median", "unrelated, median", "unrelated, 95 %"]
+    heads = [
+        "data",
+        "pairs",
+        "related, 5 %",
+        "related, median",
+        "unrelated, median",
+        "unrelated, 95 %",
+    ]
     report.table([*heads, "fitted slope", "fitted middle"], rows)
     _print_curve(*pairs["together"], used)
 
 
 def fit(related: Cosines, unrelated: Cosines) -> tuple[float, float]:
-    """Return slope and middle of the logistic curve that makes these cosines likeliest, by Newton's method."""
+    """Return slope and middle of the logistic curve that makes these cosines likeliest, by Newton's
+    method.
+    """
     cosines = np.concatenate([related, unrelated])
     belongs = np.concatenate([np.ones(len(related)), np.zeros(len(unrelated))])
     inputs = np.stack([cosines, np.ones_like(cosines)], axis=1)
@@ -67,8 +91,12 @@ def fit(related: Cosines, unrelated: Cosines) -> tuple[float, float]:
     return float(weights[0]), float(-weights[1] / weights[0])
 
 
-def _cosines(data: datasets.DataSet, embedder: KeptVectors, rng: random.Random) -> tuple[Cosines, Cosines]:
-    """Return the best cosine of each question with a text that answers it, and with one of another conversation."""
+def _cosines(
+    data: datasets.DataSet, embedder: KeptVectors, rng: random.Random
+) -> tuple[Cosines, Cosines]:
+    """Return the best cosine of each question with a text that answers it, and with one of another
+    conversation.
+    """
     related, unrelated = [], []
     for pool in data.pools:
         speakers = {turn.speaker for turn in pool.turns if turn.speaker}
@@ -98,13 +126,18 @@ def _joined(pairs: Sequence[tuple[Cosines, Cosines]]) -> tuple[Cosines, Cosines]
 def _print_curve(related: Cosines, unrelated: Cosines, used: tuple[float, float]) -> None:
     slope, middle = used
     report.heading(f"The curve in use: slope {slope}, middle {middle}")
-    scales = [np.array([calibrate(cosine, slope, middle) for cosine in cosines]) for cosines in (related, unrelated)]
+    scales = [
+        np.array([calibrate(cosine, slope, middle) for cosine in cosines])
+        for cosines in (related, unrelated)
+    ]
     rows = []
     for low in np.arange(BINS) / BINS:
         inside = [int(((scale >= low) & (scale < low + 1 / BINS)).sum()) for scale in scales]
         share = f"{inside[0] / sum(inside):.2f}" if sum(inside) else "–"
         cosine = to_cosine(low, slope, middle)
-        rows.append((f"{low:.1f} to {low + 1 / BINS:.1f}", f"{max(-1.0, cosine):.3f}", sum(inside), share))
+        rows.append(
+            (f"{low:.1f} to {low + 1 / BINS:.1f}", f"{max(-1.0, cosine):.3f}", sum(inside), share)
+        )
     report.table(["calibrated", "from cosine", "pairs", "share that belongs"], rows)
     report.heading("The thresholds of the identity specification")
     report.table(

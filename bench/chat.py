@@ -1,4 +1,5 @@
-"""`python -m bench.chat`: what a long session costs, and what search brings over the last three facts; with a stand-in.
+"""`python -m bench.chat`: what a long session costs, and what search brings over the last three
+facts; with a stand-in.
 
 The model's own time is not in it: the stand-in on this machine answers at once.
 """
@@ -50,7 +51,10 @@ def _growth(turns: int) -> None:
         times: list[float] = []
         for number in range(1, turns + 1):
             began = time.perf_counter()
-            agent.answer(f"Message {number} is as long as many are: two sentences. This is the other one.", _ignore)
+            agent.answer(
+                f"Message {number} is as long as many are: two sentences. This is the other one.",
+                _ignore,
+            )
             times.append(1000 * (time.perf_counter() - began))
             if number in (10, 100, turns):
                 size = sum(file.stat().st_size for file in settings.data.glob(f"{FILE}*"))

@@ -1,4 +1,6 @@
-"""Cold commands: the CPU time of a whole `memory …` process, as a ratio to `python -c pass`, and where it goes."""
+"""Cold commands: the CPU time of a whole `memory …` process, as a ratio to `python -c pass`, and
+where it goes.
+"""
 
 import contextlib
 import json
@@ -19,9 +21,16 @@ from memories import Draft, Memories, load_config
 MEMORIES = 10_000
 QUERY = "library to parse command line options"
 HEAVY = ("numpy", "onnxruntime")
-_BARS = {"--help": 5.0, "status": 6.5, "get": 6.5, "list": 6.5, "search": 22.0}  # times `python -c pass`, at most
+_BARS = {
+    "--help": 5.0,
+    "status": 6.5,
+    "get": 6.5,
+    "list": 6.5,
+    "search": 22.0,
+}  # times `python -c pass`, at most
 
-# One process that does what `memory search` does, step by step; each step's end is printed in seconds.
+# One process that does what `memory search` does, step by step; each step's end is printed in
+# seconds.
 _STEPS = """
 import time; print("interpreter", time.monotonic())
 import memories.cli.app, memories.cli.search, memories.memories
@@ -42,7 +51,9 @@ import os; os._exit(0)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the cold benchmark: how many memories there are, and how often each command runs."""
+    """What is asked of the cold benchmark: how many memories there are, and how often each command
+    runs.
+    """
 
     texts: Path
     memories: int = MEMORIES
@@ -62,7 +73,11 @@ def run(options: Options) -> None:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "HOME", "PYTHONPATH")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in ("PATH", "LANG", "HOME", "PYTHONPATH")
+    }
     return {**kept, "MEMORY_HOME": str(home), "MEMORY_FORMAT": "json"}
 
 
@@ -79,7 +94,9 @@ def _fill(options: Options, home: Path) -> str:
 
 def _commands(memory_id: str) -> dict[str, list[str]]:
     script = Path(sys.executable).parent / "memory"
-    memory = [sys.executable, str(script)] if script.is_file() else [sys.executable, "-m", "memories"]
+    memory = (
+        [sys.executable, str(script)] if script.is_file() else [sys.executable, "-m", "memories"]
+    )
     return {
         "python -c pass": [sys.executable, "-c", "pass"],
         "memory --help": [*memory, "--help"],
@@ -90,14 +107,18 @@ def _commands(memory_id: str) -> dict[str, list[str]]:
     }
 
 
-def _print_commands(options: Options, commands: Mapping[str, list[str]], environment: Mapping[str, str]) -> None:
+def _print_commands(
+    options: Options, commands: Mapping[str, list[str]], environment: Mapping[str, str]
+) -> None:
     taken: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(options.rounds + 1):  # the first round warms the disk cache and is not counted
         for name, command in commands.items():
             taken[name].append(_cpu_milliseconds(command, environment))
     times = {name: values[1:] for name, values in taken.items()}
     bare = times["python -c pass"]
-    report.heading(f"Cold commands, {options.memories:,} memories, {options.rounds} interleaved rounds")
+    report.heading(
+        f"Cold commands, {options.memories:,} memories, {options.rounds} interleaved rounds"
+    )
     report.table(
         [
             "command",
@@ -115,7 +136,9 @@ def _print_commands(options: Options, commands: Mapping[str, list[str]], environ
                 f"{report.percentile(values, 0.5):.0f}",
                 f"{min(values) / min(bare):.1f}",
                 f"{report.percentile(values, 0.5) / report.percentile(bare, 0.5):.1f}",
-                "–" if name == "python -c pass" else ("yes" if _loads_heavy(commands[name], environment) else "no"),
+                "–"
+                if name == "python -c pass"
+                else ("yes" if _loads_heavy(commands[name], environment) else "no"),
                 _bar(name, values, bare),
             )
             for name, values in times.items()
@@ -132,7 +155,9 @@ def _bar(name: str, values: Sequence[float], bare: Sequence[float]) -> str:
 
 
 def _cpu_milliseconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Run a command; return the CPU time that it took, of which other load takes less away than of wall time."""
+    """Run a command; return the CPU time that it took, of which other load takes less away than of
+    wall time.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     _run(command, environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -149,15 +174,25 @@ def _print_parts(options: Options, environment: Mapping[str, str]) -> None:
             name, _, moment = line.rpartition(" ")
             taken.setdefault(name, []).append((float(moment) - before) * 1000)
             before = float(moment)
-    report.heading("`memory search`, cold, by part (one process that takes the same steps one by one)")
+    report.heading(
+        "`memory search`, cold, by part (one process that takes the same steps one by one)"
+    )
     medians = {name: report.percentile(values[1:], 0.5) for name, values in taken.items()}
-    rows = [(name, f"{min(taken[name][1:]):.0f}", f"{median:.0f}") for name, median in medians.items()]
-    report.table(["part", "min ms", "median ms"], [*rows, ("sum", "", f"{sum(medians.values()):.0f}")])
+    rows = [
+        (name, f"{min(taken[name][1:]):.0f}", f"{median:.0f}") for name, median in medians.items()
+    ]
+    report.table(
+        ["part", "min ms", "median ms"], [*rows, ("sum", "", f"{sum(medians.values()):.0f}")]
+    )
 
 
 def _print_handshake(options: Options, environment: Mapping[str, str]) -> None:
     """Print how long `memory mcp` needs until it has shaken hands, beside the import of the SDK."""
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "bench", "version": "1"},
+    }
     request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
     commands = {
         "import the SDK": [sys.executable, "-c", "import mcp.server.mcpserver, mcp.server.stdio"],
@@ -166,11 +201,16 @@ def _print_handshake(options: Options, environment: Mapping[str, str]) -> None:
     taken: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(options.rounds + 1):
         for name, command in commands.items():
-            taken[name].append(report.milliseconds(lambda command=command: _answer(command, request, environment)))
+            taken[name].append(
+                report.milliseconds(lambda command=command: _answer(command, request, environment))
+            )
     least = {name: min(values[1:]) for name, values in taken.items()}
     alone = least["import the SDK"]
     report.heading("`memory mcp` until it has shaken hands, beside its SDK alone")
-    report.table(["what", "min ms", "ratio"], [(name, f"{ms:.0f}", f"{ms / alone:.1f}") for name, ms in least.items()])
+    report.table(
+        ["what", "min ms", "ratio"],
+        [(name, f"{ms:.0f}", f"{ms / alone:.1f}") for name, ms in least.items()],
+    )
 
 
 def _answer(command: Sequence[str], request: str, environment: Mapping[str, str]) -> None:
@@ -188,14 +228,18 @@ def _answer(command: Sequence[str], request: str, environment: Mapping[str, str]
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:4])} failed: {done.stderr[-500:]}")
     return done.stdout
 
 
 def _loads_heavy(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return whether a command imports numpy or what the model needs, as Python itself reports its imports."""
+    """Return whether a command imports numpy or what the model needs, as Python itself reports its
+    imports.
+    """
     traced = subprocess.run(
         [command[0], "-X", "importtime", *command[1:]],
         env=environment,

@@ -1,4 +1,6 @@
-"""Contexts: how often what answers a question stands in the context that a model is given, and what it costs."""
+"""Contexts: how often what answers a question stands in the context that a model is given, and what
+it costs.
+"""
 
 import tempfile
 import time
@@ -26,7 +28,9 @@ _TAIL = 16
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one way gave for a question: the targets that are in the text, its tokens, and how long it took."""
+    """What one way gave for a question: the targets that are in the text, its tokens, and how long
+    it took.
+    """
 
     targets: frozenset[str]
     tokens: int
@@ -69,7 +73,9 @@ def run(options: Options) -> None:
 def _measure(
     data: DataSet, embedder: KeptVectors, sessions: dict[str, list[str]] | None
 ) -> dict[tuple[str, int], list[Given]]:
-    """Return for each way and budget what it gives for each question that counts, in their order."""
+    """Return for each way and budget what it gives for each question that counts, in their
+    order.
+    """
     found: dict[tuple[str, int], list[Given]] = {}
     with progress.shown("questions", sum(len(_counted(pool)) for pool in data.pools)) as advance:
         for pool in data.pools:
@@ -112,7 +118,10 @@ class _Store:
             for at, turn in enumerate(conversation.turns)
         }
         self._targets = {place: turn.target for place, turn in self._places.items()}
-        self._shown = {place: _shown(conversation, place[1], turn) for conversation, place, turn in self._each()}
+        self._shown = {
+            place: _shown(conversation, place[1], turn)
+            for conversation, place, turn in self._each()
+        }
 
     def ways(
         self, question: Question, budget: int, sessions: dict[str, list[str]] | None
@@ -120,11 +129,16 @@ class _Store:
         """Yield each way with what it gives."""
         yield "context", self._context(question, budget)
         hits = self._gateway.recall_history(question.text, budget // 10, self._one)
-        known = [(hit["metadata"]["conversation_id"], hit["metadata"]["turn_index"]) for hit in hits]
+        known = [
+            (hit["metadata"]["conversation_id"], hit["metadata"]["turn_index"]) for hit in hits
+        ]
         yield "best turns", self._filled(question, budget, known, in_order=False)
         if sessions is not None:
             wanted = [
-                place for name in sessions[question.id] for place, turn in self._places.items() if turn.session == name
+                place
+                for name in sessions[question.id]
+                for place, turn in self._places.items()
+                if turn.session == name
             ]
             yield "whole sessions", self._filled(question, budget, wanted, in_order=True)
         last = list(self._places)[: -_TAIL - 1 : -1]
@@ -143,8 +157,12 @@ class _Store:
         targets = frozenset(self._targets[turn.conversation_id, turn.turn_index] for turn in turns)
         return Given(targets, built["metadata"]["token_counts"]["total"], millis)
 
-    def _filled(self, question: Question, budget: int, places: Iterable[tuple[str, int]], *, in_order: bool) -> Given:
-        """Return what plain lines of these turns fill the budget with; `in_order`: up to the first that is too long."""
+    def _filled(
+        self, question: Question, budget: int, places: Iterable[tuple[str, int]], *, in_order: bool
+    ) -> Given:
+        """Return what plain lines of these turns fill the budget with; `in_order`: up to the first
+        that is too long.
+        """
         room = budget - estimate_tokens(question.text)
         held: set[str] = set()
         left = room
@@ -165,11 +183,21 @@ class _Store:
 
 def _shown(conversation: Conversation, at: int, turn: Turn) -> int:
     """Return how many tokens a turn takes as a line with its date, as plain ways show it."""
-    made = HistoryTurn(conversation.id, turn.role or "user", turn.text, at, to_iso(turn.said_at), speaker=turn.speaker)
-    return estimate_tokens(f"[{turn.said_at:%Y-%m-%d}] " + "\n".join(rendering.turn_lines(made)) + "\n")
+    made = HistoryTurn(
+        conversation.id,
+        turn.role or "user",
+        turn.text,
+        at,
+        to_iso(turn.said_at),
+        speaker=turn.speaker,
+    )
+    return estimate_tokens(
+        f"[{turn.said_at:%Y-%m-%d}] " + "\n".join(rendering.turn_lines(made)) + "\n"
+    )
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+# --- tables
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _print(data: DataSet, measured: dict[tuple[str, int], list[Given]]) -> None:
@@ -182,10 +210,14 @@ def _print(data: DataSet, measured: dict[tuple[str, int], list[Given]]) -> None:
             if given:
                 some, every = _share(questions, given, _any), _share(questions, given, _all)
                 tokens = sum(one.tokens for one in given) / len(given)
-                taken = report.p50_p95([one.millis for one in given]) if way == "context" else ("", "")
+                taken = (
+                    report.p50_p95([one.millis for one in given]) if way == "context" else ("", "")
+                )
                 rows.append((way, budget, f"{some:.1f}", f"{every:.1f}", f"{tokens:.0f}", *taken))
     report.table(["way", "budget", "any", "all", "tokens", "p50 ms", "p95 ms"], rows)
-    report.heading(f"{data.name}: context against others, paired bootstrap, {metrics.RESAMPLES:,} resamples, in points")
+    report.heading(
+        f"{data.name}: context against others, paired bootstrap, {metrics.RESAMPLES:,} resamples, in points"
+    )
     compared = []
     for budget in BUDGETS:
         for way in WAYS[1:]:
@@ -194,7 +226,15 @@ def _print(data: DataSet, measured: dict[tuple[str, int], list[Given]]) -> None:
                     ours = _held(questions, measured["context", budget], held)
                     gap = metrics.bootstrap(ours, _held(questions, theirs, held), seed=SEED)
                     interval = f"{100 * gap.low:+.1f} to {100 * gap.high:+.1f}"
-                    compared.append((f"{name} at {budget}", way, f"{100 * gap.mean:+.1f}", interval, f"{gap.p:.4f}"))
+                    compared.append(
+                        (
+                            f"{name} at {budget}",
+                            way,
+                            f"{100 * gap.mean:+.1f}",
+                            interval,
+                            f"{gap.p:.4f}",
+                        )
+                    )
     report.table(["metric", "against", "difference", "95 % interval", "p"], compared)
 
 
@@ -212,6 +252,8 @@ def _held(
     return [float(held(question, one)) for question, one in zip(questions, given, strict=True)]
 
 
-def _share(questions: Sequence[Question], given: Sequence[Given], held: Callable[[Question, Given], bool]) -> float:
+def _share(
+    questions: Sequence[Question], given: Sequence[Given], held: Callable[[Question, Given], bool]
+) -> float:
     shares = _held(questions, given, held)
     return 100 * sum(shares) / len(shares)

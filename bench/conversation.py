@@ -1,4 +1,6 @@
-"""Conversations: what an agent waits for at each message, while ten conversations are held at once."""
+"""Conversations: what an agent waits for at each message, while ten conversations are held at
+once.
+"""
 
 import itertools
 import tempfile
@@ -19,7 +21,12 @@ from memories.context.engine import EngineBackend
 MEMORIES = 10_000
 QUERIES = 1_500
 CONVERSATIONS = 10
-BARS = {"append": 100, "write": 150, "tail of 16": 200, "recall of 8": 500}  # ms at p95: NFR-PERF-001
+BARS = {
+    "append": 100,
+    "write": 150,
+    "tail of 16": 200,
+    "recall of 8": 500,
+}  # ms at p95: NFR-PERF-001
 _BATCH = 5_000
 _START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -77,11 +84,17 @@ def run(file: Path, count: int) -> None:
 
 
 def _fill(config: Config, corpus: Corpus) -> None:
-    """Store all turns in one conversation and the first texts as memories, with the vectors at hand."""
+    """Store all turns in one conversation and the first texts as memories, with the vectors at
+    hand.
+    """
     with Memories(config=config, embedder=corpus.embedder) as memories:
         for first in range(0, len(corpus.texts), _BATCH):
-            memories.add_turns(_conversation(0), list(_turns(corpus.texts[first : first + _BATCH], first)))
-        memories.create_many([Draft(text, tags={"type": "fact"}) for text in corpus.texts[:MEMORIES]], force=True)
+            memories.add_turns(
+                _conversation(0), list(_turns(corpus.texts[first : first + _BATCH], first))
+            )
+        memories.create_many(
+            [Draft(text, tags={"type": "fact"}) for text in corpus.texts[:MEMORIES]], force=True
+        )
         status = memories.status()
     report.heading(
         f"Conversations, with {status.turn_count:,} turns in one of them and {status.memory_count:,} memories"
@@ -106,7 +119,9 @@ def _warm(gateway: MemoryGateway, corpus: Corpus) -> None:
 
 
 def _hold(gateway: MemoryGateway, load: Load, messages: Iterable[str]) -> list[Timed]:
-    """Let messages come at their times, in turn in each conversation, and each conversation be a thread."""
+    """Let messages come at their times, in turn in each conversation, and each conversation be a
+    thread.
+    """
     texts = list(itertools.islice(messages, round(load.per_second * load.seconds)))
     begin = time.perf_counter() + 0.5
     with ThreadPoolExecutor(CONVERSATIONS) as pool:
@@ -128,7 +143,9 @@ def _talk(gateway: MemoryGateway, load: Load, texts: list[str], begin: float, nu
         timed.time("append", partial(gateway.append_history, conversation, role, text, turn, now))
         if turn % load.every == 0:
             memory = f"{text} (said in {conversation})"
-            timed.time("write", partial(gateway.write_memory, memory, "fact", 0.9, now, conversation))
+            timed.time(
+                "write", partial(gateway.write_memory, memory, "fact", 0.9, now, conversation)
+            )
     return timed
 
 
@@ -140,4 +157,6 @@ def _print(load: Load, talks: list[Timed]) -> None:
         rows.append((name, len(times), *report.p50_p95(times), f"{max(times):.2f}", f"{bar}"))
     report.table(["operation", "calls", "p50 ms", "p95 ms", "most ms", "bar at p95"], rows)
     late = [one for talk in talks for one in talk.late]
-    report.note(f"Messages were begun {report.percentile(late, 0.95):.1f} ms late at p95, {max(late):.1f} ms at most.")
+    report.note(
+        f"Messages were begun {report.percentile(late, 0.95):.1f} ms late at p95, {max(late):.1f} ms at most."
+    )

@@ -1,4 +1,6 @@
-"""Texts and their vectors: real sentences, embedded once with the packaged model and kept under `.bench/`."""
+"""Texts and their vectors: real sentences, embedded once with the packaged model and kept under
+`.bench/`.
+"""
 
 import hashlib
 import multiprocessing
@@ -51,7 +53,9 @@ class Corpus:
 
     @cached_property
     def embedder(self) -> "KnownVectors":
-        """An embedder that answers from the vectors at hand, so that no embedding is in what is measured."""
+        """An embedder that answers from the vectors at hand, so that no embedding is in what is
+        measured.
+        """
         return KnownVectors(
             [*self.texts, *self.statements, *self.shorts],
             np.concatenate([self.vectors, self.statement_vectors, self.short_vectors]),
@@ -69,7 +73,9 @@ class KnownVectors:
         self._rows = {text: row for row, text in enumerate(texts)}
 
     def embed(self, text: str) -> NDArray[np.float32]:
-        """Return the vector of a known text, or the model's of another one, shape (1, 384); see `Embedder.embed`."""
+        """Return the vector of a known text, or the model's of another one, shape (1, 384); see
+        `Embedder.embed`.
+        """
         row = self._rows.get(text)
         return self._model.embed(text)[:1] if row is None else self._vectors[row : row + 1]
 
@@ -82,7 +88,8 @@ def load(file: Path, count: int, queries: int) -> Corpus:
     """Read a file of texts, one a line, and embed what has not been embedded by an earlier run.
 
     Args:
-        file: At least `count + queries` lines, best shuffled; the last `queries` lines are held out as queries.
+        file: At least `count + queries` lines, best shuffled; the last `queries` lines are held out
+            as queries.
         count: How many texts to store.
         queries: How many to ask.
     """
@@ -92,13 +99,21 @@ def load(file: Path, count: int, queries: int) -> Corpus:
         raise SystemExit(f"{file} has {len(lines)} texts, and {count} + {queries} are needed")
     CACHE.mkdir(exist_ok=True)
     texts, statements = lines[:count], lines[len(lines) - queries :]
-    shorts = [" ".join(text.partition(": ")[2].split()[:_SHORT_WORDS]) or text for text in statements]
-    return Corpus(texts, statements, shorts, *(embed(group) for group in (texts, statements, shorts)))
+    shorts = [
+        " ".join(text.partition(": ")[2].split()[:_SHORT_WORDS]) or text for text in statements
+    ]
+    return Corpus(
+        texts, statements, shorts, *(embed(group) for group in (texts, statements, shorts))
+    )
 
 
 def embed(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return the vectors of texts, shape (n, 384), each by its first window; kept under `.bench/` for the next time."""
-    digest = hashlib.blake2b("\n".join([MiniLM.space.model, *texts]).encode(), digest_size=8).hexdigest()
+    """Return the vectors of texts, shape (n, 384), each by its first window; kept under `.bench/`
+    for the next time.
+    """
+    digest = hashlib.blake2b(
+        "\n".join([MiniLM.space.model, *texts]).encode(), digest_size=8
+    ).hexdigest()
     kept = CACHE / f"vectors-{digest}.npy"
     if kept.is_file():
         return np.asarray(np.load(kept), dtype=np.float32)
@@ -110,7 +125,12 @@ def embed(texts: Sequence[str]) -> NDArray[np.float32]:
         for vectors in pool.imap(_embed_chunk, chunks):
             made.append(vectors)
             if sys.stderr.isatty():
-                print(f"\rembedding {sum(map(len, made))} of {len(texts)}", end="", file=sys.stderr, flush=True)
+                print(
+                    f"\rembedding {sum(map(len, made))} of {len(texts)}",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
     table = np.concatenate(made)
     CACHE.mkdir(exist_ok=True)
     scratch = kept.with_suffix(f".{os.getpid()}.npy")

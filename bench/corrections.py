@@ -1,4 +1,6 @@
-"""How well corrections are linked and ranked, over `tests/data/correction_*.jsonl`, by MiniLM and by words alone."""
+"""How well corrections are linked and ranked, over `tests/data/correction_*.jsonl`, by MiniLM and
+by words alone.
+"""
 
 import json
 import shutil
@@ -22,7 +24,9 @@ _DISTRACTORS = 300
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two texts: of a correction the older one, the newer one and a question that both answer; else two facts."""
+    """Two texts: of a correction the older one, the newer one and a question that both answer; else
+    two facts.
+    """
 
     kind: str
     language: str
@@ -57,8 +61,12 @@ def store_of(texts: Sequence[str], embedder: "Embedder | str") -> Iterator[Path]
         yield Path(folder)
 
 
-def is_newer_first(base: Path, pair: Pair, gap: timedelta, embedder: "Embedder | str") -> tuple[bool, bool]:
-    """Store the old and the new text among others, ask, and say whether the new one is linked and goes first."""
+def is_newer_first(
+    base: Path, pair: Pair, gap: timedelta, embedder: "Embedder | str"
+) -> tuple[bool, bool]:
+    """Store the old and the new text among others, ask, and say whether the new one is linked and
+    goes first.
+    """
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(base, folder, dirs_exist_ok=True)
         clock = Clock()
@@ -72,16 +80,23 @@ def is_newer_first(base: Path, pair: Pair, gap: timedelta, embedder: "Embedder |
     assert old is not None
     if created.memory is None:
         return False, False
-    places = [found.index(each) if each in found else len(found) for each in (created.memory.id, old.id)]
+    places = [
+        found.index(each) if each in found else len(found) for each in (created.memory.id, old.id)
+    ]
     return created.corrects == old.id, places[0] < places[1]
 
 
 def wrong_links(pairs: Sequence[Pair], embedder: "Embedder | str") -> int:
     """Store each pair of facts in a project of its own, and count those that are linked."""
     drafts = [
-        Draft(text, tags={"project": str(number)}) for number, pair in enumerate(pairs) for text in (pair.old, pair.new)
+        Draft(text, tags={"project": str(number)})
+        for number, pair in enumerate(pairs)
+        for text in (pair.old, pair.new)
     ]
-    with tempfile.TemporaryDirectory() as folder, Memories(f"sqlite:///{folder}/m.db", embedder=embedder) as memories:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Memories(f"sqlite:///{folder}/m.db", embedder=embedder) as memories,
+    ):
         return sum(created.corrects is not None for created in memories.create_many(drafts))
 
 
@@ -92,17 +107,25 @@ def _print(pairs: Sequence[Pair], embedder: "Embedder | str") -> None:
         for number, pair in enumerate(pair for pair in pairs if pair.kind == "correction"):
             turned = Pair(pair.kind, pair.language, pair.new, pair.old, pair.question)
             for direction, each in enumerate((pair, turned)):
-                linked, first = is_newer_first(base, each, GAPS[(number + direction) % len(GAPS)], embedder)
+                linked, first = is_newer_first(
+                    base, each, GAPS[(number + direction) % len(GAPS)], embedder
+                )
                 counts += Counter({(pair.language, "pairs"): 1, (pair.language, "linked"): linked})
                 counts += Counter({(pair.language, "newer first"): first})
     for language in dict.fromkeys(pair.language for pair in pairs):
-        pairs_, linked, first = (counts[language, what] for what in ("pairs", "linked", "newer first"))
-        print(f"  {language}: {pairs_} corrections, linked {linked / pairs_:.1%}, newer first {first / pairs_:.1%}")
+        pairs_, linked, first = (
+            counts[language, what] for what in ("pairs", "linked", "newer first")
+        )
+        print(
+            f"  {language}: {pairs_} corrections, linked {linked / pairs_:.1%}, newer first {first / pairs_:.1%}"
+        )
     print(f"  {len(facts)} pairs of unlike facts: {wrong_links(facts, embedder)} linked")
 
 
 def main() -> None:
-    """Print for each set of pairs how many are linked, how often the newer one goes first, and how many wrongly."""
+    """Print for each set of pairs how many are linked, how often the newer one goes first, and how
+    many wrongly.
+    """
     minilm = open_embedder("minilm")
     assert minilm is not None
     for path in (PAIRS, UNSEEN):

@@ -28,7 +28,14 @@ _PARTS = {
     "records without their text": ("record",),
     "index of positions": ("record_position",),
     "index of keys": ("record_key",),
-    "word index": ("words_data", "words_idx", "words_docsize", "words_content", "words_config", "corpus"),
+    "word index": (
+        "words_data",
+        "words_idx",
+        "words_docsize",
+        "words_content",
+        "words_config",
+        "corpus",
+    ),
     "tags": ("label", "record_label", "sqlite_autoindex_label_1"),
     "access counts": ("access",),
 }
@@ -49,7 +56,9 @@ class Disk:
 
 def measure(file: Path) -> Disk:
     """Return what a closed store file holds."""
-    read = subprocess.run([sys.executable, "-c", _READ, str(file)], check=True, capture_output=True, text=True)
+    read = subprocess.run(
+        [sys.executable, "-c", _READ, str(file)], check=True, capture_output=True, text=True
+    )
     found = json.loads(read.stdout)
     pages = found["pages"]
     parts = {part: sum(pages.pop(name, 0) for name in names) for part, names in _PARTS.items()}

@@ -1,4 +1,6 @@
-"""How well duplicates are told from corrections, over `tests/data/duplicate_*.jsonl` with a packaged model."""
+"""How well duplicates are told from corrections, over `tests/data/duplicate_*.jsonl` with a
+packaged model.
+"""
 
 import json
 import statistics
@@ -18,7 +20,9 @@ NOT_STORED = {Verdict.SAME, Verdict.DUPLICATE}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An old and a new text, whether the new one must be stored, and the cosine of their vectors."""
+    """An old and a new text, whether the new one must be stored, and the cosine of their
+    vectors.
+    """
 
     kind: str
     split: str
@@ -55,7 +59,8 @@ def load_pairs(path: Path = PAIRS, name: str = "minilm") -> list[Pair]:
     """Return the pairs of a file, with cosines by an embedder.
 
     Args:
-        path: Lines of JSON with `kind`, `split`, `old`, `new` and `expected`, which is `duplicate` or `stored`.
+        path: Lines of JSON with `kind`, `split`, `old`, `new` and `expected`, which is `duplicate`
+            or `stored`.
         name: The embedder.
     """
     embedder = open_embedder(name)
@@ -83,16 +88,24 @@ def score(pairs: Iterable[Pair], threshold: float) -> Score:
 def recommended(pairs: Sequence[Pair]) -> float:
     """Return the threshold, among those without a wrong duplicate, that is best on the dev split.
 
-    The best one has the largest sum of two shares: the repetitions that are not stored, and the pairs about one fact
-    (corrections, elaborations) that get a hint, less the share of other pairs that get one too.
+    The best one has the largest sum of two shares: the repetitions that are not stored, and the
+    pairs about one fact (corrections, elaborations) that get a hint, less the share of other pairs
+    that get one too.
     """
     dev = [pair for pair in pairs if pair.split == "dev"]
     safe = [threshold for threshold in THRESHOLDS if not score(dev, threshold).wrong]
-    return max(safe, key=lambda threshold: score(dev, threshold).recall + _near(dev, threshold) - _far(dev, threshold))
+    return max(
+        safe,
+        key=lambda threshold: (
+            score(dev, threshold).recall + _near(dev, threshold) - _far(dev, threshold)
+        ),
+    )
 
 
 def _near(pairs: Sequence[Pair], threshold: float) -> float:
-    return _hinted([pair for pair in pairs if pair.kind.startswith(("correction", "elaboration"))], threshold)
+    return _hinted(
+        [pair for pair in pairs if pair.kind.startswith(("correction", "elaboration"))], threshold
+    )
 
 
 def _far(pairs: Sequence[Pair], threshold: float) -> float:
@@ -120,23 +133,33 @@ def _print_cosines(pairs: Sequence[Pair]) -> None:
 
 
 def _print_sweep(pairs: Sequence[Pair]) -> None:
-    print(f"\n{'not stored':10} {'threshold':>9} {'precision':>9} {'recall':>7} {'wrong':>6} {'hints':>6} {'noise':>6}")
+    print(
+        f"\n{'not stored':10} {'threshold':>9} {'precision':>9} {'recall':>7} {'wrong':>6} {'hints':>6} {'noise':>6}"
+    )
     for split, group in _grouped(pairs, lambda pair: pair.split).items():
         for threshold in THRESHOLDS:
             got = score(group, threshold)
             hints = f"{_near(group, threshold):6.3f} {_far(group, threshold):6.3f}"
-            print(f"{split:10} {threshold:9.2f} {got.precision:9.3f} {got.recall:7.3f} {got.wrong:6} {hints}")
+            print(
+                f"{split:10} {threshold:9.2f} {got.precision:9.3f} {got.recall:7.3f} {got.wrong:6} {hints}"
+            )
 
 
 def _print_verdicts(pairs: Sequence[Pair], threshold: float) -> None:
-    print(f"\n{f'verdicts at {threshold:.2f}':22} {'split':5} {'pairs':>5} {' '.join(f'{v:>10}' for v in Verdict)}")
+    print(
+        f"\n{f'verdicts at {threshold:.2f}':22} {'split':5} {'pairs':>5} {' '.join(f'{v:>10}' for v in Verdict)}"
+    )
     for name, group in _grouped(pairs, lambda pair: f"{pair.kind:22} {pair.split:5}").items():
         counts = Counter(pair.verdict(threshold) for pair in group)
-        print(f"{name} {len(group):5} {' '.join(f'{counts[v] / len(group):10.2f}' for v in Verdict)}")
+        print(
+            f"{name} {len(group):5} {' '.join(f'{counts[v] / len(group):10.2f}' for v in Verdict)}"
+        )
 
 
 def main() -> None:
-    """Print the cosines by kind, precision and recall by threshold, and the verdicts, for both sets of pairs."""
+    """Print the cosines by kind, precision and recall by threshold, and the verdicts, for both sets
+    of pairs.
+    """
     pairs = load_pairs()
     best = recommended(pairs)
     for group in (pairs, load_pairs(KINDS)):

@@ -1,8 +1,10 @@
-"""Calibrate the noise floor: how similar the best memory is to a nonsense query, by the number of memories.
+"""Calibrate the noise floor: how similar the best memory is to a nonsense query, by the number of
+memories.
 
-The best of N cosines that mean nothing grows as mean + spread × sqrt(2 ln N), as the largest of N normal numbers does.
-This fits the two constants to the 98th percentile of nonsense queries and shows what the floor costs: the share of real
-questions that nothing resembles so much, where the text that answers is among the N.
+The best of N cosines that mean nothing grows as mean + spread × sqrt(2 ln N), as the largest of N
+normal numbers does. This fits the two constants to the 98th percentile of nonsense queries and
+shows what the floor costs: the share of real questions that nothing resembles so much, where the
+text that answers is among the N.
 """
 
 import json
@@ -27,7 +29,9 @@ def nonsense(rng: random.Random) -> str:
         return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(4, 9)))
 
     def spoken() -> str:
-        return "".join(rng.choice("bcdfghklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(2, 4)))
+        return "".join(
+            rng.choice("bcdfghklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(2, 4))
+        )
 
     word = mashed if rng.random() < 0.5 else spoken
     return " ".join(word() for _ in range(rng.randint(1, 5)))
@@ -46,14 +50,19 @@ def load(path: Path) -> tuple[list[str], list[tuple[str, list[int]]]]:
                     texts.append(f"{turn['speaker']}: {turn.get('text', '')}")
         for question in item["qa"]:
             found = {
-                places[ref] for text in question["evidence"] for ref in re.findall(r"D\d+:\d+", text) if ref in places
+                places[ref]
+                for text in question["evidence"]
+                for ref in re.findall(r"D\d+:\d+", text)
+                if ref in places
             }
             if found and question["category"] != 5:
                 questions.append((question["question"], sorted(found)))
     return texts, questions
 
 
-def measure(texts: list[str], questions: list[tuple[str, list[int]]], embedder: KeptVectors, seed: int = 7) -> None:
+def measure(
+    texts: list[str], questions: list[tuple[str, list[int]]], embedder: KeptVectors, seed: int = 7
+) -> None:
     rng = random.Random(seed)
     embedder.fill(texts)
     vectors = np.stack([embedder.embed(text)[0] for text in texts])
@@ -72,11 +81,15 @@ def measure(texts: list[str], questions: list[tuple[str, list[int]]], embedder: 
     steps = np.array([np.sqrt(2 * np.log(size)) for size, *_ in rows])
     spread, mean = np.polyfit(steps, [row[2] for row in rows], 1)
     print(f"fitted: noise_mean={mean:.3f} noise_spread={spread:.3f}\n")
-    print("| memories | nonsense, median best | 98 % of nonsense below | floor | real questions below the floor |")
+    print(
+        "| memories | nonsense, median best | 98 % of nonsense below | floor | real questions below the floor |"
+    )
     print("|--:|--:|--:|--:|--:|")
     for (size, median, high, best_real), step in zip(rows, steps, strict=True):
         floor = mean + spread * step
-        print(f"| {size} | {median:.3f} | {high:.3f} | {floor:.3f} | {(best_real < floor).mean():.1%} |")
+        print(
+            f"| {size} | {median:.3f} | {high:.3f} | {floor:.3f} | {(best_real < floor).mean():.1%} |"
+        )
 
 
 def run(data: Path, embedder: str = "minilm") -> None:

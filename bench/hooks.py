@@ -1,7 +1,9 @@
-"""Hooks: the CPU time of a whole `memory hook …`, and the wall time until it ends, as ratios to `python -c pass`.
+"""Hooks: the CPU time of a whole `memory hook …`, and the wall time until it ends, as ratios to
+`python -c pass`.
 
-Its CPU time is that of all its processes, also of what they do when the host has its answer; on Linux, where this
-process can wait for those that a hook leaves behind. The flusher is none of them: it stores what was said, once.
+Its CPU time is that of all its processes, also of what they do when the host has its answer; on
+Linux, where this process can wait for those that a hook leaves behind. The flusher is none of them:
+it stores what was said, once.
 """
 
 import contextlib
@@ -50,31 +52,49 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Measure each event over an empty store, a full one, the same with a server, and one that others may not read."""
+    """Measure each event over an empty store, a full one, the same with a server, and one that
+    others may not read.
+    """
     corpora.CACHE.mkdir(exist_ok=True)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
     for name in ("empty", "full", "served", "locked"):
-        with tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder, _ending_flushers(), ExitStack() as stack:
+        with (
+            tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder,
+            _ending_flushers(),
+            ExitStack() as stack,
+        ):
             home = Path(folder).absolute()
             if name != "empty":
                 _fill(options, home)
             if name == "locked":
-                stack.enter_context(_other([sys.executable, "-c", _LOCK, str(home / "memories.db")], home))
+                stack.enter_context(
+                    _other([sys.executable, "-c", _LOCK, str(home / "memories.db")], home)
+                )
             if name == "served":
-                stack.enter_context(_other([sys.executable, "-m", "memories", "serve", "--no-http"], home))
+                stack.enter_context(
+                    _other([sys.executable, "-m", "memories", "serve", "--no-http"], home)
+                )
             count = 0 if name == "empty" else options.memories
-            _print(f"Hooks, {name} store, {count:,} memories, {options.rounds} interleaved rounds", options, home)
+            _print(
+                f"Hooks, {name} store, {count:,} memories, {options.rounds} interleaved rounds",
+                options,
+                home,
+            )
 
 
 def _fill(options: Options, home: Path) -> None:
     corpus = corpora.load(options.texts, options.memories, 0)
-    with Memories(embedder=corpus.embedder, config=load_config({"home": str(home)}, environment={})) as memories:
+    with Memories(
+        embedder=corpus.embedder, config=load_config({"home": str(home)}, environment={})
+    ) as memories:
         memories.create_many([Draft(text) for text in corpus.texts], force=True)
 
 
 def _environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")}
+    kept = {
+        name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")
+    }
     return {**kept, "HOME": str(home), "MEMORY_HOME": str(home)}
 
 
@@ -82,7 +102,11 @@ def _environment(home: Path) -> dict[str, str]:
 def _other(command: list[str], home: Path) -> Iterator[None]:
     """Run another program while inside, from when it has said its first line."""
     with subprocess.Popen(
-        command, env=_environment(home), stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        env=_environment(home),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as program:
         assert program.stderr is not None
         program.stderr.readline()
@@ -95,7 +119,9 @@ def _other(command: list[str], home: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending_flushers() -> Iterator[None]:
-    """Wait for the flushers that hooks started: at the end only they, of all children, lead a session."""
+    """Wait for the flushers that hooks started: at the end only they, of all children, lead a
+    session.
+    """
     yield
     if sys.platform == "linux":
         own = os.getpid()
@@ -107,7 +133,9 @@ def _ending_flushers() -> Iterator[None]:
 def _print(title: str, options: Options, home: Path) -> None:
     environment = _environment(home)
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ("python -c pass", *EVENTS)}
-    for number in range(options.rounds + 1):  # the first round warms the disk cache and is not counted
+    for number in range(
+        options.rounds + 1
+    ):  # the first round warms the disk cache and is not counted
         for name, times in taken.items():
             times.append(_times(name, number, home, environment))
     bare = report.percentile([cpu for cpu, _ in taken["python -c pass"][1:]], 0.5)
@@ -117,10 +145,18 @@ def _print(title: str, options: Options, home: Path) -> None:
         cpu = report.percentile([each for each, _ in times[1:]], 0.5)
         walls = [wall for _, wall in times[1:]]
         rows.append(
-            (f"`{name}`", f"{cpu:.0f}", f"{cpu / bare:.1f}", *report.p50_p95(walls), _bar(name, cpu / bare, walls))
+            (
+                f"`{name}`",
+                f"{cpu:.0f}",
+                f"{cpu / bare:.1f}",
+                *report.p50_p95(walls),
+                _bar(name, cpu / bare, walls),
+            )
         )
     report.heading(title)
-    report.table(["process", "median CPU ms", "× `python -c pass`", "p50 ms", "p95 ms", "bar"], rows)
+    report.table(
+        ["process", "median CPU ms", "× `python -c pass`", "p50 ms", "p95 ms", "bar"], rows
+    )
     report.note(
         f"Of each wall time the start of the interpreter takes {start:.0f} ms on this machine, as busy as it is."
     )
@@ -136,11 +172,29 @@ def _bar(name: str, ratio: float, walls: list[float]) -> str:
     return ", ".join(told)
 
 
-def _times(name: str, number: int, home: Path, environment: Mapping[str, str]) -> tuple[float, float]:
+def _times(
+    name: str, number: int, home: Path, environment: Mapping[str, str]
+) -> tuple[float, float]:
     """Run a process; return the CPU time and the wall time that it took, in milliseconds."""
-    hook = [sys.executable, "-m", "memories", "hook", name, "--host", "codex", "--capture", "--seconds", _SECONDS]
+    hook = [
+        sys.executable,
+        "-m",
+        "memories",
+        "hook",
+        name,
+        "--host",
+        "codex",
+        "--capture",
+        "--seconds",
+        _SECONDS,
+    ]
     command = hook if name in EVENTS else [sys.executable, "-c", "pass"]
-    told = {"session_id": f"s{number}", "cwd": str(home), "prompt": _PROMPT, "last_assistant_message": "Done. " * 50}
+    told = {
+        "session_id": f"s{number}",
+        "cwd": str(home),
+        "prompt": _PROMPT,
+        "last_assistant_message": "Done. " * 50,
+    }
     began, seconds, wall = time.perf_counter(), 0.0, 0.0
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0

@@ -1,4 +1,6 @@
-"""The hot tier: what reading a scratchpad, the prompt block and a search of it cost, beside `python -c pass`."""
+"""The hot tier: what reading a scratchpad, the prompt block and a search of it cost, beside `python
+-c pass`.
+"""
 
 import os
 import sys
@@ -23,14 +25,21 @@ read(Path(sys.argv[1]), "bob")
 
 
 def run(rounds: int) -> None:
-    """Measure cold commands and warm calls over a namespace of some memories, and print two tables."""
+    """Measure cold commands and warm calls over a namespace of some memories, and print two
+    tables.
+    """
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        environment = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "HOME")}
+        environment = {
+            name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "HOME")
+        }
         environment |= {"MEMORY_HOME": folder, "MEMORY_FORMAT": "json"}
-        with Memories(namespace="bob", config=load_config({}, environment=environment), embedder="none") as memories:
+        with Memories(
+            namespace="bob", config=load_config({}, environment=environment), embedder="none"
+        ) as memories:
             memories.create_many(
-                [Draft(f"fact {at} about the part {at * 7} of the shop") for at in range(MEMORIES)], force=True
+                [Draft(f"fact {at} about the part {at * 7} of the shop") for at in range(MEMORIES)],
+                force=True,
             )
             memories.scratchpad()
             _print_cold(rounds, home, environment)
@@ -44,7 +53,15 @@ def _print_cold(rounds: int, home: Path, environment: dict[str, str]) -> None:
         "reading a scratchpad": [sys.executable, "-c", _READ, str(home)],
         "memory prompt": [*memory, "prompt", "-n", "bob"],
         "memory scratchpad show": [*memory, "scratchpad", "show", "-n", "bob"],
-        "memory search --tier hot": [*memory, "search", "the part 49 of the shop", "--tier", "hot", "-n", "bob"],
+        "memory search --tier hot": [
+            *memory,
+            "search",
+            "the part 49 of the shop",
+            "--tier",
+            "hot",
+            "-n",
+            "bob",
+        ],
         "memory list": [*memory, "list", "-n", "bob"],
         "memory create": [*memory, "create", "a fact that is there", "-n", "bob"],
     }
@@ -53,7 +70,9 @@ def _print_cold(rounds: int, home: Path, environment: dict[str, str]) -> None:
         for name, command in commands.items():
             taken[name].append(_cpu_milliseconds(command, environment))
     bare = report.percentile(taken["python -c pass"][1:], 0.5)
-    report.heading(f"The hot tier from a cold shell, {MEMORIES:,} memories, {rounds} interleaved rounds")
+    report.heading(
+        f"The hot tier from a cold shell, {MEMORIES:,} memories, {rounds} interleaved rounds"
+    )
     report.table(
         ["command", "median CPU ms", "ratio of medians", "loads numpy or the model"],
         [
@@ -85,5 +104,7 @@ def _print_warm(memories: Memories, home: Path) -> None:
             call()
         rows.append((name, f"{(time.process_time() - began) / rounds * 1000:.2f}"))
     size = (home / "bob" / "scratchpad.yaml").stat().st_size
-    report.heading(f"The hot tier in a warm process: {len(read(home, 'bob'))} entries, {size:,} bytes")
+    report.heading(
+        f"The hot tier in a warm process: {len(read(home, 'bob'))} entries, {size:,} bytes"
+    )
     report.table(["call", "CPU ms"], rows)

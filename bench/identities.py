@@ -1,7 +1,8 @@
-"""What an identity costs as it grows, alone in its store and beside eleven others: search, create, list, the prompt.
+"""What an identity costs as it grows, alone in its store and beside eleven others: search, create,
+list, the prompt.
 
-Both stores grow in one run and their calls take turns, so that the ratios hold whatever else the machine does. The
-texts are those of `scale`.
+Both stores grow in one run and their calls take turns, so that the ratios hold whatever else the
+machine does. The texts are those of `scale`.
 """
 
 import random
@@ -48,7 +49,9 @@ def run(texts: Sequence[str], sizes: Sequence[int], timed: int) -> None:
                 for other in range(others):
                     _fill(config, made, f"agent-{other}", count // SHARE, size // SHARE)
             count = size
-            for name, beside, spent in _measured(configs, made, sentences[:timed], vectors[:timed], size):
+            for name, beside, spent in _measured(
+                configs, made, sentences[:timed], vectors[:timed], size
+            ):
                 found.setdefault((name, size, beside), []).append(spent)
     _print(found, sorted(sizes), timed)
 
@@ -69,7 +72,9 @@ def _fill(config: Config, made: scale.Made, namespace: str, count: int, size: in
 def _measured(
     configs: Sequence[Config], made: scale.Made, asked: Sequence[str], vectors: Any, size: int
 ) -> list[tuple[str, bool, float]]:
-    """Return (what, whether beside others, milliseconds) of each call; the two stores take turns."""
+    """Return (what, whether beside others, milliseconds) of each call; the two stores take
+    turns.
+    """
     new, new_vectors = made.batch(1_000_000 + size)
     shorts = [" ".join(text.split()[:5]) for text in asked]
     short_vectors = np.concatenate([made.embed(short) for short in shorts])
@@ -88,7 +93,9 @@ def _measured(
     for name, call in calls.items():
         for at in range(-3, len(asked)):
             for beside, memories in enumerate(stores):
-                taken = report.milliseconds(lambda call=call, memories=memories, at=at: call(memories, at))
+                taken = report.milliseconds(
+                    lambda call=call, memories=memories, at=at: call(memories, at)
+                )
                 if at >= 0:  # the first ones fill caches
                     spent.append((name, bool(beside), taken))
     for memories in stores:
@@ -96,23 +103,41 @@ def _measured(
     return spent
 
 
-def _print(found: dict[tuple[str, int, bool], list[float]], sizes: Sequence[int], timed: int) -> None:
+def _print(
+    found: dict[tuple[str, int, bool], list[float]], sizes: Sequence[int], timed: int
+) -> None:
     names = list(dict.fromkeys(name for name, _, _ in found))
-    report.heading(f"One identity as it grows, p50 / p95 ms of {timed} calls, embedding not included")
+    report.heading(
+        f"One identity as it grows, p50 / p95 ms of {timed} calls, embedding not included"
+    )
     rows = []
     for name in names:
         for beside in (False, True):
             cells = [" / ".join(report.p50_p95(found[name, size, beside])) for size in sizes]
             medians = [report.percentile(found[name, size, beside], 0.5) for size in sizes]
-            rows.append((f"{name}{', 11 others beside' * beside}", *cells, f"{medians[-1] / medians[0]:.1f}"))
+            rows.append(
+                (
+                    f"{name}{', 11 others beside' * beside}",
+                    *cells,
+                    f"{medians[-1] / medians[0]:.1f}",
+                )
+            )
     report.table(["what", *(f"{size:,}" for size in sizes), f"{sizes[-1]:,} : {sizes[0]:,}"], rows)
     report.heading("Beside eleven others : alone, p50")
     ratios = [
-        (name, *(f"{_median(found[name, size, True]) / _median(found[name, size, False]):.2f}" for size in sizes))
+        (
+            name,
+            *(
+                f"{_median(found[name, size, True]) / _median(found[name, size, False]):.2f}"
+                for size in sizes
+            ),
+        )
         for name in names
     ]
     report.table(["what", *(f"{size:,}" for size in sizes)], ratios)
-    report.note(f"Each of the others has a tenth as many: the store holds {1 + OTHERS / SHARE:.1f} times as many.")
+    report.note(
+        f"Each of the others has a tenth as many: the store holds {1 + OTHERS / SHARE:.1f} times as many."
+    )
 
 
 def _median(values: Sequence[float]) -> float:

@@ -1,6 +1,8 @@
-"""`python -m bench.langgraph_store`: `MemoriesStore` beside LangGraph's `SqliteStore`, on turns of LoCoMo, in one run.
+"""`python -m bench.langgraph_store`: `MemoriesStore` beside LangGraph's `SqliteStore`, on turns of
+LoCoMo, in one run.
 
-Both embed with the packaged model. Each turn is an item; a question is a paraphrase of the turn that answers it.
+Both embed with the packaged model. Each turn is an item; a question is a paraphrase of the turn
+that answers it.
 """
 
 import argparse
@@ -13,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.modules["sqlite3"] = importlib.import_module("pysqlite3")  # Python's own often can't load sqlite-vec
+sys.modules["sqlite3"] = importlib.import_module(
+    "pysqlite3"
+)  # Python's own often can't load sqlite-vec
 
 from langgraph.store.base import BaseStore, PutOp  # noqa: E402
 from langgraph.store.sqlite import SqliteStore  # noqa: E402
@@ -41,7 +45,19 @@ def main() -> None:
         rows = []
         for name, store in _stores(Path(folder)):
             rows.append((name, *_measure(store, pools, given.questions)))
-    table(("store", "put p50, ms", "get p50", "search p50", "p95", "any@5", "any@10", "items/s in batches"), rows)
+    table(
+        (
+            "store",
+            "put p50, ms",
+            "get p50",
+            "search p50",
+            "p95",
+            "any@5",
+            "any@10",
+            "items/s in batches",
+        ),
+        rows,
+    )
     note(f"{len(rows)} stores, {environment()}")
 
 
@@ -67,18 +83,28 @@ def _stores(folder: Path) -> Iterator[tuple[str, BaseStore]]:
 def _measure(store: BaseStore, pools: Sequence[Pool], count: int) -> tuple[object, ...]:
     began = time.perf_counter()
     for pool in pools:
-        puts = [PutOp(("locomo", pool.name), turn.id, {"content": turn.said}) for turn in pool.turns]
+        puts = [
+            PutOp(("locomo", pool.name), turn.id, {"content": turn.said}) for turn in pool.turns
+        ]
         for start in range(0, len(puts), BATCH):
             store.batch(puts[start : start + BATCH])
     rate = sum(len(pool.turns) for pool in pools) / (time.perf_counter() - began)
-    put = [milliseconds(lambda at=at: store.put(PLACE, f"k{at}", {"content": f"Day {at}"})) for at in range(ONE_BY_ONE)]
+    put = [
+        milliseconds(lambda at=at: store.put(PLACE, f"k{at}", {"content": f"Day {at}"}))
+        for at in range(ONE_BY_ONE)
+    ]
     get = [milliseconds(lambda at=at: store.get(PLACE, f"k{at}")) for at in range(ONE_BY_ONE)]
-    asked = [(pool.name, question) for pool in pools for question in pool.questions if question.turns]
+    asked = [
+        (pool.name, question) for pool in pools for question in pool.questions if question.turns
+    ]
     asked = random.Random(1).sample(asked, min(count, len(asked)))
     times, hits = [], dict.fromkeys(DEPTHS, 0)
     for name, question in asked:
         start_at = time.perf_counter()
-        found = [item.key for item in store.search(("locomo", name), query=question.text, limit=max(DEPTHS))]
+        found = [
+            item.key
+            for item in store.search(("locomo", name), query=question.text, limit=max(DEPTHS))
+        ]
         times.append(1000 * (time.perf_counter() - start_at))
         for depth in DEPTHS:
             hits[depth] += bool(question.turns.intersection(found[:depth]))

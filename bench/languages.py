@@ -1,8 +1,9 @@
 """Whether memories are found in many languages: asked in their own, and in another one.
 
-`bench/languages.jsonl` has the same thirty facts in each language, with a question about each that avoids its words
-where it can. Of each language there is a store with its thirty memories. Each is asked for three times: in its own
-language, and in two others, which change from memory to memory, so that every pair of languages occurs.
+`bench/languages.jsonl` has the same thirty facts in each language, with a question about each that
+avoids its words where it can. Of each language there is a store with its thirty memories. Each is
+asked for three times: in its own language, and in two others, which change from memory to memory,
+so that every pair of languages occurs.
 """
 
 import json
@@ -45,7 +46,9 @@ def load(file: Path = _FILE) -> dict[str, list[Fact]]:
 
 
 def asked(facts: Mapping[str, list[Fact]], language: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield the questions of a language's memories: the place of the memory, the question, whether in its language."""
+    """Yield the questions of a language's memories: the place of the memory, the question, whether
+    in its language.
+    """
     others = [other for other in facts if other != language]
     for place, fact in enumerate(facts[language]):
         yield place, fact.question, True
@@ -71,12 +74,22 @@ def measure(facts: Mapping[str, list[Fact]], language: str, embedder: str) -> Fo
 def run(systems: tuple[str, ...] = SYSTEMS) -> None:
     """Measure all languages with each embedder, and print a table for each kind of question."""
     facts = load()
-    results = {(language, name): measure(facts, language, name) for name in systems for language in facts}
+    results = {
+        (language, name): measure(facts, language, name) for name in systems for language in facts
+    }
     heads = ["language", *(f"{NAMES[name]} any@{rank}" for name in systems for rank in RANKS)]
     for kind in Found._fields:
-        report.heading(f"Languages: {'asked in its own language' if kind == 'same' else 'asked in another'}, in %")
-        ranks = {language: [getattr(results[language, name], kind) for name in systems] for language in facts}
-        together = [[rank for language in facts for rank in ranks[language][at]] for at in range(len(systems))]
+        report.heading(
+            f"Languages: {'asked in its own language' if kind == 'same' else 'asked in another'}, in %"
+        )
+        ranks = {
+            language: [getattr(results[language, name], kind) for name in systems]
+            for language in facts
+        }
+        together = [
+            [rank for language in facts for rank in ranks[language][at]]
+            for at in range(len(systems))
+        ]
         rows = [*ranks.items(), ("**all**", together)]
         report.table(heads, [(language, *_shares(found)) for language, found in rows])
 

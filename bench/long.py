@@ -1,4 +1,6 @@
-"""Long texts: how the time to read one grows with its length, and what a question full of operators costs."""
+"""Long texts: how the time to read one grows with its length, and what a question full of operators
+costs.
+"""
 
 import tempfile
 import time
@@ -23,17 +25,33 @@ def run(rounds: int) -> None:
     report.heading(f"Texts of one part repeated, {LENGTH:,} characters and {TIMES} times as many")
     rows = []
     for part in PARTS:
-        short, long = (_least(rounds, partial(_read, part * (size // len(part)))) for size in (LENGTH, LENGTH * TIMES))
-        rows.append((f"`{part}`", f"{short:.1f}", f"{long:.1f}", f"{long / short:.1f}", _verdict(long / short)))
+        short, long = (
+            _least(rounds, partial(_read, part * (size // len(part))))
+            for size in (LENGTH, LENGTH * TIMES)
+        )
+        rows.append(
+            (
+                f"`{part}`",
+                f"{short:.1f}",
+                f"{long:.1f}",
+                f"{long / short:.1f}",
+                _verdict(long / short),
+            )
+        )
     report.table(["part", "ms", f"ms, {TIMES} × longer", "ratio", f"bar: ≤ {BAR}"], rows)
     report.heading("Questions full of operators, beside a question of one word")
-    with tempfile.TemporaryDirectory() as folder, Memories(f"sqlite:///{folder}/m.db", embedder="fake") as memories:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Memories(f"sqlite:///{folder}/m.db", embedder="fake") as memories,
+    ):
         memories.create("a or b")
         plain = _least(rounds, partial(memories.search, "b"))
         rows = []
         for question in QUESTIONS:
             taken = _least(rounds, partial(memories.search, question))
-            rows.append((f"`{question[:8]}…`", f"{len(question):,}", f"{taken:.2f}", f"{taken / plain:.1f}"))
+            rows.append(
+                (f"`{question[:8]}…`", f"{len(question):,}", f"{taken:.2f}", f"{taken / plain:.1f}")
+            )
         report.table(["question", "characters", "ms", "ratio"], rows)
 
 
@@ -43,7 +61,9 @@ def _read(text: str) -> None:
 
 
 def _least(rounds: int, call: partial[object]) -> float:
-    """Return the least milliseconds of the processor's time, which other processes change less than the clock's."""
+    """Return the least milliseconds of the processor's time, which other processes change less than
+    the clock's.
+    """
     taken = []
     for _ in range(rounds):
         begun = time.process_time()

@@ -1,4 +1,6 @@
-"""Others beside us: the same vectors and queries in Chroma's embedded client and in sqlite-vec, in their own venv."""
+"""Others beside us: the same vectors and queries in Chroma's embedded client and in sqlite-vec, in
+their own venv.
+"""
 
 import json
 import subprocess
@@ -23,7 +25,9 @@ _SCRIPT = Path(__file__).with_name("peers_inside.py")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an engine reached. Times are milliseconds for ten hits; `filtered_times` are among one memory of 200."""
+    """What an engine reached. Times are milliseconds for ten hits; `filtered_times` are among one
+    memory of 200.
+    """
 
     engine: str
     inserts_per_second: float
@@ -46,22 +50,35 @@ def run(corpus: Corpus, best: NDArray[np.int64], timed: int) -> list[Measured]:
         return []
     with tempfile.TemporaryDirectory(dir=corpora.CACHE) as name:
         folder = Path(name).absolute()
-        np.savez(folder / "vectors.npz", stored=corpus.vectors, queries=corpus.statement_vectors, best=best)
+        np.savez(
+            folder / "vectors.npz",
+            stored=corpus.vectors,
+            queries=corpus.statement_vectors,
+            best=best,
+        )
         (folder / "texts.json").write_text(json.dumps(corpus.texts), encoding="utf-8")
-        done = subprocess.run([python, _SCRIPT, folder, str(timed)], stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [python, _SCRIPT, folder, str(timed)], stdout=subprocess.PIPE, text=True
+        )
     if done.returncode:
         report.note("The others could not be measured; their error is on standard error.")
-    return [Measured(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [
+        Measured(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")
+    ]
 
 
 def environment() -> Path | None:
-    """Return the Python of the others' virtual environment, made by the first call; None if that is not possible."""
+    """Return the Python of the others' virtual environment, made by the first call; None if that is
+    not possible.
+    """
     python = _VENV.absolute() / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     complete = _VENV / ".complete"
     if not complete.is_file():
         print(f"installing {', '.join(PACKAGES)} into {_VENV}", file=sys.stderr)
         venv.create(_VENV, with_pip=True, clear=True)
-        if subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], stdout=sys.stderr).returncode:
+        if subprocess.run(
+            [python, "-m", "pip", "install", "-q", *PACKAGES], stdout=sys.stderr
+        ).returncode:
             report.note(f"The others are left out: {', '.join(PACKAGES)} could not be installed.")
             return None
         complete.touch()
@@ -70,9 +87,19 @@ def environment() -> Path | None:
 
 def print_table(rows: Iterable[Measured], size: int, queries: int) -> None:
     """Print the engines side by side."""
-    report.heading(f"Beside others, {size:,} memories, the same vectors, 10 hits; recall with {queries:,} queries")
+    report.heading(
+        f"Beside others, {size:,} memories, the same vectors, 10 hits; recall with {queries:,} queries"
+    )
     report.table(
-        ["engine", "inserts/s", "p50 ms", "p95 ms", "filtered p50 ms", "recall@10", "MB per 10,000 beside the text"],
+        [
+            "engine",
+            "inserts/s",
+            "p50 ms",
+            "p95 ms",
+            "filtered p50 ms",
+            "recall@10",
+            "MB per 10,000 beside the text",
+        ],
         [
             (
                 row.engine,

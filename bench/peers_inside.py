@@ -1,4 +1,6 @@
-"""Runs in the others' virtual environment, started by `bench/peers.py`; prints one line of JSON for each engine."""
+"""Runs in the others' virtual environment, started by `bench/peers.py`; prints one line of JSON for
+each engine.
+"""
 
 import json
 import sys
@@ -19,7 +21,9 @@ class Task:
     def __init__(self, folder: Path, timed: int) -> None:
         """Read what `bench/peers.py` wrote into a folder."""
         with np.load(folder / "vectors.npz") as tables:
-            self.stored, self.queries, self.best = (tables[name] for name in ("stored", "queries", "best"))
+            self.stored, self.queries, self.best = (
+                tables[name] for name in ("stored", "queries", "best")
+            )
         self.texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
         self.text_bytes = sum(len(text.encode()) for text in self.texts)
         self.folder = folder
@@ -99,7 +103,12 @@ def chroma(task: Task) -> None:
         return [int(name) for name in found["ids"][0]]
 
     engine = f"Chroma {chromadb.__version__}, embedded, with documents"
-    task.measure(engine, seconds, ask, lambda: sum(part.stat().st_size for part in path.rglob("*") if part.is_file()))
+    task.measure(
+        engine,
+        seconds,
+        ask,
+        lambda: sum(part.stat().st_size for part in path.rglob("*") if part.is_file()),
+    )
 
 
 def sqlite_vec(task: Task, kind: str) -> None:
@@ -110,11 +119,14 @@ def sqlite_vec(task: Task, kind: str) -> None:
     largest = float(np.abs(task.stored).max())
     column, given, encoded = {
         "float32": ("float[384] distance_metric=cosine", "?", lambda vector: vector.tobytes()),
-        # One scale for all numbers: its own vec_quantize_int8 expects numbers up to 1 and loses 5 points of recall.
+        # One scale for all numbers: its own vec_quantize_int8 expects numbers up to 1 and loses 5
+        # points of recall.
         "int8": (
             "int8[384] distance_metric=cosine",
             "vec_int8(?)",
-            lambda vector: np.clip(np.rint(vector * (127 / largest)), -127, 127).astype(np.int8).tobytes(),
+            lambda vector: (
+                np.clip(np.rint(vector * (127 / largest)), -127, 127).astype(np.int8).tobytes()
+            ),
         ),
     }[kind]
     path = task.folder / f"{kind}.db"
@@ -128,7 +140,9 @@ def sqlite_vec(task: Task, kind: str) -> None:
     start = time.perf_counter()
     for rows in task.batches():
         with db:
-            db.executemany("INSERT INTO memory VALUES (?, ?)", ((at, task.texts[at]) for at in rows))
+            db.executemany(
+                "INSERT INTO memory VALUES (?, ?)", ((at, task.texts[at]) for at in rows)
+            )
             db.executemany(
                 f"INSERT INTO vec (rowid, v, namespace, project) VALUES (?, {given}, ?, ?)",
                 ((at, encoded(task.stored[at]), namespace(at), project(at)) for at in rows),

@@ -1,7 +1,9 @@
-"""Whether age spoils what is found: the questions of LoCoMo, asked of its messages as memories that decay.
+"""Whether age spoils what is found: the questions of LoCoMo, asked of its messages as memories that
+decay.
 
-In a conversation every message is old, and what answers is as often old as new: there freshness can only do harm. So
-the order by relevance is measured beside the plain one, right after the conversation, when ages differ most, and later.
+In a conversation every message is old, and what answers is as often old as new: there freshness can
+only do harm. So the order by relevance is measured beside the plain one, right after the
+conversation, when ages differ most, and later.
 """
 
 import tempfile
@@ -40,7 +42,10 @@ def run(locomo: Path, embedder: str) -> None:
                 figures.setdefault((asked, order), []).append(found)
     finally:
         vectors.close()
-    rows = [[*names, *(f"{100 * share:.1f}" for share in np.mean(found, axis=0))] for names, found in figures.items()]
+    rows = [
+        [*names, *(f"{100 * share:.1f}" for share in np.mean(found, axis=0))]
+        for names, found in figures.items()
+    ]
     report.table(["asked", "order", "any@1", "any@5", "any@10"], rows)
 
 
@@ -64,9 +69,13 @@ def _answers(pool: Pool, vectors: KeptVectors) -> Iterator[tuple[str, str, Found
 
 
 def _stored(memories: Memories, pool: Pool) -> Iterator[tuple[str, str]]:
-    """Store the messages, and yield the id of each memory with what it answers; a message said twice is one."""
+    """Store the messages, and yield the id of each memory with what it answers; a message said
+    twice is one.
+    """
     drafts = [Draft(turn.text, decay="contextual", created_at=turn.said_at) for turn in pool.turns]
-    for made, turn in zip(memories.create_many(drafts, force=True, redact=False), pool.turns, strict=True):
+    for made, turn in zip(
+        memories.create_many(drafts, force=True, redact=False), pool.turns, strict=True
+    ):
         if made.id is not None:
             yield made.id, turn.target
 
@@ -74,5 +83,7 @@ def _stored(memories: Memories, pool: Pool) -> Iterator[tuple[str, str]]:
 def _found(memories: Memories, question: Question, targets: dict[str, str]) -> Found:
     hits = memories.search(question.text, limit=DEPTH, now=question.asked_at)
     found = metrics.first_seen(targets[hit.id] for hit in hits)
-    first = min((place for place, target in enumerate(found) if target in question.turns), default=DEPTH)
+    first = min(
+        (place for place, target in enumerate(found) if target in question.turns), default=DEPTH
+    )
     return first < 1, first < 5, first < 10

@@ -1,4 +1,6 @@
-"""How results are summed up and printed: percentiles, and tables that go into `docs/benchmarks.md` as they are."""
+"""How results are summed up and printed: percentiles, and tables that go into `docs/benchmarks.md`
+as they are.
+"""
 
 import os
 import platform
@@ -28,7 +30,11 @@ def note(text: str) -> None:
 
 def environment() -> str:
     """Return what was measured on, and when, without naming the machine."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9 if hasattr(os, "sysconf") else 0
+    memory = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+        if hasattr(os, "sysconf")
+        else 0
+    )
     return (
         f"{datetime.now(UTC):%Y-%m-%d}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"{memory:.0f} GB, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} when it began"

@@ -1,8 +1,9 @@
-"""How a store grows from 1,000 memories to 1,000,000: search, recall, memory, status, tags and a cold search.
+"""How a store grows from 1,000 memories to 1,000,000: search, recall, memory, status, tags and a
+cold search.
 
-So many real texts are not at hand. A memory here is made of the beginning of one real sentence and the end of another,
-and its vector lies between theirs, with some noise: how often words occur, and how crowded the space is, stay as they
-are in real texts. The figures are synthetic in that sense.
+So many real texts are not at hand. A memory here is made of the beginning of one real sentence and
+the end of another, and its vector lies between theirs, with some noise: how often words occur, and
+how crowded the space is, stay as they are in real texts. The figures are synthetic in that sense.
 """
 
 import itertools
@@ -30,14 +31,20 @@ from memories.stores.records import Collection, Filter
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 SENTENCES = 20_000  # real ones, at most, that all is made of
 TIMED = 200
-TAGS = {"one tag of 10": ("project", 10), "one of 100": ("topic", 100), "one of 1,000": ("thread", 1_000)}
+TAGS = {
+    "one tag of 10": ("project", 10),
+    "one of 100": ("topic", 100),
+    "one of 1,000": ("thread", 1_000),
+}
 _BATCH = 500
 _TOLD = 100_000  # memories between two lines about progress
 _NOISE = 0.5  # as long as this, beside vectors of length 1
 
 
 class Made:
-    """An endless row of memories, the same in each run, and an embedder that knows the vectors of the last batch."""
+    """An endless row of memories, the same in each run, and an embedder that knows the vectors of
+    the last batch.
+    """
 
     space = MiniLM.space
 
@@ -55,8 +62,14 @@ class Made:
         noise *= _NOISE / np.linalg.norm(noise, axis=1, keepdims=True)
         mixed = self._vectors[first] + 0.6 * self._vectors[second] + noise
         mixed = (mixed / np.linalg.norm(mixed, axis=1, keepdims=True)).astype(np.float32)
-        halves = ((self._words[a], self._words[b]) for a, b in zip(first.tolist(), second.tolist(), strict=True))
-        texts = [" ".join([*one[: len(one) // 2 + 1], *other[len(other) // 2 :]]) for one, other in halves]
+        halves = (
+            (self._words[a], self._words[b])
+            for a, b in zip(first.tolist(), second.tolist(), strict=True)
+        )
+        texts = [
+            " ".join([*one[: len(one) // 2 + 1], *other[len(other) // 2 :]])
+            for one, other in halves
+        ]
         return texts, mixed
 
     def know(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
@@ -99,7 +112,9 @@ def run(texts: Sequence[str], sizes: Sequence[int], timed: int) -> None:
             measured = _measured(config, made, asked, nearest, size, per_second)
             _tell(f"{size:,} memories: {'; '.join(f'{what}: {value}' for what, value in measured)}")
             rows += measured
-    report.heading(f"Growth, {len(given) - timed:,} real sentences recombined, {timed} queries, limit 10, CPU time")
+    report.heading(
+        f"Growth, {len(given) - timed:,} real sentences recombined, {timed} queries, limit 10, CPU time"
+    )
     report.table(["what", *(f"{size:,}" for size in sorted(sizes))], _turned(rows, len(sizes)))
 
 
@@ -117,7 +132,9 @@ class Nearest:
         for at in np.flatnonzero(scores.max(axis=1) > self._scores.min(axis=1)).tolist():
             best = np.argsort(-scores[at])[:10].tolist()
             known = list(zip(self._scores[at].tolist(), self.texts[at], strict=False))
-            joined = sorted([*known, *((float(scores[at, row]), texts[row]) for row in best)], reverse=True)[:10]
+            joined = sorted(
+                [*known, *((float(scores[at, row]), texts[row]) for row in best)], reverse=True
+            )[:10]
             self.texts[at] = [text for _, text in joined]
             self._scores[at, : len(joined)] = [score for score, _ in joined]
 
@@ -159,7 +176,9 @@ def _fill(config: Config, made: Made, nearest: Nearest, count: int, size: int) -
             memories.create_many(drafts, force=True)
             seconds += time.process_time() - start
             if (first + _BATCH) % _TOLD == 0:
-                _tell(f"{first + _BATCH:,} memories, {(first + _BATCH - count) / seconds:,.0f} a second of CPU time")
+                _tell(
+                    f"{first + _BATCH:,} memories, {(first + _BATCH - count) / seconds:,.0f} a second of CPU time"
+                )
     return (size - count) / seconds
 
 
@@ -168,7 +187,9 @@ def _tell(line: str) -> None:
 
 
 def _cpu(call: Callable[[], Any]) -> float:
-    """Return the CPU time of a call in milliseconds: of other work on the machine it tells least."""
+    """Return the CPU time of a call in milliseconds: of other work on the machine it tells
+    least.
+    """
     start = time.process_time_ns()
     call()
     return (time.process_time_ns() - start) / 1e6
@@ -187,8 +208,8 @@ def _measured(
         "a whole sentence": lambda memories, at: memories.search(asked[at], limit=10),
     }
     for name, (key, share) in TAGS.items():
-        searches[f"a sentence, {name}"] = lambda memories, at, key=key, share=share: memories.search(
-            asked[at], limit=10, tags={key: f"{key} {at % share}"}
+        searches[f"a sentence, {name}"] = lambda memories, at, key=key, share=share: (
+            memories.search(asked[at], limit=10, tags={key: f"{key} {at % share}"})
         )
     rows: list[Sequence[object]] = [("appended a second, in batches of 500", f"{per_second:,.0f}")]
     with Memories(config=config, embedder=made) as memories:
@@ -196,18 +217,27 @@ def _measured(
             for at in range(5):
                 call(memories, at)
             times = [_cpu(lambda call=call, at=at: call(memories, at)) for at in range(len(asked))]
-            rows.append((f"{name}, p50 / p95 ms", " / ".join(f"{float(part):.1f}" for part in report.p50_p95(times))))
+            rows.append(
+                (
+                    f"{name}, p50 / p95 ms",
+                    " / ".join(f"{float(part):.1f}" for part in report.p50_p95(times)),
+                )
+            )
         rows.append(("recall@10", f"{_recall(memories, known, asked, nearest):.4f}"))
         rows.append(("status, ms", f"{_best_of(memories.status):.1f}"))
         rows.append(("tags, ms", f"{_best_of(memories.tags):.1f}"))
         rows.append(("tags of a key, ms", f"{_best_of(lambda: memories.tags('thread')):.1f}"))
     rows.append(("memory of a process that searched, MB", f"{_resident(config, asked[:20]):.0f}"))
     rows.append(("cold memory search, ms", f"{_cold(config, asked[0]):.0f}"))
-    rows.append(("file, bytes a memory", f"{(config.home / 'memories.db').stat().st_size / size:,.0f}"))
+    rows.append(
+        ("file, bytes a memory", f"{(config.home / 'memories.db').stat().st_size / size:,.0f}")
+    )
     return rows
 
 
-def _recall(memories: Memories, known: dict[str, Any], asked: Sequence[str], nearest: Nearest) -> float:
+def _recall(
+    memories: Memories, known: dict[str, Any], asked: Sequence[str], nearest: Nearest
+) -> float:
     store = memories._store
     where = Filter(Collection.MEMORY, ("shared",))
     found = 0
@@ -234,15 +264,17 @@ with open("/proc/self/status") as status:
 
 
 def _environment(config: Config) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
-        "MEMORY_HOME": str(config.home)
-    }
+    return {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    } | {"MEMORY_HOME": str(config.home)}
 
 
 def _resident(config: Config, asked: Sequence[str]) -> float:
     """Return the most memory that a process of its own took for some searches, in MB."""
     command = [sys.executable, "-c", _SEARCHER, *asked]
-    done = subprocess.run(command, env=_environment(config), check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=_environment(config), check=True, capture_output=True, text=True
+    )
     return int(done.stdout) / 1024
 
 
@@ -265,4 +297,7 @@ def _cold(config: Config, query: str) -> float:
 def _turned(rows: Sequence[Sequence[object]], columns: int) -> list[Sequence[object]]:
     """Return a row for each thing that was measured, with a column for each size."""
     count = len(rows) // columns
-    return [(rows[at][0], *(rows[column * count + at][1] for column in range(columns))) for at in range(count)]
+    return [
+        (rows[at][0], *(rows[column * count + at][1] for column in range(columns)))
+        for at in range(count)
+    ]

@@ -67,7 +67,9 @@ class Opened:
     ) -> list[Candidate]:
         """Return the store's candidates for the held-out text of that number."""
         vectors = self.corpus.statement_vectors
-        return self.store.candidates(where, vector=vectors[at] if vector else None, terms=query_terms(words), k=k)
+        return self.store.candidates(
+            where, vector=vectors[at] if vector else None, terms=query_terms(words), k=k
+        )
 
 
 def run(options: Options) -> None:
@@ -96,7 +98,9 @@ def _run_size(corpus: Corpus, options: Options) -> None:
                 recall=_recall(opened, best),
                 bytes_beside_text=held.beside_text,
             )
-    title = f"Warm search, {size:,} memories, {options.timed} queries, limit 10, embedding not included"
+    title = (
+        f"Warm search, {size:,} memories, {options.timed} queries, limit 10, embedding not included"
+    )
     _print_times(title, "search", searches)
     _print_times(f"Where the time goes, {size:,} memories", "part", parts)
     disk.print_table(held, size)
@@ -106,7 +110,9 @@ def _run_size(corpus: Corpus, options: Options) -> None:
 
 
 def run_disk(options: Options) -> None:
-    """Measure what a store takes on the disk, as it is by default and compact, and how well each finds the nearest."""
+    """Measure what a store takes on the disk, as it is by default and compact, and how well each
+    finds the nearest.
+    """
     size = max(options.sizes)
     corpus = corpora.load(options.texts, size, options.queries)
     best = exact_best(corpus)
@@ -121,12 +127,16 @@ def run_disk(options: Options) -> None:
         report.note(f"Recall@10, {options.queries} queries: {recall:.4f}.")
 
 
-# --- our store -------------------------------------------------------------------------------------------------------
+# --- our store
+# -------------------------------------------------------------------------------------------------------
 
 
 def _fill(corpus: Corpus, file: Path, *, compact: bool = False) -> float:
     """Store the texts; return the seconds that it took, without embedding."""
-    drafts = [Draft(text, {"project": f"p{at // 20 % 10}", "type": "fact"}) for at, text in enumerate(corpus.texts)]
+    drafts = [
+        Draft(text, {"project": f"p{at // 20 % 10}", "type": "fact"})
+        for at, text in enumerate(corpus.texts)
+    ]
     start = time.perf_counter()
     with _open(corpus, file, compact=compact) as opened:
         opened.memories.create_many(drafts[7::20], force=True)
@@ -144,16 +154,21 @@ def _open(corpus: Corpus, file: Path, *, compact: bool = False) -> Iterator[Open
         return Memories(store, namespace=NAMESPACE, embedder=corpus.embedder, config=settings)
 
     try:
-        yield Opened(corpus, store, memories(config), memories(config._replace(count_accesses=False)))
+        yield Opened(
+            corpus, store, memories(config), memories(config._replace(count_accesses=False))
+        )
     finally:
         store.close()
 
 
-# --- time ------------------------------------------------------------------------------------------------------------
+# --- time
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _times(calls: Mapping[str, Callable[[int], Any]], count: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each call for each query, in turns, so that other load falls on all alike."""
+    """Return the milliseconds of each call for each query, in turns, so that other load falls on
+    all alike.
+    """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for at in range(-10, count):  # the first ten are not counted
         for name, call in calls.items():
@@ -167,13 +182,19 @@ def _time_searches(opened: Opened, count: int) -> dict[str, list[float]]:
     """Time what a user does."""
     corpus = opened.corpus
     few = Memories(
-        opened.store, namespace=NAMESPACE, shared=False, embedder=corpus.embedder, config=opened.memories.config
+        opened.store,
+        namespace=NAMESPACE,
+        shared=False,
+        embedder=corpus.embedder,
+        config=opened.memories.config,
     )
     return _times(
         {
             "a short query (5 words)": lambda at: opened.search(corpus.shorts[at]),
             "a whole sentence": lambda at: opened.search(corpus.statements[at]),
-            "a short query, one tag (1 of 10)": lambda at: opened.search(corpus.shorts[at], tags={"project": "p3"}),
+            "a short query, one tag (1 of 10)": lambda at: opened.search(
+                corpus.shorts[at], tags={"project": "p3"}
+            ),
             "a short query, one namespace and one tag (1 of 200)": lambda at: few.search(
                 corpus.shorts[at], limit=10, tags={"project": "p3"}
             ),
@@ -191,7 +212,9 @@ def _time_parts(opened: Opened, count: int) -> dict[str, list[float]]:
                 at, EVERYTHING, vector=False, words=texts[at]
             ),
             f"store, vectors alone, {_K} candidates": lambda at: opened.candidates(at, EVERYTHING),
-            f"store, both, {_K} candidates each": lambda at: opened.candidates(at, EVERYTHING, words=texts[at]),
+            f"store, both, {_K} candidates each": lambda at: opened.candidates(
+                at, EVERYTHING, words=texts[at]
+            ),
             "search, accesses not counted": lambda at: opened.uncounted.search(texts[at], limit=10),
             "search": lambda at: opened.search(texts[at]),
         },
@@ -212,14 +235,20 @@ def _time_vectors(opened: Opened, count: int) -> dict[str, list[float]]:
 
 def _print_times(title: str, what: str, taken: dict[str, list[float]]) -> None:
     report.heading(title)
-    report.table([what, "p50 ms", "p95 ms"], [(name, *report.p50_p95(times)) for name, times in taken.items()])
+    report.table(
+        [what, "p50 ms", "p95 ms"],
+        [(name, *report.p50_p95(times)) for name, times in taken.items()],
+    )
 
 
-# --- recall ----------------------------------------------------------------------------------------------------------
+# --- recall
+# ----------------------------------------------------------------------------------------------------------
 
 
 def exact_best(corpus: Corpus) -> NDArray[np.int64]:
-    """Return the numbers of the ten best texts for each held-out one by exact float32 cosines, shape (n, 10)."""
+    """Return the numbers of the ten best texts for each held-out one by exact float32 cosines,
+    shape (n, 10).
+    """
     best = []
     for at in range(0, len(corpus.statements), 100):
         scores = corpus.statement_vectors[at : at + 100] @ corpus.vectors.T
@@ -238,7 +267,9 @@ def _recall(opened: Opened, best: NDArray[np.int64]) -> float:
 
 
 def _print_bars(searches: dict[str, list[float]], ours: Measured, size: int) -> None:
-    slowest = max(report.percentile(times, 0.5) for name, times in searches.items() if "tag" not in name)
+    slowest = max(
+        report.percentile(times, 0.5) for name, times in searches.items() if "tag" not in name
+    )
     megabytes = ours.bytes_beside_text / size / 100
     report.heading(f"Bars, {size:,} memories")
     report.table(
@@ -250,8 +281,18 @@ def _print_bars(searches: dict[str, list[float]], ours: Measured, size: int) -> 
                 f"≤ {_LATENCY_BAR:.0f} ms",
                 _met(slowest <= _LATENCY_BAR),
             ),
-            ("recall@10", f"{ours.recall:.4f}", f"≥ {_RECALL_BAR}", _met(ours.recall >= _RECALL_BAR)),
-            ("disk", f"{megabytes:.2f} MB", f"≤ {_DISK_BAR:.0f} MB per 10,000", _met(megabytes <= _DISK_BAR)),
+            (
+                "recall@10",
+                f"{ours.recall:.4f}",
+                f"≥ {_RECALL_BAR}",
+                _met(ours.recall >= _RECALL_BAR),
+            ),
+            (
+                "disk",
+                f"{megabytes:.2f} MB",
+                f"≤ {_DISK_BAR:.0f} MB per 10,000",
+                _met(megabytes <= _DISK_BAR),
+            ),
         ],
     )
 

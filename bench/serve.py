@@ -1,4 +1,6 @@
-"""A server: what a command costs that it answers, as a ratio to `python -c pass`; `writes` says how much it writes."""
+"""A server: what a command costs that it answers, as a ratio to `python -c pass`; `writes` says how
+much it writes.
+"""
 
 import json
 import os
@@ -16,7 +18,10 @@ from bench import report, writes
 from memories import Draft, Memories, load_config
 
 QUERY = "library to parse command line options"
-_BARS = {"search": (3.0, 40.0), "create": (3.0, None)}  # × `python -c pass` of CPU; milliseconds of wall time
+_BARS = {
+    "search": (3.0, 40.0),
+    "create": (3.0, None),
+}  # × `python -c pass` of CPU; milliseconds of wall time
 
 
 def run(texts: Path, sizes: Sequence[int], rounds: int) -> None:
@@ -28,7 +33,9 @@ def run(texts: Path, sizes: Sequence[int], rounds: int) -> None:
 
 
 def _commands(texts: Sequence[str], home: Path, rounds: int) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     environment |= {"MEMORY_HOME": str(home)}
     config = load_config(environment=environment, folder=home)
     with Memories(config=config) as memories:
@@ -42,14 +49,32 @@ def _commands(texts: Sequence[str], home: Path, rounds: int) -> None:
                 asked = {
                     "-c pass": [sys.executable, "-c", "pass"],
                     "search": [*command, "search", QUERY],
-                    "create": [*command, "create", f"measured fact number {number} of {os.getpid()}", "--force"],
+                    "create": [
+                        *command,
+                        "create",
+                        f"measured fact number {number} of {os.getpid()}",
+                        "--force",
+                    ],
                 }[name]
                 measured.append(_cost(asked, environment))
-            cpu, wall = min(cost for cost, _ in measured[1:]), report.percentile([w for _, w in measured[1:]], 0.5)
-            rows.append(
-                (name, f"{cpu:.1f}", f"{cpu / float(rows[0][1]):.2f}" if rows else "1", f"{wall:.1f}", _bar(name))
+            cpu, wall = (
+                min(cost for cost, _ in measured[1:]),
+                report.percentile([w for _, w in measured[1:]], 0.5),
             )
-        asked = json.loads(subprocess.run([*command, "serve", "--status"], env=environment, capture_output=True).stdout)
+            rows.append(
+                (
+                    name,
+                    f"{cpu:.1f}",
+                    f"{cpu / float(rows[0][1]):.2f}" if rows else "1",
+                    f"{wall:.1f}",
+                    _bar(name),
+                )
+            )
+        asked = json.loads(
+            subprocess.run(
+                [*command, "serve", "--status"], env=environment, capture_output=True
+            ).stdout
+        )
     assert asked["commands"] == 2 * (rounds + 1) + 1, "the server did not answer each command"
     report.heading(f"Commands that a server answers, {len(texts):,} memories")
     report.table(("command", "CPU ms", "× pass", "wall ms p50", "bar"), rows)
@@ -66,7 +91,9 @@ def _serving(command: Sequence[str], environment: Mapping[str, str]) -> Iterator
     with subprocess.Popen([*command, "serve", "--no-http"], **options) as server:
         assert server.stderr is not None
         server.stderr.readline()
-        subprocess.run([*command, "search", QUERY], env=environment, capture_output=True, check=True)  # it is warm now
+        subprocess.run(
+            [*command, "search", QUERY], env=environment, capture_output=True, check=True
+        )  # it is warm now
         time.sleep(3)
         yield
         server.terminate()

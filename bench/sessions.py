@@ -1,4 +1,6 @@
-"""Agents: how much longer a real one takes with our hooks, over a healthy, a locked, a broken and a silent store."""
+"""Agents: how much longer a real one takes with our hooks, over a healthy, a locked, a broken and a
+silent store.
+"""
 
 import importlib
 import json
@@ -18,7 +20,9 @@ from bench import report
 from memories import Draft, Memories, load_config
 from memories.core.disk import tried
 
-_TESTS = Path(__file__).parents[1] / "tests" / "processes"  # which run the same agents, with the same model
+_TESTS = (
+    Path(__file__).parents[1] / "tests" / "processes"
+)  # which run the same agents, with the same model
 _MEMORY = Path(sys.executable).with_name("memory")
 _FACT = "The release train leaves on Tuesdays at 09:30"
 _QUESTION = "When does the release train leave?"
@@ -35,7 +39,9 @@ echo "$2 $began $(date +%s%N)" >> "{log}"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the benchmark: where npm put the agents, which of them, and how many sessions of each kind."""
+    """What is asked of the benchmark: where npm put the agents, which of them, and how many
+    sessions of each kind.
+    """
 
     clients: Path
     agent: str
@@ -43,7 +49,9 @@ class Options:
 
 
 class Taken(NamedTuple):
-    """What one session took: seconds until its model was asked, and in all; and whether the model heard the fact."""
+    """What one session took: seconds until its model was asked, and in all; and whether the model
+    heard the fact.
+    """
 
     asked: float
     whole: float
@@ -82,17 +90,23 @@ class _Place:
 def run(options: Options) -> None:
     """Run sessions of each kind in turns, and print what they took."""
     if not options.clients.is_dir():
-        report.note(f"Left out: agents, for there is no {options.clients} (bench/README.md says how to install them).")
+        report.note(
+            f"Left out: agents, for there is no {options.clients} (bench/README.md says how to install them)."
+        )
         return
     sys.path.insert(0, str(_TESTS))
     agents, fake_model = importlib.import_module("agents"), importlib.import_module("fake_model")
     corpora.CACHE.mkdir(exist_ok=True)
     model = fake_model.FakeModel("/no tool/", {})
     with tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder, fake_model.serving(model) as url:
-        places = [_Place(state, Path(folder, str(at)).absolute(), url) for at, state in enumerate(_STATES)]
+        places = [
+            _Place(state, Path(folder, str(at)).absolute(), url) for at, state in enumerate(_STATES)
+        ]
         for place in places:
             _prepare(place, agents, options)
-        for number in range(options.rounds + 1):  # the first round warms the disk cache and is not counted
+        for number in range(
+            options.rounds + 1
+        ):  # the first round warms the disk cache and is not counted
             for place in places:
                 taken = _session(place, agents, options, model)
                 if number:
@@ -108,16 +122,24 @@ def _prepare(place: _Place, agents: Any, options: Options) -> None:
     work.mkdir(parents=True)
     agents.AGENTS[options.agent].configure(place.home, work, place.url)
     with Memories(config=load_config({"home": str(place.data)}, environment={})) as memories:
-        drafts = [Draft(_FACT), *(Draft(f"Room {at} is cleaned at {at % 24}:00") for at in range(100))]
+        drafts = [
+            Draft(_FACT),
+            *(Draft(f"Room {at} is cleaned at {at % 24}:00") for at in range(100)),
+        ]
         memories.create_many(drafts, force=True)
     if place.state == "not connected":
         return
     agents.run([str(_MEMORY), "scratchpad", "show"], place.home, work)
     timed = place.home / "timed.sh"
-    # The server of MCP, which the agent starts as well, is not what is measured: it also runs beside hooks of nothing.
-    timed.write_text(_NOTHING if place.state == "without hooks" else _TIMED.format(memory=_MEMORY, log=place.log))
+    # The server of MCP, which the agent starts as well, is not what is measured: it also runs
+    # beside hooks of nothing.
+    timed.write_text(
+        _NOTHING if place.state == "without hooks" else _TIMED.format(memory=_MEMORY, log=place.log)
+    )
     timed.chmod(0o700)
-    said = json.loads(agents.run([str(_MEMORY), "connect", options.agent, "--capture"], place.home, work))
+    said = json.loads(
+        agents.run([str(_MEMORY), "connect", options.agent, "--capture"], place.home, work)
+    )
     for file in (Path(each["path"]) for each in said["connected"][0]["files"]):
         if file.is_file():  # the server of MCP stays as it is
             text = file.read_text().replace(f"{_MEMORY} hook ", f"{timed} hook ")
@@ -137,7 +159,9 @@ def _session(place: _Place, agents: Any, options: Options, model: Any) -> Taken:
     with _troubled(place):
         model.requests = noted = _Noted()
         began = time.perf_counter()
-        agents.run(agents.command_of(agent, options.clients, _QUESTION), place.home, work, **variables)
+        agents.run(
+            agents.command_of(agent, options.clients, _QUESTION), place.home, work, **variables
+        )
         ended = time.perf_counter()
     inbox = place.data / "inbox"
     if inbox.is_dir():
@@ -151,7 +175,9 @@ def _session(place: _Place, agents: Any, options: Options, model: Any) -> Taken:
 
 @contextmanager
 def _troubled(place: _Place) -> Iterator[None]:
-    """Lock a store, or put one in its place that takes calls and says nothing, for as long as a session runs."""
+    """Lock a store, or put one in its place that takes calls and says nothing, for as long as a
+    session runs.
+    """
     if place.state == "locked":
         config = load_config({"home": str(place.data)}, environment={})
         with Memories(config=config, embedder="none") as memories, memories.transaction():
@@ -167,10 +193,15 @@ def _troubled(place: _Place) -> Iterator[None]:
 
 
 def _print(options: Options, places: list[_Place]) -> None:
-    report.heading(f"{options.agent}, {options.rounds} sessions of each kind in turns, median seconds")
+    report.heading(
+        f"{options.agent}, {options.rounds} sessions of each kind in turns, median seconds"
+    )
     plain, rows = places[1].taken, []
     for place in places:
-        asked, whole = (statistics.median(getattr(each, name) for each in place.taken) for name in ("asked", "whole"))
+        asked, whole = (
+            statistics.median(getattr(each, name) for each in place.taken)
+            for name in ("asked", "whole")
+        )
         rows.append(
             (
                 place.state,
@@ -182,7 +213,16 @@ def _print(options: Options, places: list[_Place]) -> None:
                 *_slowest(place),
             )
         )
-    columns = ["store", "until the model is asked", "more", "the session", "more", "heard", "slowest hook ms", "bar"]
+    columns = [
+        "store",
+        "until the model is asked",
+        "more",
+        "the session",
+        "more",
+        "heard",
+        "slowest hook ms",
+        "bar",
+    ]
     report.table(columns, rows)
     report.note(_hooks(places[2:]))
 
@@ -191,7 +231,10 @@ def _slowest(place: _Place) -> tuple[str, str]:
     taken = [took for times in _times(place).values() for took in times]
     if not taken:
         return "", ""
-    return f"{max(taken):.0f}", f"≤ {_LATEST_MS} ms: {'met' if max(taken) <= _LATEST_MS else 'missed'}"
+    return (
+        f"{max(taken):.0f}",
+        f"≤ {_LATEST_MS} ms: {'met' if max(taken) <= _LATEST_MS else 'missed'}",
+    )
 
 
 def _times(place: _Place) -> dict[str, list[float]]:
@@ -206,6 +249,8 @@ def _times(place: _Place) -> dict[str, list[float]]:
 def _hooks(places: list[_Place]) -> str:
     told = []
     for place in places:
-        times = ", ".join(f"{event} {statistics.median(taken):.0f}" for event, taken in _times(place).items())
+        times = ", ".join(
+            f"{event} {statistics.median(taken):.0f}" for event, taken in _times(place).items()
+        )
         told.append(f"{place.state}: {times}")
     return f"Median milliseconds of each hook. {'; '.join(told)}."

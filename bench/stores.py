@@ -1,4 +1,6 @@
-"""All stores and the clients beneath them: inserts, searches by vector, recall, disk, and a cold `memory search`."""
+"""All stores and the clients beneath them: inserts, searches by vector, recall, disk, and a cold
+`memory search`.
+"""
 
 import os
 import subprocess
@@ -31,7 +33,10 @@ from memories.stores.records import Record
 SIZES = (10_000, 100_000)
 QUERIES = 500
 TIMED = 100
-SMALL = {"qdrant": "qdrant:///folder", "files": "files:///folder"}  # which are not meant for more than these
+SMALL = {
+    "qdrant": "qdrant:///folder",
+    "files": "files:///folder",
+}  # which are not meant for more than these
 _SMALL_SIZE = 10_000
 _BATCH = 500
 _COLD_ROUNDS = 7
@@ -66,7 +71,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every store of one size is given: texts, their records, and the true ten best for each query."""
+    """What every store of one size is given: texts, their records, and the true ten best for each
+    query.
+    """
 
     corpus: Corpus
     records: Sequence[Record]
@@ -87,7 +94,8 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One store with one number of memories: the store, its client, whole searches, and whole processes.
+    """One store with one number of memories: the store, its client, whole searches, and whole
+    processes.
 
     `plain_named_times` are the client's where it is told both namespaces, as a store always is.
     """
@@ -109,9 +117,14 @@ def run(options: Options) -> None:
     corpus = corpora.load(options.texts, max(options.sizes), options.queries)
     measured: list[Measured] = []
     left_out: list[str] = []
-    report.heading(f"Stores, {options.timed} queries in turns, 10 hits by vector, embedding not included")
+    report.heading(
+        f"Stores, {options.timed} queries in turns, 10 hits by vector, embedding not included"
+    )
     report.table(_COLUMNS, _rows(corpus, options, measured, left_out))
-    for line in [*left_out, *dict.fromkeys(f"`{found.client}`: {found.client_does}." for found in measured)]:
+    for line in [
+        *left_out,
+        *dict.fromkeys(f"`{found.client}`: {found.client_does}." for found in measured),
+    ]:
         report.note(line)
     _print_layers(measured)
     _print_cold(measured)
@@ -161,7 +174,8 @@ def _of_search(found: Measured) -> Sequence[str]:
     )
 
 
-# --- one store -------------------------------------------------------------------------------------------------------
+# --- one store
+# -------------------------------------------------------------------------------------------------------
 
 
 def _measure(kind: str, task: Task) -> Measured:
@@ -190,9 +204,19 @@ def _measure(kind: str, task: Task) -> Measured:
                 memories=count,
                 client=place.client.name,
                 client_does=place.client.does,
-                ours=Reached(count / seconds, times["ours"], times["ours, few"], recalls[0], between - at_first),
+                ours=Reached(
+                    count / seconds,
+                    times["ours"],
+                    times["ours, few"],
+                    recalls[0],
+                    between - at_first,
+                ),
                 plain=Reached(
-                    count / plain_seconds, times["plain"], times["plain, few"], recalls[1], at_last - between
+                    count / plain_seconds,
+                    times["plain"],
+                    times["plain, few"],
+                    recalls[1],
+                    at_last - between,
                 ),
                 plain_named_times=times["plain, named"],
                 searches=searches,
@@ -206,7 +230,9 @@ def _open(place: Place) -> Store:
 
 
 def _records(corpus: Corpus) -> list[Record]:
-    """Return the records that `Memories` would write: one of 20 in a namespace of its own, ten projects."""
+    """Return the records that `Memories` would write: one of 20 in a namespace of its own, ten
+    projects.
+    """
     now = datetime.now(UTC)
     found: list[Record] = []
     for at, text in enumerate(corpus.texts):
@@ -219,7 +245,13 @@ def _records(corpus: Corpus) -> list[Record]:
 
 def _plain_rows(task: Task) -> list[Row]:
     return [
-        Row(number, record.ref.namespace, record.labels["project"], record.text, task.corpus.vectors[number])
+        Row(
+            number,
+            record.ref.namespace,
+            record.labels["project"],
+            record.text,
+            task.corpus.vectors[number],
+        )
         for number, record in enumerate(task.records)
     ]
 
@@ -232,7 +264,8 @@ def _fill(insert: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> floa
     return time.perf_counter() - start
 
 
-# --- time and recall -------------------------------------------------------------------------------------------------
+# --- time and recall
+# -------------------------------------------------------------------------------------------------
 
 
 def _times(store: Store, place: Place, task: Task) -> dict[str, list[float]]:
@@ -241,7 +274,9 @@ def _times(store: Store, place: Place, task: Task) -> dict[str, list[float]]:
         {
             "plain": lambda at: client.nearest(vectors[at], Scope.ALL),
             "plain, named": lambda at: client.nearest(vectors[at], Scope.NAMESPACES),
-            "ours": lambda at: store.candidates(_ASKED.everything, vector=vectors[at], terms=(), k=K),
+            "ours": lambda at: store.candidates(
+                _ASKED.everything, vector=vectors[at], terms=(), k=K
+            ),
             "plain, few": lambda at: client.nearest(vectors[at], Scope.FEW),
             "ours, few": lambda at: store.candidates(_ASKED.few, vector=vectors[at], terms=(), k=K),
         },
@@ -250,15 +285,23 @@ def _times(store: Store, place: Place, task: Task) -> dict[str, list[float]]:
 
 
 def _searches(store: Store, task: Task) -> list[float]:
-    """Return the times of what a user does: a whole sentence, by words and by vector, whose access is counted."""
+    """Return the times of what a user does: a whole sentence, by words and by vector, whose access
+    is counted.
+    """
     config = load_config({}, environment={})
-    memories = Memories(store, namespace=search.NAMESPACE, embedder=task.corpus.embedder, config=config)
+    memories = Memories(
+        store, namespace=search.NAMESPACE, embedder=task.corpus.embedder, config=config
+    )
     texts = task.corpus.statements
-    return _in_turns({"search": lambda at: memories.search(texts[at], limit=K)}, task.timed)["search"]
+    return _in_turns({"search": lambda at: memories.search(texts[at], limit=K)}, task.timed)[
+        "search"
+    ]
 
 
 def _in_turns(calls: Mapping[str, Callable[[int], Any]], count: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each call for each query, in turns, so that other load falls on all alike."""
+    """Return the milliseconds of each call for each query, in turns, so that other load falls on
+    all alike.
+    """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for at in range(-_WARMING, count):
         order = list(calls.items())
@@ -278,16 +321,25 @@ def _recalls(store: Store, place: Place, task: Task) -> tuple[float, float]:
         vector = task.corpus.statement_vectors[at]
         candidates = store.candidates(_ASKED.everything, vector=vector, terms=(), k=K)
         found[0] += sum(candidate.record.text in wanted for candidate in candidates)
-        found[1] += sum(place.client.texts[key] in wanted for key in place.client.nearest(vector, Scope.ALL))
+        found[1] += sum(
+            place.client.texts[key] in wanted for key in place.client.nearest(vector, Scope.ALL)
+        )
     return found[0] / task.best.size, found[1] / task.best.size
 
 
-# --- whole processes -------------------------------------------------------------------------------------------------
+# --- whole processes
+# -------------------------------------------------------------------------------------------------
 
 
 def _cold(url: str, home: Path) -> tuple[list[float], list[float]]:
-    """Return the milliseconds of `python -c pass` and of `memory search`, in turns, each a process of its own."""
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "HOME", "PYTHONPATH")}
+    """Return the milliseconds of `python -c pass` and of `memory search`, in turns, each a process
+    of its own.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in ("PATH", "LANG", "HOME", "PYTHONPATH")
+    }
     ours = {"MEMORY_HOME": str(home), "MEMORY_STORE": url, "MEMORY_NAMESPACE": search.NAMESPACE}
     commands = {
         "bare": [sys.executable, "-c", "pass"],
@@ -297,23 +349,37 @@ def _cold(url: str, home: Path) -> tuple[list[float], list[float]]:
     for _ in range(_COLD_ROUNDS + 1):  # the first round warms the disk cache and is not counted
         for name, command in commands.items():
             start = time.perf_counter()
-            done = subprocess.run(command, env=kept | ours, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            done = subprocess.run(
+                command, env=kept | ours, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            )
             taken[name].append((time.perf_counter() - start) * 1000)
             if done.returncode or (name == "search" and '"content"' not in done.stdout):
-                raise SystemExit(f"memory search in {url} failed: {done.stderr[-500:] or done.stdout[:200]}")
+                raise SystemExit(
+                    f"memory search in {url} failed: {done.stderr[-500:] or done.stdout[:200]}"
+                )
     return taken["bare"][1:], taken["search"][1:]
 
 
-# --- bars ------------------------------------------------------------------------------------------------------------
+# --- bars
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _print_layers(measured: Sequence[Measured]) -> None:
     report.heading("What our layer adds to a search by vector: the difference of two medians")
     report.table(
-        ["store", "memories", "all: ms", "1 of 200: ms", f"bar: ≤ {_LAYER_BAR:.0f} ms", "beside no filter: ms"],
+        [
+            "store",
+            "memories",
+            "all: ms",
+            "1 of 200: ms",
+            f"bar: ≤ {_LAYER_BAR:.0f} ms",
+            "beside no filter: ms",
+        ],
         [_layer(found) for found in measured],
     )
-    report.note("Both are given the same filter, but for the last column: there the client searches all without one.")
+    report.note(
+        "Both are given the same filter, but for the last column: there the client searches all without one."
+    )
 
 
 def _layer(found: Measured) -> Sequence[str]:
@@ -321,12 +387,27 @@ def _layer(found: Measured) -> Sequence[str]:
     every, unfiltered = ours - _median(found.plain_named_times), ours - _median(found.plain.times)
     few = _median(found.ours.few_times) - _median(found.plain.few_times)
     met = _met(max(every, few) <= _LAYER_BAR)
-    return found.kind, f"{found.memories:,}", f"{every:+.2f}", f"{few:+.2f}", met, f"{unfiltered:+.2f}"
+    return (
+        found.kind,
+        f"{found.memories:,}",
+        f"{every:+.2f}",
+        f"{few:+.2f}",
+        met,
+        f"{unfiltered:+.2f}",
+    )
 
 
 def _print_cold(measured: Sequence[Measured]) -> None:
-    report.heading(f"`memory search` from a cold shell, {_COLD_ROUNDS} rounds, the model loaded each time")
-    columns = ["store", "memories", "`python -c pass`: median ms", "median ms", f"bar: ≤ {_COLD_BAR_SECONDS} s"]
+    report.heading(
+        f"`memory search` from a cold shell, {_COLD_ROUNDS} rounds, the model loaded each time"
+    )
+    columns = [
+        "store",
+        "memories",
+        "`python -c pass`: median ms",
+        "median ms",
+        f"bar: ≤ {_COLD_BAR_SECONDS} s",
+    ]
     report.table(
         columns,
         [

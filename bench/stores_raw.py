@@ -35,8 +35,8 @@ class Row:
 class Scope(Enum):
     """What a client is asked to search.
 
-    In the data at hand both namespaces are all there is. A client may be asked for all without a filter, which can be
-    faster; a store always names the namespaces.
+    In the data at hand both namespaces are all there is. A client may be asked for all without a
+    filter, which can be faster; a store always names the namespaces.
     """
 
     ALL = "no filter"
@@ -82,12 +82,12 @@ class Client(Protocol):
 
 
 class SQLite:
-    """Inserts by apsw alone; searches by the vector index of the store, for SQLite has none: ids without records."""
+    """Inserts by apsw alone; searches by the vector index of the store, for SQLite has none: ids
+    without records.
+    """
 
     name = "apsw"
-    does = (
-        "a row with a float32 vector is inserted; searched is the vector index of the store alone, ids without records"
-    )
+    does = "a row with a float32 vector is inserted; searched is the vector index of the store alone, ids without records"
 
     def __init__(self, folder: Path) -> None:
         """Make a file."""
@@ -105,7 +105,10 @@ class SQLite:
         with self._db:
             self._db.executemany(
                 "INSERT INTO plain VALUES (?, ?, ?, ?, ?)",
-                [(row.number, row.namespace, row.project, row.text, row.vector.tobytes()) for row in rows],
+                [
+                    (row.number, row.namespace, row.project, row.text, row.vector.tobytes())
+                    for row in rows
+                ],
             )
 
     def attach(self, store: Any, asked: Asked) -> None:
@@ -133,7 +136,9 @@ class SQLite:
 
 
 class PostgreSQL:
-    """Inserts by psycopg into a plain table with an HNSW index; searches by the statements that the store sends."""
+    """Inserts by psycopg into a plain table with an HNSW index; searches by the statements that the
+    store sends.
+    """
 
     name = "psycopg"
     does = (
@@ -160,9 +165,15 @@ class PostgreSQL:
 
     def insert(self, rows: Sequence[Row]) -> None:
         """See `Client.insert`."""
-        with self._db.transaction(), self._db.cursor() as cursor, cursor.copy("COPY plain FROM STDIN") as copy:
+        with (
+            self._db.transaction(),
+            self._db.cursor() as cursor,
+            cursor.copy("COPY plain FROM STDIN") as copy,
+        ):
             for row in rows:
-                copy.write_row((row.number, row.namespace, row.project, row.text, _written(row.vector)))
+                copy.write_row(
+                    (row.number, row.namespace, row.project, row.text, _written(row.vector))
+                )
 
     def attach(self, store: Any, asked: Asked) -> None:
         """See `Client.attach`; the statements are those that the store sends for a first vector."""
@@ -190,7 +201,9 @@ class PostgreSQL:
 
 
 def _statements(store: Any, where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
-    """Return the statements by which the store finds the nearest of a filter; the place of the vector holds None."""
+    """Return the statements by which the store finds the nearest of a filter; the place of the
+    vector holds None.
+    """
     from memories.stores.postgres import vectors as postgres_vectors
     from memories.stores.postgres.query import extent, selection
 
@@ -208,12 +221,16 @@ def _statements(store: Any, where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
         postgres_vectors.best(db, db.meta.used, selected, there, vector, K)
     written = _written(vector)
     return [
-        (sql, tuple(None if value == written else value for value in values)) for sql, values in sent if "<=>" in sql
+        (sql, tuple(None if value == written else value for value in values))
+        for sql, values in sent
+        if "<=>" in sql
     ]
 
 
 class Chroma:
-    """Chroma's REST API over one connection: one collection of all memories, answers as they are by default."""
+    """Chroma's REST API over one connection: one collection of all memories, answers as they are by
+    default.
+    """
 
     name = "http.client"
     does = "one collection by REST, with the index settings of the store; `n_results=10`, the filter as `where`"
@@ -241,7 +258,10 @@ class Chroma:
 
     def attach(self, store: Store, asked: Asked) -> None:  # noqa: ARG002
         """See `Client.attach`."""
-        pairs = [{"namespace": asked.few.namespaces[0]}, *({name: each} for name, each in asked.few.labels.items())]
+        pairs = [
+            {"namespace": asked.few.namespaces[0]},
+            *({name: each} for name, each in asked.few.labels.items()),
+        ]
         self._filters: dict[Scope, Any] = {
             Scope.ALL: {},
             Scope.NAMESPACES: {"where": {"namespace": {"$in": list(asked.everything.namespaces)}}},
@@ -254,7 +274,9 @@ class Chroma:
         return [int(name) for name in self._ask("/query", asked)["ids"][0]]
 
     def _ask(self, path: str, body: Any) -> Any:
-        self._connection.request("POST", self._path + path, json.dumps(body), {"Content-Type": "application/json"})
+        self._connection.request(
+            "POST", self._path + path, json.dumps(body), {"Content-Type": "application/json"}
+        )
         answer = self._connection.getresponse()
         said = answer.read()
         if answer.status >= 300:
@@ -279,7 +301,8 @@ class QdrantFolder:
         self.texts: dict[int, str] = {}
         self._client = QdrantClient(path=str(folder / "plain"))
         self._client.create_collection(
-            "plain", vectors_config=models.VectorParams(size=DIMENSION, distance=models.Distance.COSINE)
+            "plain",
+            vectors_config=models.VectorParams(size=DIMENSION, distance=models.Distance.COSINE),
         )
 
     def insert(self, rows: Sequence[Row]) -> None:
@@ -306,7 +329,9 @@ class QdrantFolder:
 
         self._filters = {
             Scope.ALL: None,
-            Scope.NAMESPACES: models.Filter(must=[having("namespace", *asked.everything.namespaces)]),
+            Scope.NAMESPACES: models.Filter(
+                must=[having("namespace", *asked.everything.namespaces)]
+            ),
             Scope.FEW: models.Filter(
                 must=[
                     having("namespace", *asked.few.namespaces),
@@ -317,7 +342,9 @@ class QdrantFolder:
 
     def nearest(self, vector: Vector, scope: Scope) -> list[int]:
         """See `Client.nearest`."""
-        found = self._client.query_points("plain", vector, query_filter=self._filters[scope], limit=K)
+        found = self._client.query_points(
+            "plain", vector, query_filter=self._filters[scope], limit=K
+        )
         return [hit.id for hit in found.points]
 
     def close(self) -> None:
@@ -326,7 +353,9 @@ class QdrantFolder:
 
 
 class Files:
-    """Lines of JSON and 16-bit vectors, flushed to the disk; a search compares all vectors with numpy."""
+    """Lines of JSON and 16-bit vectors, flushed to the disk; a search compares all vectors with
+    numpy.
+    """
 
     name = "numpy"
     does = "a line of JSON and a 16-bit vector are written and flushed; all vectors are compared, ids without records"
@@ -336,15 +365,21 @@ class Files:
         self.texts: dict[int, str] = {}
         plain = folder / "plain"
         plain.mkdir()
-        self._lines, self._vectors = (plain / "plain.jsonl").open("ab"), (plain / "plain.vectors").open("ab")
+        self._lines, self._vectors = (
+            (plain / "plain.jsonl").open("ab"),
+            (plain / "plain.vectors").open("ab"),
+        )
         self._kept: list[Row] = []
 
     def insert(self, rows: Sequence[Row]) -> None:
         """See `Client.insert`."""
         said = [
-            {"id": row.number, "namespace": row.namespace, "project": row.project, "text": row.text} for row in rows
+            {"id": row.number, "namespace": row.namespace, "project": row.project, "text": row.text}
+            for row in rows
         ]
-        self._lines.write("".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in said).encode())
+        self._lines.write(
+            "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in said).encode()
+        )
         self._vectors.write(np.stack([row.vector for row in rows]).astype("<f2").tobytes())
         for file in (self._lines, self._vectors):
             file.flush()

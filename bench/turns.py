@@ -1,4 +1,6 @@
-"""Conversations: what appending a turn costs as they grow, and how long a search of many turns takes."""
+"""Conversations: what appending a turn costs as they grow, and how long a search of many turns
+takes.
+"""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -51,10 +53,18 @@ def _drafts(texts: Sequence[str], first: int) -> Iterator[TurnDraft]:
 
 
 def _print_searches(memories: Memories, corpus: Corpus, timed: int) -> None:
-    report.heading(f"Search of {len(corpus.texts):,} turns in {CONVERSATIONS} conversations, {timed} queries, limit 10")
+    report.heading(
+        f"Search of {len(corpus.texts):,} turns in {CONVERSATIONS} conversations, {timed} queries, limit 10"
+    )
     rows = []
-    for name, queries in (("a short query (5 words)", corpus.shorts), ("a whole sentence", corpus.statements)):
-        for where, filters in (("all", {}), ("one conversation", {"conversation": "conversation 7"})):
+    for name, queries in (
+        ("a short query (5 words)", corpus.shorts),
+        ("a whole sentence", corpus.statements),
+    ):
+        for where, filters in (
+            ("all", {}),
+            ("one conversation", {"conversation": "conversation 7"}),
+        ):
             search = partial(memories.search, scope="history", limit=10, **filters)
             for query in queries[-20:]:
                 search(query)
@@ -71,7 +81,9 @@ def _print_appends(memories: Memories, corpus: Corpus) -> None:
     times: dict[int, list[float]] = {length: [] for length in lengths}
     for text in corpus.statements[:_APPENDED]:
         for length, taken in times.items():
-            append = partial(memories.add_turns, f"of {length}", [TurnDraft(text, speaker=SPEAKERS[0])])
+            append = partial(
+                memories.add_turns, f"of {length}", [TurnDraft(text, speaker=SPEAKERS[0])]
+            )
             taken.append(report.milliseconds(append))
     report.heading("One more turn at the end of a conversation, in the same store, one flush each")
     first = report.percentile(times[lengths[0]], 0.5)

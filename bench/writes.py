@@ -1,6 +1,8 @@
-"""How many memories a server stores a second, each acknowledged after its commit: from threads of its own, over HTTP.
+"""How many memories a server stores a second, each acknowledged after its commit: from threads of
+its own, over HTTP.
 
-Run as a program it is the clients: `python -m bench.writes PORT CLIENTS BATCH SECONDS`, the token on standard input.
+Run as a program it is the clients: `python -m bench.writes PORT CLIENTS BATCH SECONDS`, the token
+on standard input.
 """
 
 import json
@@ -21,7 +23,15 @@ CLIENTS = 64
 SECONDS = 8.0
 BATCHES = (1, 10, 100)
 _NAMES = {"fake": "embeddings given (fake)", "minilm": "with embedding (minilm)"}
-_COLUMNS = ("embeddings", "a client is", "in a request", "creates/s", "per commit", "CPU µs each", "in a `pass`")
+_COLUMNS = (
+    "embeddings",
+    "a client is",
+    "in a request",
+    "creates/s",
+    "per commit",
+    "CPU µs each",
+    "in a `pass`",
+)
 
 Row = tuple[str, str, int, str, str, float]
 
@@ -41,7 +51,9 @@ def run() -> None:
     report.heading("Memories that a server stores a second")
     rows = [row for embedder in _NAMES for row in (_inside(embedder), *_over_http(embedder))]
     unit = min(_pass() for _ in range(5))
-    report.table(_COLUMNS, [(*row, f"{each * 1e6:,.0f}", f"{unit / each:.0f}") for *row, each in rows])
+    report.table(
+        _COLUMNS, [(*row, f"{each * 1e6:,.0f}", f"{unit / each:.0f}") for *row, each in rows]
+    )
     report.note(
         f"{CLIENTS} clients at once, {SECONDS:g} s each, without comparing (force); each waits for the answer, which "
         "comes after the commit, before it sends more. HTTP clients are threads of one other process on the same "
@@ -52,7 +64,9 @@ def run() -> None:
 
 
 def _inside(name: str) -> Row:
-    """Measure threads of the server's own process, each with a memory of its own, through the queue alone."""
+    """Measure threads of the server's own process, each with a memory of its own, through the queue
+    alone.
+    """
     from memories import Draft, Memories, load_config
     from memories.embedders import open_embedder
     from memories.server.writers import Writers
@@ -60,7 +74,8 @@ def _inside(name: str) -> Row:
 
     with tempfile.TemporaryDirectory(prefix="bench-writes-") as folder:
         config = load_config(
-            {"store": f"sqlite:///{folder}/m.db", "embedder": name}, environment={"MEMORY_HOME": str(folder)}
+            {"store": f"sqlite:///{folder}/m.db", "embedder": name},
+            environment={"MEMORY_HOME": str(folder)},
         )
         embedder = open_embedder(name, config)
         assert embedder is not None
@@ -86,15 +101,29 @@ def _inside(name: str) -> Row:
         writers.close()
         store.close()
         return _row(
-            name, "a thread of the server", 1, (sum(done), seconds), _Counted(writers.writes, writers.commits, cpu)
+            name,
+            "a thread of the server",
+            1,
+            (sum(done), seconds),
+            _Counted(writers.writes, writers.commits, cpu),
         )
 
 
 def _over_http(name: str) -> Iterator[Row]:
     """Measure `memory serve` as a process of its own: single creates, then the route for many."""
     for batch in BATCHES:
-        with tempfile.TemporaryDirectory(prefix="bench-writes-") as folder, _serving(Path(folder), name) as server:
-            command = [sys.executable, "-m", "bench.writes", str(server.port), str(CLIENTS), str(batch)]
+        with (
+            tempfile.TemporaryDirectory(prefix="bench-writes-") as folder,
+            _serving(Path(folder), name) as server,
+        ):
+            command = [
+                sys.executable,
+                "-m",
+                "bench.writes",
+                str(server.port),
+                str(CLIENTS),
+                str(batch),
+            ]
             _asked(server, [*command, "1"])  # what loads at first use is loaded
             before = server.counted()
             done, seconds = _asked(server, [*command, str(SECONDS)])
@@ -105,7 +134,9 @@ def _over_http(name: str) -> Iterator[Row]:
 
 def _row(name: str, client: str, batch: int, made: tuple[int, float], counted: _Counted) -> Row:
     done, seconds = made
-    share = f"{done / counted.commits:.0f}" if counted.commits else "-"  # large requests have commits of their own
+    share = (
+        f"{done / counted.commits:.0f}" if counted.commits else "-"
+    )  # large requests have commits of their own
     return _NAMES[name], client, batch, f"{done / seconds:,.0f}", share, counted.cpu / done
 
 
@@ -117,7 +148,9 @@ def _pass() -> float:
 
 
 def _asked(server: "_Server", command: list[str]) -> tuple[int, float]:
-    told = subprocess.run(command, input=server.token, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        command, input=server.token, capture_output=True, text=True, check=True
+    ).stdout
     done, seconds = json.loads(told)
     return done, seconds
 
@@ -132,16 +165,22 @@ class _Server(NamedTuple):
 
     def counted(self) -> _Counted:
         command = [sys.executable, "-m", "memories", "serve", "--status"]
-        told = json.loads(subprocess.run(command, env=self.environment, capture_output=True, check=True).stdout)
+        told = json.loads(
+            subprocess.run(command, env=self.environment, capture_output=True, check=True).stdout
+        )
         times = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        return _Counted(told["writes"], told["commits"], sum(map(int, times)) / os.sysconf("SC_CLK_TCK"))
+        return _Counted(
+            told["writes"], told["commits"], sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+        )
 
 
 @contextmanager
 def _serving(home: Path, embedder: str) -> Iterator[_Server]:
     from memories.identity import tokens
 
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     environment |= {"MEMORY_HOME": str(home), "XDG_RUNTIME_DIR": str(home), "EMBEDDER": embedder}
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -157,7 +196,8 @@ def _serving(home: Path, embedder: str) -> Iterator[_Server]:
             process.terminate()
 
 
-# --- the clients -----------------------------------------------------------------------------------------------------
+# --- the clients
+# -----------------------------------------------------------------------------------------------------
 
 
 def _text(client: int, number: int) -> str:
@@ -165,9 +205,13 @@ def _text(client: int, number: int) -> str:
 
 
 def _clients(port: int, count: int, batch: int, seconds: float) -> None:
-    """Store memories from many connections; print how many were acknowledged, in how many seconds."""
+    """Store memories from many connections; print how many were acknowledged, in how many
+    seconds.
+    """
     token, done, until = sys.stdin.read().strip(), [0] * count, time.perf_counter() + seconds
-    head = f"POST /api/memories{'/batch' if batch > 1 else ''} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+    head = (
+        f"POST /api/memories{'/batch' if batch > 1 else ''} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+    )
     head += f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: "
 
     def client(number: int) -> None:
@@ -175,7 +219,11 @@ def _clients(port: int, count: int, batch: int, seconds: float) -> None:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while time.perf_counter() < until:
                 drafts = [{"content": _text(number, done[number] + n)} for n in range(batch)]
-                body = json.dumps({"memories": drafts, "force": True} if batch > 1 else drafts[0] | {"force": True})
+                body = json.dumps(
+                    {"memories": drafts, "force": True}
+                    if batch > 1
+                    else drafts[0] | {"force": True}
+                )
                 line.sendall(f"{head}{len(body)}\r\n\r\n{body}".encode())
                 status, answer = _answer(line)
                 stored = answer.count(b'"stored": true') + answer.count(b'"stored":true')
@@ -198,7 +246,9 @@ def _answer(line: socket.socket) -> tuple[int, bytes]:
         received += _some(line)
     head, _, body = received.partition(b"\r\n\r\n")
     length = int(
-        next(each for each in head.lower().split(b"\r\n") if each.startswith(b"content-length:")).split(b":")[1]
+        next(
+            each for each in head.lower().split(b"\r\n") if each.startswith(b"content-length:")
+        ).split(b":")[1]
     )
     while len(body) < length:
         body += _some(line)

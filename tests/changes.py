@@ -28,7 +28,9 @@ def chain(memories: Memories) -> list[str]:
 
 def waiting(memories: Memories) -> list[str]:
     """Create two memories that wait for review."""
-    memories.create_many([Draft("The gate is green", pending=True), Draft("Rain is expected", pending=True)])
+    memories.create_many(
+        [Draft("The gate is green", pending=True), Draft("Rain is expected", pending=True)]
+    )
     return memories.review.select()
 
 
@@ -60,14 +62,23 @@ def exported(memories: Memories) -> list[bytes]:
 
 CHANGES: dict[str, tuple[Callable[[Memories], Any], Callable[[Memories, Any], object]]] = {
     "create": (lambda m: None, lambda m, _: m.create("The gate is green")),
-    "create many": (lambda m: None, lambda m, _: m.create_many(["The gate is green", "Rain is expected"])),
+    "create many": (
+        lambda m: None,
+        lambda m, _: m.create_many(["The gate is green", "Rain is expected"]),
+    ),
     "correct": (lambda m: said(m, *DAYS[:2]), lambda m, _: m.create(DAYS[2])),
     "repeat": (lambda m: said(m, DAYS[0]), lambda m, _: m.create(DAYS[0], tags={"kind": "plan"})),
-    "key": (lambda m: said(m, DAYS[0], key="a/b"), lambda m, _: m.create("The gate is green", key="a/b")),
+    "key": (
+        lambda m: said(m, DAYS[0], key="a/b"),
+        lambda m, _: m.create("The gate is green", key="a/b"),
+    ),
     "supersede": (chain, lambda m, ids: m.create("The gate is green", supersedes=ids[1])),
     "update": (chain, lambda m, ids: m.update(ids[1], "The gate is green")),
     "no correction": (chain, lambda m, ids: m.update(ids[1], not_corrects=ids[0])),
-    "reinforce": (lambda m: said(m, DAYS[0], decay="reinforceable"), lambda m, ids: m.reinforce(ids[0])),
+    "reinforce": (
+        lambda m: said(m, DAYS[0], decay="reinforceable"),
+        lambda m, ids: m.reinforce(ids[0]),
+    ),
     "delete": (chain, lambda m, ids: m.delete(ids[1])),
     "pin": (lambda m: said(m, DAYS[0]), lambda m, ids: m.pin(ids[0])),
     "delete many": (chain, lambda m, ids: m.delete_where("kind = plan")),
@@ -82,7 +93,10 @@ CHANGES: dict[str, tuple[Callable[[Memories], Any], Callable[[Memories, Any], ob
     "roll back": (moment, lambda m, at: m.rollback(at)),
     "accept": (waiting, lambda m, ids: m.review.accept(ids)),
     "reject": (waiting, lambda m, ids: m.review.reject(ids)),
-    "add turns": (talk, lambda m, name: m.add_turns(name, [TurnDraft("bye"), TurnDraft("see you")])),
+    "add turns": (
+        talk,
+        lambda m, name: m.add_turns(name, [TurnDraft("bye"), TurnDraft("see you")]),
+    ),
     "name a conversation": (talk, lambda m, name: m.update_conversation(name, title="Mornings")),
     "forget a turn": (talk, lambda m, name: m.forget_turns(name, index=0)),
     "import": (exported, lambda m, lines: import_(m._store, lines, None, namespaces=None)),

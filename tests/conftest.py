@@ -21,19 +21,28 @@ from memories.settings import SETTINGS
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# Variables that lead programs out of the test's home: to folders of the machine's user, or to an editor.
+# Variables that lead programs out of the test's home: to folders of the machine's user, or to an
+# editor.
 ELSEWHERE = (
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "CLAUDE_CONFIG_DIR", "CODEX_HOME",
     "OPENCODE_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "APPDATA", "LOCALAPPDATA", "VISUAL",
 )  # fmt: skip
 
 TESTS = Path(__file__).parent
-# Where the folders of the core tests are, if it is there: a flush to a disk waits 1.5 ms, and a new store flushes six
-# times. `make check` runs the same tests on the disk.
+# Where the folders of the core tests are, if it is there: a flush to a disk waits 1.5 ms, and a new
+# store flushes six times. `make check` runs the same tests on the disk.
 IN_MEMORY = Path("/dev/shm")
 ROOM = 1 << 30  # bytes; a run takes an eighth of it if nothing is removed
-SURFACES = ("cli", "connect", "hooks", "integrations", "mcp", "server")  # folders of tests that use the default store
-# What `make test` leaves out: files that need a server, a browser or a program of others. The rest is the core.
+SURFACES = (
+    "cli",
+    "connect",
+    "hooks",
+    "integrations",
+    "mcp",
+    "server",
+)  # folders of tests that use the default store
+# What `make test` leaves out: files that need a server, a browser or a program of others. The rest
+# is the core.
 TIERS = {
     "stores": (
         "processes/test_postgres*",
@@ -60,20 +69,28 @@ TIERS = {
 
 @pytest.fixture(scope="session", autouse=True)
 def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let the tests run as on a new machine: no setting of its user and no agent is known, and nobody has a home."""
+    """Let the tests run as on a new machine: no setting of its user and no agent is known, and
+    nobody has a home.
+    """
     nowhere = tmp_path_factory.mktemp("nowhere") / "file"
     nowhere.touch()  # no folder can be made below a file
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as sockets, pytest.MonkeyPatch.context() as patch:
+    with (
+        tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as sockets,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         for variable in (*(setting.variable for setting in SETTINGS), *ELSEWHERE):
             patch.delenv(variable, raising=False)
         while variable := agent_variable():
             patch.delenv(variable)
-        # Where a home has too long a path for a socket; a later run may have homes with the same paths.
+        # Where a home has too long a path for a socket; a later run may have homes with the same
+        # paths.
         patch.setenv("XDG_RUNTIME_DIR", sockets)
         patch.setenv("HOME", str(nowhere))
         patch.setenv("MEMORY_HOME", str(nowhere / "memories"))
         patch.setenv("EDITOR", "false")  # a test that wants an editor brings one
-        patch.setenv("PROJECT_DETECTION", "false")  # the tests run in a repository, and what they expect is not its
+        patch.setenv(
+            "PROJECT_DETECTION", "false"
+        )  # the tests run in a repository, and what they expect is not its
         yield
 
 
@@ -117,7 +134,9 @@ def clean_environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let children be interrupted: in the background of a shell (`&`) SIGINT is ignored, which they inherit."""
+    """Let children be interrupted: in the background of a shell (`&`) SIGINT is ignored, which they
+    inherit.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -125,9 +144,11 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPython:
-    """Run a script in a process of its own, with `prefix` before the interpreter; its failure fails the test.
+    """Run a script in a process of its own, with `prefix` before the interpreter; its failure fails
+    the test.
 
-    Store files are looked at from such a process only: opening one beside an open connection would cancel its locks.
+    Store files are looked at from such a process only: opening one beside an open connection would
+    cancel its locks.
     """
 
     def run(
@@ -135,7 +156,13 @@ def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPytho
     ) -> subprocess.CompletedProcess[str]:
         command = [*prefix, sys.executable, "-c", script, *map(str, arguments)]
         done = subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=clean_environment, timeout=900, check=False
+            command,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=clean_environment,
+            timeout=900,
+            check=False,
         )
         if check and done.returncode:
             raise AssertionError(f"the script ended with {done.returncode}: {done.stderr}")
@@ -144,11 +171,14 @@ def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPytho
     return run
 
 
-# --- bounds: a test that hangs fails, and no process outlives the tests -----------------------------------------------
+# --- bounds: a test that hangs fails, and no process outlives the tests
+# -----------------------------------------------
 
 
 class TookTooLong(BaseException):
-    """A test took longer than `--longest`. Code under test that catches `Exception` doesn't catch this."""
+    """A test took longer than `--longest`. Code under test that catches `Exception` doesn't catch
+    this.
+    """
 
 
 @pytest.hookimpl(wrapper=True)
@@ -172,15 +202,23 @@ pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 @pytest.fixture(scope="session", autouse=True)
 def swept(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Have every process that tests leave behind killed when this one ends, should it be killed itself."""
+    """Have every process that tests leave behind killed when this one ends, should it be killed
+    itself.
+    """
     if hasattr(os, "pidfd_open"):
         folder = f"{tmp_path_factory.getbasetemp()}/"
         os.environ["TESTS_FOLDER"] = folder
-        sweep = [sys.executable, str(Path(__file__).with_name("sweep.py")), str(os.getpid()), folder]
+        sweep = [
+            sys.executable,
+            str(Path(__file__).with_name("sweep.py")),
+            str(os.getpid()),
+            folder,
+        ]
         os.posix_spawn(sys.executable, sweep, {"PATH": os.environ["PATH"]}, setsid=True)
 
 
-# --- campaigns: `make torture` runs them at full size, the default suite at a small one ------------------------------
+# --- campaigns: `make torture` runs them at full size, the default suite at a small one
+# ------------------------------
 
 FULL = os.environ.get("TORTURE")  # the share of the full size; unset outside of `make torture`
 _ENDED, _BEGINS = pytest.StashKey[str](), pytest.StashKey[int]()
@@ -194,7 +232,9 @@ def size() -> Callable[[int, int], int]:
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """What a campaign counts: kept in a file under `make torture`, also if it fails or is interrupted."""
+    """What a campaign counts: kept in a file under `make torture`, also if it fails or is
+    interrupted.
+    """
     begun = time.monotonic()
     counted: dict[str, Any] = {}
     yield counted
@@ -211,18 +251,29 @@ def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--tier`, which tests run; `--warm`, have the tests of the command ask a server; and `--longest`."""
-    parser.addoption("--tier", choices=["core", *TIERS, "all"], default="core", help="the tests to run [core]")
+    """Add `--tier`, which tests run; `--warm`, have the tests of the command ask a server; and
+    `--longest`.
+    """
+    parser.addoption(
+        "--tier", choices=["core", *TIERS, "all"], default="core", help="the tests to run [core]"
+    )
     parser.addoption("--warm", action="store_true", help="run memory commands through a server")
-    parser.addoption("--longest", type=int, default=300, metavar="SECONDS", help="fail a test that takes longer")
+    parser.addoption(
+        "--longest", type=int, default=300, metavar="SECONDS", help="fail a test that takes longer"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the files of other tiers, without importing them; what is named on the command line runs."""
+    """Leave out the files of other tiers, without importing them; what is named on the command line
+    runs.
+    """
     wanted = config.getoption("--tier")
     if wanted == "all" or not collection_path.name.startswith("test_"):
         return None
-    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args} - {TESTS, *TESTS.parents}
+    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args} - {
+        TESTS,
+        *TESTS.parents,
+    }
     if named & {collection_path, *collection_path.parents}:
         return None
     return True if tier_of(collection_path) != wanted else None
@@ -236,7 +287,9 @@ def tier_of(path: Path) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the folders of the core tests in memory; let a campaign that is told to end print its figures."""
+    """Keep the folders of the core tests in memory; let a campaign that is told to end print its
+    figures.
+    """
     if config.getoption("--tier") == "core" and FULL is None and has_room(IN_MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
     if FULL is not None:
@@ -259,13 +312,17 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the campaigns on the default store, which matter most if there is no time for all."""
+    """Begin with the campaigns on the default store, which matter most if there is no time for
+    all.
+    """
     if FULL is not None:
         items.sort(key=lambda item: not item.nodeid.startswith("tests/torture/"))
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, Any]:
     report = yield
     if call.when == "call":
         item.stash[_ENDED] = report.outcome

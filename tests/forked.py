@@ -17,7 +17,13 @@ _PRELOADED = (
     "context", "embedders.fake", "guard", "hooks", "scratchpad", "search", "server.serve", "stores", "transfer",
     "warm", "write",
 )  # fmt: skip
-_LEFT_OUT = ("chroma", "files", "postgres", "qdrant", "http")  # stores and services that the command seldom uses
+_LEFT_OUT = (
+    "chroma",
+    "files",
+    "postgres",
+    "qdrant",
+    "http",
+)  # stores and services that the command seldom uses
 _INTERPRETER = ("PYTHON", "LC_", "LANG")  # variables that the interpreter reads when it starts
 _COMMAND = "import forked; forked.run_command()"
 # Prints "ready" once it answers commands.
@@ -43,12 +49,16 @@ class Forked:
         """End the process that the others are forked from; those that run go on."""
         self._server.close()
 
-    def start(self, arguments: Sequence[str], streams: Sequence[int], env: Mapping[str, str], cwd: str) -> Process:
+    def start(
+        self, arguments: Sequence[str], streams: Sequence[int], env: Mapping[str, str], cwd: str
+    ) -> Process:
         """Start the command on three open files, which stay open here."""
         return self._server.fork(_COMMAND, *arguments, streams=streams, folder=cwd, environment=env)
 
     def serve(self, store: str, env: Mapping[str, str], cwd: str) -> Piped:
-        """Start a server that answers the command, for a store; wait until it does, or has ended."""
+        """Start a server that answers the command, for a store; wait until it does, or has
+        ended.
+        """
         server = self._server.start(_SERVER, store, folder=cwd, environment=env)
         server.stdout.readline()
         return server
@@ -63,7 +73,8 @@ class Forked:
         stdout: str = "",
         timeout: float = 300,
     ) -> "subprocess.CompletedProcess[bytes]":
-        """Run the command with files for its streams; in a real process if the environment is about the interpreter.
+        """Run the command with files for its streams; in a real process if the environment is about
+        the interpreter.
 
         Args:
             arguments: Of the command.
@@ -76,9 +87,13 @@ class Forked:
         environment = os.environ if env is None else env
         if _interpreter(environment) != self._read_at_start:
             command = [sys.executable, "-m", "memories", *arguments]
-            return subprocess.run(command, input=input, capture_output=True, env=env, cwd=cwd, timeout=timeout)
+            return subprocess.run(
+                command, input=input, capture_output=True, env=env, cwd=cwd, timeout=timeout
+            )
         with contextlib.ExitStack() as opened:
-            given, printed, said = (opened.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            given, printed, said = (
+                opened.enter_context(tempfile.TemporaryFile()) for _ in range(3)
+            )
             given.write(input or b"")
             given.seek(0)
             output = opened.enter_context(Path(stdout).open("wb")) if stdout else printed
@@ -95,7 +110,8 @@ def _interpreter(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(_INTERPRETER)}
 
 
-# --- in the forked processes -----------------------------------------------------------------------------------------
+# --- in the forked processes
+# -----------------------------------------------------------------------------------------
 
 
 def preload() -> None:

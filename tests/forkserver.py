@@ -1,8 +1,10 @@
-"""Processes forked from one that has imported what they need: each is one of its own, without an interpreter's start.
+"""Processes forked from one that has imported what they need: each is one of its own, without an
+interpreter's start.
 
-A process that is started takes 0.2 to 0.4 s to import what it needs; a fork takes a tenth of that. It ends as
-`python -c` ends. What the interpreter itself does when it starts is not in it: a test of that starts a real process.
-Started as a program, this file is the server that forks: `forkserver.py SOCKET PRELUDE`.
+A process that is started takes 0.2 to 0.4 s to import what it needs; a fork takes a tenth of that.
+It ends as `python -c` ends. What the interpreter itself does when it starts is not in it: a test of
+that starts a real process. Started as a program, this file is the server that forks: `forkserver.py
+SOCKET PRELUDE`.
 """
 
 import contextlib
@@ -62,7 +64,9 @@ class Process:
 class Piped(Process):
     """A process whose input and output are pipes: text files, as those of `subprocess.Popen`."""
 
-    def __init__(self, arguments: list[str], status: int, stdin: int, stdout: int, stderr: Any) -> None:
+    def __init__(
+        self, arguments: list[str], status: int, stdin: int, stdout: int, stderr: Any
+    ) -> None:
         super().__init__(arguments, status)
         self.stdin = open(stdin, "w", encoding="utf-8")  # noqa: SIM115 - closed by `close`
         self.stdout = open(stdout, encoding="utf-8")  # noqa: SIM115
@@ -87,11 +91,16 @@ class Piped(Process):
 
 
 class ForkServer:
-    """Runs scripts in processes forked from one that has run a prelude, which imports what they need."""
+    """Runs scripts in processes forked from one that has run a prelude, which imports what they
+    need.
+    """
 
     def __init__(self, prelude: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # a thread does not survive a fork
+        environment = {
+            **os.environ,
+            "OPENBLAS_NUM_THREADS": "1",
+        }  # a thread does not survive a fork
         command = [sys.executable, __file__, str(theirs.fileno()), prelude]
         self._server = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
         theirs.close()
@@ -109,11 +118,15 @@ class ForkServer:
         folder: Path | str,
         environment: Mapping[str, str],
     ) -> Process:
-        """Start a script, with `sys.argv[1:]` of the arguments, on three open files, which stay open here."""
+        """Start a script, with `sys.argv[1:]` of the arguments, on three open files, which stay
+        open here.
+        """
         given = [str(each) for each in arguments]
         return Process(given, self._request(script, given, streams, folder, environment))
 
-    def start(self, script: str, *arguments: object, folder: Path | str, environment: Mapping[str, str]) -> Piped:
+    def start(
+        self, script: str, *arguments: object, folder: Path | str, environment: Mapping[str, str]
+    ) -> Piped:
         """Start a script on pipes."""
         given = [str(each) for each in arguments]
         (stdin, to_stdin), (from_stdout, stdout) = os.pipe(), os.pipe()
@@ -132,7 +145,12 @@ class ForkServer:
         environment: Mapping[str, str],
     ) -> int:
         """Ask for a process; return the pipe that says its number, and how it ended."""
-        request = {"script": script, "arguments": arguments, "folder": str(folder), "environment": dict(environment)}
+        request = {
+            "script": script,
+            "arguments": arguments,
+            "folder": str(folder),
+            "environment": dict(environment),
+        }
         from_status, status = os.pipe()
         socket.send_fds(self._socket, [json.dumps(request).encode()], [*streams, status])
         os.close(status)
@@ -142,7 +160,8 @@ class ForkServer:
 def together(
     script: str, runs: Sequence[Sequence[object]], *, environment: Mapping[str, str], folder: Path
 ) -> list[str]:
-    """Run a script once for each list of arguments, all at once, each in a process; return what each printed.
+    """Run a script once for each list of arguments, all at once, each in a process; return what
+    each printed.
 
     Each ends with 0 and writes no error.
     """
@@ -152,7 +171,9 @@ def together(
     ready, begin = os.pipe()
     with contextlib.ExitStack() as opened:
         opened.callback(server.close)
-        *outputs, errors = (opened.enter_context(tempfile.TemporaryFile("w+")) for _ in range(len(runs) + 1))
+        *outputs, errors = (
+            opened.enter_context(tempfile.TemporaryFile("w+")) for _ in range(len(runs) + 1)
+        )
         processes = [
             server.fork(
                 f"import os; os.read(0, 1)\n{script}", *run,
@@ -171,11 +192,14 @@ def together(
         return [output.read() for output in outputs]
 
 
-# --- the server ------------------------------------------------------------------------------------------------------
+# --- the server
+# ------------------------------------------------------------------------------------------------------
 
 
 def serve(requests: socket.socket) -> str:
-    """Fork for each request until there are no more; return the script in the process that is to run it."""
+    """Fork for each request until there are no more; return the script in the process that is to
+    run it.
+    """
     ended, signalled = os.pipe()
     os.set_blocking(signalled, False)
     signal.set_wakeup_fd(signalled)
@@ -220,7 +244,9 @@ def _report(reports: dict[int, int]) -> None:
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> str:
-    """Take over the streams, the folder, the environment and the arguments of a request; return its script."""
+    """Take over the streams, the folder, the environment and the arguments of a request; return its
+    script.
+    """
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -38,7 +38,9 @@ class Live:
 
     def send(self, data: bytes) -> list[int]:
         """Send bytes; return the status of every answer until the server hangs up."""
-        with contextlib.closing(socket.create_connection(("127.0.0.1", self.port), timeout=WAIT)) as line:
+        with contextlib.closing(
+            socket.create_connection(("127.0.0.1", self.port), timeout=WAIT)
+        ) as line:
             with contextlib.suppress(OSError):  # it may have hung up before it has read all
                 line.sendall(data)
             return statuses(line)
@@ -49,7 +51,9 @@ class Live:
         more = [f"{name}: {value}" for name, value in headers.items()]
         if body is not None:
             more += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
-        with contextlib.closing(socket.create_connection(("127.0.0.1", self.port), timeout=WAIT)) as line:
+        with contextlib.closing(
+            socket.create_connection(("127.0.0.1", self.port), timeout=WAIT)
+        ) as line:
             line.sendall(self.head(f"{method} {path} HTTP/1.1", "Connection: close", *more) + data)
             answer = everything(line)
         first, _, rest = answer.partition(b"\r\n\r\n")
@@ -83,7 +87,9 @@ class Serving(uvicorn.Server):
 
 @contextlib.contextmanager
 def without_mcp() -> Iterator[None]:
-    """Leave MCP out of the servers that start in this process: to build its tools takes longer than most tests."""
+    """Leave MCP out of the servers that start in this process: to build its tools takes longer than
+    most tests.
+    """
 
     async def run(_: mcp_http.McpOverHttp, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -99,7 +105,13 @@ def running(config: Config, options: Options | None = None, **settings: Any) -> 
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     app = build(config, (options or Options())._replace(port=port))
-    given = {"http": HttpProtocol, "ws": "none", "log_level": "critical", "loop": "asyncio", "timeout_keep_alive": 2}
+    given = {
+        "http": HttpProtocol,
+        "ws": "none",
+        "log_level": "critical",
+        "loop": "asyncio",
+        "timeout_keep_alive": 2,
+    }
     server = Serving(uvicorn.Config(app, timeout_graceful_shutdown=3, **(given | settings)))
     server.ending = app.state.server.end_streams
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -30,11 +30,15 @@ def serving(folder: Path) -> Iterator[Site]:
 
     home = folder / "home"
     home.mkdir(mode=0o700)
-    config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(home)}, folder=folder)
+    config = load_config(
+        {"embedder": "none"}, environment={"MEMORY_HOME": str(home)}, folder=folder
+    )
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         built = app.build(config, app.Options(port=port, routes=page_routes()))
-        server = uvicorn.Server(uvicorn.Config(built, log_level="warning", timeout_graceful_shutdown=1))
+        server = uvicorn.Server(
+            uvicorn.Config(built, log_level="warning", timeout_graceful_shutdown=1)
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         while not server.started:

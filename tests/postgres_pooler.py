@@ -1,4 +1,6 @@
-"""Poolers before a PostgreSQL server for tests: PgBouncer, where it is installed, and a small one of our own."""
+"""Poolers before a PostgreSQL server for tests: PgBouncer, where it is installed, and a small one
+of our own.
+"""
 
 import contextlib
 import os
@@ -23,7 +25,9 @@ _IDLE = b"I"
 
 @contextlib.contextmanager
 def pgbouncer(node: Node, **settings: object) -> Iterator[str]:
-    """Run PgBouncer with one connection to the server, given to one client after the other; yield its URL."""
+    """Run PgBouncer with one connection to the server, given to one client after the other; yield
+    its URL.
+    """
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("needs pgbouncer")
@@ -48,7 +52,9 @@ def pgbouncer(node: Node, **settings: object) -> Iterator[str]:
         if user:
             os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
         Path(folder).chmod(0o755)
-        process = subprocess.Popen([program, "-q", str(config)], user=user, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [program, "-q", str(config)], user=user, stderr=subprocess.DEVNULL
+        )
         try:
             deadline = time.monotonic() + TIMEOUT
             while not _listens(port):
@@ -68,9 +74,13 @@ def _listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def small_pooler(node: Node) -> Iterator[str]:
-    """Share one session of the server among all clients, transaction by transaction; yield the URL."""
+    """Share one session of the server among all clients, transaction by transaction; yield the
+    URL.
+    """
     upstream = socket.create_connection(("127.0.0.1", node.port))
-    body = struct.pack("!I", 196608) + b"user\0postgres\0database\0postgres\0client_encoding\0UTF8\0\0"
+    body = (
+        struct.pack("!I", 196608) + b"user\0postgres\0database\0postgres\0client_encoding\0UTF8\0\0"
+    )
     upstream.sendall(struct.pack("!I", len(body) + 4) + body)
     welcome = b""
     kind, message = _message(upstream)
@@ -85,7 +95,11 @@ def small_pooler(node: Node) -> Iterator[str]:
         with contextlib.suppress(OSError):  # it was closed
             while True:
                 client, _ = listener.accept()
-                threads.append(threading.Thread(target=_serve, args=(client, upstream, welcome + message, turn)))
+                threads.append(
+                    threading.Thread(
+                        target=_serve, args=(client, upstream, welcome + message, turn)
+                    )
+                )
                 threads[-1].start()
 
     accepting = threading.Thread(target=accept)
@@ -101,8 +115,12 @@ def small_pooler(node: Node) -> Iterator[str]:
             thread.join(TIMEOUT)
 
 
-def _serve(client: socket.socket, upstream: socket.socket, welcome: bytes, turn: threading.Lock) -> None:
-    """Pass the messages of a client on; from the first of a transaction until its end it has the session alone."""
+def _serve(
+    client: socket.socket, upstream: socket.socket, welcome: bytes, turn: threading.Lock
+) -> None:
+    """Pass the messages of a client on; from the first of a transaction until its end it has the
+    session alone.
+    """
     holds = False
     with client, contextlib.suppress(OSError, EOFError):
         while True:
@@ -132,7 +150,9 @@ def _serve(client: socket.socket, upstream: socket.socket, welcome: bytes, turn:
 
 
 def _answer(upstream: socket.socket, client: socket.socket) -> bytes:
-    """Pass an answer on; return the state of the transaction, or nothing if the server waits for rows of a COPY."""
+    """Pass an answer on; return the state of the transaction, or nothing if the server waits for
+    rows of a COPY.
+    """
     while True:
         kind, message = _message(upstream)
         client.sendall(message)

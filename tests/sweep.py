@@ -1,7 +1,7 @@
 """Ends the processes that tests started, once the tests are over. `sweep.py PID FOLDER`.
 
-The process with PID runs the tests, in FOLDER. When it is gone, however it ended, every process whose environment
-names that folder is killed: servers in sessions of their own too. Linux only.
+The process with PID runs the tests, in FOLDER. When it is gone, however it ended, every process
+whose environment names that folder is killed: servers in sessions of their own too. Linux only.
 """
 
 import contextlib
@@ -13,7 +13,9 @@ from pathlib import Path
 
 
 def main(tests: int, folder: str) -> None:
-    """Wait for the tests to end; kill until none is left, for a process may start another one meanwhile."""
+    """Wait for the tests to end; kill until none is left, for a process may start another one
+    meanwhile.
+    """
     with contextlib.suppress(ProcessLookupError):
         select.select([os.pidfd_open(tests)], [], [])
     while left := [pid for pid in _processes() if _names(pid, folder)]:
@@ -23,7 +25,11 @@ def main(tests: int, folder: str) -> None:
 
 
 def _processes() -> list[int]:
-    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and int(each.name) != os.getpid()]
+    return [
+        int(each.name)
+        for each in Path("/proc").iterdir()
+        if each.name.isdigit() and int(each.name) != os.getpid()
+    ]
 
 
 def _names(pid: int, folder: str) -> bool:

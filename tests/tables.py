@@ -5,7 +5,9 @@ from typing import Any
 
 
 def failed_cases(check: Callable[..., None], cases: Iterable[tuple[Any, ...]]) -> list[str]:
-    """Call a check with each case; return the cases for which it raised an error, each with what was wrong."""
+    """Call a check with each case; return the cases for which it raised an error, each with what
+    was wrong.
+    """
     failures = []
     for case in cases:
         try:
@@ -16,7 +18,9 @@ def failed_cases(check: Callable[..., None], cases: Iterable[tuple[Any, ...]]) -
 
 
 def failures_of(rows: Iterable[tuple[Any, ...]], function: Callable[..., Any]) -> list[str]:
-    """Return the rows, each of arguments and an answer, for which a function answers something else."""
+    """Return the rows, each of arguments and an answer, for which a function answers something
+    else.
+    """
 
     def check(*row: Any) -> None:
         *arguments, expected = row

@@ -1,4 +1,6 @@
-"""Acceptance criteria of the conversation specification that no other file has: named AC-… as they are there."""
+"""Acceptance criteria of the conversation specification that no other file has: named AC-… as they
+are there.
+"""
 
 import contextlib
 import inspect
@@ -57,18 +59,23 @@ def end(app: subprocess.Popen[str]) -> int:
     return app.returncode
 
 
-# --- persistence -----------------------------------------------------------------------------------------------------
+# --- persistence
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough  # AC-PERS-004 restarts it too, after worse
-def test_ac_pers_001_history_is_there_after_a_restart(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+def test_ac_pers_001_history_is_there_after_a_restart(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
     app = start(tmp_path, clean_environment)
     for number in range(20):
         assert say(app, ("user", "assistant")[number % 2], f"message {number}")["stored"]
     assert end(app) == 0
     app = start(tmp_path, clean_environment)
     history = say(app, "user", "What was said?")["history"]
-    assert [(turn["turn_index"], turn["text"]) for turn in history] == [(n, f"message {n}") for n in range(4, 20)]
+    assert [(turn["turn_index"], turn["text"]) for turn in history] == [
+        (n, f"message {n}") for n in range(4, 20)
+    ]
     assert end(app) == 0
 
 
@@ -85,8 +92,14 @@ print(memory.remember("The user may like Kubernetes", "preference", 0.5, convers
     named, refused = stored.stdout.split()
     assert refused == "None"
     app = start(tmp_path, clean_environment)
-    [[memory, similarity]] = say(app, "user", "Which memory stack does the user prefer?")["memories"]
-    assert (memory["id"], memory["memory_type"], memory["confidence"]) == (named, "preference", 0.85)
+    [[memory, similarity]] = say(app, "user", "Which memory stack does the user prefer?")[
+        "memories"
+    ]
+    assert (memory["id"], memory["memory_type"], memory["confidence"]) == (
+        named,
+        "preference",
+        0.85,
+    )
     assert 0 < similarity <= 1
     assert end(app) == 0
 
@@ -103,14 +116,19 @@ def test_ac_pers_004_nothing_that_was_answered_is_lost_at_a_shutdown(
         app.send_signal(how)
         assert app.wait(timeout=300) != 0
     with start(tmp_path, clean_environment) as app:
-        assert [turn["text"] for turn in say(app, "user", "And?")["history"]] == [f"message {n}" for n in range(5)]
+        assert [turn["text"] for turn in say(app, "user", "And?")["history"]] == [
+            f"message {n}" for n in range(5)
+        ]
 
 
-# --- quality ---------------------------------------------------------------------------------------------------------
+# --- quality
+# ---------------------------------------------------------------------------------------------------------
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield the classes and functions that a module defines, and the methods that are written in them, by name."""
+    """Yield the classes and functions that a module defines, and the methods that are written in
+    them, by name.
+    """
     for name, value in vars(module).items():
         if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
             continue
@@ -118,7 +136,9 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
             yield f"{module.__name__}.{name}", value
             for inner, wrapped in vars(value).items():
                 method = getattr(wrapped, "__func__", getattr(wrapped, "fget", wrapped))
-                written = inspect.isfunction(method) and method.__code__.co_filename == module.__file__
+                written = (
+                    inspect.isfunction(method) and method.__code__.co_filename == module.__file__
+                )
                 if written and (inner == "__init__" or not inner.startswith("_")):
                     yield f"{module.__name__}.{name}.{inner}", method
         elif inspect.isfunction(value):
@@ -126,7 +146,9 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 INTERFACES = dict(
-    pair for module in (gateway, context, policy, agent_memory, payloads, backend, engine) for pair in public(module)
+    pair
+    for module in (gateway, context, policy, agent_memory, payloads, backend, engine)
+    for pair in public(module)
 )
 
 
@@ -153,7 +175,9 @@ def test_ac_qual_001_every_public_interface_has_type_hints_and_a_docstring() -> 
             given = {value.name: value.annotation for value in signature.parameters.values()}
             given["its result"] = signature.return_annotation
             untyped = [value for value, hint in given.items() if hint is inspect.Signature.empty]
-            bare += [f"{name}: {value} has no type" for value in untyped if value not in ("self", "cls")]
+            bare += [
+                f"{name}: {value} has no type" for value in untyped if value not in ("self", "cls")
+            ]
     assert len(INTERFACES) > 40
     assert bare == []
 
@@ -162,10 +186,26 @@ def test_ac_qual_001_every_public_interface_has_type_hints_and_a_docstring() -> 
 def test_ac_qual_002_most_of_gateway_context_and_policy_is_run_by_their_tests(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
-    tests = [str(ROOT / "tests" / "context" / f"test_{name}.py") for name in ("gateway", "context", "policy")]
+    tests = [
+        str(ROOT / "tests" / "context" / f"test_{name}.py")
+        for name in ("gateway", "context", "policy")
+    ]
     environment = {**clean_environment, "COVERAGE_FILE": str(tmp_path / "coverage")}
-    run = [sys.executable, "-m", "coverage", "run", "--source=memories", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run([*run, "-k", "not process and not kill", *tests], cwd=ROOT, env=environment, timeout=3000)
+    run = [
+        sys.executable,
+        "-m",
+        "coverage",
+        "run",
+        "--source=memories",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*run, "-k", "not process and not kill", *tests], cwd=ROOT, env=environment, timeout=3000
+    )
     assert done.returncode == 0
     for name in ("gateway", "context", "policy"):
         report = [
@@ -207,13 +247,17 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", [MCPError("the disk is full"), ConnectionError("nobody answers")])
-def test_ac_qual_005_every_error_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+def test_ac_qual_005_every_error_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     memory = MemoryGateway("failing", backend=Failing(tmp_path, error))  # type: ignore[arg-type]
     builder, said = ContextBuilder(memory), (1.0, "2026-05-31T10:00:00Z")
     agent = AgentMemory(memory, builder, MemoryPolicy(count_stored=memory.count_window))
     calls: dict[str, Callable[[], object]] = {
         "failed: collections are there": lambda: memory.ensure_collections(["history"]),
-        "failed: turn stored": lambda: memory.append_history("c", "user", "one", 0, "2026-05-31T10:00:00Z"),
+        "failed: turn stored": lambda: memory.append_history(
+            "c", "user", "one", 0, "2026-05-31T10:00:00Z"
+        ),
         "only queued turns could be read": lambda: memory.tail_history("c", 3),
         "failed: history read": lambda: memory.tail_history("another", 3),
         "failed: memory stored": lambda: memory.write_memory("one", "fact", *said),
@@ -232,7 +276,8 @@ def test_ac_qual_005_every_error_is_logged(tmp_path: Path, caplog: pytest.LogCap
         assert str(error) in json.dumps([vars(record)["fields"] for record in logged])
 
 
-# --- configuration ---------------------------------------------------------------------------------------------------
+# --- configuration
+# ---------------------------------------------------------------------------------------------------
 
 
 def section(title: str) -> str:
@@ -248,23 +293,41 @@ def rows(title: str) -> dict[str, str]:
 
 AGENT = ("MCP_ENDPOINT", "MEMORY_CONFIDENCE_MIN", "HISTORY_TAIL_N", "MEMORY_TOP_K", "MEMORY_MAX_PER_WINDOW",
          "CONTEXT_TOKEN_BUDGET", "LOG_LEVEL")  # fmt: skip
-OTHERS = ("IS_PERSISTENT", "ANONYMIZED_TELEMETRY", "CHROMA_CLIENT_TYPE", "CHROMA_HTTP_HOST", "CHROMA_HTTP_PORT")
+OTHERS = (
+    "IS_PERSISTENT",
+    "ANONYMIZED_TELEMETRY",
+    "CHROMA_CLIENT_TYPE",
+    "CHROMA_HTTP_HOST",
+    "CHROMA_HTTP_PORT",
+)
 
 
-def test_ac_conf_001_the_agents_variables_are_documented_with_their_defaults(tmp_path: Path) -> None:
+def test_ac_conf_001_the_agents_variables_are_documented_with_their_defaults(
+    tmp_path: Path,
+) -> None:
     config = load_config({"home": str(tmp_path)}, environment={}, folder=tmp_path)
-    defaults = {setting.variable: getattr(config, setting.name) for setting in SETTINGS if setting.variable in AGENT}
-    told = {variable: "none" if default is None else str(default) for variable, default in defaults.items()}
+    defaults = {
+        setting.variable: getattr(config, setting.name)
+        for setting in SETTINGS
+        if setting.variable in AGENT
+    }
+    told = {
+        variable: "none" if default is None else str(default)
+        for variable, default in defaults.items()
+    }
     assert {variable: rows("Settings").get(variable) for variable in AGENT} == told
 
 
 def test_ac_conf_001_the_variables_of_the_services_are_documented_with_their_values() -> None:
     services = yaml.safe_load(COMPOSE)["services"].values()
-    pairs = {pair for service in services for pair in service["environment"].items() if pair[0] in OTHERS}
+    pairs = {
+        pair for service in services for pair in service["environment"].items() if pair[0] in OTHERS
+    }
     assert {(variable, rows("In Docker").get(variable)) for variable in OTHERS} == pairs
 
 
-# --- documentation ---------------------------------------------------------------------------------------------------
+# --- documentation
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_ac_doc_001_the_readme_has_a_quick_start_that_exists() -> None:
@@ -286,7 +349,9 @@ def test_ac_doc_002_each_service_is_explained_where_it_stands() -> None:
 
 
 def test_ac_doc_003_the_example_payloads_are_what_the_gateway_returns() -> None:
-    block = re.search(r"```json\n(.*?)```", section("What a turn and a memory look like"), re.DOTALL)
+    block = re.search(
+        r"```json\n(.*?)```", section("What a turn and a memory look like"), re.DOTALL
+    )
     assert block
     turn, memory = (json.loads(example) for example in block[1].split("\n\n"))
     assert payloads.turn_of(turn).text == turn["text"]
@@ -296,7 +361,11 @@ def test_ac_doc_003_the_example_payloads_are_what_the_gateway_returns() -> None:
 
 
 def test_ac_doc_004_the_architecture_is_drawn() -> None:
-    drawn = [block for block in re.findall(r"```\n(.*?)```", GUIDE, re.DOTALL) if "►" in block and "└" in block]
+    drawn = [
+        block
+        for block in re.findall(r"```\n(.*?)```", GUIDE, re.DOTALL)
+        if "►" in block and "└" in block
+    ]
     assert drawn
     for part in ("AgentMemory", "MemoryPolicy", "ContextBuilder", "MemoryGateway", "Backend"):
         assert part in drawn[0]

@@ -42,8 +42,25 @@ def test_that_passes():
 def run_of(script: str, folder: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
     """Run tests in a process of its own, with what `conftest.py` gives all tests."""
     (folder / "test_it.py").write_text(script)
-    command = [sys.executable, "-m", "pytest", "-s", "-p", "conftest", "-p", "no:cacheprovider", *options]
-    places = ["-c", TESTS.parent / "pyproject.toml", "--rootdir", folder, "--basetemp", folder / "work"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-s",
+        "-p",
+        "conftest",
+        "-p",
+        "no:cacheprovider",
+        *options,
+    ]
+    places = [
+        "-c",
+        TESTS.parent / "pyproject.toml",
+        "--rootdir",
+        folder,
+        "--basetemp",
+        folder / "work",
+    ]
     running = subprocess.Popen(
         [*command, *places, "test_it.py"],
         cwd=folder,
@@ -94,7 +111,9 @@ WAITS = re.compile(r"\bsubprocess\.(?:run|call|check_call|check_output)\(|\.comm
 
 
 def arguments(call: str) -> Iterator[str]:
-    """Yield the names of the arguments of a call, given the text from its `(` on, and `**` for a mapping."""
+    """Yield the names of the arguments of a call, given the text from its `(` on, and `**` for a
+    mapping.
+    """
     depth, name = 0, ""
     for kind, token, *_ in tokenize.generate_tokens(io.StringIO(call).readline):
         depth += (token in ("(", "[", "{")) - (token in (")", "]", "}"))

@@ -26,7 +26,11 @@ APP = ROOT / "agent-app" / "src" / "app.py"
 # Section 2.5 of the specification.
 VARIABLES = {
     "chroma": {"IS_PERSISTENT": "TRUE", "ANONYMIZED_TELEMETRY": "FALSE"},
-    "chroma-mcp": {"CHROMA_CLIENT_TYPE": "http", "CHROMA_HTTP_HOST": "chroma", "CHROMA_HTTP_PORT": "8000"},
+    "chroma-mcp": {
+        "CHROMA_CLIENT_TYPE": "http",
+        "CHROMA_HTTP_HOST": "chroma",
+        "CHROMA_HTTP_PORT": "8000",
+    },
     "agent-app": {
         "MCP_ENDPOINT": "chroma-mcp",
         "MEMORY_CONFIDENCE_MIN": "0.7",
@@ -55,7 +59,9 @@ class Defaults(dict[str, str]):
 def environment(service: str) -> dict[str, str]:
     """Return what Compose gives a service if its user has set nothing."""
     given = SERVICES[service]["environment"]
-    assert all(isinstance(value, str) for value in given.values())  # YAML would turn TRUE and 8000 into something else
+    assert all(
+        isinstance(value, str) for value in given.values()
+    )  # YAML would turn TRUE and 8000 into something else
     return {name: Interpolation(value).substitute(Defaults()) for name, value in given.items()}
 
 
@@ -99,7 +105,10 @@ def test_ac_conf_001_each_service_has_its_variables_with_their_defaults(service:
 
 def test_chroma_mcp_is_given_the_names_that_it_reads() -> None:
     given = environment("chroma-mcp")
-    assert (given["CHROMA_HOST"], given["CHROMA_PORT"]) == (given["CHROMA_HTTP_HOST"], given["CHROMA_HTTP_PORT"])
+    assert (given["CHROMA_HOST"], given["CHROMA_PORT"]) == (
+        given["CHROMA_HTTP_HOST"],
+        given["CHROMA_HTTP_PORT"],
+    )
     assert given["CHROMA_SSL"] == "false"
 
 
@@ -116,12 +125,15 @@ def test_the_settings_understand_what_the_app_is_given(tmp_path: Path) -> None:
             assert getattr(config, variable.lower()) == getattr(plain, variable.lower()), variable
 
 
-# --- health checks ---------------------------------------------------------------------------------------------------
+# --- health checks
+# ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def answering(status: int) -> Iterator[int]:
-    """Run a server that answers the heartbeat with a status, everything else with 404; yield its port."""
+    """Run a server that answers the heartbeat with a status, everything else with 404; yield its
+    port.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -165,7 +177,8 @@ def test_ac_deploy_002_the_database_is_looked_at_every_ten_seconds() -> None:
     assert (check["interval"], check["timeout"]) == ("10s", "5s")
 
 
-# --- the app ---------------------------------------------------------------------------------------------------------
+# --- the app
+# ---------------------------------------------------------------------------------------------------------
 
 
 def run_app(
@@ -187,12 +200,25 @@ def message(conversation: str, role: str, text: str) -> str:
 def test_the_app_stores_what_it_reads_and_answers_with_contexts(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    said = message("a", "user", "Hello") + message("a", "assistant", "Good day") + message("b", "user", "Elsewhere")
+    said = (
+        message("a", "user", "Hello")
+        + message("a", "assistant", "Good day")
+        + message("b", "user", "Elsewhere")
+    )
     said += message("a", "user", "And now?")
-    sure = {"conversation_id": "c", "remember": "Deploys happen on Tuesdays", "type": "fact", "confidence": 0.9}
-    facts = [json.dumps(line) for line in (sure, sure | {"remember": "A rumour", "confidence": 0.3})]
+    sure = {
+        "conversation_id": "c",
+        "remember": "Deploys happen on Tuesdays",
+        "type": "fact",
+        "confidence": 0.9,
+    }
+    facts = [
+        json.dumps(line) for line in (sure, sure | {"remember": "A rumour", "confidence": 0.3})
+    ]
     said += "\n".join([*facts, message("c", "user", "deploys?")])
-    code, [*answers, remembered, rumour, asked], logged = run_app(tmp_path, clean_environment, said=said)
+    code, [*answers, remembered, rumour, asked], logged = run_app(
+        tmp_path, clean_environment, said=said
+    )
     assert (code, logged) == (0, "")
     assert [answer["stored"] for answer in (remembered, rumour, asked)] == [True, False, True]
     assert [item["text"] for item, _ in asked["memories"]] == ["Deploys happen on Tuesdays"]
@@ -215,24 +241,37 @@ def test_no_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str])
     ]  # fmt: skip
     said = b"\n".join([*refused, message("c", "user", "Hello").encode()])
     done = subprocess.run(
-        [sys.executable, APP], input=said, capture_output=True, cwd=tmp_path, env=clean_environment, timeout=300
+        [sys.executable, APP],
+        input=said,
+        capture_output=True,
+        cwd=tmp_path,
+        env=clean_environment,
+        timeout=300,
     )
     *answers, last = map(json.loads, done.stdout.splitlines())
     assert len(answers) == len(refused)
     taken = [line for line, answer in zip(refused, answers, strict=True) if answer.get("stored")]
-    silent = [line for line, answer in zip(refused, answers, strict=True) if not {"error", "stored"} & answer.keys()]
+    silent = [
+        line
+        for line, answer in zip(refused, answers, strict=True)
+        if not {"error", "stored"} & answer.keys()
+    ]
     assert (taken, silent) == ([], [])
     assert ["error" in answer for answer in answers[:4]] == [True] * 4
     assert (done.returncode, last["stored"]) == (0, True)
 
 
-def test_ac_deploy_003_the_app_says_that_it_is_healthy(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+def test_ac_deploy_003_the_app_says_that_it_is_healthy(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
     code, [health], logged = run_app(tmp_path, clean_environment, "--health")
     assert (code, logged) == (0, "")
     assert (health["status"], health["history"], health["memory"]) == ("healthy", "ok", "ok")
 
 
-def test_the_app_ends_when_its_store_is_broken(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+def test_the_app_ends_when_its_store_is_broken(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
     file = tmp_path / "broken.db"
     file.write_bytes(b"this is no database, but it is long enough to be taken for one\n" * 100)
     broken = clean_environment | {"MEMORY_STORE": f"sqlite:///{file}"}
@@ -245,7 +284,9 @@ def test_the_app_ends_when_its_store_is_broken(tmp_path: Path, clean_environment
 
 
 @pytest.mark.thorough  # two more processes that end as where the store is broken
-def test_the_app_is_unhealthy_where_nothing_answers(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+def test_the_app_is_unhealthy_where_nothing_answers(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
     elsewhere = clean_environment | {"MCP_ENDPOINT": "http://127.0.0.1:9/nobody"}
     for arguments in ([], ["--health"]):
         code, [answer], _ = run_app(tmp_path, elsewhere, *arguments)
@@ -253,7 +294,10 @@ def test_the_app_is_unhealthy_where_nothing_answers(tmp_path: Path, clean_enviro
 
 
 def test_the_image_is_made_of_files_that_are_there() -> None:
-    assert SERVICES["agent-app"]["build"] == {"context": "./agent-app", "additional_contexts": {"memories": "."}}
+    assert SERVICES["agent-app"]["build"] == {
+        "context": "./agent-app",
+        "additional_contexts": {"memories": "."},
+    }
     assert SERVICES["agent-app"]["healthcheck"]["test"] == ["CMD", "python", "app.py", "--health"]
     copied = 0
     for line in (ROOT / "agent-app" / "Dockerfile").read_text(encoding="utf-8").splitlines():

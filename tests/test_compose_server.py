@@ -10,14 +10,18 @@ from memories.cli.serve import serve
 from memories.settings import SETTINGS
 
 ROOT = Path(__file__).parent.parent
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.server.yml").read_text(encoding="utf-8"))
+COMPOSE: dict[str, Any] = yaml.safe_load(
+    (ROOT / "docker-compose.server.yml").read_text(encoding="utf-8")
+)
 SERVER = COMPOSE["services"]["memories"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
 def test_the_server_runs_as_nobody_special() -> None:
     lines = DOCKERFILE.splitlines()
-    assert lines.index("USER memory") < next(at for at, line in enumerate(lines) if line.startswith("ENTRYPOINT"))
+    assert lines.index("USER memory") < next(
+        at for at, line in enumerate(lines) if line.startswith("ENTRYPOINT")
+    )
     assert (SERVER["read_only"], SERVER["cap_drop"]) == (True, ["ALL"])
     assert SERVER["security_opt"] == ["no-new-privileges:true"]
 
@@ -35,14 +39,18 @@ def test_no_port_is_open_to_other_machines() -> None:
 
 def test_no_password_is_written_down_and_none_is_guessed() -> None:
     text = (ROOT / "docker-compose.server.yml").read_text(encoding="utf-8")
-    assert set(re.findall(r"\$\{POSTGRES_PASSWORD[^}]*\}", text)) == {"${POSTGRES_PASSWORD:?set a password}"}
+    assert set(re.findall(r"\$\{POSTGRES_PASSWORD[^}]*\}", text)) == {
+        "${POSTGRES_PASSWORD:?set a password}"
+    }
     assert "@database" in SERVER["environment"]["MEMORY_STORE"]
 
 
 def test_its_settings_are_known() -> None:
     known = {setting.variable for setting in SETTINGS} | {"PGPASSWORD"}
     assert set(SERVER["environment"]) <= known
-    assert {name: list(service.get("volumes", ())) for name, service in COMPOSE["services"].items()} == {
+    assert {
+        name: list(service.get("volumes", ())) for name, service in COMPOSE["services"].items()
+    } == {
         "database": ["database:/var/lib/postgresql/data"],
         "memories": ["tokens:/data"],
     }

@@ -1,4 +1,6 @@
-"""Settings come from a flag, the environment, `.env`, `config.toml`, or a default; the command shows it in cli/."""
+"""Settings come from a flag, the environment, `.env`, `config.toml`, or a default; the command
+shows it in cli/.
+"""
 
 import re
 import subprocess
@@ -31,13 +33,26 @@ def trusted_dotenv(folder: Path, text: str) -> None:
 def test_the_example_of_dotenv_is_what_the_table_of_settings_says(tmp_path: Path) -> None:
     written = (ROOT / ".env.example").read_text()
     made = subprocess.run(
-        [sys.executable, ROOT / "tools" / "env_example.py"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, ROOT / "tools" / "env_example.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert written == made.stdout, "run: python tools/env_example.py >.env.example"
     assert re.findall(r"^# ([A-Z_]+)=", written, re.M) == [setting.variable for setting in SETTINGS]
-    trusted_dotenv(tmp_path, re.sub(r"(?m)^# ([A-Z_]+=.)", r"\1", written))  # every line that has a value
-    set_, unset = load_config(environment={}, folder=tmp_path), load_config(environment={}, folder=tmp_path.parent)
-    chroma = {"store", "sources", "identity"}  # setting a host selects Chroma, as the file says; a name is one's own
+    trusted_dotenv(
+        tmp_path, re.sub(r"(?m)^# ([A-Z_]+=.)", r"\1", written)
+    )  # every line that has a value
+    set_, unset = (
+        load_config(environment={}, folder=tmp_path),
+        load_config(environment={}, folder=tmp_path.parent),
+    )
+    chroma = {
+        "store",
+        "sources",
+        "identity",
+    }  # setting a host selects Chroma, as the file says; a name is one's own
     assert {name: value for name, value in set_._asdict().items() if name not in chroma} == {
         name: value for name, value in unset._asdict().items() if name not in chroma
     }
@@ -52,14 +67,26 @@ def test_every_setting_has_a_default_and_says_so(tmp_path: Path) -> None:
     config = load_config(environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path)
     assert {name for name, source in config.sources.items() if source != "default"} == {"home"}
     assert (config.namespace, config.format, config.embedder) == ("shared", "auto", "minilm")
-    assert (config.default_limit, config.min_confidence, config.decay_half_life_hours) == (10, 0.3, 720.0)
-    assert (config.chromadb_host, config.chromadb_port, config.collection_name) == ("localhost", 8000, "memories")
+    assert (config.default_limit, config.min_confidence, config.decay_half_life_hours) == (
+        10,
+        0.3,
+        720.0,
+    )
+    assert (config.chromadb_host, config.chromadb_port, config.collection_name) == (
+        "localhost",
+        8000,
+        "memories",
+    )
     assert config.store == f"sqlite:///{tmp_path}/memories.db"
     assert set(config.sources) == {setting.name for setting in SETTINGS}
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders of other systems have other names")
-def test_the_platforms_folders_are_used_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the folders of other systems have other names"
+)
+def test_the_platforms_folders_are_used_without_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
@@ -73,7 +100,9 @@ def test_the_platforms_folders_are_used_without_a_home(tmp_path: Path, monkeypat
 
 def test_flags_that_are_none_were_not_given(tmp_path: Path) -> None:
     config = load_config(
-        {"namespace": None, "format": "text"}, environment={"MEMORY_NAMESPACE": "bob"}, folder=tmp_path
+        {"namespace": None, "format": "text"},
+        environment={"MEMORY_NAMESPACE": "bob"},
+        folder=tmp_path,
     )
     assert (config.namespace, config.sources["namespace"]) == ("bob", "environment")
     assert (config.format, config.sources["format"]) == ("text", "flag")
@@ -91,18 +120,28 @@ def test_the_home_in_dotenv_names_the_config_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["true", "1", "YES", "on"])
 def test_words_for_yes(word: str, tmp_path: Path) -> None:
-    assert load_config(environment={"REINFORCE_ON_RETRIEVAL": word}, folder=tmp_path).reinforce_on_retrieval is True
+    assert (
+        load_config(
+            environment={"REINFORCE_ON_RETRIEVAL": word}, folder=tmp_path
+        ).reinforce_on_retrieval
+        is True
+    )
 
 
 def test_namespaces_are_folded_here_too(tmp_path: Path) -> None:
-    assert load_config(environment={"MEMORY_NAMESPACE": " Bob "}, folder=tmp_path).namespace == "bob"
+    assert (
+        load_config(environment={"MEMORY_NAMESPACE": " Bob "}, folder=tmp_path).namespace == "bob"
+    )
 
 
 def test_an_error_names_the_setting_its_source_and_the_value(tmp_path: Path) -> None:
     trusted_dotenv(tmp_path, "DEFAULT_LIMIT=many\n")
     with pytest.raises(ConfigError) as caught:
         load_config(environment={}, folder=tmp_path)
-    assert str(caught.value) == 'DEFAULT_LIMIT (.env) must be a whole number from 1 to 1000, not "many"'
+    assert (
+        str(caught.value)
+        == 'DEFAULT_LIMIT (.env) must be a whole number from 1 to 1000, not "many"'
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,8 +176,14 @@ def test_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
 def test_an_empty_key_is_none(variable: str, tmp_path: Path) -> None:
     """Other programs have theirs in these variables; an empty one must not stop ours."""
     trusted_dotenv(tmp_path, f"{variable}=below\n")
-    assert getattr(load_config(environment={variable: ""}, folder=tmp_path), variable.lower()).reveal() == "below"
-    assert getattr(load_config(environment={variable: ""}, folder=tmp_path.parent), variable.lower()) is None
+    assert (
+        getattr(load_config(environment={variable: ""}, folder=tmp_path), variable.lower()).reveal()
+        == "below"
+    )
+    assert (
+        getattr(load_config(environment={variable: ""}, folder=tmp_path.parent), variable.lower())
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,13 +198,17 @@ def test_an_empty_key_is_none(variable: str, tmp_path: Path) -> None:
         ("EMBEDDER_CACHE_MB", "-1", "must be a whole number from 0 to 100000"),
     ],
 )
-def test_settings_of_services_are_checked(variable: str, value: str, said: str, tmp_path: Path) -> None:
+def test_settings_of_services_are_checked(
+    variable: str, value: str, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(environment={variable: value}, folder=tmp_path)
     assert str(caught.value) == f'{variable} (environment) {said}, not "{value}"'
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders of other systems have other names")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the folders of other systems have other names"
+)
 def test_the_folder_of_what_can_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

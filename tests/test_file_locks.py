@@ -73,9 +73,14 @@ class Case:
 CASES = {
     "queue: add": Case(queued, "q.jsonl.lock", queue, "_append"),
     "queue: drain": Case(
-        lambda folder: queued(folder).drain(lambda _: None), "q.jsonl.drain.lock", RetryQueue, "_drain"
+        lambda folder: queued(folder).drain(lambda _: None),
+        "q.jsonl.drain.lock",
+        RetryQueue,
+        "_drain",
     ),
-    "queue: take out": Case(lambda folder: queued(folder).drain(lambda _: None), "q.jsonl.lock", queue, "_rewrite"),
+    "queue: take out": Case(
+        lambda folder: queued(folder).drain(lambda _: None), "q.jsonl.lock", queue, "_rewrite"
+    ),
     "queue: discard while others add": Case(
         lambda folder: queued(folder).discard("talk"), "q.jsonl.lock", queue, "_rewrite"
     ),
@@ -89,20 +94,32 @@ CASES = {
         lambda folder: queued(folder).move_to(queued(folder, "r")), "r.jsonl.lock", queue, "_append"
     ),
     "queue: move while others drain": Case(
-        lambda folder: queued(folder).move_to(queued(folder, "r")), "q.jsonl.drain.lock", queue, "_append"
+        lambda folder: queued(folder).move_to(queued(folder, "r")),
+        "q.jsonl.drain.lock",
+        queue,
+        "_append",
     ),
     "reads: count": Case(flush_reads, "accesses-ff575877.lock", Counting, "touch"),
     "scratchpad: edit": Case(edit_scratchpad, ".scratchpad.lock", scratchpad, "replacing"),
     "scratchpad: remove": Case(remove_scratchpad, "bob/.scratchpad.lock", Path, "unlink"),
     "scratchpad: refresh": Case(remove_scratchpad, "bob/.scratchpad.lock", scratchpad, "write"),
-    "key of exports": Case(lambda folder: export.own_key(folder, make=True), "export.key.lock", export, "replacing"),
-    "alias": Case(lambda folder: registry.set_alias(folder, "a", "b"), ".projects/.aliases.lock", registry, "aliases"),
+    "key of exports": Case(
+        lambda folder: export.own_key(folder, make=True), "export.key.lock", export, "replacing"
+    ),
+    "alias": Case(
+        lambda folder: registry.set_alias(folder, "a", "b"),
+        ".projects/.aliases.lock",
+        registry,
+        "aliases",
+    ),
     "trust": Case(approve, "trusted.json.lock", trust, "_approvals"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_changed_under_its_lock(home: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_it_is_changed_under_its_lock(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     case = CASES[name]
     method = getattr(case.owner, case.name)
     free: list[bool] = []

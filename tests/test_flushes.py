@@ -1,4 +1,6 @@
-"""What takes the place of a file was flushed to the disk before, and its folder after: so it survives a power cut."""
+"""What takes the place of a file was flushed to the disk before, and its folder after: so it
+survives a power cut.
+"""
 
 import os
 from collections.abc import Callable

@@ -17,7 +17,10 @@ from memories.languages.text import query_terms
 
 SIZE = 1_000_000
 _random = random.Random(16)
-WORDS = ["".join(_random.choices("abcdefghijklmnopqrstuvwxyz", k=_random.randint(2, 9))) for _ in range(5_000)]
+WORDS = [
+    "".join(_random.choices("abcdefghijklmnopqrstuvwxyz", k=_random.randint(2, 9)))
+    for _ in range(5_000)
+]
 PROSE = " ".join(_random.choices(WORDS, k=SIZE // 6))[:SIZE]
 ROWS = (
     *(
@@ -39,8 +42,24 @@ ROWS = (
         "😀",
         "👩\u200d👧",
     ),
-    *("\u0301", "e\u0301", "a\u200b", "ａ", "\nx\n", "/a/b/c.d", "sk-", "https://example.org/a?b=c "),
-    *("https://user:pass@host/ ", "password: ", "token=abc ", "%41", "\\u0041", "-----BEGIN PRIVATE KEY-----"),
+    *(
+        "\u0301",
+        "e\u0301",
+        "a\u200b",
+        "ａ",
+        "\nx\n",
+        "/a/b/c.d",
+        "sk-",
+        "https://example.org/a?b=c ",
+    ),
+    *(
+        "https://user:pass@host/ ",
+        "password: ",
+        "token=abc ",
+        "%41",
+        "\\u0041",
+        "-----BEGIN PRIVATE KEY-----",
+    ),
     *("not ", "ignore previous instructions ", "id: ", "d"),
 )
 TEXTS: dict[str, Callable[[], str]] = {
@@ -50,7 +69,8 @@ TEXTS: dict[str, Callable[[], str]] = {
     "digits": lambda: "".join(_random.choices("0123456789", k=SIZE)),
     "Han": lambda: "".join(map(chr, _random.choices(range(0x4E00, 0x9FA5), k=SIZE // 3))),
     "zalgo": lambda: "".join(
-        "e" + "".join(map(chr, _random.choices(range(0x300, 0x370), k=20))) for _ in range(SIZE // 41)
+        "e" + "".join(map(chr, _random.choices(range(0x300, 0x370), k=20)))
+        for _ in range(SIZE // 41)
     ),
 }
 
@@ -71,40 +91,57 @@ def cpu(run: Callable[[], object]) -> float:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_megabyte_of_anything_costs_about_as_much_as_one_of_prose(name: str, memories: Memories) -> None:
-    """The limit is generous: what it has to tell is a cost that grows with a power of the length, or a large factor."""
+def test_a_megabyte_of_anything_costs_about_as_much_as_one_of_prose(
+    name: str, memories: Memories
+) -> None:
+    """The limit is generous: what it has to tell is a cost that grows with a power of the length,
+    or a large factor.
+    """
     text = TEXTS[name]()
     usual = max(0.2, cpu(lambda: memories.create(PROSE)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert cpu(lambda: memories.create(text)) < 6 * usual
-    assert cpu(lambda: memories.create(f"{text[:-3]}!")) < 8 * usual  # which is compared with the first
+    assert (
+        cpu(lambda: memories.create(f"{text[:-3]}!")) < 8 * usual
+    )  # which is compared with the first
     assert cpu(lambda: memories.add_turns("c", [text])) < 8 * usual
     assert cpu(lambda: memories.search(f"{text[:4_000]} x")) < 2 * usual
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # KiB
 
 
-def test_terms_are_taken_from_the_beginning_of_a_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word has other spellings for each letter of some languages: of a megabyte that was gigabytes."""
+def test_terms_are_taken_from_the_beginning_of_a_text_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A word has other spellings for each letter of some languages: of a megabyte that was
+    gigabytes.
+    """
     looked: list[int] = []
     spellings = query_terms.__globals__["_spellings"]
     monkeypatch.setitem(
-        query_terms.__globals__, "_spellings", lambda word, codes: looked.append(len(word)) or spellings(word, codes)
+        query_terms.__globals__,
+        "_spellings",
+        lambda word, codes: looked.append(len(word)) or spellings(word, codes),
     )
     assert len(query_terms("und der die das nicht ist " + "ä" * 100_000)) < 64
     assert max(looked, default=0) <= 64
 
 
-def test_a_model_reads_no_more_of_a_word_than_its_windows_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_reads_no_more_of_a_word_than_its_windows_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     e5 = pytest.importorskip("memories_e5")
     from memories.embedders import e5 as embedder
 
     looked: list[int] = []
     cut = embedder.Unigram._cut
     monkeypatch.setattr(
-        embedder.Unigram, "_cut", lambda self, word, before: looked.append(len(word)) or cut(self, word, before)
+        embedder.Unigram,
+        "_cut",
+        lambda self, word, before: looked.append(len(word)) or cut(self, word, before),
     )
     known = embedder.Unigram(
-        Path(e5.__file__).parent, next(Path(e5.__file__).parent.glob("*.tokenizer.json")).name.split(".")[0]
+        Path(e5.__file__).parent,
+        next(Path(e5.__file__).parent.glob("*.tokenizer.json")).name.split(".")[0],
     )
     assert sum(1 for _ in known.ids("a" * 150_000)) > 10_000
     assert max(looked) < 100_000
@@ -152,7 +189,9 @@ def test_a_secret_in_a_row_or_a_disguise_is_found_where_it_is(text: str, kept: s
     assert redact(text, personal=True).text == kept
 
 
-def test_signs_that_stand_for_phrases_are_refused_in_bulk(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signs_that_stand_for_phrases_are_refused_in_bulk(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(validate, "MAX_NORMAL_BYTES", 40_000)
     assert memories.create("ﷺ" * 100).stored
     with pytest.raises(InvalidInput, match="normal form"):

@@ -1,4 +1,6 @@
-"""What has a time begins, or has ended, at exactly that millisecond, wherever a time is compared."""
+"""What has a time begins, or has ended, at exactly that millisecond, wherever a time is
+compared.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,7 +22,9 @@ BEFORE, AFTER = [True, True, False], [False, True, True]
 WHERE = Filter(Collection.MEMORY, ("bob",))
 
 
-def written(at: datetime, ended_at: datetime | None = None, by: str | None = None, **fields: Any) -> Record:
+def written(
+    at: datetime, ended_at: datetime | None = None, by: str | None = None, **fields: Any
+) -> Record:
     """Return the first version of a memory."""
     record = versions.first_version(Draft("The gate is green"), "id", "bob", at)
     return record._replace(ended_at=ended_at, ended_by=by, fields={**record.fields, **fields})
@@ -43,7 +47,10 @@ def reinforced_by(at: datetime) -> bool:
 
 PURE: dict[str, tuple[Callable[[datetime], bool], list[bool]]] = {
     "current since": (lambda at: WHERE._replace(as_of=at).fits(written(T)), AFTER),
-    "current until": (lambda at: WHERE._replace(as_of=at).fits(written(T - DAY, T, "delete")), [True, False, False]),
+    "current until": (
+        lambda at: WHERE._replace(as_of=at).fits(written(T - DAY, T, "delete")),
+        [True, False, False],
+    ),
     "since": (lambda at: WHERE._replace(since=at).fits(written(T)), BEFORE),
     "until": (lambda at: WHERE._replace(until=at).fits(written(T)), AFTER),
     "known since": (lambda at: bool(versions.known_by([written(T)], at)), AFTER),
@@ -87,8 +94,12 @@ def test_a_day_includes_its_first_and_its_last_millisecond(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("changed", ["created", "deleted", "updated"])
 @pytest.mark.parametrize("late", [-1, 0, 1])
-def test_a_rollback_leaves_what_was_so_at_its_moment(tmp_path: Path, changed: str, late: int) -> None:
-    """A change in the millisecond that it goes back to stays; one of the next millisecond is taken back."""
+def test_a_rollback_leaves_what_was_so_at_its_moment(
+    tmp_path: Path, changed: str, late: int
+) -> None:
+    """A change in the millisecond that it goes back to stays; one of the next millisecond is taken
+    back.
+    """
     now = T - DAY
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: now) as memories:
         one = memories.create("The gate is green").id

@@ -1,6 +1,8 @@
-"""The home of a user of an earlier version keeps working: it opens, upgrades under `kill -9`, reconnects, disconnects.
+"""The home of a user of an earlier version keeps working: it opens, upgrades under `kill -9`,
+reconnects, disconnects.
 
-`data/homes/*.tar.xz` hold one home each, written by `data/write_home.py` with the program of that version.
+`data/homes/*.tar.xz` hold one home each, written by `data/write_home.py` with the program of that
+version.
 """
 
 import contextlib
@@ -25,7 +27,17 @@ from memories import __main__ as front_door
 HOMES = sorted((Path(__file__).parent / "data" / "homes").glob("*.tar.xz"))
 PROGRAM = Path(sys.executable).with_name("memory")
 # Fields that depend on when and where a question is asked, or that a better ranking may change.
-PASSING = {"confidence", "score", "similarity", "calibrated", "access_count", "file", "folders", "next_cursor", "count"}
+PASSING = {
+    "confidence",
+    "score",
+    "similarity",
+    "calibrated",
+    "access_count",
+    "file",
+    "folders",
+    "next_cursor",
+    "count",
+}
 # Questions whose answers grow when a memory is created and a captured prompt is stored.
 ADDED_TO = ("scratchpad", "shared", "waiting", "namespaces", "projects", "conversations")
 
@@ -34,14 +46,24 @@ Ask = Callable[..., Any]
 sys.path.insert(0, str(Path(__file__).parent / "data"))
 from write_home import HOSTS, QUESTIONS  # noqa: E402 - the questions that the earlier version was asked
 
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the command is not installed beside this Python")
+pytestmark = pytest.mark.skipif(
+    not PROGRAM.exists(), reason="the command is not installed beside this Python"
+)
 
 
 @pytest.fixture(params=HOMES, ids=lambda home: home.name.removesuffix(".tar.xz"))
 def user(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder, unpacked as if it had always been there; the user works in a project in it."""
+    """The user's folder, unpacked as if it had always been there; the user works in a project in
+    it.
+    """
     folder = unpack(request.param, tmp_path / "user")
-    for variable in ("MEMORY_HOME", "PROJECT_DETECTION", "EMBEDDER", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+    for variable in (
+        "MEMORY_HOME",
+        "PROJECT_DETECTION",
+        "EMBEDDER",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+    ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.chdir(folder / "shop")
@@ -56,7 +78,9 @@ def unpack(archive: Path, folder: Path) -> Path:
     for file in [file for file in folder.rglob("*") if file.is_file()]:
         data = file.read_bytes()
         if b"@USER@" in data or b"@PROGRAM@" in data:
-            here = data.replace(b"@PROGRAM@", os.fsencode(PROGRAM)).replace(b"@USER@", os.fsencode(folder))
+            here = data.replace(b"@PROGRAM@", os.fsencode(PROGRAM)).replace(
+                b"@USER@", os.fsencode(folder)
+            )
             digests[hashlib.sha256(data).hexdigest()] = hashlib.sha256(here).hexdigest()
             file.write_bytes(here)
     register = folder / ".config" / "memories" / "connected.json"
@@ -88,13 +112,21 @@ def before(user: Path) -> dict[str, Any]:
 
 
 def missing(then: Any, now: Any, where: str = "") -> list[str]:
-    """Return what an earlier answer has and this one has not; fields that came since do not count."""
+    """Return what an earlier answer has and this one has not; fields that came since do not
+    count.
+    """
     if isinstance(then, dict) and isinstance(now, dict):
-        pairs = [(f".{key}", value, now.get(key, ...)) for key, value in then.items() if key not in PASSING]
+        pairs = [
+            (f".{key}", value, now.get(key, ...))
+            for key, value in then.items()
+            if key not in PASSING
+        ]
         return [gap for key, value, other in pairs for gap in missing(value, other, where + key)]
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         return [
-            gap for place, pair in enumerate(zip(then, now, strict=True)) for gap in missing(*pair, f"{where}[{place}]")
+            gap
+            for place, pair in enumerate(zip(then, now, strict=True))
+            for gap in missing(*pair, f"{where}[{place}]")
         ]
     return [] if then == now else [f"{where}: {then!r} is now {now!r}"]
 
@@ -119,7 +151,9 @@ def test_what_waited_is_taken_over_once(user: Path, ask: Ask) -> None:
     """A scratchpad was edited and a hook captured a prompt, and no command has run since."""
     for _ in range(2):
         ask("prompt", "-n", "ann")
-        contents = {memory["content"] for memory in ask("list", "-n", "ann", "--no-shared")["results"]}
+        contents = {
+            memory["content"] for memory in ask("list", "-n", "ann", "--no-shared")["results"]
+        }
         assert contents == {
             "Never push to main on a Friday",
             "Ann's laptop is called osprey",
@@ -135,7 +169,10 @@ def test_hosts_can_be_connected_again_and_disconnected(user: Path, ask: Ask) -> 
     receipts = json.loads((user / ".config/memories/connected.json").read_text())["connected"]
     files = [file for receipt in receipts for file in receipt["files"]]
     assert {receipt["host"] for receipt in receipts} == set(HOSTS)
-    originals = {file["path"]: Path(file["before"]).read_bytes() if file["existed"] else None for file in files}
+    originals = {
+        file["path"]: Path(file["before"]).read_bytes() if file["existed"] else None
+        for file in files
+    }
     for host in HOSTS:
         ask("connect", host)
     ask("disconnect", *HOSTS)
@@ -147,11 +184,21 @@ def test_the_hooks_that_a_host_runs_still_answer(user: Path) -> None:
     """A host runs the very command that is in its settings, until it is connected again."""
     hooks = json.loads((user / ".claude/settings.json").read_text())["hooks"]
     [command] = [hook["command"] for entry in hooks["SessionStart"] for hook in entry["hooks"]]
-    event = {"session_id": "s2", "cwd": str(user / "shop"), "hook_event_name": "SessionStart", "source": "startup"}
+    event = {
+        "session_id": "s2",
+        "cwd": str(user / "shop"),
+        "hook_event_name": "SessionStart",
+        "source": "startup",
+    }
     command += " --seconds 30"
-    done = subprocess.run(command, shell=True, input=json.dumps(event), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, shell=True, input=json.dumps(event), capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Service 29 belongs to team b" in json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"]
+    assert (
+        "Service 29 belongs to team b"
+        in json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"]
+    )
 
 
 def test_a_move_that_was_cut_short_loses_and_doubles_nothing(
@@ -159,17 +206,26 @@ def test_a_move_that_was_cut_short_loses_and_doubles_nothing(
 ) -> None:
     """A store of files was moving to SQLite when its process was killed."""
     monkeypatch.setenv("MEMORY_STORE", f"files:///{user}/notebook")
-    owls = {f"Line {number} of the notebook is about {'owls hares otters'.split()[number % 3]}" for number in range(8)}
+    owls = {
+        f"Line {number} of the notebook is about {'owls hares otters'.split()[number % 3]}"
+        for number in range(8)
+    }
     expected = owls | {"The last line of the notebook is about seals"}
     contents = [memory["content"] for memory in ask("list", "--limit", "100")["results"]]
-    expected |= {"The notebook is full"} & set(contents)  # the killed process had written it, and not acknowledged it
+    expected |= {"The notebook is full"} & set(
+        contents
+    )  # the killed process had written it, and not acknowledged it
     assert sorted(contents) == sorted(expected)
     monkeypatch.setenv("FILE_MIGRATE_AT", "5")
     ask("create", "The cat sat on the notebook")
     memories = ask("list", "--limit", "100")["results"]
-    assert sorted(memory["content"] for memory in memories) == sorted(expected | {"The cat sat on the notebook"})
+    assert sorted(memory["content"] for memory in memories) == sorted(
+        expected | {"The cat sat on the notebook"}
+    )
     assert (user / "notebook" / "shared.moved").exists()
-    assert [turn["content"] for turn in ask("turns", "show", "trip")["results"]] == ["We saw an otter"]
+    assert [turn["content"] for turn in ask("turns", "show", "trip")["results"]] == [
+        "We saw an otter"
+    ]
 
 
 def test_backup_export_and_token_are_still_good(user: Path, ask: Ask, tmp_path: Path) -> None:
@@ -178,7 +234,9 @@ def test_backup_export_and_token_are_still_good(user: Path, ask: Ask, tmp_path: 
     [backup] = (home / "backups").iterdir()
     restored = f"sqlite:///{tmp_path}/restored/memories.db"
     assert ask("restore", str(backup), "--store", restored)["verified"]
-    kept = {memory["id"] for memory in ask("list", "--limit", "1000", "--store", restored)["results"]}
+    kept = {
+        memory["id"] for memory in ask("list", "--limit", "1000", "--store", restored)["results"]
+    }
     assert kept == {memory["id"] for memory in before(user)["shared"]["results"]}
     imported = f"sqlite:///{tmp_path}/imported/memories.db"
     ask("import", "export.jsonl", "--store", imported)
@@ -217,18 +275,24 @@ for arguments in (["create", "The upgrade went well"], ["prompt", "-n", "ann"], 
 def test_an_upgrade_that_is_killed_is_finished_by_the_next_command(
     user: Path, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
-    """The first commands of the new version are killed at one operation after another, in files and in SQL."""
+    """The first commands of the new version are killed at one operation after another, in files and
+    in SQL.
+    """
     whole = tmp_path / "whole"
     shutil.copytree(user, whole, symlinks=True)
     environment = {**os.environ, "EMBEDDER": "none"}
-    with contextlib.closing(ForkServer("from memories.__main__ import load_commands; load_commands()")) as forks:
+    with contextlib.closing(
+        ForkServer("from memories.__main__ import load_commands; load_commands()")
+    ) as forks:
         ended, step = -signal.SIGKILL, 7
         rounds = 0
         while ended == -signal.SIGKILL:
             shutil.rmtree(user)
             shutil.copytree(whole, user, symlinks=True)
             folder = user / "shop"
-            with contextlib.closing(forks.start(UPGRADE, step, folder=folder, environment=environment)) as upgrade:
+            with contextlib.closing(
+                forks.start(UPGRADE, step, folder=folder, environment=environment)
+            ) as upgrade:
                 done = upgrade.finish()
             ended = done.returncode
             monkeypatch.chdir(folder)

@@ -1,4 +1,6 @@
-"""What a program that reads one namespace asks a store for, and what it writes there, is of that namespace."""
+"""What a program that reads one namespace asks a store for, and what it writes there, is of that
+namespace.
+"""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -17,7 +19,18 @@ from memories.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.usefixtures("home")
 
-BY_FILTER = ("scan", "groups", "count", "labels", "days", "candidates", "matches", "used", "refs", "info")
+BY_FILTER = (
+    "scan",
+    "groups",
+    "count",
+    "labels",
+    "days",
+    "candidates",
+    "matches",
+    "used",
+    "refs",
+    "info",
+)
 BY_RECORDS = ("append", "patch", "touch", "remove", "read", "vectors")
 
 ID = new_id(datetime(2026, 6, 1, tzinfo=UTC))
@@ -37,8 +50,12 @@ READINGS: dict[str, Callable[[Memories], object]] = {
     "what waits": lambda m: m.review.select(),
     "scratchpad": lambda m: m.scratchpad(),
     "a new scratchpad": lambda m: m.scratchpad(rebuild=True),
-    "a scratchpad without a file": lambda m: sync.from_store(m._scratchpads._by_editor("bob"), m._scratchpads._rules()),
-    "storing again what was stored": lambda m: [m.create_many([Draft("Ann plays", id=ID)]) for _ in range(2)],
+    "a scratchpad without a file": lambda m: sync.from_store(
+        m._scratchpads._by_editor("bob"), m._scratchpads._rules()
+    ),
+    "storing again what was stored": lambda m: [
+        m.create_many([Draft("Ann plays", id=ID)]) for _ in range(2)
+    ],
     "rollback": lambda m: m.rollback(moment(m) - timedelta(days=1), dry_run=True),
 }
 

@@ -1,4 +1,6 @@
-"""The past of a memory: what `get`, `history`, `tags`, `namespaces` and conversations tell of a time."""
+"""The past of a memory: what `get`, `history`, `tags`, `namespaces` and conversations tell of a
+time.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -26,7 +28,9 @@ def clock() -> _Clock:
 
 @pytest.fixture
 def memories(tmp_path: Path, clock: _Clock) -> Iterator[Memories]:
-    config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path)
+    config = load_config(
+        {"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path
+    )
     with Memories(config=config, embedder="none", clock=clock) as made:
         yield made
 
@@ -43,13 +47,19 @@ def test_get_returns_the_version_that_was_current_then(memories: Memories, clock
     memories.update(one, "Deploys happen on Fridays", tags={"type": "decision"})
     clock.now = T0 + 9 * DAY
     then = memories.get(one[:13], as_of=T0 + DAY)
-    assert (then.content, then.tags, then.version) == ("Deploys happen on Tuesdays", {"type": "fact"}, 1)
+    assert (then.content, then.tags, then.version) == (
+        "Deploys happen on Tuesdays",
+        {"type": "fact"},
+        1,
+    )
     assert memories.get(one, as_of=T0 + 2 * DAY).version == 2
     assert memories.get(one, as_of="2026-05-03").version == 2  # a date means its end
     assert memories.get(one, as_of="2026-05-02").version == 1
 
 
-def test_a_look_at_the_past_counts_as_no_read_and_knows_of_none(memories: Memories, clock: _Clock) -> None:
+def test_a_look_at_the_past_counts_as_no_read_and_knows_of_none(
+    memories: Memories, clock: _Clock
+) -> None:
     one = _made(memories, "Deploys happen on Tuesdays")
     memories.get(one)
     memories.flush_accesses()
@@ -66,23 +76,33 @@ def test_before_it_was_written_it_is_not_found_and_the_message_says_since_when_i
     one = _made(memories, "Deploys happen on Tuesdays")
     clock.now = T0 + DAY
     for verb in (memories.get, memories.history):
-        with pytest.raises(NotFound, match=r"2026-04-30T\d\d:59:59.999Z: it is there since 2026-05-01T12:00:00.000Z"):
+        with pytest.raises(
+            NotFound,
+            match=r"2026-04-30T\d\d:59:59.999Z: it is there since 2026-05-01T12:00:00.000Z",
+        ):
             verb(one, as_of="2026-04-30")
     with pytest.raises(InvalidInput, match="someday"):
         memories.get(one, as_of="someday")
 
 
-def test_what_was_deleted_then_is_not_found_and_has_its_history(memories: Memories, clock: _Clock) -> None:
+def test_what_was_deleted_then_is_not_found_and_has_its_history(
+    memories: Memories, clock: _Clock
+) -> None:
     one = _made(memories, "Deploys happen on Tuesdays")
     clock.now = T0 + 2 * DAY
     memories.delete(one)
     clock.now = T0 + 4 * DAY
     memories.restore(one)
     clock.now = T0 + 9 * DAY
-    assert memories.get(one, as_of=T0 + DAY).content == memories.get(one, as_of=T0 + 5 * DAY).content
+    assert (
+        memories.get(one, as_of=T0 + DAY).content == memories.get(one, as_of=T0 + 5 * DAY).content
+    )
     with pytest.raises(NotFound, match="it was deleted"):
         memories.get(one, as_of=T0 + 3 * DAY)
-    ends = [[each.ended_by for each in memories.history(one, as_of=T0 + days * DAY).versions] for days in (1, 3, 5)]
+    ends = [
+        [each.ended_by for each in memories.history(one, as_of=T0 + days * DAY).versions]
+        for days in (1, 3, 5)
+    ]
     assert ends == [[None], ["delete"], ["delete (restored)", None]]
 
 
@@ -100,11 +120,15 @@ def test_a_forgotten_memory_is_gone_from_the_past(memories: Memories, clock: _Cl
 def test_a_search_tells_how_sure_a_memory_was_then(memories: Memories, clock: _Clock) -> None:
     _made(memories, "Deploys happen on Tuesdays", decay="contextual")
     clock.now = T0 + 10 * DAY
-    sure = [memories.search("deploys", as_of=moment)[0].memory for moment in (T0, T0 + 5 * DAY, None)]
+    sure = [
+        memories.search("deploys", as_of=moment)[0].memory for moment in (T0, T0 + 5 * DAY, None)
+    ]
     assert [each and each.confidence for each in sure] == [1.0, 0.8333, 0.6667]
 
 
-def test_history_ends_then_and_what_came_later_had_not_happened(memories: Memories, clock: _Clock) -> None:
+def test_history_ends_then_and_what_came_later_had_not_happened(
+    memories: Memories, clock: _Clock
+) -> None:
     one = _made(memories, "One")
     for day, text in ((2, "Two"), (4, "Three")):
         clock.now = T0 + day * DAY
@@ -115,7 +139,9 @@ def test_history_ends_then_and_what_came_later_had_not_happened(memories: Memori
     ]  # fmt: skip
 
 
-def test_what_replaced_or_corrected_it_later_had_not_then(memories: Memories, clock: _Clock) -> None:
+def test_what_replaced_or_corrected_it_later_had_not_then(
+    memories: Memories, clock: _Clock
+) -> None:
     old = _made(memories, "The office is at 12 Main Street", key="office")
     clock.now = T0 + 2 * DAY
     newer = _made(memories, "The office is at 40 Harbour Road")
@@ -126,7 +152,9 @@ def test_what_replaced_or_corrected_it_later_had_not_then(memories: Memories, cl
     states = [
         (found.corrected_by, found.superseded_by, told.corrected_by, told.superseded_by)
         for days in (1, 3, 5)
-        for found, told in [[verb(old, as_of=T0 + days * DAY) for verb in (memories.get, memories.history)]]
+        for found, told in [
+            [verb(old, as_of=T0 + days * DAY) for verb in (memories.get, memories.history)]
+        ]
     ]
     assert states[0] == (None, None, None, None)
     assert states[1] == (newer, None, newer, None)
@@ -148,7 +176,10 @@ def test_what_waited_then_was_not_there(memories: Memories, clock: _Clock) -> No
         memories.get(one, as_of=T0 + DAY)
     found = memories.get(one, as_of=T0 + 3 * DAY)
     assert (found.content, found.pending) == ("The harbour opens at six", False)
-    assert (memories.tags(as_of=T0 + DAY), memories.tags(as_of=T0 + 3 * DAY)) == ({"kind": 1}, {"kind": 2})
+    assert (memories.tags(as_of=T0 + DAY), memories.tags(as_of=T0 + 3 * DAY)) == (
+        {"kind": 1},
+        {"kind": 2},
+    )
     assert memories.tags("kind", as_of=T0 + DAY) == {"fact": 1}
     waits = _made(memories, "The violin is in the attic", pending=True)
     with pytest.raises(NotFound, match="it waits for review"):
@@ -157,7 +188,9 @@ def test_what_waited_then_was_not_there(memories: Memories, clock: _Clock) -> No
     assert (counts, memories.get(other, as_of=T0).content) == ([1, 2], "The kettle is old")
 
 
-def test_what_was_edited_when_it_was_accepted_says_so_from_then_on(memories: Memories, clock: _Clock) -> None:
+def test_what_was_edited_when_it_was_accepted_says_so_from_then_on(
+    memories: Memories, clock: _Clock
+) -> None:
     one = _made(memories, "The harbour opens at six", pending=True)
     clock.now = T0 + 2 * DAY
     memories.review.accept([one], content="The harbour opens at seven")
@@ -169,15 +202,26 @@ def test_what_was_edited_when_it_was_accepted_says_so_from_then_on(memories: Mem
 
 def test_tags_and_namespaces_are_counted_as_of_a_time(memories: Memories, clock: _Clock) -> None:
     one = _made(memories, "One thing", tags={"type": "fact", "old": "1"})
-    memories.add_turns("talk", [TurnDraft("hello", created_at=T0), TurnDraft("again", created_at=T0 + 3 * DAY)])
+    memories.add_turns(
+        "talk", [TurnDraft("hello", created_at=T0), TurnDraft("again", created_at=T0 + 3 * DAY)]
+    )
     clock.now = T0 + 2 * DAY
     memories.update(one, tags={"type": "decision"}, remove_tags=["old"])
     _made(memories, "Another matter", tags={"type": "fact"})
     assert memories.tags(as_of=T0 + DAY) == {"old": 1, "type": 1}
     assert memories.tags("type", as_of=T0 + DAY) == {"fact": 1}
-    assert memories.tags("type", as_of=T0 + 2 * DAY) == memories.tags("type") == {"decision": 1, "fact": 1}
+    assert (
+        memories.tags("type", as_of=T0 + 2 * DAY)
+        == memories.tags("type")
+        == {"decision": 1, "fact": 1}
+    )
     (then,) = memories.namespaces(as_of=T0 + DAY)
-    assert (then.memory_count, then.turn_count, then.pending_count, then.deleted_count) == (1, 1, None, None)
+    assert (then.memory_count, then.turn_count, then.pending_count, then.deleted_count) == (
+        1,
+        1,
+        None,
+        None,
+    )
     assert memories.namespaces(as_of=T0 - DAY) == ()
 
 
@@ -192,5 +236,7 @@ def test_conversations_are_as_long_as_they_were(memories: Memories) -> None:
         assert [turn.index for turn in verb("talk", as_of=T0 + 2 * DAY)] == [0, 1]
     with pytest.raises(NotFound, match=r"since 2026-05-21T12:00:00.000Z"):
         memories.conversation("later", as_of=T0 + 2 * DAY)
-    assert memories.conversations(until=T0 + 2 * DAY)[0].turn_count == 3  # that only chooses conversations
+    assert (
+        memories.conversations(until=T0 + 2 * DAY)[0].turn_count == 3
+    )  # that only chooses conversations
     assert memories.turns("talk", until=T0, as_of=T0 + 2 * DAY)[-1].index == 0

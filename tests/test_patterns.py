@@ -1,7 +1,9 @@
-"""No text makes a pattern take more than its length accounts for: growth of CPU time up to 100,000 characters.
+"""No text makes a pattern take more than its length accounts for: growth of CPU time up to 100,000
+characters.
 
-What is judged is a ratio: how many times as long a call takes for a text that is eight times as long. A slow or busy
-machine changes both sides of it; what looks bad is measured again, and counts only if it is bad each time.
+What is judged is a ratio: how many times as long a call takes for a text that is eight times as
+long. A slow or busy machine changes both sides of it; what looks bad is measured again, and counts
+only if it is bad each time.
 """
 
 import ast
@@ -38,11 +40,33 @@ ROOMS = sorted({file.relative_to(SOURCE).parts[0] for file in SOURCE.rglob("*.py
 LENGTHS = (12_500, 25_000, 50_000, 100_000)
 STEEP = 1.5  # the exponent of growth: 1 is linear, 2 is quadratic
 FIRST = 3_125  # characters of the texts of which the worst are looked for
-FLOOR = 0.003  # seconds for one of them; a quadratic pattern takes longer, since it takes 5 million steps
+# seconds for one of them; a quadratic pattern takes longer, since it takes 5 million steps
+FLOOR = 0.003
 TICK = 0.01  # seconds; some systems count CPU in steps of this size
 MOST = 1.5  # seconds of CPU for one call, after which it is stopped: nothing linear takes them
 CHARACTERS = "a1 !.\n-_/é日\\\"'\0@:[bxz09AZ=,;%<>(){}]$~\t#|*+?&`—…"
-GENERAL = ("a", "1", " ", '"', "'", "[", "(", "<", "{", "\n", ".", "-", "\\", "A", "a ", "a.", "1 ", "é", "日", "=a")
+GENERAL = (
+    "a",
+    "1",
+    " ",
+    '"',
+    "'",
+    "[",
+    "(",
+    "<",
+    "{",
+    "\n",
+    ".",
+    "-",
+    "\\",
+    "A",
+    "a ",
+    "a.",
+    "1 ",
+    "é",
+    "日",
+    "=a",
+)
 
 # Patterns that are made of a name or a row of a table, by where: what to try in their place.
 COMPUTED = {
@@ -81,17 +105,33 @@ class Found(NamedTuple):
 
 def modules() -> dict[str, Any]:
     """Return the modules of the package by their files."""
-    files = [file.relative_to(SOURCE) for file in sorted(SOURCE.rglob("*.py")) if file.stem != "__main__"]
-    names = [".".join(("memories", *file.with_suffix("").parts)).removesuffix(".__init__") for file in files]
-    return {file.as_posix(): importlib.import_module(name) for file, name in zip(files, names, strict=True)}
+    files = [
+        file.relative_to(SOURCE) for file in sorted(SOURCE.rglob("*.py")) if file.stem != "__main__"
+    ]
+    names = [
+        ".".join(("memories", *file.with_suffix("").parts)).removesuffix(".__init__")
+        for file in files
+    ]
+    return {
+        file.as_posix(): importlib.import_module(name)
+        for file, name in zip(files, names, strict=True)
+    }
 
 
 class Reader:
-    """Reads the patterns of one file: those given to `re`, and to functions that hand a parameter on to it."""
+    """Reads the patterns of one file: those given to `re`, and to functions that hand a parameter
+    on to it.
+    """
 
     def __init__(self, file: str, module: Any) -> None:
-        self.file, self.names, self.tree = file, vars(module), ast.parse((SOURCE / file).read_text())
-        self.takers: dict[str, tuple[int, int]] = {}  # function: which parameter is a pattern, its flags
+        self.file, self.names, self.tree = (
+            file,
+            vars(module),
+            ast.parse((SOURCE / file).read_text()),
+        )
+        self.takers: dict[
+            str, tuple[int, int]
+        ] = {}  # function: which parameter is a pattern, its flags
         self.found: set[Found] = set()
         self.computed: set[str] = set()
 
@@ -115,7 +155,9 @@ class Reader:
         name = ast.unparse(node.func)
         method = name.rpartition(".")[2]
         number, flags = self.takers.get(method, (0, 0))
-        if method not in self.takers and (not re.fullmatch(r"re\.[a-z]+", name) or method == "escape"):
+        if method not in self.takers and (
+            not re.fullmatch(r"re\.[a-z]+", name) or method == "escape"
+        ):
             return
         if len(node.args) <= number:
             return
@@ -132,7 +174,9 @@ class Reader:
             self.computed.add(f"{self.file}: {function}")
 
     def value(self, node: ast.AST) -> Any:
-        """Return what an expression stands for in the module; None if only a call of its function tells it."""
+        """Return what an expression stands for in the module; None if only a call of its function
+        tells it.
+        """
         if isinstance(node, ast.Lambda):
             return None
         try:
@@ -141,7 +185,9 @@ class Reader:
             return None
 
     def use(self, node: ast.Call, method: str) -> str:
-        """Return how the pattern of a call is used: by the call itself, or by the methods of what it returns."""
+        """Return how the pattern of a call is used: by the call itself, or by the methods of what
+        it returns.
+        """
         if method in ("match", "fullmatch"):
             return method
         if self.value(node.args[0]) in IN_TURN:
@@ -166,8 +212,12 @@ def patterns() -> tuple[set[Found], set[str]]:
     for given in (*contexts.LONG, *contexts.NUMBERS):
         found.add(Found("guard/contexts.py", given.pattern, 0, "finditer"))
     for flags, table in ((re.S, orders.RULES), (re.I | re.S, orders.STRUCTURES)):
-        found |= {Found("write/orders.py", order.pattern, int(flags), "finditer") for order in table}
-    found |= {Found("hooks/extract.py", phrase.pattern, 0, "finditer") for phrase in extract._PHRASES}
+        found |= {
+            Found("write/orders.py", order.pattern, int(flags), "finditer") for order in table
+        }
+    found |= {
+        Found("hooks/extract.py", phrase.pattern, 0, "finditer") for phrase in extract._PHRASES
+    }
     for place, pattern in COMPUTED.items():
         if "\\" in pattern:
             found.add(Found(place.partition(":")[0], pattern, 0, "finditer"))
@@ -175,11 +225,14 @@ def patterns() -> tuple[set[Found], set[str]]:
 
 
 ANCHORED = [
-    (rule, anchor) for rule in (*rules.TOKENS, *contexts.CONTEXTS, *contexts.PERSONAL) for anchor in rule.anchors
+    (rule, anchor)
+    for rule in (*rules.TOKENS, *contexts.CONTEXTS, *contexts.PERSONAL)
+    for anchor in rule.anchors
 ]
 
 
-# --- hostile texts ---------------------------------------------------------------------------------------------------
+# --- hostile texts
+# ---------------------------------------------------------------------------------------------------
 
 
 def shortest(tree: Any, state: Any) -> str:
@@ -219,11 +272,17 @@ def repeated(tree: Any, state: Any) -> Iterator[str]:
                 yield from repeated(each, state)
 
 
-def hostile(pattern: str, flags: int, general: tuple[str, ...] = GENERAL) -> Iterator[Callable[[int], str]]:
-    """Yield makers of texts of a length: of what the pattern repeats, after what it begins with, and then no match."""
+def hostile(
+    pattern: str, flags: int, general: tuple[str, ...] = GENERAL
+) -> Iterator[Callable[[int], str]]:
+    """Yield makers of texts of a length: of what the pattern repeats, after what it begins with,
+    and then no match.
+    """
     tree = parser.parse(pattern, flags)
     again = [each for each in dict.fromkeys(repeated(tree, tree.state)) if each]
-    begins = list(dict.fromkeys(shortest(tree[:count], tree.state)[:200] for count in range(1, len(tree) + 1)))[-6:]
+    begins = list(
+        dict.fromkeys(shortest(tree[:count], tree.state)[:200] for count in range(1, len(tree) + 1))
+    )[-6:]
     pairs = ["".join(pair) for pair in itertools.permutations(again[:4], 2)]
     for unit in dict.fromkeys([*again[:12], *pairs, *filter(None, begins), *general]):
         yield lambda length, unit=unit: unit * (length // len(unit)) + "\0"  # type: ignore[misc]
@@ -231,7 +290,8 @@ def hostile(pattern: str, flags: int, general: tuple[str, ...] = GENERAL) -> Ite
         yield lambda length, begin=begin, unit=unit: begin + unit * (length // len(unit)) + "\0\n"  # type: ignore[misc]
 
 
-# --- growth ----------------------------------------------------------------------------------------------------------
+# --- growth
+# ----------------------------------------------------------------------------------------------------------
 
 
 class Stopped(BaseException):
@@ -257,8 +317,12 @@ def taken(call: Callable[[str], object], given: str) -> float:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def exponent(call: Callable[[str], object], make: Callable[[int], str], lengths: tuple[int, ...] = LENGTHS) -> float:
-    """Return by which power of its length the time for a text grows, at the least of three looks."""
+def exponent(
+    call: Callable[[str], object], make: Callable[[int], str], lengths: tuple[int, ...] = LENGTHS
+) -> float:
+    """Return by which power of its length the time for a text grows, at the least of three
+    looks.
+    """
     found = math.inf
     for _ in range(3):
         times = [taken(call, make(lengths[0]))]
@@ -269,7 +333,9 @@ def exponent(call: Callable[[str], object], make: Callable[[int], str], lengths:
         if times[-1] == math.inf and len(times) > 2:
             times.pop()
         if times[-1] < math.inf:
-            found = min(found, math.log2(max(times[-1], TICK) / max(times[0], TICK)) / (len(times) - 1))
+            found = min(
+                found, math.log2(max(times[-1], TICK) / max(times[0], TICK)) / (len(times) - 1)
+            )
         if found <= STEEP:
             break
     return found
@@ -279,7 +345,10 @@ def steep(call: Callable[[str], object], makers: Iterator[Callable[[int], str]])
     """Return what is wrong with a call: a text for which it takes longer than in proportion."""
     times = []
     for number, make in enumerate(makers):
-        given, start = make(FIRST), time.perf_counter()  # only to choose: what is chosen is measured in CPU
+        given, start = (
+            make(FIRST),
+            time.perf_counter(),
+        )  # only to choose: what is chosen is measured in CPU
         ended = taken(call, given) < math.inf
         times.append((time.perf_counter() - start, number, make))
         if not ended and exponent(call, make, (FIRST // 4, FIRST // 2, FIRST)) <= STEEP:
@@ -337,7 +406,9 @@ def test_every_pattern_is_found() -> None:
     assert set(COMPUTED) == patterns()[1]
 
 
-def test_every_pattern_that_is_compiled_is_one_of_those_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_pattern_that_is_compiled_is_one_of_those_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     known = {found.pattern for found in patterns()[0]} | {rule.pattern for rule, _ in ANCHORED}
     compiled: dict[str, str] = {}
     compile_ = re._compile  # type: ignore[attr-defined]
@@ -351,7 +422,13 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(monkeypatch: pytes
         return compile_(pattern, flags)
 
     monkeypatch.setattr(re, "_compile", watched)
-    for cached in (scan._compiled, spoken._compiled, suspicion._compiled, dates._patterns, text._unspaced_run):
+    for cached in (
+        scan._compiled,
+        spoken._compiled,
+        suspicion._compiled,
+        dates._patterns,
+        text._unspaced_run,
+    ):
         cached.cache_clear()
     now = datetime(2026, 3, 4, tzinfo=UTC)
     for given in (
@@ -371,7 +448,11 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(monkeypatch: pytes
         SOURCE / "languages" / "text.py"
     )  # which looks for the function words of a language, each as it stands
     unknown = {pattern: file for pattern, file in compiled.items() if pattern not in known}
-    assert {pattern for pattern, file in unknown.items() if file != of_words or not _is_of_words(pattern)} == set()
+    assert {
+        pattern
+        for pattern, file in unknown.items()
+        if file != of_words or not _is_of_words(pattern)
+    } == set()
 
 
 def _is_of_words(pattern: str) -> bool:
@@ -379,7 +460,8 @@ def _is_of_words(pattern: str) -> bool:
     return bool(re.fullmatch(r"(?:\(\?<!\\w\))?\w+(?:\|\w+)*(?:\(\?!\\w\))?", pattern))
 
 
-# --- functions -------------------------------------------------------------------------------------------------------
+# --- functions
+# -------------------------------------------------------------------------------------------------------
 
 
 def accepted(check: Callable[[str], object]) -> Callable[[str], object]:
@@ -476,7 +558,8 @@ def test_the_time_of_a_function_grows_with_the_length_of_its_text(name: str) -> 
     assert steep(FUNCTIONS[name], iter([*makers, *plain])) == []
 
 
-# --- the check itself ------------------------------------------------------------------------------------------------
+# --- the check itself
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+b", r"(.*a)*x", r"\s+$", r"\w+@", r"(?:x|xx)+y"])
@@ -484,6 +567,8 @@ def test_a_pattern_that_takes_the_square_of_its_text_is_told(pattern: str) -> No
     assert steep(used(Found("", pattern, 0, "finditer")), hostile(pattern, 0)) != []
 
 
-@pytest.mark.parametrize("pattern", [r"abc", r"[a-z]{1,8}x", r"(?<!\w)\w++@", r'"[^"]{3,200}"', r"\bcan't\b|a{2,300}b"])
+@pytest.mark.parametrize(
+    "pattern", [r"abc", r"[a-z]{1,8}x", r"(?<!\w)\w++@", r'"[^"]{3,200}"', r"\bcan't\b|a{2,300}b"]
+)
 def test_a_pattern_that_is_bounded_is_let_be(pattern: str) -> None:
     assert steep(used(Found("", pattern, 0, "finditer")), hostile(pattern, 0)) == []

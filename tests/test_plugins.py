@@ -36,7 +36,11 @@ def tool() -> Any:
 
 def test_every_plugin_has_the_version_of_the_package() -> None:
     market = json.loads((ROOT / ".claude-plugin" / "marketplace.json").read_text())
-    manifests = (CLAUDE / ".claude-plugin" / "plugin.json", GEMINI / "gemini-extension.json", OPENCODE / "package.json")
+    manifests = (
+        CLAUDE / ".claude-plugin" / "plugin.json",
+        GEMINI / "gemini-extension.json",
+        OPENCODE / "package.json",
+    )
     versions = [json.loads(file.read_text())["version"] for file in manifests]
     assert {*versions, *(each["version"] for each in market["plugins"])} == {memories.__version__}
 
@@ -49,7 +53,9 @@ def test_what_is_made_from_one_source_is_up_to_date() -> None:
 def test_a_new_version_reaches_every_plugin() -> None:
     texts = tool().wanted()
     assert {str(ROOT / name) for name in tool().VERSIONED} <= set(map(str, texts))
-    assert all(f'"version": "{memories.__version__}"' in texts[ROOT / name] for name in tool().VERSIONED)
+    assert all(
+        f'"version": "{memories.__version__}"' in texts[ROOT / name] for name in tool().VERSIONED
+    )
 
 
 def test_the_marketplace_leads_to_the_plugin() -> None:
@@ -60,7 +66,8 @@ def test_the_marketplace_leads_to_the_plugin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "folder", "variable"), [("claude-code", CLAUDE, "CLAUDE_PLUGIN_ROOT"), ("gemini", GEMINI, "extensionPath")]
+    ("host", "folder", "variable"),
+    [("claude-code", CLAUDE, "CLAUDE_PLUGIN_ROOT"), ("gemini", GEMINI, "extensionPath")],
 )
 def test_hooks_are_those_of_the_host(host: str, folder: Path, variable: str) -> None:
     hooks = json.loads((folder / "hooks" / "hooks.json").read_text())["hooks"]
@@ -69,7 +76,9 @@ def test_hooks_are_those_of_the_host(host: str, folder: Path, variable: str) -> 
     for name, [group] in hooks.items():
         [handler] = group["hooks"]
         assert set(handler) == {"type", "command", "timeout"}  # Codex ignores or refuses all others
-        found = re.fullmatch(rf'sh "\$\{{{variable}\}}/hooks/memory-hook.sh" (\S+)( gemini)?', handler["command"])
+        found = re.fullmatch(
+            rf'sh "\$\{{{variable}\}}/hooks/memory-hook.sh" (\S+)( gemini)?', handler["command"]
+        )
         assert found is not None
         assert (found[1], handler["timeout"]) == expected[name]
         assert (found[2] is not None) == (host == "gemini")
@@ -83,7 +92,9 @@ def hook(tmp_path: Path) -> Run:
     for name in ("sh", "cat", "mkdir"):
         (programs / name).symlink_to(shutil.which(name) or "")
 
-    def run(*arguments: str, memory: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, memory: str | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         if memory is not None:
             (programs / "memory").write_text(f"#!/bin/sh\n{memory}\n")
             (programs / "memory").chmod(0o700)
@@ -100,8 +111,12 @@ def hook(tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("event", ["session-start", "user-prompt", "stop", "pre-compact", "session-end"])
-def test_without_the_command_a_hook_does_nothing_and_says_so_once(event: str, hook: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "event", ["session-start", "user-prompt", "stop", "pre-compact", "session-end"]
+)
+def test_without_the_command_a_hook_does_nothing_and_says_so_once(
+    event: str, hook: Run, tmp_path: Path
+) -> None:
     data = {"CLAUDE_PLUGIN_DATA": str(tmp_path / "data")}
     first, second = hook(event, **data), hook(event, **data)
     assert (first.returncode, second.returncode) == (0, 0)
@@ -122,16 +137,30 @@ def test_a_hint_that_can_not_be_remembered_stops_nothing(hook: Run) -> None:
     ("arguments", "variables", "expected"),
     [
         (["session-start"], {}, "hook session-start --host claude-code"),
-        (["session-start"], {"PLUGIN_ROOT": "/x", "CLAUDE_PLUGIN_ROOT": "/x"}, "hook session-start --host codex"),
+        (
+            ["session-start"],
+            {"PLUGIN_ROOT": "/x", "CLAUDE_PLUGIN_ROOT": "/x"},
+            "hook session-start --host codex",
+        ),
         (["user-prompt", "gemini"], {"PLUGIN_ROOT": "/x"}, "hook user-prompt --host gemini"),
         (["stop"], {}, ""),
         (["session-end"], {"CLAUDE_PLUGIN_OPTION_CAPTURE": "false", "MEMORY_CAPTURE": "1"}, ""),
-        (["stop"], {"CLAUDE_PLUGIN_OPTION_CAPTURE": "true"}, "hook stop --host claude-code --capture"),
+        (
+            ["stop"],
+            {"CLAUDE_PLUGIN_OPTION_CAPTURE": "true"},
+            "hook stop --host claude-code --capture",
+        ),
         (["stop", "gemini"], {"MEMORY_CAPTURE": "true"}, "hook stop --host gemini --capture"),
-        (["user-prompt"], {"CLAUDE_PLUGIN_OPTION_NAMESPACE": "a b"}, "hook user-prompt --host claude-code -n a b"),
+        (
+            ["user-prompt"],
+            {"CLAUDE_PLUGIN_OPTION_NAMESPACE": "a b"},
+            "hook user-prompt --host claude-code -n a b",
+        ),
     ],
 )
-def test_a_hook_runs_the_command(arguments: list[str], variables: Mapping[str, str], expected: str, hook: Run) -> None:
+def test_a_hook_runs_the_command(
+    arguments: list[str], variables: Mapping[str, str], expected: str, hook: Run
+) -> None:
     done = hook(*arguments, memory='cat >/dev/null; echo "$*"', **variables)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, expected, "")
 
@@ -145,12 +174,18 @@ def test_a_command_that_fails_fails_no_agent(hook: Run) -> None:
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 @pytest.mark.parametrize("command", ["nothing-of-this-name", "failing", "silent", "noise"])
 def test_the_plugin_of_opencode_goes_on_without_the_command(command: str, tmp_path: Path) -> None:
-    for name, text in (("failing", "exit 2"), ("silent", "cat >/dev/null"), ("noise", "echo '{nothing'")):
+    for name, text in (
+        ("failing", "exit 2"),
+        ("silent", "cat >/dev/null"),
+        ("noise", "echo '{nothing'"),
+    ):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o700)
     body = (ROOT / "src" / "memories" / "connect" / "opencode.js").read_text()
     program = tmp_path / command if (tmp_path / command).exists() else command
-    head = f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = []\nconst CAPTURE = true\n"
+    head = (
+        f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = []\nconst CAPTURE = true\n"
+    )
     script = """
 const hooks = await MemoriesPlugin({ client: {}, directory: "/" })
 const system = []
@@ -162,14 +197,20 @@ console.log(JSON.stringify(system))
 """
     (tmp_path / "try.mjs").write_text(head + body + script)
     done = subprocess.run(
-        ["node", str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=120, env=dict(os.environ)
+        ["node", str(tmp_path / "try.mjs")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=dict(os.environ),
     )
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 @pytest.mark.parametrize(("parent", "told"), [(None, True), ("another", False)])
-def test_the_plugin_of_opencode_captures_what_a_person_says(parent: str | None, told: bool, tmp_path: Path) -> None:
+def test_the_plugin_of_opencode_captures_what_a_person_says(
+    parent: str | None, told: bool, tmp_path: Path
+) -> None:
     """A session that an agent began for a task has a parent, and no person says anything in it."""
     program, log = tmp_path / "memory", tmp_path / "log"
     program.write_text(f'#!/bin/sh\ncat >/dev/null\necho "$*" >>{log}\n')
@@ -186,7 +227,9 @@ await hooks.event({{ event: {{ type: "session.idle", properties: {{ sessionID: "
 await hooks.dispose()
 """
     (tmp_path / "try.mjs").write_text(head + body + script)
-    done = subprocess.run(["node", str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["node", str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     events = {row.split()[1]: "--capture" in row for row in log.read_text().splitlines()}
     assert events["user-prompt"] is told

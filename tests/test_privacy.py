@@ -13,16 +13,28 @@ PROGRAM = "from memories import Memories; m = Memories(); m.create('a secret'); 
 
 
 def run_in(home: Path, *wrapper: str) -> None:
-    kept = {"PATH": os.environ["PATH"], "HOME": str(home), "MEMORY_HOME": str(home / "store"), "EMBEDDER": "minilm"}
-    subprocess.run([*wrapper, sys.executable, "-c", PROGRAM], check=True, env=kept, cwd=home, timeout=300)
+    kept = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "MEMORY_HOME": str(home / "store"),
+        "EMBEDDER": "minilm",
+    }
+    subprocess.run(
+        [*wrapper, sys.executable, "-c", PROGRAM], check=True, env=kept, cwd=home, timeout=300
+    )
 
 
 def test_only_the_store_is_written(tmp_path: Path) -> None:
-    """onnxruntime keeps a telemetry database in the home folder, unless it is told not to before it is imported."""
+    """onnxruntime keeps a telemetry database in the home folder, unless it is told not to before it
+    is imported.
+    """
     run_in(tmp_path)
-    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    }
     assert {"store/memories.db", "store/memories.db.lock"} <= files
-    # Figures, the queue of reads and the scratchpad are the memory's own; all of it is in the one folder.
+    # Figures, the queue of reads and the scratchpad are the memory's own; all of it is in the one
+    # folder.
     own = re.compile(
         r"store/(memories\.db(\.lock)?|events\.jsonl|accesses-\S+|shared/(\.?scratchpad\S*|metadata\.json))"
     )

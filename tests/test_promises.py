@@ -1,6 +1,8 @@
-"""What the README promises, each promise proven once with real parts; the rooms' own tests go into the corners.
+"""What the README promises, each promise proven once with real parts; the rooms' own tests go into
+the corners.
 
-The table below lists the promises. A promise of the README without a test, and a test without a promise, fail.
+The table below lists the promises. A promise of the README without a test, and a test without a
+promise, fail.
 """
 
 import json
@@ -26,17 +28,25 @@ PROMISES = {
     "neither `kill -9`": ["test_an_acknowledged_write_survives_kill_9"],
     "nor a power cut undoes it": ["test_an_acknowledged_write_survives_a_power_cut"],
     "sixteen processes writing at once": ["test_processes_that_write_at_once_lose_nothing"],
-    "Nothing is deleted, merged or rebuilt by": ["test_nothing_is_deleted_merged_or_rebuilt_by_itself"],
+    "Nothing is deleted, merged or rebuilt by": [
+        "test_nothing_is_deleted_merged_or_rebuilt_by_itself"
+    ],
     "**A correction is kept**": ["test_a_correction_is_kept"],
-    "refused as a duplicate is never refused silently": ["test_a_refused_duplicate_names_the_memory_and_the_ways_on"],
+    "refused as a duplicate is never refused silently": [
+        "test_a_refused_duplicate_names_the_memory_and_the_ways_on"
+    ],
     "**It finds what was said**": ["test_it_finds_what_was_said"],
     "**It is fast from a cold shell**": ["test_a_cold_command_loads_nothing_that_it_does_not_need"],
     "one SQLite file with mode 0600": ["test_the_store_is_one_private_file"],
     "no telemetry, no network": ["test_no_command_opens_a_network_connection"],
     "`memory forget` removes every": ["test_forget_leaves_no_byte"],
-    "reads bob's memories and the shared ones, writes bob's": ["test_an_agent_never_sees_the_memories_of_another"],
+    "reads bob's memories and the shared ones, writes bob's": [
+        "test_an_agent_never_sees_the_memories_of_another"
+    ],
     "`memory migrate --to URL` moves everything": ["test_a_migration_is_verified"],
-    "`memory backup` copies a store in use and verifies the copy": ["test_a_backup_is_verified_and_restores"],
+    "`memory backup` copies a store in use and verifies the copy": [
+        "test_a_backup_is_verified_and_restores"
+    ],
     "ten tools over MCP": ["test_an_agent_connects_over_mcp"],
     "a page to those who have a token": ["test_a_person_searches_on_the_page"],
     "`memory disconnect` undoes": ["test_disconnect_restores_the_settings_of_the_host"],
@@ -79,7 +89,9 @@ def start_writer(environment: Mapping[str, str], name: str, count: int) -> "subp
     return subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, text=True)
 
 
-def test_an_acknowledged_write_survives_kill_9(clean_environment: dict[str, str], home: Path) -> None:
+def test_an_acknowledged_write_survives_kill_9(
+    clean_environment: dict[str, str], home: Path
+) -> None:
     environment = {**clean_environment, "MEMORY_HOME": str(home)}
     for round_ in range(2):
         with start_writer(environment, f"k{round_}", 10_000) as writer:
@@ -91,7 +103,9 @@ def test_an_acknowledged_write_survives_kill_9(clean_environment: dict[str, str]
 
 
 def test_an_acknowledged_write_survives_a_power_cut(run_python: RunPython, tmp_path: Path) -> None:
-    """After the power comes back, a file holds what was flushed to the disk, and nothing that was written since."""
+    """After the power comes back, a file holds what was flushed to the disk, and nothing that was
+    written since.
+    """
     script = """
 import shutil, sys
 from pathlib import Path
@@ -141,13 +155,20 @@ def test_processes_that_write_at_once_lose_nothing(
     clean_environment: dict[str, str], home: Path, tmp_path: Path
 ) -> None:
     environment = {**clean_environment, "MEMORY_HOME": str(home)}
-    told = together(WRITER, [(f"w{number}", 3) for number in range(16)], environment=environment, folder=tmp_path)
+    told = together(
+        WRITER,
+        [(f"w{number}", 3) for number in range(16)],
+        environment=environment,
+        folder=tmp_path,
+    )
     acknowledged = [memory_id for out in told for memory_id in out.split()]
     assert len(acknowledged) == 16 * 3
     assert stored_ids() == set(acknowledged)
 
 
-def test_nothing_is_deleted_merged_or_rebuilt_by_itself(run_python: RunPython, tmp_path: Path) -> None:
+def test_nothing_is_deleted_merged_or_rebuilt_by_itself(
+    run_python: RunPython, tmp_path: Path
+) -> None:
     """Years pass, and every command that only reads runs: each record is still there, as it was."""
     script = """
 import json, sys
@@ -217,14 +238,25 @@ def test_it_finds_what_was_said(home: Path) -> None:
     }
     with Memories(embedder="minilm") as memories:
         memories.create_many(facts.values(), force=True)
-        memories.create_many([f"Service {number} listens on port {8000 + number}" for number in range(60)], force=True)
-        memories.create_many([f"Room {number} has a projector and {number} chairs" for number in range(40)], force=True)
-        found = {question: [hit.memory.content for hit in memories.search(question, limit=5)] for question in facts}
+        memories.create_many(
+            [f"Service {number} listens on port {8000 + number}" for number in range(60)],
+            force=True,
+        )
+        memories.create_many(
+            [f"Room {number} has a projector and {number} chairs" for number in range(40)],
+            force=True,
+        )
+        found = {
+            question: [hit.memory.content for hit in memories.search(question, limit=5)]
+            for question in facts
+        }
     assert [question for question, fact in facts.items() if fact not in found[question]] == []
 
 
 def test_a_cold_command_loads_nothing_that_it_does_not_need(run_python: RunPython) -> None:
-    """What takes time is loaded when it is needed: help loads almost nothing, and no command loads a server."""
+    """What takes time is loaded when it is needed: help loads almost nothing, and no command loads
+    a server.
+    """
     script = """
 import os, sys
 from memories.__main__ import run
@@ -232,9 +264,23 @@ answers, sys.stdout = sys.stdout, open(os.devnull, "w")
 assert run(sys.argv[1:]) == 0
 print(*sorted({name.partition(".")[0] for name in sys.modules}), file=answers)
 """
-    heavy = {"mcp", "pydantic", "starlette", "uvicorn", "chromadb", "qdrant_client", "langgraph", "psycopg", "jinja2"}
-    loaded = {name: set(run_python(script, name).stdout.split()) for name in ("--help", "list", "status")}
-    assert {name: modules & heavy for name, modules in loaded.items()} == {name: set() for name in loaded}
+    heavy = {
+        "mcp",
+        "pydantic",
+        "starlette",
+        "uvicorn",
+        "chromadb",
+        "qdrant_client",
+        "langgraph",
+        "psycopg",
+        "jinja2",
+    }
+    loaded = {
+        name: set(run_python(script, name).stdout.split()) for name in ("--help", "list", "status")
+    }
+    assert {name: modules & heavy for name, modules in loaded.items()} == {
+        name: set() for name in loaded
+    }
     assert loaded["--help"] & {"click", "numpy", "apsw", "yaml", "onnxruntime"} <= {"click"}
     assert loaded["list"] & {"numpy", "onnxruntime"} == set()
 
@@ -248,7 +294,11 @@ def test_the_store_is_one_private_file(home: Path) -> None:
         os.umask(before)
     assert (home / "memories.db").stat().st_mode & 0o777 == 0o600
     assert home.stat().st_mode & 0o777 == 0o700
-    with_text = [file for file in home.rglob("*") if file.is_file() and b"prefers Python" in file.read_bytes()]
+    with_text = [
+        file
+        for file in home.rglob("*")
+        if file.is_file() and b"prefers Python" in file.read_bytes()
+    ]
     assert {file.name for file in with_text} <= {"memories.db", "scratchpad.yaml"}
 
 
@@ -268,10 +318,15 @@ for arguments in (["create", "The user prefers Python"], ["search", "which?"], [
 
 
 def test_forget_leaves_no_byte(home: Path) -> None:
-    """Neither the text nor a word of it is in any file, in any encoding, and no copy of its vector."""
+    """Neither the text nor a word of it is in any file, in any encoding, and no copy of its
+    vector.
+    """
     secret = "Zyxomark quibbles under the vermilion aqueduct"
     with Memories(embedder="minilm") as memories:
-        memories.create_many([f"Service {number} listens on port {8000 + number}" for number in range(50)], force=True)
+        memories.create_many(
+            [f"Service {number} listens on port {8000 + number}" for number in range(50)],
+            force=True,
+        )
         created = memories.create(secret, tags={"about": "zyxotag"})
         memories.update(created.id, f"{secret}, twice")
         memories.search("zyxomark")
@@ -289,7 +344,10 @@ def test_forget_leaves_no_byte(home: Path) -> None:
 
 
 def test_an_agent_never_sees_the_memories_of_another(home: Path) -> None:
-    with Memories(namespace="ann", embedder="fake") as ann, Memories(namespace="bob", embedder="fake") as bob:
+    with (
+        Memories(namespace="ann", embedder="fake") as ann,
+        Memories(namespace="bob", embedder="fake") as bob,
+    ):
         own = ann.create("Ann's salary talk is on Monday", key="talk").memory
         Memories(embedder="fake").create("The office closes at noon")
         assert own is not None
@@ -328,7 +386,9 @@ def test_a_backup_is_verified_and_restores(tmp_path: Path, home: Path) -> None:
     environment = {**os.environ, "EMBEDDER": "fake"}
 
     def run(*arguments: str) -> dict[str, object]:
-        done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [*command, *arguments], env=environment, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
@@ -338,7 +398,12 @@ def test_a_backup_is_verified_and_restores(tmp_path: Path, home: Path) -> None:
         memories.forget(kept)
         assert backup["verified"] is True
         assert (
-            run("restore", str(backup["backup"]), "--store", f"sqlite:///{tmp_path}/back/memories.db")["verified"]
+            run(
+                "restore",
+                str(backup["backup"]),
+                "--store",
+                f"sqlite:///{tmp_path}/back/memories.db",
+            )["verified"]
             is True
         )
     with Memories(f"sqlite:///{tmp_path}/back/memories.db", embedder="fake") as memories:
@@ -346,17 +411,23 @@ def test_a_backup_is_verified_and_restores(tmp_path: Path, home: Path) -> None:
 
 
 def test_an_agent_connects_over_mcp(home: Path, tmp_path: Path) -> None:
-    """The real SDK starts the server as a host does, shakes hands, lists ten tools, and stores and finds a fact."""
+    """The real SDK starts the server as a host does, shakes hands, lists ten tools, and stores and
+    finds a fact.
+    """
     import asyncio
 
     from mcp import Client, StdioServerParameters
 
     async def talk() -> tuple[int, str]:
         environment = {**os.environ, "EMBEDDER": "minilm"}
-        server = StdioServerParameters(command=sys.executable, args=["-m", "memories", "mcp"], env=environment)
+        server = StdioServerParameters(
+            command=sys.executable, args=["-m", "memories", "mcp"], env=environment
+        )
         async with Client(server) as client:
             tools = (await client.list_tools()).tools
-            await client.call_tool("create_memory", {"content": "The staging database is called heron"})
+            await client.call_tool(
+                "create_memory", {"content": "The staging database is called heron"}
+            )
             found = await client.call_tool("search_memories", {"query": "staging database"})
             return len(tools), str(found.content)
 
@@ -365,12 +436,20 @@ def test_an_agent_connects_over_mcp(home: Path, tmp_path: Path) -> None:
     assert "heron" in answer
 
 
-def test_a_person_searches_on_the_page(request: pytest.FixtureRequest, home: Path, tmp_path: Path) -> None:
+def test_a_person_searches_on_the_page(
+    request: pytest.FixtureRequest, home: Path, tmp_path: Path
+) -> None:
     """A browser, if one is installed, signs in with a token and finds a memory by typing."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
         pytest.skip("no Chromium is installed; Debian has it as the package chromium")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="the package playwright is not installed"
+    )
     with Memories(embedder="fake") as memories:
         memories.create("Deploys happen on Fridays")
     from live_server import running
@@ -378,9 +457,16 @@ def test_a_person_searches_on_the_page(request: pytest.FixtureRequest, home: Pat
     from memories.server.app import Options
     from memories.server.pages import routes as pages
 
-    config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(home)}, folder=tmp_path)
-    with running(config, Options(routes=pages.routes())) as live, sync_api.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+    config = load_config(
+        {"embedder": "none"}, environment={"MEMORY_HOME": str(home)}, folder=tmp_path
+    )
+    with (
+        running(config, Options(routes=pages.routes())) as live,
+        sync_api.sync_playwright() as started,
+    ):
+        browser = started.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         page = browser.new_page()
         page.goto(f"{live.url}/login#{live.token}")
         page.locator("#q").press_sequentially("deploys")
@@ -397,6 +483,8 @@ def test_disconnect_restores_the_settings_of_the_host(tmp_path: Path, home: Path
     environment = {**os.environ, "HOME": str(user)}
     for verb in ("connect", "disconnect"):
         command = [sys.executable, "-m", "memories", verb, "claude-code"]
-        done = subprocess.run(command, env=environment, cwd=user, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, env=environment, cwd=user, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stderr
         assert (settings.read_text() == '{\n  "model": "opus" \n}') is (verb == "disconnect")

@@ -24,21 +24,27 @@ def block(heading: str, language: str) -> str:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a user whose store is in `tmp_path` and who finds the command in the search path."""
+    """The environment of a user whose store is in `tmp_path` and who finds the command in the
+    search path.
+    """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "MEMORY_HOME": str(tmp_path), "PATH": path}
 
 
 def run(command: list[str], environment: Mapping[str, str], folder: Path) -> str:
     """Run a program that must end well and report nothing; return what it prints."""
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 @pytest.mark.parametrize("served", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_the_shell_story(tmp_path: Path, environment: dict[str, str], served: bool) -> None:
-    """Every line as it stands, with a server and without, but for `git log`, which needs a repository."""
+    """Every line as it stands, with a server and without, but for `git log`, which needs a
+    repository.
+    """
     story = ["sh", "-c", block("From a shell", "sh").replace("git log -1", "echo a commit")]
     with servers(env=environment, cwd=tmp_path) as serve:
         if served:
@@ -52,7 +58,9 @@ def test_the_shell_story(tmp_path: Path, environment: dict[str, str], served: bo
 
 
 def test_the_python_story(tmp_path: Path, environment: dict[str, str]) -> None:
-    assert "port 5433" in run([sys.executable, "-c", block("From Python", "python")], environment, tmp_path)
+    assert "port 5433" in run(
+        [sys.executable, "-c", block("From Python", "python")], environment, tmp_path
+    )
 
 
 def test_the_exit_codes_are_one_sentence_everywhere() -> None:

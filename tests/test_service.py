@@ -105,19 +105,28 @@ def contents(found: object) -> list[str]:
     return [getattr(item, "memory", item).content for item in getattr(found, "memories", found)]  # type: ignore[call-overload]
 
 
-# --- verbs -----------------------------------------------------------------------------------------------------------
+# --- verbs
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_create_get_update_delete_restore_forget(memories: Memories, clock: Clock) -> None:
-    made = memories.create("The port is 8080", tags={"project": "shop"}, decay="contextual", confidence=0.8)
+    made = memories.create(
+        "The port is 8080", tags={"project": "shop"}, decay="contextual", confidence=0.8
+    )
     assert made.stored
     memory = made.memory
     assert memory is not None
     assert (memory.created_at, memory.confidence, memory.base_confidence) == (START, 0.8, 0.8)
     assert memories.get(memory.id) == memory
     clock.move()
-    changed = memories.update(memory.id, "The port is 9090", tags={"sure": "yes"}, remove_tags=["project"])
-    assert (changed.content, changed.tags, changed.version) == ("The port is 9090", {"sure": "yes"}, 2)
+    changed = memories.update(
+        memory.id, "The port is 9090", tags={"sure": "yes"}, remove_tags=["project"]
+    )
+    assert (changed.content, changed.tags, changed.version) == (
+        "The port is 9090",
+        {"sure": "yes"},
+        2,
+    )
     assert (changed.created_at, changed.updated_at) == (START, START + DAY)
     clock.move()
     assert memories.delete(memory.id).deleted
@@ -128,7 +137,11 @@ def test_create_get_update_delete_restore_forget(memories: Memories, clock: Cloc
     clock.move()
     restored = memories.restore(memory.id)
     assert (restored.content, restored.version, restored.deleted) == ("The port is 9090", 3, False)
-    assert [version.operation for version in memories.history(memory.id).versions] == ["create", "update", "restore"]
+    assert [version.operation for version in memories.history(memory.id).versions] == [
+        "create",
+        "update",
+        "restore",
+    ]
     assert memories.forget(memory.id) == Forgotten(memory.id, 3, ())
     for verb in (memories.get, memories.history, memories.restore, memories.forget):
         with pytest.raises(NotFound):
@@ -183,7 +196,9 @@ def test_a_status_counts_what_has_no_vector(tmp_path: Path) -> None:
 
 
 def test_prefixes_of_ids(memories: Memories, clock: Clock) -> None:
-    clock.move(timedelta(milliseconds=7_001))  # a millisecond of its own: the ids of a whole run share what counts
+    clock.move(
+        timedelta(milliseconds=7_001)
+    )  # a millisecond of its own: the ids of a whole run share what counts
     one, two = add(memories, "one"), add(memories, "two")
     assert memories.get(one.id[:20]).id == one.id
     with pytest.raises(AmbiguousId) as caught:
@@ -193,7 +208,9 @@ def test_prefixes_of_ids(memories: Memories, clock: Clock) -> None:
     assert memories.get(one.id[:13]).id == one.id
 
 
-def test_of_many_memories_that_a_prefix_fits_ten_are_named(memories: Memories, clock: Clock) -> None:
+def test_of_many_memories_that_a_prefix_fits_ten_are_named(
+    memories: Memories, clock: Clock
+) -> None:
     clock.move(timedelta(milliseconds=7_003))
     added = [add(memories, f"number {number}").id for number in range(10)]
     for count in ("10", "more than 10"):
@@ -219,13 +236,16 @@ def test_list_pages_hold_everything_once(memories: Memories, clock: Clock) -> No
     assert seen == ids[::-1]
 
 
-# --- many at once ----------------------------------------------------------------------------------------------------
+# --- many at once
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_create_many_keeps_the_order(memories: Memories) -> None:
     drafts = [Draft(f"memory number {number}", tags={"n": str(number)}) for number in range(600)]
     made = memories.create_many(drafts, force=True)
-    assert [created.memory.content for created in made if created.memory] == [draft.content for draft in drafts]
+    assert [created.memory.content for created in made if created.memory] == [
+        draft.content for draft in drafts
+    ]
     assert memories.status().memory_count == 600
 
 
@@ -251,12 +271,19 @@ def test_create_many_sees_repetitions_within_itself(memories: Memories) -> None:
 
 
 def test_imports_may_be_of_any_time(memories: Memories) -> None:
-    for moment in (datetime(1, 1, 1, tzinfo=UTC), datetime(1969, 7, 20, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)):
+    for moment in (
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1969, 7, 20, tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
+    ):
         made = add(memories, f"in {moment.year}", created_at=moment)
-        assert memories.get(made.id).created_at == moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+        assert memories.get(made.id).created_at == moment.replace(
+            microsecond=moment.microsecond // 1000 * 1000
+        )
 
 
-# --- keys, chains, the past ------------------------------------------------------------------------------------------
+# --- keys, chains, the past
+# ------------------------------------------------------------------------------------------
 
 
 def test_a_key_addresses_one_memory(memories: Memories) -> None:
@@ -312,13 +339,16 @@ def test_confidence_in_the_past_is_what_it_was(memories: Memories, clock: Clock)
     assert hit.memory.confidence == 0.9
 
 
-# --- search ----------------------------------------------------------------------------------------------------------
+# --- search
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def realistic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memories]:
     path = tmp_path_factory.mktemp("realistic") / "m.db"
-    with Memories(f"sqlite:///{path}", embedder=MiniLM(), config=load_config({"namespace": "shared"})) as memories:
+    with Memories(
+        f"sqlite:///{path}", embedder=MiniLM(), config=load_config({"namespace": "shared"})
+    ) as memories:
         memories.create_many([*REALISTIC, *STRANGERS], force=True)
         yield memories
 
@@ -327,12 +357,16 @@ def test_the_exact_words_of_a_memory_find_it_first(realistic: Memories) -> None:
     asked = {content: content for content in (*REALISTIC, *STRANGERS)}
     asked |= {f"{content.upper()}?": content for content in [*REALISTIC][::4]}
     first = {query: contents(realistic.search(query))[:1] for query in asked}
-    assert [(query, first[query]) for query, content in asked.items() if first[query] != [content]] == []
+    assert [
+        (query, first[query]) for query, content in asked.items() if first[query] != [content]
+    ] == []
 
 
 def test_a_paraphrase_finds_a_memory_in_the_first_five(realistic: Memories) -> None:
     found = {query: contents(realistic.search(query, limit=5)) for query in REALISTIC.values()}
-    assert [(query, found[query]) for content, query in REALISTIC.items() if content not in found[query]] == []
+    assert [
+        (query, found[query]) for content, query in REALISTIC.items() if content not in found[query]
+    ] == []
 
 
 def test_nonsense_finds_nothing(realistic: Memories) -> None:
@@ -373,7 +407,11 @@ def test_keyword_only_mode_needs_no_model(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="needs an embedder"):
             memories.search("deploy", min_similarity=0.5)
         status = memories.status()
-        assert (status.embedder, status.store_model, status.without_vector_count) == ("none", None, 1)
+        assert (status.embedder, status.store_model, status.without_vector_count) == (
+            "none",
+            None,
+            1,
+        )
 
 
 def test_two_models_are_never_compared(tmp_path: Path) -> None:
@@ -420,13 +458,19 @@ def test_a_hit_is_a_memory_with_what_is_asked_of_it(memories: Memories, clock: C
 
 
 def test_what_has_faded_does_not_hide_what_is_behind_it(memories: Memories, clock: Clock) -> None:
-    memories.create_many([Draft(f"apples {number}", decay="contextual") for number in range(300)], force=True)
+    memories.create_many(
+        [Draft(f"apples {number}", decay="contextual") for number in range(300)], force=True
+    )
     clock.move(40 * DAY)
-    add(memories, "there is one more sort of apples that grows in the garden behind the old house of my uncle")
+    add(
+        memories,
+        "there is one more sort of apples that grows in the garden behind the old house of my uncle",
+    )
     assert len(memories.search("apples")) == 1
 
 
-# --- the object ------------------------------------------------------------------------------------------------------
+# --- the object
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
@@ -449,7 +493,9 @@ def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("embedder", [None, "fake"])
-def test_what_another_namespace_writes_changes_no_search(tmp_path: Path, embedder: str | None) -> None:
+def test_what_another_namespace_writes_changes_no_search(
+    tmp_path: Path, embedder: str | None
+) -> None:
     """Two worlds that differ in what ann wrote look the same to bob."""
     statements = [
         "the merger with Initech closes in May",
@@ -461,7 +507,9 @@ def test_what_another_namespace_writes_changes_no_search(tmp_path: Path, embedde
     told: list[list[tuple[str, float]]] = []
     for of_ann in ([], [f"the merger number {number} of the bike shop" for number in range(300)]):
         url = f"sqlite:///{tmp_path}/{len(of_ann)}.db"
-        config = load_config(environment={"EMBEDDER": embedder or "none"})._replace(count_accesses=False)
+        config = load_config(environment={"EMBEDDER": embedder or "none"})._replace(
+            count_accesses=False
+        )
         with (
             Memories(url, config=config, namespace="bob", shared=False) as bob,
             Memories(url, config=config, namespace="ann", shared=False) as ann,
@@ -469,7 +517,11 @@ def test_what_another_namespace_writes_changes_no_search(tmp_path: Path, embedde
             bob.create_many(statements[:3], force=True)
             ann.create_many(of_ann, force=True)
             bob.create_many(statements[3:], force=True)
-            hits = [hit for query in ("merger bike", "merger", "hall May") for hit in bob.search(query, now=START)]
+            hits = [
+                hit
+                for query in ("merger bike", "merger", "hall May")
+                for hit in bob.search(query, now=START)
+            ]
             told.append([(hit.memory.content, hit.score) for hit in hits])
     assert len(told[0]) > 4
     assert told[0] == told[1]
@@ -523,7 +575,10 @@ def test_many_threads_may_use_one_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["since", "until", "as_of"])
 def test_times_must_be_aware(memories: Memories, verb: str) -> None:
     naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is wrong with it
-    calls: list[Callable[..., object]] = [memories.list, lambda **given: memories.search("q", **given)]
+    calls: list[Callable[..., object]] = [
+        memories.list,
+        lambda **given: memories.search("q", **given),
+    ]
     for call in calls:
         with pytest.raises(InvalidInput, match="has no time zone"):
             call(**{verb: naive})
@@ -532,12 +587,17 @@ def test_times_must_be_aware(memories: Memories, verb: str) -> None:
 def test_a_memory_that_was_replaced_can_not_be_changed(memories: Memories) -> None:
     old = add(memories, "apples are red", decay="reinforceable")
     new = add(memories, "apples are green", supersedes=old.id)
-    for change in (lambda: memories.update(old.id, "apples are blue"), lambda: memories.reinforce(old.id)):
+    for change in (
+        lambda: memories.update(old.id, "apples are blue"),
+        lambda: memories.reinforce(old.id),
+    ):
         with pytest.raises(RequestError, match=new.id):
             change()
 
 
-def test_long_texts_are_not_compared_word_by_word(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_not_compared_word_by_word(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Judging texts of this size takes seconds, and other writers would wait."""
     text = "a b c " * 2_000
     judged: list[str] = []
@@ -570,11 +630,14 @@ def test_an_erasure_that_a_reader_held_up_is_finished_by_forgetting_again(
             writer.forget(memory.id)
 
 
-# --- somebody else writes in between ---------------------------------------------------------------------------------
+# --- somebody else writes in between
+# ---------------------------------------------------------------------------------
 
 
 class Interrupting(FakeEmbedder):
-    """Does something once while a text is being embedded: what another process might do at that moment."""
+    """Does something once while a text is being embedded: what another process might do at that
+    moment.
+    """
 
     meanwhile: Callable[[], object] | None = None
 
@@ -587,11 +650,16 @@ class Interrupting(FakeEmbedder):
 
 @pytest.fixture
 def interrupted(tmp_path: Path) -> Iterator[tuple[Memories, Memories, Interrupting]]:
-    """Two memories over one store, and the embedder of the first, which can be told to let the second go first."""
+    """Two memories over one store, and the embedder of the first, which can be told to let the
+    second go first.
+    """
     embedder = Interrupting()
     config = load_config({"namespace": "shared"}, environment={"REINFORCE_ON_RETRIEVAL": "true"})
     url = f"sqlite:///{tmp_path}/m.db"
-    with Memories(url, embedder=embedder, config=config) as ours, Memories(url, embedder="fake") as theirs:
+    with (
+        Memories(url, embedder=embedder, config=config) as ours,
+        Memories(url, embedder="fake") as theirs,
+    ):
         yield ours, theirs, embedder
 
 
@@ -632,17 +700,22 @@ def test_being_found_does_not_bring_back_what_was_deleted_meanwhile(
     assert ours.status().memory_count == 0
 
 
-# --- decay and repetition --------------------------------------------------------------------------------------------
+# --- decay and repetition
+# --------------------------------------------------------------------------------------------
 
 
-def test_what_can_no_longer_be_found_does_not_swallow_its_repetition(memories: Memories, clock: Clock) -> None:
+def test_what_can_no_longer_be_found_does_not_swallow_its_repetition(
+    memories: Memories, clock: Clock
+) -> None:
     add(memories, "the build is broken", decay="contextual")
     clock.move(60 * DAY)
     assert memories.create("the build is broken", decay="contextual").stored
     assert len(memories.search("build broken")) == 1
 
 
-def test_saying_a_decaying_fact_again_under_its_key_makes_it_fresh(memories: Memories, clock: Clock) -> None:
+def test_saying_a_decaying_fact_again_under_its_key_makes_it_fresh(
+    memories: Memories, clock: Clock
+) -> None:
     add(memories, "the team uses tabs", decay="contextual", key="style/indent")
     clock.move(20 * DAY)
     again = memories.create("the team uses tabs", key="style/indent").memory
@@ -654,7 +727,10 @@ def test_each_project_has_its_own_addresses(memories: Memories) -> None:
     one = add(memories, "port is 1", key="db/port", tags={"project": "one"})
     other = add(memories, "port is 2", key="db/port", tags={"project": "other"})
     assert one.id != other.id
-    assert {memories.get(one.id).content, memories.get(other.id).content} == {"port is 1", "port is 2"}
+    assert {memories.get(one.id).content, memories.get(other.id).content} == {
+        "port is 1",
+        "port is 2",
+    }
 
 
 def test_versions_that_ended_do_not_make_a_word_common(memories: Memories) -> None:
@@ -674,10 +750,14 @@ def test_the_past_is_found_by_its_words(memories: Memories, clock: Clock) -> Non
     memory = add(memories, "the port is five thousand")
     clock.move()
     memories.update(memory.id, "the port is six thousand")
-    assert [hit.memory.content for hit in memories.search("five", as_of=START)] == ["the port is five thousand"]
+    assert [hit.memory.content for hit in memories.search("five", as_of=START)] == [
+        "the port is five thousand"
+    ]
 
 
-def test_confidence_in_the_past_knows_no_later_reinforcement(memories: Memories, clock: Clock) -> None:
+def test_confidence_in_the_past_knows_no_later_reinforcement(
+    memories: Memories, clock: Clock
+) -> None:
     memory = add(memories, "apples", decay="reinforceable")
     clock.move(15 * DAY)
     memories.reinforce(memory.id)
@@ -709,14 +789,17 @@ def test_a_bulk_lists_newest_first_also_within_a_millisecond(tmp_path: Path) -> 
         memories.create_many(contents[:300], force=True)
         for content in contents[300:330]:
             memories.create(content, force=True)
-        memories.create_many([Draft(content, created_at=now) for content in contents[330:]], force=True)
+        memories.create_many(
+            [Draft(content, created_at=now) for content in contents[330:]], force=True
+        )
         listed = memories.list(limit=1000).memories
     assert [found.content for found in listed] == contents[::-1]
 
 
 def test_a_namespace_may_hold_as_much_as_its_quota_says_and_no_more(tmp_path: Path) -> None:
     config = load_config(
-        {"namespace_quota": "memories=2,bob.memories=1", "embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}
+        {"namespace_quota": "memories=2,bob.memories=1", "embedder": "none"},
+        environment={"MEMORY_HOME": str(tmp_path)},
     )
     for name, most in (("ann", 2), ("bob", 1)):
         with Memories(config=config, namespace=name, embedder="none") as memories:

@@ -1,6 +1,8 @@
-"""The success criteria of the identity specification, MVP, V1.0 and V2.0: a test for each, by the real command.
+"""The success criteria of the identity specification, MVP, V1.0 and V2.0: a test for each, by the
+real command.
 
-docs/amplifier.md has the list, and why "comprehensive testing and validation" is no test of its own.
+docs/amplifier.md has the list, and why "comprehensive testing and validation" is no test of its
+own.
 """
 
 import asyncio
@@ -27,7 +29,9 @@ pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("home")]
 
 
 @pytest.fixture
-def memory(tmp_path: Path, clean_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def memory(
+    tmp_path: Path, clean_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Command:
     """Run the command in this process, with the packaged model; return what it prints."""
     monkeypatch.chdir(tmp_path)
 
@@ -51,7 +55,13 @@ def process(tmp_path: Path, clean_environment: dict[str, str]) -> Command:
         environment = clean_environment | {"EMBEDDER": "minilm"}
         command = [sys.executable, "-m", "memories", *arguments]
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=900
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+            timeout=900,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout) if done.stdout.strip() else None
@@ -64,7 +74,8 @@ def contents(answer: Any) -> list[str]:
     return [each["content"] for each in answer["results"]]
 
 
-# --- MVP -------------------------------------------------------------------------------------------------------------
+# --- MVP
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_mvp_a_single_agent_identity_can_store_memories(memory: Command, process: Command) -> None:
@@ -85,14 +96,25 @@ def test_mvp_natural_language_queries_retrieve_relevant_memories(memory: Command
         "The logo of the shop is green",
     ):
         memory("create", content, "-n", "bob")
-    found = contents(memory("search", "tell me what I've done on databases", "-n", "bob", "--limit", "3"))
-    assert {"The user prefers PostgreSQL for new projects", "Researched connection pooling with pgbouncer"} <= {*found}
-    found = contents(memory("search", "What database should we use for this project?", "-n", "bob", "--limit", "1"))
+    found = contents(
+        memory("search", "tell me what I've done on databases", "-n", "bob", "--limit", "3")
+    )
+    assert {
+        "The user prefers PostgreSQL for new projects",
+        "Researched connection pooling with pgbouncer",
+    } <= {*found}
+    found = contents(
+        memory(
+            "search", "What database should we use for this project?", "-n", "bob", "--limit", "1"
+        )
+    )
     assert found == ["The user prefers PostgreSQL for new projects"]
 
 
 def test_mvp_the_scratchpad_provides_recent_context(memory: Command) -> None:
-    """The newest are shown, and begin a session's prompt; what the user pinned stays when newer ones come."""
+    """The newest are shown, and begin a session's prompt; what the user pinned stays when newer
+    ones come.
+    """
     pinned = memory("create", "The user prefers PostgreSQL for new projects", "-n", "bob")["id"]
     memory("scratchpad", "pin", pinned, "-n", "bob")
     memory("create", "The migration of the user table is done", "-n", "bob")
@@ -104,7 +126,9 @@ def test_mvp_the_scratchpad_provides_recent_context(memory: Command) -> None:
 
 
 def test_mvp_opt_in_enablement_works(tmp_path: Path) -> None:
-    """An agent whose session says nothing of memory has none, and nothing is written; one word of it is enough."""
+    """An agent whose session says nothing of memory has none, and nothing is written; one word of
+    it is enough.
+    """
     from amplifier_core import create_test_coordinator
 
     from memories.integrations.amplifier import mount_context, mount_tool
@@ -134,24 +158,33 @@ def test_mvp_file_based_storage_is_operational(memory: Command, tmp_path: Path) 
     assert contents(memory("search", "which database?", "-n", "bob", env=files)) == [
         "The user prefers PostgreSQL for new projects"
     ]
-    assert "prefers PostgreSQL" in (tmp_path / "notes" / "bob.jsonl").read_text()  # a person can read it
+    assert (
+        "prefers PostgreSQL" in (tmp_path / "notes" / "bob.jsonl").read_text()
+    )  # a person can read it
 
 
-# --- V1.0 ------------------------------------------------------------------------------------------------------------
+# --- V1.0
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_v1_multiple_agent_identities_are_isolated(memory: Command) -> None:
     for name in ("bob", "alice"):
-        memory("create", f"The password of the wiki of {name} is written on a yellow note", "-n", name)
+        memory(
+            "create", f"The password of the wiki of {name} is written on a yellow note", "-n", name
+        )
     for name, other in (("bob", "alice"), ("alice", "bob")):
         for answer in (
             memory("search", f"wiki of {other} yellow note", "-n", name),
             memory("list", "-n", name),
         ):
-            assert contents(answer) == [f"The password of the wiki of {name} is written on a yellow note"]
+            assert contents(answer) == [
+                f"The password of the wiki of {name} is written on a yellow note"
+            ]
 
 
-def test_v1_a_store_of_files_moves_to_a_larger_one_at_its_threshold(memory: Command, tmp_path: Path) -> None:
+def test_v1_a_store_of_files_moves_to_a_larger_one_at_its_threshold(
+    memory: Command, tmp_path: Path
+) -> None:
     files = {"MEMORY_STORE": f"files:///{tmp_path}/notes", "FILE_MIGRATE_AT": "3"}
     subjects = (
         "The shop deploys on Tuesdays",
@@ -164,17 +197,25 @@ def test_v1_a_store_of_files_moves_to_a_larger_one_at_its_threshold(memory: Comm
     status = memory("status", "-n", "bob", env=files)
     assert status["memory_count"] == len(subjects)
     assert (tmp_path / "notes" / "memories.db").exists()
-    assert subjects[0] in (tmp_path / "notes" / "bob.jsonl.before-move").read_text()  # the original is kept
-    assert contents(memory("search", "where is Bob?", "-n", "bob", "--limit", "1", env=files)) == ["Bob is in Oslo"]
+    assert (
+        subjects[0] in (tmp_path / "notes" / "bob.jsonl.before-move").read_text()
+    )  # the original is kept
+    assert contents(memory("search", "where is Bob?", "-n", "bob", "--limit", "1", env=files)) == [
+        "Bob is in Oslo"
+    ]
 
 
 def test_v1_freshness_decay_and_access_boosting_are_functional() -> None:
-    """Of memories that answer as well as each other the newest is first; of two as old, the one that is often read."""
+    """Of memories that answer as well as each other the newest is first; of two as old, the one
+    that is often read.
+    """
     now = datetime(2026, 6, 1, tzinfo=UTC)
 
     def names() -> list[str]:
         return [
-            hit.memory.content[-3:] for hit in memories.search("printer repaired") if "repaired" in hit.memory.content
+            hit.memory.content[-3:]
+            for hit in memories.search("printer repaired")
+            if "repaired" in hit.memory.content
         ]
 
     with Memories(namespace="bob", embedder="none", clock=lambda: now) as memories:
@@ -191,9 +232,17 @@ def test_v1_freshness_decay_and_access_boosting_are_functional() -> None:
         assert names().index(last) < names().index(second)
 
 
-def test_v1_the_capture_hook_works_if_it_was_opted_in(memory: Command, process: Command, tmp_path: Path) -> None:
-    """What a user says to an agent waits for review, if the hook was installed with --capture; else nothing does."""
-    told = {"session_id": "s1", "cwd": str(tmp_path), "prompt": "Remember that the shop deploys on Tuesdays at noon."}
+def test_v1_the_capture_hook_works_if_it_was_opted_in(
+    memory: Command, process: Command, tmp_path: Path
+) -> None:
+    """What a user says to an agent waits for review, if the hook was installed with --capture; else
+    nothing does.
+    """
+    told = {
+        "session_id": "s1",
+        "cwd": str(tmp_path),
+        "prompt": "Remember that the shop deploys on Tuesdays at noon.",
+    }
     for options, waiting in (((), 0), (("--capture",), 1)):
         hook = ("hook", "user-prompt", "--host", "claude-code", "-n", "bob", *options)
         process(*hook, stdin=json.dumps(told | {"hook_event_name": "UserPromptSubmit"}))
@@ -204,7 +253,9 @@ def test_v1_the_capture_hook_works_if_it_was_opted_in(memory: Command, process: 
 
 
 def test_v1_context_is_injected_at_session_start() -> None:
-    """The first request of a session begins with what the last one stored; the modules' tests run whole sessions."""
+    """The first request of a session begins with what the last one stored; the modules' tests run
+    whole sessions.
+    """
     from amplifier_core import create_test_coordinator
 
     from memories.integrations.amplifier import mount_context
@@ -214,7 +265,9 @@ def test_v1_context_is_injected_at_session_start() -> None:
 
     async def first_request() -> list[dict[str, Any]]:
         coordinator = create_test_coordinator()
-        undo = await mount_context(coordinator, {"enabled": True, "agent_identity": "bob", "delay_seconds": 60})
+        undo = await mount_context(
+            coordinator, {"enabled": True, "agent_identity": "bob", "delay_seconds": 60}
+        )
         context = coordinator.mount_points["context"]
         await context.add_message({"role": "user", "content": "What database should we use?"})
         sent: list[dict[str, Any]] = await context.get_messages_for_request()
@@ -227,7 +280,8 @@ def test_v1_context_is_injected_at_session_start() -> None:
     assert asked["content"] == "What database should we use?"
 
 
-# --- V2.0 ------------------------------------------------------------------------------------------------------------
+# --- V2.0
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_v2_knowledge_is_shared_in_a_namespace_of_its_own(memory: Command) -> None:
@@ -238,7 +292,9 @@ def test_v2_knowledge_is_shared_in_a_namespace_of_its_own(memory: Command) -> No
     )
     alone = memory("search", "mounting modules", "-n", "bob", "--no-shared")
     assert contents(alone) == ["Bob's own notes about mounting"]
-    assert "Bob's own notes about mounting" not in contents(memory("search", "mounting", "-n", "alice"))
+    assert "Bob's own notes about mounting" not in contents(
+        memory("search", "mounting", "-n", "alice")
+    )
 
 
 def test_v2_the_use_of_a_memory_can_be_analysed(memory: Command) -> None:
@@ -259,7 +315,10 @@ class Letters:
     space = FakeEmbedder.space._replace(model="letters", dimension=26)
 
     def embed(self, text: str) -> Any:
-        counts = np.array([[text.lower().count(chr(97 + at)) for at in range(26)]], dtype=np.float32) + 0.01
+        counts = (
+            np.array([[text.lower().count(chr(97 + at)) for at in range(26)]], dtype=np.float32)
+            + 0.01
+        )
         return counts / np.linalg.norm(counts)
 
     def familiarity(self, text: str) -> float:
@@ -270,7 +329,9 @@ def test_v2_an_embedding_provider_can_be_a_user_s_own() -> None:
     with Memories(namespace="bob", embedder=Letters()) as memories:
         memories.create("listen")
         memories.create("xylophone")
-        assert memories.search("silent")[0].memory.content == "listen"  # no word in common, the same letters
+        assert (
+            memories.search("silent")[0].memory.content == "listen"
+        )  # no word in common, the same letters
         assert memories.status().store_model == "letters"
 
 
@@ -288,12 +349,17 @@ def test_v2_memories_can_be_exported_and_imported(memory: Command, tmp_path: Pat
         "databases",
     )
     versions = memory("history", made["id"], "-n", "bob", env=elsewhere)["versions"]
-    assert [each["content"] for each in versions] == ["The user prefers PostgreSQL", "The user prefers SQLite"]
+    assert [each["content"] for each in versions] == [
+        "The user prefers PostgreSQL",
+        "The user prefers SQLite",
+    ]
     assert contents(memory("list", "-n", "alice", env=elsewhere)) == []
 
 
 def test_v2_several_users_work_on_one_memory_and_it_says_who_said_what(memory: Command) -> None:
-    """Two users, each with a namespace, and one that both use: each reads and corrects what the other wrote."""
+    """Two users, each with a namespace, and one that both use: each reads and corrects what the
+    other wrote.
+    """
     ann, ben = {"MEMORY_NAMESPACE": "ann"}, {"MEMORY_NAMESPACE": "ben"}
     memory("create", "Ann's own draft of the plan", env=ann)
     made = memory("create", "The team deploys on Tuesdays", "-n", "team", env=ann)
@@ -305,7 +371,10 @@ def test_v2_several_users_work_on_one_memory_and_it_says_who_said_what(memory: C
     writers = [(each["content"].split()[-1], each["origin"]["namespace"]) for each in versions]
     assert writers == [("Tuesdays", "ann"), ("Fridays", "ben")]
     entries = memory("log", "-n", "team", env=ann)["results"]
-    assert [change["action"] for entry in entries for change in entry["changes"]] == ["update", "create"]
+    assert [change["action"] for entry in entries for change in entry["changes"]] == [
+        "update",
+        "create",
+    ]
     assert contents(memory("list", env=ben)) == []  # what is Ann's alone stays so
 
 

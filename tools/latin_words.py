@@ -1,6 +1,8 @@
-"""Write `languages/latin.txt`: for each language in Latin letters the words by which it is known, ready to compare.
+"""Write `languages/latin.txt`: for each language in Latin letters the words by which it is known,
+ready to compare.
 
-Run `python tools/latin_words.py` after a change to a file of `src/memories/languages`; the tests say when.
+Run `python tools/latin_words.py` after a change to a file of `src/memories/languages`; the tests
+say when.
 """
 
 import re
@@ -13,7 +15,8 @@ LINES = (
     "stop today yesterday tomorrow before after last next every recently weekdays months week weekend year month not "
     "numbers single is using many few"
 ).split()
-# Words that English texts have too, as content or as names; function words of English weigh for English there.
+# Words that English texts have too, as content or as names; function words of English weigh for
+# English there.
 ENGLISH = frozenset(
     "act adore ago ami ante apr april aug august ben bin china club coach come commence commute com con dal dan "
     "dance dans day dec dine dins dove era even fa fare feb french gain gala gene hat hem hen hobby hoe "
@@ -29,8 +32,12 @@ def marks(code: str) -> list[str]:
     """Return the words by which a language is known."""
     entries = (entry for line in LINES for entry in words(code).get(line, ()))
     parts = (part.strip("~") for entry in entries for part in re.split(r"[|_']", entry))
-    return sorted({part for part in parts if len(part) > 1 and part.isalpha() and part not in ENGLISH})
+    return sorted(
+        {part for part in parts if len(part) > 1 and part.isalpha() and part not in ENGLISH}
+    )
 
 
 if __name__ == "__main__":
-    FILE.write_text("".join(f"{code}: {' '.join(marks(code))}\n" for code in LATIN), encoding="utf-8")
+    FILE.write_text(
+        "".join(f"{code}: {' '.join(marks(code))}\n" for code in LATIN), encoding="utf-8"
+    )

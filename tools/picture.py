@@ -1,6 +1,7 @@
 """Draw what a command prints on a terminal as an SVG picture, for the README.
 
-MEMORY_HOME=.demo python tools/picture.py docs/search.svg memory search "when do we release?" --limit 3
+MEMORY_HOME=.demo python tools/picture.py docs/search.svg memory search "when do we release?"
+--limit 3
 """
 
 import html
@@ -47,7 +48,9 @@ def draw(lines: list[str]) -> str:
                 style = STYLES.get(part[2:-1], "")
             elif part:
                 spans.append(f'<tspan class="{style}">{html.escape(part)}</tspan>')
-        rows.append(f'<text x="{MARGIN}" y="{MARGIN + LINE * (number + 1) - 5}">{"".join(spans)}</text>')
+        rows.append(
+            f'<text x="{MARGIN}" y="{MARGIN + LINE * (number + 1) - 5}">{"".join(spans)}</text>'
+        )
     width, height = round(COLUMNS * CHARACTER + 2 * MARGIN), LINE * len(lines) + 2 * MARGIN
     frame = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
     return f'{frame}<style>{CSS}</style><rect width="100%" height="100%" rx="8" fill="#1f2430"/>{"".join(rows)}</svg>\n'
@@ -56,4 +59,6 @@ def draw(lines: list[str]) -> str:
 if __name__ == "__main__":
     target, *command = sys.argv[1:]
     shown = " ".join(f'"{part}"' if " " in part else part for part in command)
-    Path(target).write_text(draw([f"\x1b[32m$\x1b[0m {shown}", "", *terminal_output(command).rstrip().split("\n")]))
+    Path(target).write_text(
+        draw([f"\x1b[32m$\x1b[0m {shown}", "", *terminal_output(command).rstrip().split("\n")])
+    )

@@ -1,4 +1,5 @@
-"""Brings the plugins up to date: one version everywhere, and one text of what several of them share.
+"""Brings the plugins up to date: one version everywhere, and one text of what several of them
+share.
 
 python tools/plugins.py
 """
@@ -16,7 +17,10 @@ VERSIONED = (
     "extensions/gemini/gemini-extension.json",
     "extensions/opencode/package.json",
 )
-SHARED = ("hooks/memory-hook.sh", "skills/recall/SKILL.md")  # of the Claude plugin, in the Gemini extension too
+SHARED = (
+    "hooks/memory-hook.sh",
+    "skills/recall/SKILL.md",
+)  # of the Claude plugin, in the Gemini extension too
 _OPENCODE = """\
 const COMMAND = ["memory"]
 const CAPTURE = /^(1|true|yes|on)$/.test(process.env.MEMORY_CAPTURE ?? "")

@@ -1,9 +1,11 @@
-"""List what the program is made of as CycloneDX JSON: what the lock pins and a program with all extras runs with.
+"""List what the program is made of as CycloneDX JSON: what the lock pins and a program with all
+extras runs with.
 
     python tools/sbom.py [FILE]
 
-Versions and digests are those of `requirements.lock`; licences and who needs whom are told by what is installed. The
-same lock gives the same bytes, and `tests/test_supply.py` compares them with the file in the repository.
+Versions and digests are those of `requirements.lock`; licences and who needs whom are told by what
+is installed. The same lock gives the same bytes, and `tests/test_supply.py` compares them with the
+file in the repository.
 """
 
 import hashlib
@@ -43,7 +45,9 @@ def needed(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
         seen.add((name, wanted))
         for written in metadata.requires(name) or ():
             need = Requirement(written)
-            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ("", *wanted)):
+            if need.marker is None or any(
+                need.marker.evaluate({"extra": extra}) for extra in ("", *wanted)
+            ):
                 other = _normal(need.name)
                 if other != _normal(root):
                     found.setdefault(_normal(name), set()).add(other)
@@ -77,11 +81,19 @@ def bill() -> dict[str, Any]:
 
 
 def _component(kind: str, name: str, version: str) -> dict[str, Any]:
-    return {"type": kind, "bom-ref": _ref(name, version), "name": name, "version": version, "purl": _ref(name, version)}
+    return {
+        "type": kind,
+        "bom-ref": _ref(name, version),
+        "name": name,
+        "version": version,
+        "purl": _ref(name, version),
+    }
 
 
 def _of(name: str, digests: list[str]) -> dict[str, Any]:
-    """Return what is known of a package: its licence, and the digests of its files for all systems."""
+    """Return what is known of a package: its licence, and the digests of its files for all
+    systems.
+    """
     hashes = [{"alg": "SHA-256", "content": digest} for digest in digests]
     return {"licenses": _licence(name), "hashes": hashes}
 
@@ -91,7 +103,11 @@ def _licence(name: str) -> list[dict[str, Any]]:
     expression = said.get("License-Expression")
     if expression:
         return [{"expression": expression}]
-    kinds = [kind.rpartition(" :: ")[2] for kind in said.get_all("Classifier") or () if kind.startswith("License ::")]
+    kinds = [
+        kind.rpartition(" :: ")[2]
+        for kind in said.get_all("Classifier") or ()
+        if kind.startswith("License ::")
+    ]
     text = " / ".join(kinds) or (said.get("License") or "unknown").strip().splitlines()[0]
     return [{"license": {"name": text[:80]}}]
 

@@ -1,4 +1,5 @@
-"""Writes the tables of the docs that the program itself knows: `python tools/tables.py` after a change of them.
+"""Writes the tables of the docs that the program itself knows: `python tools/tables.py` after a
+change of them.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`.
 """
@@ -37,7 +38,11 @@ def fields(*rows: Field) -> Iterable[tuple[str, ...]]:
     """Yield the rows of fields of an answer."""
     yield "field", "there", "meaning"
     for row in rows:
-        yield f"`{row.name}`", "always" if row.default is ALWAYS else "unless it says nothing", row.about
+        yield (
+            f"`{row.name}`",
+            "always" if row.default is ALWAYS else "unless it says nothing",
+            row.about,
+        )
 
 
 TABLES: Mapping[str, Iterable[tuple[str, ...]]] = {
@@ -61,7 +66,9 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
 
 def rendered(rows: Iterable[tuple[str, ...]]) -> str:
     """Return a table in Markdown; its first row is the head."""
-    head, *body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    head, *body = [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
+    ]
     return "\n".join([head, "|" + "---|" * (head.count(" | ") + 1), *body])
 
 

@@ -1,8 +1,10 @@
-"""The smallest agent with a memory: JSON lines come in, are stored, and are answered with the context for a model.
+"""The smallest agent with a memory: JSON lines come in, are stored, and are answered with the
+context for a model.
 
-A line {"conversation_id", "role", "text"} is a message. The answer to one of the user is its context, with the prompt
-in it; `stored` says in each answer whether the memory has it. A line {"conversation_id", "remember", "type",
-"confidence"} is something to be remembered. `--health` prints how the memory is, and ends with 0 if that is well.
+A line {"conversation_id", "role", "text"} is a message. The answer to one of the user is its
+context, with the prompt in it; `stored` says in each answer whether the memory has it. A line
+{"conversation_id", "remember", "type", "confidence"} is something to be remembered. `--health`
+prints how the memory is, and ends with 0 if that is well.
 """
 
 import json
@@ -63,8 +65,14 @@ def _remember(  # a line's names are its arguments
     type: str,  # noqa: A002
     confidence: float,
 ) -> dict[str, Any]:
-    offered = memory.offer(remember, type, confidence, conversation_id=conversation_id, source="chat")
-    answer = {"conversation_id": conversation_id, "id": offered.id, "stored": offered.id is not None}
+    offered = memory.offer(
+        remember, type, confidence, conversation_id=conversation_id, source="chat"
+    )
+    answer = {
+        "conversation_id": conversation_id,
+        "id": offered.id,
+        "stored": offered.id is not None,
+    }
     return answer if offered.id else answer | {"reason": offered.reason}
 
 

@@ -1,1 +1,3 @@
-"""Tests of the modules that the app imports; `tests/context` has those of the library behind them."""
+"""Tests of the modules that the app imports; `tests/context` has those of the library behind
+them.
+"""

@@ -11,7 +11,10 @@ def test_a_context_has_turns_memories_and_the_message() -> None:
         builder = ContextBuilder(gateway)
         context = builder.build_context("standup", "Who owns deploys?")
         prompt = builder.format_for_prompt(context)
-        places = [prompt.index(text) for text in ("Ann owns deploys", "We ship on Fridays", "Who owns deploys?")]
+        places = [
+            prompt.index(text)
+            for text in ("Ann owns deploys", "We ship on Fridays", "Who owns deploys?")
+        ]
         assert places[2] == max(places)
         assert context["metadata"]["token_counts"]["total"] > 0
         small = ContextBuilder(gateway, token_budget=40)

@@ -11,8 +11,16 @@ def test_what_is_stored() -> None:
         True,
         False,
     ]
-    assert [policy.validate_memory_type(word) for word in ("preference", "fact", "project", "decision", "rumour")] == [
+    assert [
+        policy.validate_memory_type(word)
+        for word in ("preference", "fact", "project", "decision", "rumour")
+    ] == [
         *[True] * 4,
         False,
     ]
-    assert [policy.enforce_rate_limit(window) for window in ("a", "a", "a", "b")] == [True, True, False, True]
+    assert [policy.enforce_rate_limit(window) for window in ("a", "a", "a", "b")] == [
+        True,
+        True,
+        False,
+        True,
+    ]

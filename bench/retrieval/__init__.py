@@ -1,1 +1,3 @@
-"""How well a search finds what answers a question about a conversation, beside plain ways to find it."""
+"""How well a search finds what answers a question about a conversation, beside plain ways to find
+it.
+"""

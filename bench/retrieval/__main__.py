@@ -5,7 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # before numpy: as in the command, and comparable between machines
 
 from bench import report
 from bench.retrieval import measure, systems
@@ -15,7 +17,9 @@ from memories import InvalidInput
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Read the options, measure, and print tables in markdown; wrong ones and wrong data end with status 2."""
+    """Read the options, measure, and print tables in markdown; wrong ones and wrong data end with
+    status 2.
+    """
     parser = _parser()
     given = parser.parse_args(arguments)
     chosen = tuple(name for name in given.systems if given.chroma or name != "chroma")
@@ -41,13 +45,23 @@ def main(arguments: list[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.retrieval", description=__doc__)
     parser.add_argument("set", choices=SETS)
-    parser.add_argument("path", type=Path, help="your copy: a JSON file, or for beam and realtalk a folder of chats")
-    parser.add_argument("--limit", type=_count, metavar="N", help="so many questions, drawn at random")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="what each question gave, in JSON lines")
-    parser.add_argument("--systems", type=_systems, default=systems.NAMES, help=f"some of {','.join(systems.NAMES)}")
+    parser.add_argument(
+        "path", type=Path, help="your copy: a JSON file, or for beam and realtalk a folder of chats"
+    )
+    parser.add_argument(
+        "--limit", type=_count, metavar="N", help="so many questions, drawn at random"
+    )
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="what each question gave, in JSON lines"
+    )
+    parser.add_argument(
+        "--systems", type=_systems, default=systems.NAMES, help=f"some of {','.join(systems.NAMES)}"
+    )
     parser.add_argument("--no-chroma", dest="chroma", action="store_false", help="leave out Chroma")
     parser.add_argument("--one-store", action="store_true", help="search all conversations at once")
-    parser.add_argument("--embedder", choices=EMBEDDERS, default="minilm", help="whose vectors all systems get")
+    parser.add_argument(
+        "--embedder", choices=EMBEDDERS, default="minilm", help="whose vectors all systems get"
+    )
     parser.add_argument("--seed", type=int, default=7, help="of the draw and of the bootstrap")
     return parser
 
@@ -62,7 +76,9 @@ def _systems(text: str) -> tuple[str, ...]:
     asked = text.split(",")
     unknown = [name for name in asked if name not in systems.NAMES]
     if unknown:
-        raise argparse.ArgumentTypeError(f'there is no system "{unknown[0]}"; there are {", ".join(systems.NAMES)}')
+        raise argparse.ArgumentTypeError(
+            f'there is no system "{unknown[0]}"; there are {", ".join(systems.NAMES)}'
+        )
     return tuple(name for name in systems.NAMES if name in asked)
 
 

@@ -14,7 +14,13 @@ from typing import Any
 
 _FOLDERS = ("beam", "realtalk")
 SETS = ("locomo", "longmemeval", "beam", "realtalk")
-LOCOMO_CATEGORIES = {1: "1 multi-hop", 2: "2 temporal", 3: "3 open-domain", 4: "4 single-hop", 5: "5 adversarial"}
+LOCOMO_CATEGORIES = {
+    1: "1 multi-hop",
+    2: "2 temporal",
+    3: "3 open-domain",
+    4: "4 single-hop",
+    5: "5 adversarial",
+}
 REALTALK_CATEGORIES = {1: "1 multi-hop", 2: "2 temporal", 3: "3 commonsense"}
 BETWEEN_TURNS = timedelta(seconds=30)
 _DAY = timedelta(days=1)
@@ -102,7 +108,8 @@ class DataSet:
 
     Attributes:
         pools: What is searched together.
-        apart: Whether each pool is stored, asked and forgotten before the next, for all at once would be too many.
+        apart: Whether each pool is stored, asked and forgotten before the next, for all at once
+            would be too many.
     """
 
     name: str
@@ -115,12 +122,19 @@ class DataSet:
         return [question for pool in self.pools for question in pool.questions]
 
     def limited(self, count: int | None, seed: int) -> "DataSet":
-        """Return the set with so many of its questions, drawn at random in their order; conversations all stay."""
+        """Return the set with so many of its questions, drawn at random in their order;
+        conversations all stay.
+        """
         if count is None or count >= len(self.questions):
             return self
         kept = set(random.Random(seed).sample([question.id for question in self.questions], count))
-        pools = (replace(pool, questions=tuple(q for q in pool.questions if q.id in kept)) for pool in self.pools)
-        return replace(self, pools=tuple(pool for pool in pools if pool.questions or not self.apart))
+        pools = (
+            replace(pool, questions=tuple(q for q in pool.questions if q.id in kept))
+            for pool in self.pools
+        )
+        return replace(
+            self, pools=tuple(pool for pool in pools if pool.questions or not self.apart)
+        )
 
     def joined(self) -> "DataSet":
         """Return the set with all conversations in one pool, where every question is asked.
@@ -129,8 +143,12 @@ class DataSet:
             DataError: The same sessions are in several pools, each with other answers.
         """
         if self.apart:
-            raise DataError(f"{self.name} gives every question its own conversations; they cannot be put in one store")
-        conversations = tuple(conversation for pool in self.pools for conversation in pool.conversations)
+            raise DataError(
+                f"{self.name} gives every question its own conversations; they cannot be put in one store"
+            )
+        conversations = tuple(
+            conversation for pool in self.pools for conversation in pool.conversations
+        )
         return replace(self, pools=(Pool(_ONE, conversations, tuple(self.questions)),))
 
 
@@ -149,7 +167,9 @@ def load(name: str, path: Path) -> DataSet:
         raise DataError(f"there is no {path}; bench/README.md says where to get the data")
     if path.is_dir() != (name in ("beam", "realtalk")):
         raise DataError(
-            f"{path} is a folder, and {name} is a file" if path.is_dir() else f"{path} is no folder of chats"
+            f"{path} is a folder, and {name} is a file"
+            if path.is_dir()
+            else f"{path} is no folder of chats"
         )
     found = DataSet(name, tuple(loaders[name](path)), apart=name == "longmemeval")
     if not found.questions:
@@ -177,8 +197,12 @@ def _in_format(file: Path, name: str) -> Iterator[None]:
 
 
 def _clean(text: str) -> str:
-    """Return a text as it can be stored: without NUL and halves of characters, which JSON can hold; empty if blank."""
-    kept = unicodedata.normalize("NFC", text.replace("\0", "").encode("utf-8", "replace").decode()).strip()
+    """Return a text as it can be stored: without NUL and halves of characters, which JSON can hold;
+    empty if blank.
+    """
+    kept = unicodedata.normalize(
+        "NFC", text.replace("\0", "").encode("utf-8", "replace").decode()
+    ).strip()
     return kept if any(unicodedata.category(sign)[0] in "LNPSM" for sign in kept) else ""
 
 
@@ -187,7 +211,8 @@ def _number_in(file: Path) -> tuple[int, str]:
     return (int(digits[0]) if digits else 0, file.name)
 
 
-# --- two persons: LoCoMo and REALTALK --------------------------------------------------------------------------------
+# --- two persons: LoCoMo and REALTALK
+# --------------------------------------------------------------------------------
 
 
 def _locomo(file: Path) -> Iterator[Pool]:
@@ -200,7 +225,9 @@ def _realtalk(folder: Path) -> Iterator[Pool]:
     for file in sorted(folder.glob("Chat_*.json"), key=_number_in):
         with _in_format(file, "REALTALK"):
             item = _read(file)
-            yield _persons(file.stem, item.get("conversation", item), item["qa"], REALTALK_CATEGORIES)
+            yield _persons(
+                file.stem, item.get("conversation", item), item["qa"], REALTALK_CATEGORIES
+            )
 
 
 def evidence_ids(evidence: object) -> list[str]:
@@ -212,10 +239,15 @@ def evidence_ids(evidence: object) -> list[str]:
     Returns:
         Ids of the form `D3:7`.
     """
-    return [f"D{session}:{turn}" for session, turn in re.findall(r"D:?(\d+):0*(\d+)", json.dumps(evidence))]
+    return [
+        f"D{session}:{turn}"
+        for session, turn in re.findall(r"D:?(\d+):0*(\d+)", json.dumps(evidence))
+    ]
 
 
-def _persons(name: str, talk: Mapping[str, Any], asked: Sequence[Any], categories: Mapping[int, str]) -> Pool:
+def _persons(
+    name: str, talk: Mapping[str, Any], asked: Sequence[Any], categories: Mapping[int, str]
+) -> Pool:
     turns = tuple(_person_turns(name, talk))
     sessions = {turn.id: turn.session for turn in turns}
     questions = []
@@ -237,16 +269,22 @@ def _persons(name: str, talk: Mapping[str, Any], asked: Sequence[Any], categorie
 
 
 def _person_turns(name: str, talk: Mapping[str, Any]) -> Iterator[Turn]:
-    numbers = sorted(int(found[1]) for key in talk if (found := re.fullmatch(r"session_(\d+)", key)))
+    numbers = sorted(
+        int(found[1]) for key in talk if (found := re.fullmatch(r"session_(\d+)", key))
+    )
     if not numbers:
         raise DataError(f"{name} has no session_1, session_2, …")
     before: datetime | None = None
     for number in numbers:
         start = _clock(talk.get(f"session_{number}_date_time"))
         for place, message in enumerate(talk[f"session_{number}"], 1):
-            said_at = _clock(message.get("date_time")) or (start and start + BETWEEN_TURNS * (place - 1))
+            said_at = _clock(message.get("date_time")) or (
+                start and start + BETWEEN_TURNS * (place - 1)
+            )
             if said_at is None:
-                said_at = _EPOCH if before is None else before + (_DAY if place == 1 else BETWEEN_TURNS)
+                said_at = (
+                    _EPOCH if before is None else before + (_DAY if place == 1 else BETWEEN_TURNS)
+                )
             before = said_at if before is None else max(before, said_at)
             if text := _with_photo(message):
                 ids = evidence_ids(message.get("dia_id", "")) or [f"D{number}:{place}"]
@@ -261,7 +299,9 @@ def _with_photo(message: Mapping[str, Any]) -> str:
 
 
 def _clock(text: str | None) -> datetime | None:
-    """Return the time that is written in one of the ways that the sets write it; None if it is in none."""
+    """Return the time that is written in one of the ways that the sets write it; None if it is in
+    none.
+    """
     for form in _CLOCKS if text else ():
         try:
             return datetime.strptime(str(text), form).replace(tzinfo=UTC)
@@ -270,7 +310,8 @@ def _clock(text: str | None) -> datetime | None:
     return None
 
 
-# --- a user and an assistant: LongMemEval and BEAM -------------------------------------------------------------------
+# --- a user and an assistant: LongMemEval and BEAM
+# -------------------------------------------------------------------
 
 
 def _longmemeval(file: Path) -> Iterator[Pool]:
@@ -292,8 +333,14 @@ def _haystack(item: Mapping[str, Any]) -> Pool:
         moment = _slashed(date)
         times = (moment + BETWEEN_TURNS * place for place in range(len(spoken)))
         turns = _exchanges(name, [(f"{name}/{at}", m) for at, m in enumerate(spoken)], times)
-        gold |= {turn.target for turn, message in zip(turns, spoken, strict=True) if message.get("has_answer")}
-        again = sum(other.turns[0].session == name for other in conversations)  # the same session, brought twice
+        gold |= {
+            turn.target
+            for turn, message in zip(turns, spoken, strict=True)
+            if message.get("has_answer")
+        }
+        again = sum(
+            other.turns[0].session == name for other in conversations
+        )  # the same session, brought twice
         conversations.append(Conversation(f"{name}-{again + 1}" if again else name, turns))
     question = Question(
         id=item["question_id"],
@@ -317,7 +364,9 @@ def _slashed(text: str) -> datetime:
 def _exchanges(
     session: str, messages: Sequence[tuple[str, Mapping[str, Any]]], times: Iterable[datetime]
 ) -> tuple[Turn, ...]:
-    """Return messages with their ids as turns; what follows a user's message counts as one with it."""
+    """Return messages with their ids as turns; what follows a user's message counts as one with
+    it.
+    """
     turns: list[Turn] = []
     for (at, message), said_at in zip(messages, times, strict=True):
         role = message["role"]
@@ -352,12 +401,17 @@ def _beside(chat: Path) -> Path:
 
 def _beam_turns(chat: str, batches: Sequence[Any]) -> Iterator[Turn]:
     groups = list(_groups(batches))
-    anchors = [next(filter(None, (m.get("time_anchor") for m in group)), anchor) for _, group, anchor in groups]
+    anchors = [
+        next(filter(None, (m.get("time_anchor") for m in group)), anchor)
+        for _, group, anchor in groups
+    ]
     starts = group_starts([anchor and _anchor(anchor) for anchor in anchors])
     before = starts[0] if starts else _EPOCH
     used: Counter[str] = Counter()
     for (place, group, _), start in zip(groups, starts, strict=True):
-        spoken = [{**message, "content": _unmarked(message)} for message in group if _unmarked(message)]
+        spoken = [
+            {**message, "content": _unmarked(message)} for message in group if _unmarked(message)
+        ]
         times = [max(before, start) + BETWEEN_TURNS * at for at in range(len(spoken))]
         before = times[-1] + BETWEEN_TURNS if times else before
         named = [(_once(f"{chat}/{message['id']}", used), message) for message in spoken]
@@ -367,9 +421,9 @@ def _beam_turns(chat: str, batches: Sequence[Any]) -> Iterator[Turn]:
 def _groups(batches: Sequence[Any], plan: str = "") -> Iterator[tuple[str, list[Any], str | None]]:
     """Yield the groups of messages of a chat, each with its place and the date of its batch.
 
-    A chat is a list of batches. The repository has a batch as an object with `turns`, lists of messages; the data set's
-    own files have it as one list of messages. Chats of 10M tokens are lists of plans: objects of one or more chats by
-    name, some of them null.
+    A chat is a list of batches. The repository has a batch as an object with `turns`, lists of
+    messages; the data set's own files have it as one list of messages. Chats of 10M tokens are
+    lists of plans: objects of one or more chats by name, some of them null.
     """
     for number, batch in enumerate(batches, 1):
         if isinstance(batch, Mapping) and "turns" not in batch:
@@ -377,7 +431,11 @@ def _groups(batches: Sequence[Any], plan: str = "") -> Iterator[tuple[str, list[
                 yield from _groups(inner or (), f"{plan}{name}.")
             continue
         if isinstance(batch, Mapping):
-            place, groups, anchor = batch.get("batch_number", number), batch["turns"], batch.get("time_anchor")
+            place, groups, anchor = (
+                batch.get("batch_number", number),
+                batch["turns"],
+                batch.get("time_anchor"),
+            )
         else:
             place, groups, anchor = number, [batch], None
         for at, group in enumerate(groups, 1):
@@ -391,9 +449,11 @@ def _once(at: str, used: Counter[str]) -> str:
 
 
 def group_starts(anchors: Sequence[datetime | None]) -> list[datetime]:
-    """Return when each group of messages begins: at its date if it has one, else a day after the one before.
+    """Return when each group of messages begins: at its date if it has one, else a day after the
+    one before.
 
-    Groups come closer together where the next date would be overtaken; a date before an earlier one is not heeded.
+    Groups come closer together where the next date would be overtaken; a date before an earlier one
+    is not heeded.
 
     Args:
         anchors: The date of each group, where it has one.
@@ -405,7 +465,9 @@ def group_starts(anchors: Sequence[datetime | None]) -> list[datetime]:
     first = known[0] if known else (0, _EPOCH)
     starts = [first[1] - _DAY * (first[0] - at) for at in range(first[0])]
     for (at, anchor), (following, limit) in zip(
-        known or [first], [*known[1:], (len(anchors), datetime.max.replace(tzinfo=UTC))], strict=True
+        known or [first],
+        [*known[1:], (len(anchors), datetime.max.replace(tzinfo=UTC))],
+        strict=True,
     ):
         step = min(_DAY, (limit - anchor) / max(1, following - at))
         starts += [anchor + step * place for place in range(following - at)]
@@ -417,12 +479,18 @@ def _anchor(text: str) -> datetime:
 
 
 def _unmarked(message: Mapping[str, Any]) -> str:
-    """Return the text of a message without the mark that BEAM leaves at the end of a user's, as in `->-> 1,1`."""
+    """Return the text of a message without the mark that BEAM leaves at the end of a user's, as in
+    `->-> 1,1`.
+    """
     text: str = message["content"]
-    return _clean(re.sub(r"\s*->->[\s\d,.)]*(N/A)?\s*$", "", text) if message["role"] == "user" else text)
+    return _clean(
+        re.sub(r"\s*->->[\s\d,.)]*(N/A)?\s*$", "", text) if message["role"] == "user" else text
+    )
 
 
-def _beam_questions(chat: str, abilities: Mapping[str, Any], turns: Sequence[Turn]) -> Iterator[Question]:
+def _beam_questions(
+    chat: str, abilities: Mapping[str, Any], turns: Sequence[Turn]
+) -> Iterator[Question]:
     known = {turn.id: turn for turn in turns}
     # A number that several messages have does not say which of them answers.
     doubtful = {turn.id.partition(_AGAIN)[0] for turn in turns if _AGAIN in turn.id}
@@ -441,7 +509,9 @@ def _beam_questions(chat: str, abilities: Mapping[str, Any], turns: Sequence[Tur
 
 
 def source_ids(given: object) -> list[int]:
-    """Return the message numbers in BEAM's `source_chat_ids`, which are lists, lists of lists, or lists by name."""
+    """Return the message numbers in BEAM's `source_chat_ids`, which are lists, lists of lists, or
+    lists by name.
+    """
     if isinstance(given, Mapping):
         return source_ids(list(given.values()))
     if isinstance(given, list):

@@ -1,4 +1,6 @@
-"""Asks every question of every system, scores the answers, keeps them in a file, and prints the tables."""
+"""Asks every question of every system, scores the answers, keeps them in a file, and prints the
+tables.
+"""
 
 import json
 import tempfile
@@ -52,7 +54,8 @@ class Answer:
     Attributes:
         turns: Targets, best first; None from a system that ranks sessions alone.
         sessions: Sessions, by the best turn of each.
-        turn: The scores of `turns`; None where there are none, or where the data set does not say which answer.
+        turn: The scores of `turns`; None where there are none, or where the data set does not say
+            which answer.
         session: The scores of `sessions`.
     """
 
@@ -118,8 +121,12 @@ def _measure(data: DataSet, names: Sequence[str], embedder: KeptVectors) -> Meas
                         times.append(report.milliseconds(search))
                     advance(1)
     if "chroma" in names and (found := systems.chroma(data.pools, embedder)):
-        answers["chroma"] = [_sessions_alone(question, found[question.id]) for question in data.questions]
-    return Measured(data.questions, {name: given for name, given in answers.items() if given}, times)
+        answers["chroma"] = [
+            _sessions_alone(question, found[question.id]) for question in data.questions
+        ]
+    return Measured(
+        data.questions, {name: given for name, given in answers.items() if given}, times
+    )
 
 
 @contextmanager
@@ -151,7 +158,8 @@ def _sessions_alone(question: Question, found: list[str]) -> Answer:
     return Answer(None, found, None, metrics.score(found, question.sessions))
 
 
-# --- results ---------------------------------------------------------------------------------------------------------
+# --- results
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _make_room(file: Path) -> None:
@@ -186,29 +194,43 @@ def _kept(answer: Answer) -> dict[str, object]:
     }
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+# --- tables
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _print(measured: Measured, options: Options) -> None:
-    where = "all conversations in one store" if options.one_store else "each asked about its own conversations"
+    where = (
+        "all conversations in one store"
+        if options.one_store
+        else "each asked about its own conversations"
+    )
     for level in LEVELS:
         report.heading(f"{options.name}, {level} level, {where}, in %")
-        report.table(["category", "questions", "system", *metrics.NAMES], list(_rows(measured, level)))
+        report.table(
+            ["category", "questions", "system", *metrics.NAMES], list(_rows(measured, level))
+        )
     if any(not question.counted for question in measured.questions):
         report.note("`all` is without the adversarial questions.")
     if rows := list(_comparisons(measured, options.seed)):
-        report.heading(f"memories beside others, paired bootstrap, {metrics.RESAMPLES:,} resamples, in points")
+        report.heading(
+            f"memories beside others, paired bootstrap, {metrics.RESAMPLES:,} resamples, in points"
+        )
         report.table(["metric", "against", "questions", "difference", "95 % interval", "p"], rows)
     if measured.times:
         half, most = report.p50_p95(measured.times)
-        report.note(f"A search, {KEPT} hits, takes {half} ms at the median, {most} ms at p95; embedding not included.")
+        report.note(
+            f"A search, {KEPT} hits, takes {half} ms at the median, {most} ms at p95; embedding not included."
+        )
 
 
 def _groups(questions: Sequence[Question]) -> Iterator[tuple[str, list[int]]]:
     """Yield `all` and each category with the places of its questions."""
     yield "all", [at for at, question in enumerate(questions) if question.counted]
     for category in sorted({question.category for question in questions}):
-        yield category, [at for at, question in enumerate(questions) if question.category == category]
+        yield (
+            category,
+            [at for at, question in enumerate(questions) if question.category == category],
+        )
 
 
 def _rows(measured: Measured, level: str) -> Iterator[tuple[object, ...]]:
@@ -217,7 +239,12 @@ def _rows(measured: Measured, level: str) -> Iterator[tuple[object, ...]]:
             scores = [scores for at in places if (scores := _scores(answers[at], level))]
             if scores:
                 means = metrics.mean(scores)
-                yield category, len(scores), name, *(f"{100 * means[metric]:.1f}" for metric in metrics.NAMES)
+                yield (
+                    category,
+                    len(scores),
+                    name,
+                    *(f"{100 * means[metric]:.1f}" for metric in metrics.NAMES),
+                )
 
 
 def _scores(answer: Answer, level: str) -> Scores | None:
@@ -238,4 +265,11 @@ def _comparisons(measured: Measured, seed: int) -> Iterator[tuple[object, ...]]:
             if pairs:
                 gap = metrics.bootstrap([a for a, _ in pairs], [b for _, b in pairs], seed=seed)
                 interval = f"{100 * gap.low:+.1f} to {100 * gap.high:+.1f}"
-                yield f"{level} {metric}", name, len(pairs), f"{100 * gap.mean:+.1f}", interval, f"{gap.p:.4f}"
+                yield (
+                    f"{level} {metric}",
+                    name,
+                    len(pairs),
+                    f"{100 * gap.mean:+.1f}",
+                    interval,
+                    f"{gap.p:.4f}",
+                )

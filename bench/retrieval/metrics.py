@@ -1,4 +1,6 @@
-"""How good a ranking is, and whether a difference between two systems is more than chance; pure functions."""
+"""How good a ranking is, and whether a difference between two systems is more than chance; pure
+functions.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,9 +50,10 @@ def score(ranked: Sequence[str], gold: frozenset[str]) -> Scores:
         gold: What answers the question; at least one.
 
     Returns:
-        For k of 1, 5, 10: `any@k`, whether one of gold is among the first k; `all@k`, whether all are; `frac@k`, the
-        share that is. `ndcg@10` with gains of 0 and 1 (Järvelin and Kekäläinen, 2002). `mrr`: one over the rank of the
-        first of gold, 0 if it is not among the first 50.
+        For k of 1, 5, 10: `any@k`, whether one of gold is among the first k; `all@k`, whether all
+            are; `frac@k`, the
+        share that is. `ndcg@10` with gains of 0 and 1 (Järvelin and Kekäläinen, 2002). `mrr`: one
+        over the rank of the first of gold, 0 if it is not among the first 50.
     """
     ranks = [rank for rank, found in enumerate(ranked[:DEPTH], 1) if found in gold]
     within = {k: sum(rank <= k for rank in ranks) for k in CUTS}
@@ -67,11 +70,17 @@ def score(ranked: Sequence[str], gold: frozenset[str]) -> Scores:
 
 def mean(scores: Sequence[Scores]) -> Scores:
     """Return the mean of each metric over questions; NaN if there are none."""
-    return {name: sum(one[name] for one in scores) / len(scores) if scores else math.nan for name in NAMES}
+    return {
+        name: sum(one[name] for one in scores) / len(scores) if scores else math.nan
+        for name in NAMES
+    }
 
 
-def bootstrap(ours: Sequence[float], theirs: Sequence[float], *, seed: int, resamples: int = RESAMPLES) -> Difference:
-    """Compare two systems on the same questions by resampling the questions (Efron and Tibshirani, 1993, chapter 16).
+def bootstrap(
+    ours: Sequence[float], theirs: Sequence[float], *, seed: int, resamples: int = RESAMPLES
+) -> Difference:
+    """Compare two systems on the same questions by resampling the questions (Efron and Tibshirani,
+    1993, chapter 16).
 
     Args:
         ours: A metric of ours for each question; at least one.
@@ -80,17 +89,23 @@ def bootstrap(ours: Sequence[float], theirs: Sequence[float], *, seed: int, resa
         resamples: How many times as many questions are drawn with replacement.
 
     Returns:
-        The difference, its 95 % interval, and p: twice the smaller share of resampled means on one side of zero, where
-        one is added to both counts, so that p is never 0.
+        The difference, its 95 % interval, and p: twice the smaller share of resampled means on one
+        side of zero, where one is added to both counts, so that p is never 0.
     """
-    gaps: NDArray[np.float64] = np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
+    gaps: NDArray[np.float64] = np.asarray(ours, dtype=np.float64) - np.asarray(
+        theirs, dtype=np.float64
+    )
     rng = np.random.default_rng(seed)
     means = np.concatenate(
         [
-            gaps[rng.integers(0, len(gaps), size=(min(_CHUNK, resamples - at), len(gaps)))].mean(axis=1)
+            gaps[rng.integers(0, len(gaps), size=(min(_CHUNK, resamples - at), len(gaps)))].mean(
+                axis=1
+            )
             for at in range(0, resamples, _CHUNK)
         ]
     )
     low, high = np.percentile(means, [2.5, 97.5])
     side = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    return Difference(float(gaps.mean()), float(low), float(high), min(1.0, 2 * (side + 1) / (resamples + 1)))
+    return Difference(
+        float(gaps.mean()), float(low), float(high), min(1.0, 2 * (side + 1) / (resamples + 1))
+    )

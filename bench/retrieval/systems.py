@@ -1,4 +1,6 @@
-"""The systems that are measured: Memories by its public API, plain words, plain vectors, their fusion, and Chroma."""
+"""The systems that are measured: Memories by its public API, plain words, plain vectors, their
+fusion, and Chroma.
+"""
 
 import json
 import re
@@ -26,7 +28,9 @@ _FUSED = 2 * DEPTH  # so many of each ranking are fused
 _SCRIPT = Path(__file__).with_name("chroma_inside.py")
 _SESSION_CHARACTERS = 2_500  # more than one window holds
 
-Finder = Callable[..., list[str]]  # pool, question and limit, by default DEPTH → ids of turns, best first
+Finder = Callable[
+    ..., list[str]
+]  # pool, question and limit, by default DEPTH → ids of turns, best first
 _Ranker = Callable[[str, str], list[int]]  # pool and text → places of turns in the pool, best first
 
 
@@ -64,7 +68,9 @@ def texts(names: Sequence[str], pools: Sequence[Pool]) -> Iterator[str]:
     for pool in pools:
         if "memories" in names:
             for turn in pool.turns:
-                yield from split(turn.text) if len(turn.text) > MAX_TURN_CHARACTERS else (turn.text,)
+                yield from (
+                    split(turn.text) if len(turn.text) > MAX_TURN_CHARACTERS else (turn.text,)
+                )
         if {"dense", "rrf"} & set(names):
             yield from (turn.said for turn in pool.turns)
         if "chroma" in names:
@@ -78,19 +84,26 @@ def _finder(rank: _Ranker, turns: Mapping[str, Sequence[Turn]]) -> Finder:
     return find
 
 
-# --- ours ------------------------------------------------------------------------------------------------------------
+# --- ours
+# ------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _memories(pools: Sequence[Pool], embedder: KeptVectors, folder: Path) -> Iterator[Finder]:
-    """Store conversations as a user's application would, a namespace for each pool, and yield the search."""
+    """Store conversations as a user's application would, a namespace for each pool, and yield the
+    search.
+    """
     config = load_config({"home": str(folder.absolute())}, environment={})
     ids: dict[tuple[str, str, int], str] = {}
     with ExitStack() as stack:
         homes: dict[str, Memories] = {}
-        advance = stack.enter_context(progress.shown("storing", sum(len(pool.conversations) for pool in pools)))
+        advance = stack.enter_context(
+            progress.shown("storing", sum(len(pool.conversations) for pool in pools))
+        )
         for pool in pools:
-            home = Memories(namespace=_namespace(pool.name), shared=False, config=config, embedder=embedder)
+            home = Memories(
+                namespace=_namespace(pool.name), shared=False, config=config, embedder=embedder
+            )
             homes[pool.name] = stack.enter_context(home)
             for conversation in pool.conversations:
                 stored = home.add_turns(conversation.id, drafts(conversation))
@@ -99,7 +112,9 @@ def _memories(pools: Sequence[Pool], embedder: KeptVectors, folder: Path) -> Ite
                 advance(1)
 
         def find(pool: str, question: Question, limit: int = DEPTH) -> list[str]:
-            hits = homes[pool].search(question.text, scope="history", limit=limit, now=question.asked_at)
+            hits = homes[pool].search(
+                question.text, scope="history", limit=limit, now=question.asked_at
+            )
             return [ids[pool, hit.turn.conversation_id, hit.turn.index] for hit in hits]
 
         yield find
@@ -119,7 +134,8 @@ def _namespace(name: str) -> str:
     return re.sub(r"[^a-z0-9._-]", "-", f"of-{name}".casefold())
 
 
-# --- plain ways ------------------------------------------------------------------------------------------------------
+# --- plain ways
+# ------------------------------------------------------------------------------------------------------
 
 
 def _words(pools: Sequence[Pool]) -> _Ranker:
@@ -163,7 +179,9 @@ def _fused(words: _Ranker, dense: _Ranker) -> _Ranker:
 
 
 def reciprocal_ranks(rankings: Sequence[Sequence[int]]) -> list[int]:
-    """Fuse rankings: what is found counts 1 / (60 + rank) for each; the first ranking goes first on a tie."""
+    """Fuse rankings: what is found counts 1 / (60 + rank) for each; the first ranking goes first on
+    a tie.
+    """
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, place in enumerate(ranking, 1):
@@ -171,14 +189,16 @@ def reciprocal_ranks(rankings: Sequence[Sequence[int]]) -> list[int]:
     return sorted(scores, key=lambda place: -scores[place])
 
 
-# --- Chroma ----------------------------------------------------------------------------------------------------------
+# --- Chroma
+# ----------------------------------------------------------------------------------------------------------
 
 
 def chroma(pools: Sequence[Pool], embedder: KeptVectors) -> dict[str, list[str]] | None:
-    """Return for each question the sessions that Chroma's client finds, one vector for each session.
+    """Return for each question the sessions that Chroma's client finds, one vector for each
+    session.
 
-    A session is its messages in one text, of which a vector holds the first 256 tokens: so its default embedder cuts.
-    None if Chroma cannot be installed, or fails; a note is printed then.
+    A session is its messages in one text, of which a vector holds the first 256 tokens: so its
+    default embedder cuts. None if Chroma cannot be installed, or fails; a note is printed then.
     """
     python = peers.environment()
     if python is None:
@@ -196,7 +216,9 @@ def chroma(pools: Sequence[Pool], embedder: KeptVectors) -> dict[str, list[str]]
                 sessions=[embedder.embed(text)[0] for text in said.values()],
                 questions=[embedder.embed_query(question.text)[0] for question in pool.questions],
             )
-        done = subprocess.run([python, _SCRIPT, folder, str(DEPTH)], stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [python, _SCRIPT, folder, str(DEPTH)], stdout=subprocess.PIPE, text=True
+        )
     if done.returncode:
         report.note("Chroma could not be measured; its error is on standard error.")
         return None
@@ -209,8 +231,13 @@ def chroma(pools: Sequence[Pool], embedder: KeptVectors) -> dict[str, list[str]]
 
 
 def _session_texts(pool: Pool) -> dict[str, str]:
-    """Return the beginning of each session as one text; more than fits into one window, and not much more."""
+    """Return the beginning of each session as one text; more than fits into one window, and not
+    much more.
+    """
     said: dict[str, list[str]] = {}
     for turn in pool.turns:
         said.setdefault(turn.session, []).append(turn.said)
-    return {session: " ".join(" ".join(parts).split())[:_SESSION_CHARACTERS] for session, parts in said.items()}
+    return {
+        session: " ".join(" ".join(parts).split())[:_SESSION_CHARACTERS]
+        for session, parts in said.items()
+    }

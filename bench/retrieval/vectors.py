@@ -24,7 +24,9 @@ Vectors = NDArray[np.float32]
 
 
 class KeptVectors:
-    """An embedder in the space of one that ships, which asks that one only for texts it has never seen."""
+    """An embedder in the space of one that ships, which asks that one only for texts it has never
+    seen.
+    """
 
     def __init__(self, name: str = "minilm", file: Path | None = None) -> None:
         """Open the file of vectors.
@@ -40,7 +42,9 @@ class KeptVectors:
         self._db = apsw.Connection(str(file))
         self._db.set_busy_timeout(60_000)
         self._db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL").fetchall()
-        self._db.execute("CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY, vectors BLOB NOT NULL)")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY, vectors BLOB NOT NULL)"
+        )
         self._known: dict[str, Vectors] = {}
         self._asked: dict[str, Vectors] = {}
         self._familiar: dict[str, float] = {}
@@ -64,7 +68,9 @@ class KeptVectors:
             return found
 
     def embed_query(self, text: str) -> Vectors:
-        """Return the vectors of a question, which some models embed in another way than statements."""
+        """Return the vectors of a question, which some models embed in another way than
+        statements.
+        """
         with self._lock:
             found = self._asked.get(text)
             if found is None:
@@ -86,13 +92,17 @@ class KeptVectors:
         return self._familiar[text]
 
     def fill(self, texts: Iterable[str]) -> None:
-        """Embed those of the texts that were never embedded, and show how far it is; what is made is kept at once."""
+        """Embed those of the texts that were never embedded, and show how far it is; what is made
+        is kept at once.
+        """
         missing = [text for text in dict.fromkeys(texts) if self._kept(text) is None]
         if not missing:
             return
         chunks = [missing[at : at + _CHUNK] for at in range(0, len(missing), _CHUNK)]
         with progress.shown("embedding", len(missing)) as advance:
-            for chunk, made in zip(chunks, self._embedded(chunks, many=len(missing) >= _SPAWN_FROM), strict=True):
+            for chunk, made in zip(
+                chunks, self._embedded(chunks, many=len(missing) >= _SPAWN_FROM), strict=True
+            ):
                 self._keep(zip(chunk, made, strict=True))
                 advance(len(chunk))
 
@@ -116,14 +126,25 @@ class KeptVectors:
             yield from pool.imap(_embed_chunk, chunks)
 
     def _key(self, text: str, kind: str) -> bytes:
-        return hashlib.blake2b(f"{self.space.model}{kind}\0{text}".encode(), digest_size=16).digest()
+        return hashlib.blake2b(
+            f"{self.space.model}{kind}\0{text}".encode(), digest_size=16
+        ).digest()
 
     def _kept(self, text: str, kind: str = "") -> Vectors | None:
-        row = self._db.execute("SELECT vectors FROM kept WHERE key = ?", (self._key(text, kind),)).fetchone()
-        return np.frombuffer(row[0], dtype=np.float32).reshape(-1, self.space.dimension) if row else None
+        row = self._db.execute(
+            "SELECT vectors FROM kept WHERE key = ?", (self._key(text, kind),)
+        ).fetchone()
+        return (
+            np.frombuffer(row[0], dtype=np.float32).reshape(-1, self.space.dimension)
+            if row
+            else None
+        )
 
     def _keep(self, made: Iterable[tuple[str, Vectors]], kind: str = "") -> None:
-        rows = [(self._key(text, kind), np.ascontiguousarray(vectors, np.float32).tobytes()) for text, vectors in made]
+        rows = [
+            (self._key(text, kind), np.ascontiguousarray(vectors, np.float32).tobytes())
+            for text, vectors in made
+        ]
         with self._db:
             self._db.executemany("INSERT OR IGNORE INTO kept (key, vectors) VALUES (?, ?)", rows)
 
@@ -135,7 +156,8 @@ def _open(name: str) -> Embedder:
     return embedder
 
 
-# --- in the other processes ------------------------------------------------------------------------------------------
+# --- in the other processes
+# ------------------------------------------------------------------------------------------
 
 _theirs: dict[str, Embedder] = {}
 

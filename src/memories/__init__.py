@@ -3,8 +3,9 @@
     from memories import Memories
 
     with Memories() as memories:
-        created = memories.create("The user prefers Python for CLI tools", tags={"type": "preference"})
-        for hit in memories.search("which language for a command line tool?", limit=3):
+        created = memories.create("The user prefers Python for CLI tools", tags={"type":
+        "preference"}) for hit in memories.search("which language for a command line tool?",
+        limit=3):
             print(hit.score, hit.memory.id, hit.memory.content)
         memories.update(created.memory.id, "The user prefers Rust for CLI tools")
         memories.history(created.memory.id)
@@ -12,7 +13,8 @@
 Importing this package loads nothing heavy: its names come when they are first used.
 """
 
-TYPE_CHECKING = False  # as in `typing`, whose import costs more than a command that a server answers may take
+# as in `typing`, whose import costs more than a command that a server answers may take
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memories.config import load_config
     from memories.context.backend import Backend, MCPError
@@ -59,7 +61,12 @@ if TYPE_CHECKING:
         Status,
         Version,
     )
-    from memories.read.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
+    from memories.read.conversations import (
+        Conversation,
+        ConversationFilters,
+        ConversationPage,
+        TurnFilters,
+    )
     from memories.read.turns import Turn, TurnDraft
     from memories.search.filters import SearchFilters
     from memories.search.results import Considered, Explanation, Hit

@@ -1,4 +1,6 @@
-"""The front door of the `memory` command; it imports nothing heavy before it knows what is asked."""
+"""The front door of the `memory` command; it imports nothing heavy before it knows what is
+asked.
+"""
 
 import gc
 import os
@@ -16,11 +18,15 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command; exit with one of the codes that its help lists."""
-    if sys.argv[1:2] == ["hook"] and not {"-h", "--help"} & {*sys.argv[2:]}:  # an agent waits for it
+    if sys.argv[1:2] == ["hook"] and not {"-h", "--help"} & {
+        *sys.argv[2:]
+    }:  # an agent waits for it
         from memories.hooks.hook import main as run_hook
 
         run_hook(sys.argv[2:], _recalled, _start)
-    gc.set_threshold(100_000)  # imports make many objects that stay: looking through them costs a tenth of a command
+    gc.set_threshold(
+        100_000
+    )  # imports make many objects that stay: looking through them costs a tenth of a command
     try:
         _open_missing_streams()
         code = ask(sys.argv[1:])
@@ -32,7 +38,8 @@ def main() -> None:
         except OSError:
             continue  # what can't be written was reported, or its reader has left
     _start_wanted(sys.argv[1:])
-    # The store is closed and all is said: taking the interpreter down piece by piece would cost another 15 ms.
+    # The store is closed and all is said: taking the interpreter down piece by piece would cost
+    # another 15 ms.
     os._exit(code)
 
 
@@ -61,7 +68,9 @@ def ask(arguments: list[str]) -> int:
 
 
 def _start_wanted(arguments: list[str]) -> None:
-    """Start a server for the store of the command that was just run here, if a setting wants one."""
+    """Start a server for the store of the command that was just run here, if a setting wants
+    one.
+    """
     session = sys.modules.get("memories.cli.session")
     if session is not None and session.WANTED and arguments[:1] != ["serve"]:
         _start(session.WANTED[-1])
@@ -75,7 +84,9 @@ def _start(store: str) -> None:
 
 
 def answer(
-    arguments: "Sequence[str]", opened: "Callable[[Config, bool], Memories] | None" = None, once: str = ""
+    arguments: "Sequence[str]",
+    opened: "Callable[[Config, bool], Memories] | None" = None,
+    once: str = "",
 ) -> tuple[int, str]:
     """Run the command as a server does, or as one whose server was lost.
 
@@ -101,7 +112,9 @@ def answer(
 
 
 def run(arguments: "Sequence[str]") -> int:
-    """Run the command with these arguments; print its answer or its error, and return the exit code."""
+    """Run the command with these arguments; print its answer or its error, and return the exit
+    code.
+    """
     from memories.cli import output
     from memories.errors import MemoriesError
 
@@ -178,7 +191,10 @@ def _manage(config: "Config", how: str) -> int:
         note("It is not installed.")
         return 1
     shown = "\n  ".join([f"{unit.path} removed.\nNow run:", *unit.stop])
-    emit({"file": str(unit.path), "done": "removed", "text": unit.text, "commands": unit.stop}, lambda: shown)
+    emit(
+        {"file": str(unit.path), "done": "removed", "text": unit.text, "commands": unit.stop},
+        lambda: shown,
+    )
     return 0
 
 
@@ -188,14 +204,17 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
 
     from memories.cli.output import note
 
-    gc.disable()  # the SDK makes many objects that stay: without looking through them it is there 70 ms earlier
+    # the SDK makes many objects that stay: without looking through them it is there 70 ms earlier
+    gc.disable()
     from memories.mcp.stdio import serve
 
     gc.freeze()
     gc.enable()
     if sys.stdin.isatty():
         note("This command speaks MCP; a client should start it. Press Ctrl-D to end it.")
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the SDK would wait for another line first; nothing is lost by that
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # the SDK would wait for another line first; nothing is lost by that
     serve(config, shared=shared, read_only=read_only)
 
 
@@ -210,16 +229,20 @@ def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, l
 def _interrupted() -> int:
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not cut the sentence off
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # an impatient second Ctrl-C must not cut the sentence off
     from memories.cli import output
 
     return output.interrupted()
 
 
 def _open_missing_streams() -> None:
-    """Give a process that was started with a standard stream closed an empty one, before a file takes its number.
+    """Give a process that was started with a standard stream closed an empty one, before a file
+    takes its number.
 
-    Writing to a standard output that was closed fails, so that a command which changes something says what it did.
+    Writing to a standard output that was closed fails, so that a command which changes something
+    says what it did.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:

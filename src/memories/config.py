@@ -1,4 +1,6 @@
-"""Settings: an option overrides the environment, then `.env`, then `config.toml`, then the default."""
+"""Settings: an option overrides the environment, then `.env`, then `config.toml`, then the
+default.
+"""
 
 import os
 import sys
@@ -29,8 +31,8 @@ def load_config(
     Args:
         flags: Settings by name, as text; None values count as not given.
         environment: Used instead of the process's own.
-        folder: Where `.env` is looked for, never in its parents; the working directory by default. What could do harm
-            counts only after `memory trust`.
+        folder: Where `.env` is looked for, never in its parents; the working directory by default.
+            What could do harm counts only after `memory trust`.
         tell: Called with a sentence on the settings that were ignored, if there are any.
 
     Raises:
@@ -76,7 +78,9 @@ def load_config(
 
 
 def _identity(layers: list[tuple[str, Mapping[str, Any]]]) -> str | None:
-    """Return the namespace that is set below the flags, if any; one that a flag overrides need not be acceptable."""
+    """Return the namespace that is set below the flags, if any; one that a flag overrides need not
+    be acceptable.
+    """
     name = next((str(values["namespace"]) for _, values in layers if "namespace" in values), None)
     try:
         return None if name is None else _namespace(name)
@@ -85,7 +89,9 @@ def _identity(layers: list[tuple[str, Mapping[str, Any]]]) -> str | None:
 
 
 def _default_store(values: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[str, str]:
-    """Return the store that follows from other settings: Chroma if its host or port is set, else a file."""
+    """Return the store that follows from other settings: Chroma if its host or port is set, else a
+    file.
+    """
     for name in ("chromadb_host", "chromadb_port"):
         if sources[name] != "default":
             return f"chroma://{values['chromadb_host']}:{values['chromadb_port']}", sources[name]
@@ -98,7 +104,11 @@ def variables_of(values: Mapping[str, str]) -> list[str]:
 
 
 def _by_name(variables: Mapping[str, str]) -> dict[str, str]:
-    return {setting.name: variables[setting.variable] for setting in SETTINGS if setting.variable in variables}
+    return {
+        setting.name: variables[setting.variable]
+        for setting in SETTINGS
+        if setting.variable in variables
+    }
 
 
 def _first(setting: Setting, layers: list[tuple[str, Mapping[str, Any]]]) -> tuple[Any, str]:
@@ -127,13 +137,19 @@ def _working_folder() -> Path | None:
 
 
 def registers(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder with the user's `config.toml` and approvals; no `.env` can name another one."""
-    home, _ = _first(SETTINGS[0], [("environment", _by_name(os.environ if environment is None else environment))])
+    """Return the folder with the user's `config.toml` and approvals; no `.env` can name another
+    one.
+    """
+    home, _ = _first(
+        SETTINGS[0], [("environment", _by_name(os.environ if environment is None else environment))]
+    )
     return home or _platform_folder("config")
 
 
 def _dotenv(folder: Path | None, registers: Path) -> tuple[dict[str, str], list[str], str]:
-    """Return the settings that the `.env` of a folder may choose, the names of those that it may not, and why."""
+    """Return the settings that the `.env` of a folder may choose, the names of those that it may
+    not, and why.
+    """
     file = folder and folder / ".env"
     if not (file and file.exists()):
         return {}, [], ""
@@ -145,7 +161,9 @@ def _dotenv(folder: Path | None, registers: Path) -> tuple[dict[str, str], list[
         return values, [], ""
     why = "has changed since you trusted it" if dotenv.changed else "may not choose them for you"
     allowed = {
-        setting.name: values[setting.name] for setting in SETTINGS if setting.harmless and _fits(setting, values)
+        setting.name: values[setting.name]
+        for setting in SETTINGS
+        if setting.harmless and _fits(setting, values)
     }
     if dotenv.doubt:
         allowed, why = {}, dotenv.doubt
@@ -153,15 +171,23 @@ def _dotenv(folder: Path | None, registers: Path) -> tuple[dict[str, str], list[
 
 
 def _describe_ignored(ignored: Iterable[str], why: str, embedder: str) -> str:
-    """Return the sentence on the settings of a `.env` that were ignored, if one of them would have had an effect."""
+    """Return the sentence on the settings of a `.env` that were ignored, if one of them would have
+    had an effect.
+    """
     # Most projects have a key in that file, for programs of their own; a local embedder needs none.
     is_local = embedder in ("minilm", "e5", "none", "fake")
-    names = [setting.variable for setting in SETTINGS if setting.name in ignored and not (is_local and setting.secret)]
+    names = [
+        setting.variable
+        for setting in SETTINGS
+        if setting.name in ignored and not (is_local and setting.secret)
+    ]
     return f"ignored {', '.join(names)}: {why}; to allow it, run: memory trust" if names else ""
 
 
 def _fits(setting: Setting, values: Mapping[str, str]) -> bool:
-    """Return whether a value is given that the setting accepts: other programs may mean something else by its name."""
+    """Return whether a value is given that the setting accepts: other programs may mean something
+    else by its name.
+    """
     try:
         setting.parse(values[setting.name].strip(" "))
     except (KeyError, ValueError):
@@ -192,9 +218,16 @@ def _toml(file: Path) -> dict[str, Any]:
     for name in values:
         if name not in names:
             lines = enumerate(text.splitlines(), 1)
-            line = next((number for number, written in lines if written.strip().startswith(name)), 1)
-            raise ConfigError(f'{file}:{line}: there is no setting "{name}"; `memory config` lists them')
-    settings = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+            line = next(
+                (number for number, written in lines if written.strip().startswith(name)), 1
+            )
+            raise ConfigError(
+                f'{file}:{line}: there is no setting "{name}"; `memory config` lists them'
+            )
+    settings = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in values.items()
+    }
     return settings | ({_RULES: _own_rules(file, rule_tables)} if rule_tables else {})
 
 
@@ -224,28 +257,46 @@ def cache_folder() -> Path:
 
 
 def _platform_folder(kind: str) -> Path:
-    """Return the platform's folder for an application's data, configuration or cache, as platformdirs names it.
+    """Return the platform's folder for an application's data, configuration or cache, as
+    platformdirs names it.
 
     Computed here because importing platformdirs would cost every command 15 ms.
     """
     user = Path.home()
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else user / "AppData" / "Local") / "memories" / "memories" / _WINDOWS.get(kind, "")
+        return (
+            (Path(local) if local else user / "AppData" / "Local")
+            / "memories"
+            / "memories"
+            / _WINDOWS.get(kind, "")
+        )
     if sys.platform == "darwin":
-        return user / "Library" / ("Caches" if kind == "cache" else "Application Support") / "memories"
+        return (
+            user / "Library" / ("Caches" if kind == "cache" else "Application Support") / "memories"
+        )
     variable, fallback = _XDG[kind]
     base = os.environ.get(variable, "").strip()
     return (Path(base) if base else user / fallback) / "memories"
 
 
 def is_own_name(namespace: str, config: Config) -> bool:
-    """Return whether the folder of a namespace would be in the place of a file of the program or of its store."""
+    """Return whether the folder of a namespace would be in the place of a file of the program or of
+    its store.
+    """
     file = local_path(config.store)
     name = None if file is None or file.parent != config.home else file.name.casefold()
-    if name is not None and (namespace == name or namespace.startswith(tuple(f"{name}{end}" for end in _BESIDE_STORE))):
+    if name is not None and (
+        namespace == name or namespace.startswith(tuple(f"{name}{end}" for end in _BESIDE_STORE))
+    ):
         return True
     return validate.is_own_name(namespace)
 
 
-_BESIDE_STORE = ("-wal", "-shm", "-journal", "-requests", ".")  # how names begin that files beside a store have
+_BESIDE_STORE = (
+    "-wal",
+    "-shm",
+    "-journal",
+    "-requests",
+    ".",
+)  # how names begin that files beside a store have

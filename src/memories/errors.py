@@ -1,4 +1,5 @@
-"""The exceptions that Memories raises; each message is one sentence that says what, which, and what to do.
+"""The exceptions that Memories raises; each message is one sentence that says what, which, and what
+to do.
 
 MemoriesError
 ├── RequestError             your request was wrong; nothing was changed
@@ -78,7 +79,9 @@ class StoreBusy(StoreError):
 
 
 class ErasureUnfinished(StoreBusy):
-    """What was forgotten is gone, or may be, but bytes of it may still be on the disk; forgetting it again goes on."""
+    """What was forgotten is gone, or may be, but bytes of it may still be on the disk; forgetting
+    it again goes on.
+    """
 
 
 class StoreFull(StoreError):

@@ -1,7 +1,7 @@
 """What users see of memories; what stores keep is in `stores.records`.
 
-Turns are in `turns`, what only a search returns is in `search.results`, what only a create returns in `write.create`:
-every dataclass costs each command that imports it a millisecond.
+Turns are in `turns`, what only a search returns is in `search.results`, what only a create returns
+in `write.create`: every dataclass costs each command that imports it a millisecond.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,15 @@ PENDING = "pending"  # what ended a memory that waits to be accepted: it was nev
 SESSION = "session"  # the type of a memory that says what a session left
 SESSION_KEY = "session/"  # what the key of one begins with that hooks wrote
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
-MAX_TURN_CHARACTERS = 100_000  # section 5.1 of the conversation specification; a longer message is kept in parts
+# section 5.1 of the conversation specification; a longer message is kept in parts
+MAX_TURN_CHARACTERS = 100_000
 MAX_MESSAGE_CHARACTERS = 4_000_000  # no more than secrets are looked for in
 
 
 def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
-    """Return whether tags and a key are those of the note that a session left; see `hooks.session_note`."""
+    """Return whether tags and a key are those of the note that a session left; see
+    `hooks.session_note`.
+    """
     return tags.get("type") == SESSION and (key or "").startswith(SESSION_KEY)
 
 
@@ -44,7 +47,8 @@ class Memory:
         id: A UUIDv7.
         namespace: The namespace it belongs to.
         content: The statement.
-        tags: Free `key=value` pairs; `agent`, `personality`, `project`, `type` and `global` are known ones.
+        tags: Free `key=value` pairs; `agent`, `personality`, `project`, `type` and `global` are
+            known ones.
         decay_policy: How its confidence ages.
         confidence: How current it is, 0 to 1, computed when asked.
         base_confidence: How sure its writer was, 0 to 1.
@@ -54,19 +58,26 @@ class Memory:
         version: The number of its latest version, which is also how many there are.
         key: Its stable key, if it has one: creating with the same key adds a version.
         supersedes: The id of the memory that it replaced.
-        superseded_by: The id of the memory that replaced it; it is then no longer found by a search.
+        superseded_by: The id of the memory that replaced it; it is then no longer found by a
+            search.
         deleted: Whether it was deleted (it can be restored).
         access_count: How often it was read; approximate.
-        source: The conversation that it was made from, or a turn of it such as `standup#3`, if its writer said so.
+        source: The conversation that it was made from, or a turn of it such as `standup#3`, if its
+            writer said so.
         origin: Who wrote its latest version; None if that was before origins were kept.
-        pending: Whether it waits to be accepted; no search, list or context shows it unless asked for what waits.
+        pending: Whether it waits to be accepted; no search, list or context shows it unless asked
+            for what waits.
         accepted_at: When it was accepted, if it had to wait.
         accepted_by: Who accepted it.
-        redacted: The kinds of the secrets that were taken out of its latest version when it was written.
-        suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`. Mostly empty.
-        corrects: The id of the memory that it corrects, which stays as it is: see `write.corrections`.
+        redacted: The kinds of the secrets that were taken out of its latest version when it was
+            written.
+        suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`.
+            Mostly empty.
+        corrects: The id of the memory that it corrects, which stays as it is: see
+            `write.corrections`.
         corrected_by: The id of the memory that corrects it; a search shows that one first.
-        data: A JSON object that a program keeps with it, as text; it goes when the content is changed without it.
+        data: A JSON object that a program keeps with it, as text; it goes when the content is
+            changed without it.
         pinned: Whether it stays in the scratchpad of its namespace.
     """
 
@@ -105,8 +116,8 @@ class Version(NamedTuple):
     Attributes:
         operation: What wrote it: `create`, `update`, `restore` or `rollback`.
         ended_at: When it stopped being the current one, if it did.
-        ended_by: What ended it: `update`, `delete` or `supersede`; the last two say so if they were undone. `pending`
-            if it waits to be accepted.
+        ended_by: What ended it: `update`, `delete` or `supersede`; the last two say so if they were
+            undone. `pending` if it waits to be accepted.
         origin: Who wrote it; None if it was written before origins were kept.
         accepted_at: When it was accepted, if it had to wait.
         accepted_by: Who accepted it.
@@ -127,7 +138,8 @@ class Version(NamedTuple):
 
 
 class History(NamedTuple):
-    """Every version of a memory, oldest first, the memories before and after it in its chain, and its namespace.
+    """Every version of a memory, oldest first, the memories before and after it in its chain, and
+    its namespace.
 
     Attributes:
         pending: Whether it waits to be accepted.
@@ -152,9 +164,9 @@ class Draft:
     Attributes:
         pending: It waits until it is accepted; its key, and what it supersedes, count from then on.
         data: A JSON object that a program keeps with it, as text; "" removes the one that is there.
-        id: The id that a new memory gets, a UUIDv7 that nobody else has: writing the same draft again, since nobody
-            knows whether it was written, stores nothing twice. If the memory with this id began with another text,
-            the draft is refused.
+        id: The id that a new memory gets, a UUIDv7 that nobody else has: writing the same draft
+            again, since nobody knows whether it was written, stores nothing twice. If the memory
+            with this id began with another text, the draft is refused.
         fresh: Its id was never written, which saves looking for it.
     """
 
@@ -204,7 +216,8 @@ class Forgotten(NamedTuple):
 
     Attributes:
         id: The memory, or the conversation.
-        versions: How many versions or turns it had; 0 if they were gone and only their bytes were left.
+        versions: How many versions or turns it had; 0 if they were gone and only their bytes were
+            left.
         also_in: Files that may still hold it: backups, and snapshots taken before an upgrade.
         memories: How many memories went with the turns that they were made from.
     """
@@ -235,10 +248,12 @@ class Change(NamedTuple):
     """What an entry of the audit log says was done to a memory or a conversation.
 
     Attributes:
-        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`, `rollback`, `turns`,
-            `forget`, `import`, `undone` (the change of the entry `first` was not stored after all) or `change`.
+        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`,
+            `rollback`, `turns`, `forget`, `import`, `undone` (the change of the entry `first` was
+            not stored after all) or `change`.
         id: The memory; None for turns.
-        conversation: The conversation of turns, if it is still there and may be read; else its digest, after a `#`.
+        conversation: The conversation of turns, if it is still there and may be read; else its
+            digest, after a `#`.
         first: The first version or turn index.
         last: The last one.
     """
@@ -259,7 +274,8 @@ class LogEntry(NamedTuple):
         namespace: The namespace that was changed.
         actor: Who changed it.
         changes: What was changed.
-        previous: The hash of the entry before it, empty for the first one; None if it does not follow from that.
+        previous: The hash of the entry before it, empty for the first one; None if it does not
+            follow from that.
         hash: Its own hash, SHA-256 in hexadecimal digits.
     """
 
@@ -280,8 +296,10 @@ class LogCheck(NamedTuple):
         entries: How many entries there are.
         since: When the first one was written.
         until: When the last one was written.
-        head: The hash of the last one. Keep it elsewhere: it proves later that nothing before it was changed or cut.
-        forks: Numbers that two entries have, since two copies of the store were written to and then merged.
+        head: The hash of the last one. Keep it elsewhere: it proves later that nothing before it
+            was changed or cut.
+        forks: Numbers that two entries have, since two copies of the store were written to and then
+            merged.
         unlogged: How many records were written after the log began and are in none of its entries.
         problem: The first thing that is wrong; None if nothing is.
     """
@@ -297,7 +315,9 @@ class LogCheck(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How the memory is: where it lies and what it holds, as far as the caller's namespaces reach."""
+    """How the memory is: where it lies and what it holds, as far as the caller's namespaces
+    reach.
+    """
 
     store: str
     collection: str

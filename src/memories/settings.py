@@ -31,12 +31,15 @@ class HalfLife(float):
 
 
 class Setting(NamedTuple):
-    """One setting: its name in `Config` and `config.toml`, its variable, its default, and what it is for.
+    """One setting: its name in `Config` and `config.toml`, its variable, its default, and what it
+    is for.
 
     Attributes:
-        secret: It is never shown. Other programs use the same variables, so an empty one counts as not set.
-        harmless: Also the `.env` of a folder that came from anywhere may set it. Every other setting would let the
-            folder choose where texts go, what is read and written, or what is kept.
+        secret: It is never shown. Other programs use the same variables, so an empty one counts as
+            not set.
+        harmless: Also the `.env` of a folder that came from anywhere may set it. Every other
+            setting would let the folder choose where texts go, what is read and written, or what is
+            kept.
     """
 
     name: str
@@ -68,9 +71,11 @@ class Config(NamedTuple):
     """Every setting, and where each came from.
 
     Attributes:
-        sources: For each setting: `flag`, `environment`, `.env`, the path of `config.toml`, or `default`.
+        sources: For each setting: `flag`, `environment`, `.env`, the path of `config.toml`, or
+            `default`.
         redact_rules: The user's own rules for `redact`, from `[[redact]]` in `config.toml`.
-        identity: The namespace that is set otherwise than by a flag: who this is, whatever it writes to; None if unset.
+        identity: The namespace that is set otherwise than by a flag: who this is, whatever it
+            writes to; None if unset.
     """
 
     home: Path
@@ -148,7 +153,9 @@ class Config(NamedTuple):
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        if not (
+            text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most
+        ):
             raise ValueError(f"must be a whole number from {least} to {most}")
         return int(text)
 
@@ -196,7 +203,16 @@ def _seconds(text: str) -> float:
 
 
 def _yes_or_no(text: str) -> bool:
-    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    known = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }
     if text.lower() not in known:
         raise ValueError("must be true or false")
     return known[text.lower()]
@@ -221,7 +237,9 @@ def _per_writer(text: str) -> int | None:
 
 def _shares(text: str) -> str:
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts):
+    if len(parts) != 3 or not all(
+        part.isascii() and part.isdigit() and len(part) <= 3 for part in parts
+    ):
         raise ValueError("must be three whole numbers, such as 20,55,25")
     if not any(map(int, parts)):
         raise ValueError("must not be 0 three times")
@@ -235,15 +253,28 @@ def _quota(text: str) -> str | None:
     for part in text.lower().split(","):
         name, _, most = (word.strip() for word in part.partition("="))
         owner, _, what = name.rpartition(".")
-        number = most if most == "none" or (most.isascii() and most.isdigit() and len(most) <= 15) else ""
-        if what not in ("memories", "turns") or not number or (owner and namespace(owner) != owner) or name in found:
-            raise ValueError("must be limits such as memories=10000,turns=50000,bob.memories=500,eve.turns=none")
+        number = (
+            most
+            if most == "none" or (most.isascii() and most.isdigit() and len(most) <= 15)
+            else ""
+        )
+        if (
+            what not in ("memories", "turns")
+            or not number
+            or (owner and namespace(owner) != owner)
+            or name in found
+        ):
+            raise ValueError(
+                "must be limits such as memories=10000,turns=50000,bob.memories=500,eve.turns=none"
+            )
         found[name] = number
     return ",".join(f"{name}={most}" for name, most in found.items())
 
 
 def _log_level(text: str) -> str:
-    """Return the nearest level that we have: other programs use this variable too, with other names."""
+    """Return the nearest level that we have: other programs use this variable too, with other
+    names.
+    """
     word = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     return word if word in ("DEBUG", "INFO", "WARN", "ERROR") else nearest.get(word, "INFO")
@@ -252,13 +283,19 @@ def _log_level(text: str) -> str:
 def namespace(text: str) -> str:
     """Return a namespace in its one form; raise ValueError with what is wrong with it."""
     try:
-        return validate.canonical_namespace(text)  # `Memories` refuses names of our own files, unless in use
+        return validate.canonical_namespace(
+            text
+        )  # `Memories` refuses names of our own files, unless in use
     except InvalidInput as exc:
         raise ValueError(f"is not usable: {exc}") from None
 
 
 def _collection(text: str) -> str:
-    if not (3 <= len(text) <= 100 and text[0].isalnum() and text.replace("-", "").replace("_", "").isalnum()):
+    if not (
+        3 <= len(text) <= 100
+        and text[0].isalnum()
+        and text.replace("-", "").replace("_", "").isalnum()
+    ):
         raise ValueError("must be 3 to 100 letters, digits, - and _")
     return text
 
@@ -278,10 +315,14 @@ def _folder(text: str) -> Path:
 
 
 def _patterns(text: str) -> str:
-    """Return patterns of folders; one that allows names a whole path, since whoever makes a folder chooses its name."""
+    """Return patterns of folders; one that allows names a whole path, since whoever makes a folder
+    chooses its name.
+    """
     for pattern in (each.strip() for each in _name(text).split(",")):
         if pattern and not pattern.startswith(("/", "~", "!")) and not Path(pattern).is_absolute():
-            raise ValueError("must be whole paths such as ~/work/*, or !NAME for what is left out, separated by commas")
+            raise ValueError(
+                "must be whole paths such as ~/work/*, or !NAME for what is left out, separated by commas"
+            )
     return text
 
 

@@ -1,4 +1,6 @@
-"""The table of answer fields: what a memory, a turn and a version have is in JSON, in the schemas and in the docs."""
+"""The table of answer fields: what a memory, a turn and a version have is in JSON, in the schemas
+and in the docs.
+"""
 
 from dataclasses import fields
 from pathlib import Path
@@ -7,7 +9,18 @@ import pytest
 
 from memories import Memories, Memory, TurnDraft, Version
 from memories.answers import shapes
-from memories.answers.fields import ALWAYS, HIT, KIND, KNOWN_TAGS, MEMORY, NAMES, TURN, VERSION, Field, shape
+from memories.answers.fields import (
+    ALWAYS,
+    HIT,
+    KIND,
+    KNOWN_TAGS,
+    MEMORY,
+    NAMES,
+    TURN,
+    VERSION,
+    Field,
+    shape,
+)
 from memories.read.turns import Turn
 from memories.server.api.openapi import SCHEMAS
 
@@ -21,7 +34,9 @@ def memories(tmp_path: Path) -> Memories:
 
 
 def test_a_memory_as_json_has_the_fields_of_the_table_in_their_order(memories: Memories) -> None:
-    created = memories.create("We ship on Fridays", tags={"project": "shop", "type": "decision"}, key="ship")
+    created = memories.create(
+        "We ship on Fridays", tags={"project": "shop", "type": "decision"}, key="ship"
+    )
     assert created.memory is not None
     made = shapes.memory(created.memory)
     usual = [field.name for field in MEMORY if field.default is ALWAYS]
@@ -51,7 +66,9 @@ def test_what_the_library_tells_is_in_the_table() -> None:
     for kind, table in tables.items():
         names = {RENAMED.get(field.name, field.name) for field in fields(kind)}
         assert names - {field.name for field in table} <= ELSEWHERE, kind
-    assert set(Version._fields) - {field.name for field in VERSION} == {"origin"}  # it depends on the memory
+    assert set(Version._fields) - {field.name for field in VERSION} == {
+        "origin"
+    }  # it depends on the memory
 
 
 def test_each_field_has_a_schema_and_no_other_field_has() -> None:
@@ -60,8 +77,12 @@ def test_each_field_has_a_schema_and_no_other_field_has() -> None:
             *(field.name for field in table if field.default is ALWAYS),
             *(field.name for field in table if field.default is not ALWAYS),
         ]
-        assert SCHEMAS[name]["required"] == [field.name for field in table if field.default is ALWAYS]
-    described = {name: member["description"] for name, member in SCHEMAS["Memory"]["properties"].items()}
+        assert SCHEMAS[name]["required"] == [
+            field.name for field in table if field.default is ALWAYS
+        ]
+    described = {
+        name: member["description"] for name, member in SCHEMAS["Memory"]["properties"].items()
+    }
     assert described == {field.name: field.about for field in MEMORY}
 
 
@@ -70,5 +91,11 @@ def test_hits_of_both_kinds_have_the_fields_of_a_result(memories: Memories) -> N
     memories.add_turns("standup", [TurnDraft("we ship on Fridays", "user", "Ann")])
     found = [shapes.hit(hit) for hit in memories.search("ship on Fridays", scope="all")]
     assert {hit["kind"] for hit in found} == {"memory", "turn"}
-    shared = {field.name for field in (*KNOWN_TAGS, KIND, *HIT)} | {"id", "content", "tags", "namespace", "confidence"}
+    shared = {field.name for field in (*KNOWN_TAGS, KIND, *HIT)} | {
+        "id",
+        "content",
+        "tags",
+        "namespace",
+        "confidence",
+    }
     assert [hit["id"] for hit in found if shared - hit.keys() or hit.keys() - NAMES] == []

@@ -25,12 +25,16 @@ def test_histories_are_many_and_in_two_halves() -> None:
     assert len(FACTS) >= 250
     assert len(PROMPTS) >= 250
     for half in HALVES:
-        prompts = [prompt for history in HISTORIES if history.half == half for prompt in history.prompts]
+        prompts = [
+            prompt for history in HISTORIES if history.half == half for prompt in history.prompts
+        ]
         assert 0.32 <= sum(not prompt.needs for prompt in prompts) / len(prompts) <= 0.36
 
 
 def test_ids_and_texts_are_unique_and_belong_to_their_history() -> None:
-    assert len(FACTS) + len(PROMPTS) == sum(len(history.facts) + len(history.prompts) for history in HISTORIES)
+    assert len(FACTS) + len(PROMPTS) == sum(
+        len(history.facts) + len(history.prompts) for history in HISTORIES
+    )
     texts = [fact.text for fact in FACTS.values()]
     assert not [one for one in texts for other in texts if one is not other and one in other]
     for history in HISTORIES:
@@ -68,7 +72,9 @@ def test_many_needed_facts_share_few_words_with_their_prompt() -> None:
     def words(text: str) -> set[str]:
         return {word for word in re.findall(r"\w+", text.casefold()) if len(word) > 3}
 
-    pairs = [(prompt.text, FACTS[needed].text) for prompt in PROMPTS.values() for needed in prompt.needs]
+    pairs = [
+        (prompt.text, FACTS[needed].text) for prompt in PROMPTS.values() for needed in prompt.needs
+    ]
     assert sum(not words(one) & words(other) for one, other in pairs) > len(pairs) / 2
 
 
@@ -86,11 +92,22 @@ def test_counting_on_an_example() -> None:
         return Prompt("p", "a", "4", "", list(needs))
 
     answers = [
-        Answer(prompt("new", "everywhere"), [old, middle, new], 100),  # any; two useless; outdated, but not alone
+        Answer(
+            prompt("new", "everywhere"), [old, middle, new], 100
+        ),  # any; two useless; outdated, but not alone
         Answer(prompt("new"), [new, foreign], 0),  # any and all; one useless, of another project
         Answer(prompt("new"), [old, middle], 0),  # nothing; two useless, both outdated and alone
         Answer(prompt(), [everywhere], 20),  # something without need
         Answer(prompt(), [], 0),
     ]
-    assert agents_memory.score(answers, corrected) == ("66.7", "33.3", "1 of 2", "0.20", "2", "1.20", "4", "24")
+    assert agents_memory.score(answers, corrected) == (
+        "66.7",
+        "33.3",
+        "1 of 2",
+        "0.20",
+        "2",
+        "1.20",
+        "4",
+        "24",
+    )
     assert agents_memory.score(answers[1:2], corrected)[-1] == "–"

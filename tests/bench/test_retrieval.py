@@ -1,4 +1,6 @@
-"""The benchmark of retrieval: its figures, its readers of data sets, and its command, on data made here."""
+"""The benchmark of retrieval: its figures, its readers of data sets, and its command, on data made
+here.
+"""
 
 import json
 import math
@@ -37,7 +39,8 @@ def write(file: Path, content: object) -> Path:
     return file
 
 
-# --- metrics ---------------------------------------------------------------------------------------------------------
+# --- metrics
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_metrics_by_hand() -> None:
@@ -69,7 +72,9 @@ def test_ndcg_of_more_gold_than_ten_is_one_when_the_ten_are_all_gold() -> None:
 
 
 def test_mean_of_metrics() -> None:
-    both = metrics.mean([metrics.score(["a"], frozenset("a")), metrics.score(["x", "a"], frozenset("a"))])
+    both = metrics.mean(
+        [metrics.score(["a"], frozenset("a")), metrics.score(["x", "a"], frozenset("a"))]
+    )
     assert (both["any@1"], both["any@5"], both["mrr"]) == (0.5, 1, 0.75)
     assert math.isnan(metrics.mean([])["mrr"])
 
@@ -92,12 +97,15 @@ def test_bootstrap_interval_is_the_one_of_the_normal_law_and_repeats() -> None:
     gaps = np.random.default_rng(3).normal(0.2, 1, 400)
     got = metrics.bootstrap(gaps.tolist(), [0.0] * 400, seed=5)
     error = 1.96 * gaps.std() / 20
-    assert (got.low, got.high) == pytest.approx((gaps.mean() - error, gaps.mean() + error), abs=0.01)
+    assert (got.low, got.high) == pytest.approx(
+        (gaps.mean() - error, gaps.mean() + error), abs=0.01
+    )
     assert got == metrics.bootstrap(gaps.tolist(), [0.0] * 400, seed=5)
     assert got != metrics.bootstrap(gaps.tolist(), [0.0] * 400, seed=6)
 
 
-# --- LoCoMo and REALTALK ---------------------------------------------------------------------------------------------
+# --- LoCoMo and REALTALK
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,10 @@ LOCOMO = [
         "sample_id": "conv-2",
         "conversation": {
             "session_1_date_time": "12:00 am on 1 January, 2024",
-            "session_1": [message("D1:1", "Cid", "My boat is red."), message("D1:2", "Dan", "Mine is a kayak.")],
+            "session_1": [
+                message("D1:1", "Cid", "My boat is red."),
+                message("D1:2", "Dan", "Mine is a kayak."),
+            ],
         },
         "qa": [asked("What colour has the boat?", "D1:1", category=2)],
     },
@@ -159,11 +170,19 @@ LOCOMO = [
 def test_locomo(here: Path) -> None:
     data = datasets.load("locomo", write(here / "locomo.json", LOCOMO))
     first, second = data.pools
-    assert [turn.id for turn in first.turns] == ["conv-1/D2:1", "conv-1/D2:2", "conv-1/D10:1"]  # 2 before 10
+    assert [turn.id for turn in first.turns] == [
+        "conv-1/D2:1",
+        "conv-1/D2:2",
+        "conv-1/D10:1",
+    ]  # 2 before 10
     assert first.turns[1].text == "Look at him! [shares a photo: a photo of a wet dog]"
     assert first.turns[1].said.startswith("Bob: Look at him!")
     assert first.turns[1].said_at == datetime(2023, 5, 8, 13, 56, 30, tzinfo=UTC)
-    assert [question.counted for question in first.questions] == [True, True, False]  # what has no evidence is left out
+    assert [question.counted for question in first.questions] == [
+        True,
+        True,
+        False,
+    ]  # what has no evidence is left out
     both = first.questions[1]
     assert both.turns == {"conv-1/D10:1", "conv-1/D2:2"}
     assert both.sessions == {"conv-1/S10", "conv-1/S2"}
@@ -188,12 +207,26 @@ def test_realtalk(here: Path) -> None:
     chat = {
         "name": {"speaker_1": "Emi", "speaker_2": "Kit"},
         "session_1": [
-            {"clean_text": "Hi", "speaker": "Emi", "date_time": "29.12.2023, 10:00:00", "dia_id": "D1:1"},
-            {"clean_text": "My sister bakes", "speaker": "Kit", "date_time": "29.12.2023, 09:00:00", "dia_id": "D1:2"},
+            {
+                "clean_text": "Hi",
+                "speaker": "Emi",
+                "date_time": "29.12.2023, 10:00:00",
+                "dia_id": "D1:1",
+            },
+            {
+                "clean_text": "My sister bakes",
+                "speaker": "Kit",
+                "date_time": "29.12.2023, 09:00:00",
+                "dia_id": "D1:2",
+            },
             {"clean_text": "Bread?", "speaker": "Emi", "date_time": "at noon", "dia_id": "D1:3"},
         ],
-        "session_2": [{"clean_text": "", "speaker": "Emi", "dia_id": "D2:1", "blip_caption": "a loaf"}],
-        "qa": [{"question": "Who bakes?", "answer": "!", "evidence": ["D1:2", "D2:1"], "category": 1}],
+        "session_2": [
+            {"clean_text": "", "speaker": "Emi", "dia_id": "D2:1", "blip_caption": "a loaf"}
+        ],
+        "qa": [
+            {"question": "Who bakes?", "answer": "!", "evidence": ["D1:2", "D2:1"], "category": 1}
+        ],
     }
     for number in (10, 2):
         write(here / "chats" / f"Chat_{number}_Emi_Kit.json", chat)
@@ -210,7 +243,8 @@ def test_realtalk(here: Path) -> None:
     assert question.category == "1 multi-hop"
 
 
-# --- LongMemEval and BEAM --------------------------------------------------------------------------------------------
+# --- LongMemEval and BEAM
+# --------------------------------------------------------------------------------------------
 
 
 def said(role: str, content: str, **more: object) -> dict[str, object]:
@@ -240,13 +274,23 @@ def haystack(name: str, **more: object) -> dict[str, object]:
 
 
 def test_longmemeval(here: Path) -> None:
-    data = datasets.load("longmemeval", write(here / "l.json", [haystack("q1"), haystack("q2_abs"), haystack("q3")]))
+    data = datasets.load(
+        "longmemeval", write(here / "l.json", [haystack("q1"), haystack("q2_abs"), haystack("q3")])
+    )
     assert data.apart
     assert [pool.name for pool in data.pools] == ["q1", "q3"]
     conversation = data.pools[0].conversations[1]
     assert conversation.id == "answer_1"
-    assert [turn.text for turn in conversation.turns] == ["Welcome", "I planted basil", "Lovely"]  # none is empty
-    assert [turn.target for turn in conversation.turns] == ["answer_1/0", "answer_1/1", "answer_1/1"]
+    assert [turn.text for turn in conversation.turns] == [
+        "Welcome",
+        "I planted basil",
+        "Lovely",
+    ]  # none is empty
+    assert [turn.target for turn in conversation.turns] == [
+        "answer_1/0",
+        "answer_1/1",
+        "answer_1/1",
+    ]
     assert conversation.turns[1].said_at == datetime(2023, 5, 21, 8, 0, 30, tzinfo=UTC)
     [question] = data.pools[0].questions
     assert (set(question.turns), set(question.sessions)) == ({"answer_1/1"}, {"answer_1"})
@@ -269,8 +313,14 @@ def beam(folder: Path) -> Path:
         said("user", "Thanks", id=2),
         said("assistant", "Sure", id=3),
     ]
-    second = [said("user", "The API takes 300 ms ->-> 1,N/A", id=4), said("assistant", "Noted: the API", id=5)]
-    third = [said("user", "Now it takes 250 ms", id=6, time_anchor="March-16-2024"), said("assistant", "Good", id=7)]
+    second = [
+        said("user", "The API takes 300 ms ->-> 1,N/A", id=4),
+        said("assistant", "Noted: the API", id=5),
+    ]
+    third = [
+        said("user", "Now it takes 250 ms", id=6, time_anchor="March-16-2024"),
+        said("assistant", "Good", id=7),
+    ]
     batches = [
         {"batch_number": 1, "turns": [first, second]},
         {"batch_number": 2, "turns": [third], "time_anchor": None},
@@ -279,7 +329,10 @@ def beam(folder: Path) -> Path:
     probing = {
         "abstention": [{"question": "Never said?"}],
         "knowledge_update": [
-            {"question": "How fast is the API?", "source_chat_ids": {"original_info": [4], "updated_info": [7, [6]]}}
+            {
+                "question": "How fast is the API?",
+                "source_chat_ids": {"original_info": [4], "updated_info": [7, [6]]},
+            }
         ],
         "event_ordering": [{"question": "In which order?", "source_chat_ids": []}],
     }
@@ -335,7 +388,12 @@ def test_beam_as_lists_of_messages(here: Path) -> None:
 def test_beam_of_several_plans(here: Path) -> None:
     folder = beam(here / "chats")
     batches = json.loads((folder / "3" / "chat.json").read_text())
-    again = [{"batch_number": 1, "turns": [[said("user", "A new plan", id=4), said("assistant", "Good", id=10)]]}]
+    again = [
+        {
+            "batch_number": 1,
+            "turns": [[said("user", "A new plan", id=4), said("assistant", "Good", id=10)]],
+        }
+    ]
     plans = [{"plan-1": batches, "plan-2": None}, {"plan-1": None, "plan-2": again}]
     write(folder / "3" / "chat.json", plans)
     probing = {"summarization": [{"question": "What plan?", "source_chat_ids": [4, 10]}]}
@@ -345,11 +403,18 @@ def test_beam_of_several_plans(here: Path) -> None:
     assert pool.turns[-1].session == "3/plan-2.1.1"
     assert pool.turns[-1].target == pool.turns[-2].id == "3/4~2"
     [question] = pool.questions
-    assert question.turns == {"3/4~2"}  # by the answer; which message has the number 4 cannot be told
+    assert question.turns == {
+        "3/4~2"
+    }  # by the answer; which message has the number 4 cannot be told
 
 
 def test_source_ids_are_flattened() -> None:
-    assert datasets.source_ids([20, [70, "72"], {"a": [174], "b": None}, "chat 9"]) == [20, 70, 72, 174]
+    assert datasets.source_ids([20, [70, "72"], {"a": [174], "b": None}, "chat 9"]) == [
+        20,
+        70,
+        72,
+        174,
+    ]
 
 
 def test_groups_without_dates_are_a_day_apart_and_never_go_back() -> None:
@@ -361,7 +426,8 @@ def test_groups_without_dates_are_a_day_apart_and_never_go_back() -> None:
     assert datasets.group_starts([]) == []
 
 
-# --- data that are not there, or wrong -------------------------------------------------------------------------------
+# --- data that are not there, or wrong
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -375,7 +441,9 @@ def test_groups_without_dates_are_a_day_apart_and_never_go_back() -> None:
         ("longmemeval", [haystack("q", haystack_dates=["x", "y"])], '"x" is no time'),
     ],
 )
-def test_wrong_data_are_refused_in_a_sentence(here: Path, name: str, content: object, said: str) -> None:
+def test_wrong_data_are_refused_in_a_sentence(
+    here: Path, name: str, content: object, said: str
+) -> None:
     with pytest.raises(DataError, match=said) as caught:
         datasets.load(name, write(here / "data.json", content))
     assert "\n" not in str(caught.value)
@@ -399,10 +467,13 @@ def test_missing_data_are_refused(here: Path) -> None:
         datasets.load("beam", here / "chats")
 
 
-# --- vectors and fusion ----------------------------------------------------------------------------------------------
+# --- vectors and fusion
+# ----------------------------------------------------------------------------------------------
 
 
-def test_vectors_are_kept_and_are_those_of_the_embedder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_are_kept_and_are_those_of_the_embedder(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = vectors.KeptVectors("fake")
     made = first.embed("a red boat")
     assert np.array_equal(made, FakeEmbedder().embed("a red boat"))
@@ -423,19 +494,29 @@ def test_vectors_are_kept_and_are_those_of_the_embedder(here: Path, monkeypatch:
 
 
 def test_reciprocal_ranks() -> None:
-    assert systems.reciprocal_ranks([[1, 2, 3], [3, 4]]) == [3, 1, 2, 4]  # 1/63 + 1/61, 1/61, 1/62, 1/62
+    assert systems.reciprocal_ranks([[1, 2, 3], [3, 4]]) == [
+        3,
+        1,
+        2,
+        4,
+    ]  # 1/63 + 1/61, 1/61, 1/62, 1/62
     assert systems.reciprocal_ranks([[], [5]]) == [5]
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
+# --- the command
+# -----------------------------------------------------------------------------------------------------
 
 
 def measured(file: Path, *options: str) -> list[dict[str, Any]]:
     command.main(["locomo", str(file), "--results", "results.jsonl", *options])
-    return [json.loads(line) for line in Path("results.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for line in Path("results.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
-def test_the_command_measures_and_keeps_what_it_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_and_keeps_what_it_found(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = measured(write(here / "locomo.json", LOCOMO), "--systems", "fts5,rrf")
     assert [line["id"] for line in lines] == ["conv-1/q1", "conv-1/q2", "conv-1/q3", "conv-2/q1"]
     assert list(lines[0]["systems"]) == ["fts5", "rrf"]
@@ -443,14 +524,25 @@ def test_the_command_measures_and_keeps_what_it_found(here: Path, capsys: pytest
     assert words["turns"][0] == "conv-1/D2:1"
     assert words["sessions"][0] == "conv-1/S2"
     assert words["turn"]["any@1"] == words["session"]["mrr"] == 1
-    assert lines[2]["systems"]["fts5"]["turns"] == ["conv-1/D10:1", "conv-1/D2:2"]  # the violin, then what Bob said
+    assert lines[2]["systems"]["fts5"]["turns"] == [
+        "conv-1/D10:1",
+        "conv-1/D2:2",
+    ]  # the violin, then what Bob said
     assert lines[1]["gold_turns"] == ["conv-1/D10:1", "conv-1/D2:2"]
     assert lines[1]["systems"]["rrf"]["turn"]["all@5"] == 1
     printed = capsys.readouterr()
     assert "### locomo, turn level" in printed.out
     assert "### locomo, session level" in printed.out
-    [every] = [row for row in printed.out.split("session level")[0].splitlines() if row.startswith("| all | 3 | fts5")]
-    any1 = sum(line["systems"]["fts5"]["turn"]["any@1"] for line in lines if not line["category"].startswith("5"))
+    [every] = [
+        row
+        for row in printed.out.split("session level")[0].splitlines()
+        if row.startswith("| all | 3 | fts5")
+    ]
+    any1 = sum(
+        line["systems"]["fts5"]["turn"]["any@1"]
+        for line in lines
+        if not line["category"].startswith("5")
+    )
     assert every.split(" | ")[3] == f"{100 * any1 / 3:.1f}"
     assert "5 adversarial | 1 | rrf" in printed.out
     assert "bootstrap" not in printed.out  # ours was not measured
@@ -462,7 +554,10 @@ def test_one_store_finds_in_other_conversations_too(here: Path) -> None:
     apart = measured(file, "--systems", "dense")
     together = measured(file, "--systems", "dense", "--one-store")
     assert {turn.split("/")[0] for turn in apart[0]["systems"]["dense"]["turns"]} == {"conv-1"}
-    assert {turn.split("/")[0] for turn in together[0]["systems"]["dense"]["turns"]} == {"conv-1", "conv-2"}
+    assert {turn.split("/")[0] for turn in together[0]["systems"]["dense"]["turns"]} == {
+        "conv-1",
+        "conv-2",
+    }
 
 
 def test_ours_is_measured_beside_others(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -472,19 +567,29 @@ def test_ours_is_measured_beside_others(here: Path, capsys: pytest.CaptureFixtur
         found = lines[0]["systems"]["memories"]
         assert found["turns"][0] == "conv-1/D2:1"
         assert found["turn"]["any@1"] == 1
-        assert {turn.split("/")[0] for turn in found["turns"]} <= ({"conv-1", "conv-2"} if options else {"conv-1"})
+        assert {turn.split("/")[0] for turn in found["turns"]} <= (
+            {"conv-1", "conv-2"} if options else {"conv-1"}
+        )
         printed = capsys.readouterr().out
         assert "paired bootstrap" in printed
         assert "| turn any@5 | fts5 | 3 | " in printed
         assert "A search, 10 hits, takes" in printed
-    assert {part.name for part in (here / ".bench").iterdir() if part.is_dir()} == set()  # no store is left
+    assert {
+        part.name for part in (here / ".bench").iterdir() if part.is_dir()
+    } == set()  # no store is left
 
 
 def test_each_haystack_is_searched_by_itself(here: Path) -> None:
     other = haystack(
-        "q2", haystack_sessions=[[said("user", "I planted thyme", has_answer=True)], [said("user", "Bye")]]
+        "q2",
+        haystack_sessions=[
+            [said("user", "I planted thyme", has_answer=True)],
+            [said("user", "Bye")],
+        ],
     )
-    file = write(here / "longmemeval.json", [haystack("q1"), {**other, "answer_session_ids": ["s1"]}])
+    file = write(
+        here / "longmemeval.json", [haystack("q1"), {**other, "answer_session_ids": ["s1"]}]
+    )
     command.main(["longmemeval", str(file), "--systems", "memories,fts5", "--results", "out.jsonl"])
     first, second = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
     assert first["systems"]["memories"]["turns"][0] == "answer_1/1"
@@ -525,7 +630,9 @@ def test_exchanges_are_found_once_and_sessions_by_their_best_turn(here: Path) ->
 
 
 def test_results_lie_under_the_cache_by_default(here: Path) -> None:
-    command.main(["locomo", str(write(here / "locomo.json", LOCOMO)), "--systems", "fts5", "--limit", "1"])
+    command.main(
+        ["locomo", str(write(here / "locomo.json", LOCOMO)), "--systems", "fts5", "--limit", "1"]
+    )
     [file] = (here / ".bench").glob("results-locomo-minilm-20*.jsonl")
     assert len(file.read_text().splitlines()) == 1
 
@@ -540,7 +647,9 @@ def test_results_lie_under_the_cache_by_default(here: Path) -> None:
         (["squad", "nowhere.json"], "invalid choice"),
     ],
 )
-def test_bad_options_end_with_two(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_end_with_two(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(arguments)
     assert ended.value.code == 2
@@ -579,14 +688,18 @@ def test_a_message_that_no_turn_can_hold_is_found_as_one(here: Path) -> None:
     asked = {"question": "What does the orchid cost?", "source_chat_ids": [8]}
     write(folder / "3" / "pq.json", {"information_extraction": [asked]})
     systems_ = ("memories", "fts5", "rrf")
-    measure.run(measure.Options("beam", folder, systems_, results=here / "out.jsonl", embedder="fake"))
+    measure.run(
+        measure.Options("beam", folder, systems_, results=here / "out.jsonl", embedder="fake")
+    )
     [line] = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
     found = line["systems"]["memories"]["turns"]
     assert found[0] == "3/8"
     assert found.count("3/8") == 1
 
 
-def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_is_drawn_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress.shown("storing", 2) as advance:
         advance(1)

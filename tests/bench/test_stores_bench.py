@@ -1,4 +1,6 @@
-"""The benchmark of stores: it measures what is there, says what it left out, and leaves nothing behind."""
+"""The benchmark of stores: it measures what is there, says what it left out, and leaves nothing
+behind.
+"""
 
 import re
 import sys
@@ -26,7 +28,9 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     (tmp_path / ".bench").mkdir()
     chance = np.random.default_rng(5).normal(size=(COUNT + 20, 384)).astype(np.float32)
     vectors = chance / np.linalg.norm(chance, axis=1, keepdims=True)
-    texts = [f"tool{number}: a library to parse command line options" for number in range(COUNT + 20)]
+    texts = [
+        f"tool{number}: a library to parse command line options" for number in range(COUNT + 20)
+    ]
     asked = texts[COUNT:]
     made = Corpus(texts[:COUNT], asked, asked, vectors[:COUNT], vectors[COUNT:], vectors[COUNT:])
     monkeypatch.setattr(corpora, "load", lambda *_: made)
@@ -58,13 +62,20 @@ def test_a_store_and_what_is_beneath_it_find_the_same_and_leave_nothing(
             [(memories, inserts, p50, few, recall, size, *_)] = found[name]
             assert (memories, float(recall) > 0.95) == (str(COUNT), True)
             assert all(float(cell.replace(",", "")) > 0 for cell in (inserts, p50, few, size))
-    assert [len(found[kind]) for kind in ("sqlite", "files")] == [2, 2]  # what is added, and cold processes
+    assert [len(found[kind]) for kind in ("sqlite", "files")] == [
+        2,
+        2,
+    ]  # what is added, and cold processes
     assert list(Path(".bench").iterdir()) == []
 
 
-def test_the_selective_filter_means_one_of_200_on_both_sides(tmp_path: Path, corpus: Corpus) -> None:
+def test_the_selective_filter_means_one_of_200_on_both_sides(
+    tmp_path: Path, corpus: Corpus
+) -> None:
     task = stores.Task(corpus, stores._records(corpus), np.zeros((20, 10), dtype=np.int64), 1)
-    meant = {r.text for r in task.records if (r.ref.namespace, r.labels["project"]) == ("bob", "p3")}
+    meant = {
+        r.text for r in task.records if (r.ref.namespace, r.labels["project"]) == ("bob", "p3")
+    }
     assert len(meant) == COUNT // 200
     for kind in ("sqlite", "files"):
         folder = tmp_path / kind

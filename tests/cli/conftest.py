@@ -67,7 +67,9 @@ _load_model_once = functools.cache(minilm._load_model)
 
 @pytest.fixture(autouse=True)
 def _loaded_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the model of the default embedder once: commands in this process would load it each time."""
+    """Load the model of the default embedder once: commands in this process would load it each
+    time.
+    """
     monkeypatch.setattr(minilm, "_load_model", _load_model_once)
 
 
@@ -102,7 +104,9 @@ def _here() -> str:
 
 @pytest.fixture
 def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
-    """The servers of one test, if commands are to ask them (`--warm`); none if it is about a machine without one."""
+    """The servers of one test, if commands are to ask them (`--warm`); none if it is about a
+    machine without one.
+    """
     is_cold = not request.config.getoption("--warm") or request.node.get_closest_marker("cold")
     found = Servers(None if is_cold else request.getfixturevalue("forked"))
     yield found
@@ -113,7 +117,9 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
 def memory(servers: Servers) -> Command:
     """Run the command in this process, its streams being pipes."""
 
-    def run(*arguments: str, stdin: bytes | str = b"", env: Mapping[str, str | None] | None = None) -> Answer:
+    def run(
+        *arguments: str, stdin: bytes | str = b"", env: Mapping[str, str | None] | None = None
+    ) -> Answer:
         with CliRunner().isolation(input=stdin, env=env) as (out, err, _):
             servers.begin(arguments)
             code = front_door.ask(list(arguments))
@@ -136,7 +142,9 @@ def stored(memory: Command) -> Callable[..., str]:
 
 
 class Kept(NamedTuple):
-    """A home that was filled: where it was, a copy of it, and what the function that filled it returned."""
+    """A home that was filled: where it was, a copy of it, and what the function that filled it
+    returned.
+    """
 
     home: Path
     copy: Path
@@ -156,7 +164,9 @@ def once(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Once:
-    """Fill the home by a function once for the tests of a module, then copy it: a copy costs less than commands."""
+    """Fill the home by a function once for the tests of a module, then copy it: a copy costs less
+    than commands.
+    """
 
     def fill(how: Callable[[], Any]) -> Any:
         if home.exists() or request.config.getoption("--warm"):  # a server has the store open
@@ -184,7 +194,16 @@ def process(forked: Forked) -> Command:
         if shell.startswith(">/"):
             done = forked.run(arguments, input=stdin, stdout=shell[1:], **options)
         elif shell:
-            command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "memories", *arguments]
+            command = [
+                "sh",
+                "-c",
+                f'exec "$@" {shell}',
+                "sh",
+                sys.executable,
+                "-m",
+                "memories",
+                *arguments,
+            ]
             done = subprocess.run(command, input=stdin, capture_output=True, timeout=300, **options)
         else:
             done = forked.run(arguments, input=stdin, **options)

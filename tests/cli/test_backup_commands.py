@@ -64,11 +64,14 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-# --- backup ----------------------------------------------------------------------------------------------------------
+# --- backup
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_backup_has_everything_and_is_for_its_owner_only(memory: Command, home: Path, store: Path) -> None:
+def test_a_backup_has_everything_and_is_for_its_owner_only(
+    memory: Command, home: Path, store: Path
+) -> None:
     before = everything(memory)
     os.umask(0)
     shape = memory("backup").json
@@ -76,7 +79,12 @@ def test_a_backup_has_everything_and_is_for_its_owner_only(memory: Command, home
     file = Path(shape["backup"])
     assert file.parent == home / "backups"
     assert file.name.startswith("memories-20")
-    assert (shape["kind"], shape["verified"], shape["records"], shape["queued"]) == ("sqlite", True, 5, 0)
+    assert (shape["kind"], shape["verified"], shape["records"], shape["queued"]) == (
+        "sqlite",
+        True,
+        5,
+        0,
+    )
     assert (file.parent.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
     assert list(file.parent.iterdir()) == [file]
     assert everything(memory, "--store", url(file)) == before
@@ -84,7 +92,9 @@ def test_a_backup_has_everything_and_is_for_its_owner_only(memory: Command, home
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_backup_is_never_written_over_what_is_none(memory: Command, folder: Path, store: Path) -> None:
+def test_a_backup_is_never_written_over_what_is_none(
+    memory: Command, folder: Path, store: Path
+) -> None:
     precious = folder / "precious.db"
     precious.write_text("precious")
     (folder / "link.db").symlink_to(precious)
@@ -104,7 +114,9 @@ def test_a_backup_is_never_written_over_what_is_none(memory: Command, folder: Pa
     assert memory("backup", "mine.db").code == memory("backup", "mine.db").code == 0
     restored = url(folder / "restored.db")
     memory("restore", "mine.db", "--store", restored)
-    answer = memory("backup", "restored.db")  # it was made of a backup of this store, and is one no longer
+    answer = memory(
+        "backup", "restored.db"
+    )  # it was made of a backup of this store, and is one no longer
     assert "is there already and is no backup" in answer.error
     assert "there is no folder" in memory("backup", "missing/mine.db").error
     assert sorted(found.name for found in folder.iterdir() if found.name.startswith(".")) == []
@@ -122,14 +134,25 @@ def test_keep_removes_the_oldest_backups_of_this_store_only(memory: Command, fol
     shape = memory("backup", "all", "--keep", "2").json
     assert shape["removed"] == sorted(mine[:2])
     left = {str(file) for file in (folder / "all").iterdir()}
-    assert left == {other, mine[2], named, shape["backup"], str(folder / "all" / "memories-20260101T000000Z.db")}
+    assert left == {
+        other,
+        mine[2],
+        named,
+        shape["backup"],
+        str(folder / "all" / "memories-20260101T000000Z.db"),
+    }
     for wrong in ("0", "-1", "x", "10001"):
-        assert memory("backup", "all", "--keep", wrong).error == "--keep must be a whole number from 1 to 10000"
+        assert (
+            memory("backup", "all", "--keep", wrong).error
+            == "--keep must be a whole number from 1 to 10000"
+        )
     assert memory("backup", "mine.db", "--keep", "1").code == 2
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_backup_removes_what_one_left_that_was_killed_and_not_what_another_one_writes(memory: Command) -> None:
+def test_a_backup_removes_what_one_left_that_was_killed_and_not_what_another_one_writes(
+    memory: Command,
+) -> None:
     done = Path(memory("backup", "all/").json["backup"])
     left = done.with_name(f".{done.name}.0123abcd.new")
     left.touch()
@@ -190,10 +213,13 @@ def test_a_full_disk_leaves_the_backup_from_before(memory: Command, small_disk: 
     assert answer.code == 1
     assert "disk" in answer.error
     assert "full" in answer.error
-    assert [(file.name, file.read_bytes()) for file in small_disk.iterdir()] == [("mine.db", before)]
+    assert [(file.name, file.read_bytes()) for file in small_disk.iterdir()] == [
+        ("mine.db", before)
+    ]
 
 
-# --- restore ---------------------------------------------------------------------------------------------------------
+# --- restore
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("ids")
@@ -216,7 +242,9 @@ def test_a_backup_is_restored_and_the_old_store_is_kept(memory: Command, store: 
     assert "The store from before is kept as" in shown
 
 
-def test_a_scratchpad_shows_what_was_restored(memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scratchpad_shows_what_was_restored(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}/kept")
     memory("create", "Deploys happen on Tuesdays", "-n", "bob")
     memory("backup", str(folder / "b.jsonl"))
@@ -228,7 +256,9 @@ def test_a_scratchpad_shows_what_was_restored(memory: Command, folder: Path, mon
     assert [each["content"] for each in shown] == ["Deploys happen on Tuesdays"]
 
 
-def test_a_memory_is_still_restored_by_its_id(memory: Command, ids: list[str], folder: Path) -> None:
+def test_a_memory_is_still_restored_by_its_id(
+    memory: Command, ids: list[str], folder: Path
+) -> None:
     (folder / ids[1][:8]).write_text("a file that looks like an id")
     assert memory("restore", ids[1][:18]).json["content"] == "Deploys happen on Tuesdays"
     assert "is not a file" in memory("restore", "missing.db").error
@@ -299,8 +329,13 @@ def test_a_file_beside_the_log_of_another_is_saved_alone_and_told(
     assert "memory doctor --salvage FILE" in memory("list").error
     done = memory("doctor", "--salvage", "saved.jsonl")
     assert done.code == 1
-    assert [found["what"].partition(" is ")[0] for found in json.loads(done.out)["lost"]] == ["the log memories.db-wal"]
-    assert "is of another file" in memory("restore", str(store), "--replace", "--store", "sqlite:///new.db").error
+    assert [found["what"].partition(" is ")[0] for found in json.loads(done.out)["lost"]] == [
+        "the log memories.db-wal"
+    ]
+    assert (
+        "is of another file"
+        in memory("restore", str(store), "--replace", "--store", "sqlite:///new.db").error
+    )
     kept = Path(memory("restore", "saved.jsonl", "--replace").json["kept"])
     assert said(everything(memory)) == before
     assert Path(f"{kept}-wal").read_bytes() == Path(f"{there}-wal").read_bytes()
@@ -322,11 +357,16 @@ def test_what_is_no_sound_backup_is_refused_in_one_sentence(
     sound, texts = file.read_bytes(), b"The user prefers Rust"
     (folder / "cut.db").write_bytes(sound[: len(sound) // 2 // 4096 * 4096])
     (folder / "ragged.db").write_bytes(sound[:-100])
-    (folder / "flipped.db").write_bytes(sound.replace(texts, b"The user prefers Rusty"[:21].replace(b"u", b"U")))
+    (folder / "flipped.db").write_bytes(
+        sound.replace(texts, b"The user prefers Rusty"[:21].replace(b"u", b"U"))
+    )
     (folder / "empty.db").write_bytes(b"")
     (folder / "text.db").write_text("hello")
     (folder / "random.db").write_bytes(os.urandom(50_000))
-    run_python("import apsw, sys; apsw.Connection(sys.argv[1]).execute('CREATE TABLE t (x)')", folder / "foreign.db")
+    run_python(
+        "import apsw, sys; apsw.Connection(sys.argv[1]).execute('CREATE TABLE t (x)')",
+        folder / "foreign.db",
+    )
     for name, change in [
         ("newer.db", f"PRAGMA user_version={len(schema.MIGRATIONS) + 1}"),
         ("trigger.db", "CREATE TRIGGER spy AFTER INSERT ON record BEGIN DELETE FROM record; END"),
@@ -358,13 +398,22 @@ def test_what_is_no_sound_backup_is_refused_in_one_sentence(
             answer = memory("restore", name, *options)
             assert (answer.code, complaint in answer.error) == (code, True), (name, answer)
     assert everything(memory) == before
-    assert [path.name for path in store.parent.iterdir() if "replaced" in path.name or ".restore" in path.name] == []
+    assert [
+        path.name
+        for path in store.parent.iterdir()
+        if "replaced" in path.name or ".restore" in path.name
+    ] == []
     assert not (folder / "new" / "new.db").exists()
 
 
 @pytest.mark.parametrize("version", range(1, len(schema.MIGRATIONS)))
 def test_the_snapshot_of_an_upgrade_is_restored(
-    memory: Command, folder: Path, store: Path, run_python: RunPython, version: int, monkeypatch: pytest.MonkeyPatch
+    memory: Command,
+    folder: Path,
+    store: Path,
+    run_python: RunPython,
+    version: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A file as an older program left it: with fewer tables, and without the mark of a backup."""
     older = """
@@ -390,7 +439,9 @@ if int(sys.argv[2]) > 3:
     before = file.read_bytes()
     assert memory("restore", file.name).json["records"] == 1
     assert memory("list").json["results"][0]["content"] == "An old note"
-    assert memory("doctor", "--fix").json["schema_version"] == len(schema.MIGRATIONS)  # it had no words
+    assert memory("doctor", "--fix").json["schema_version"] == len(
+        schema.MIGRATIONS
+    )  # it had no words
     assert file.read_bytes() == before
 
 
@@ -407,13 +458,18 @@ def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> 
     assert "full" in answer.error
     (small_disk / "filler").unlink()
     assert sorted(found.name for found in small_disk.iterdir()) == before
-    assert [hit["content"] for hit in memory("list", "--store", store).json["results"]] == ["The old one"]
+    assert [hit["content"] for hit in memory("list", "--store", store).json["results"]] == [
+        "The old one"
+    ]
 
 
-# --- doctor ----------------------------------------------------------------------------------------------------------
+# --- doctor
+# ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_sound_store_has_no_findings_and_is_left_as_it_is(memory: Command, ids: list[str], store: Path) -> None:
+def test_a_sound_store_has_no_findings_and_is_left_as_it_is(
+    memory: Command, ids: list[str], store: Path
+) -> None:
     def contents() -> dict[Path, bytes]:
         return {
             file: file.read_bytes()
@@ -438,7 +494,9 @@ def test_a_store_that_is_not_there_is_no_fault(memory: Command, home: Path) -> N
     assert not home.exists()
 
 
-def test_the_model_is_compared_with_what_was_packaged(memory: Command, monkeypatch: Any, tmp_path: Path) -> None:
+def test_the_model_is_compared_with_what_was_packaged(
+    memory: Command, monkeypatch: Any, tmp_path: Path
+) -> None:
     from memories.embedders import minilm
 
     assert memory("doctor", env={"EMBEDDER": "minilm"}).json["model_files"] == "as packaged"
@@ -456,7 +514,9 @@ def test_the_model_is_compared_with_what_was_packaged(memory: Command, monkeypat
 def test_what_is_derived_is_mended_after_a_copy_was_made(
     memory: Command, ids: list[str], store: Path, run_python: RunPython
 ) -> None:
-    run_python(DAMAGE, store, "DELETE FROM words_docsize WHERE id = (SELECT min(id) FROM words_docsize)")
+    run_python(
+        DAMAGE, store, "DELETE FROM words_docsize WHERE id = (SELECT min(id) FROM words_docsize)"
+    )
     assert memory("search", "Rust").json["count"] == 1  # by its vector
     memory("status")  # has this read counted
     before = everything(memory)
@@ -475,7 +535,9 @@ def test_what_is_derived_is_mended_after_a_copy_was_made(
 def test_a_damaged_record_is_told_by_doctor_and_status_and_left_as_it_is(
     memory: Command, ids: list[str], store: Path, run_python: RunPython
 ) -> None:
-    run_python(DAMAGE, store, "UPDATE record SET text = 'Ann likes TEA' WHERE text = 'Ann likes tea'")
+    run_python(
+        DAMAGE, store, "UPDATE record SET text = 'Ann likes TEA' WHERE text = 'Ann likes tea'"
+    )
     before = store.read_bytes()
     answer = memory("doctor", "--fix")
     assert answer.code == 1
@@ -486,14 +548,23 @@ def test_a_damaged_record_is_told_by_doctor_and_status_and_left_as_it_is(
         answer = memory("status", *options)
         assert answer.code == 1
         assert json.loads(answer.out)["status"] == "unhealthy"
-        assert ("ann" in json.loads(answer.out)["error"]) == bool(options)  # of others no more than that
+        assert ("ann" in json.loads(answer.out)["error"]) == bool(
+            options
+        )  # of others no more than that
 
 
 @pytest.mark.cold  # a server may have the first page in its log, and then the store can be read
 @pytest.mark.parametrize("kind", ["zeroed", "text", "cut", "empty"])
-def test_a_store_that_can_not_be_opened_is_examined(memory: Command, ids: list[str], store: Path, kind: str) -> None:
+def test_a_store_that_can_not_be_opened_is_examined(
+    memory: Command, ids: list[str], store: Path, kind: str
+) -> None:
     sound = store.read_bytes()
-    damaged = {"zeroed": bytes(4096) + sound[4096:], "text": b"hello" * 99, "cut": sound[:9000], "empty": b""}[kind]
+    damaged = {
+        "zeroed": bytes(4096) + sound[4096:],
+        "text": b"hello" * 99,
+        "cut": sound[:9000],
+        "empty": b"",
+    }[kind]
     store.write_bytes(damaged)
     answer = memory("doctor", "--deep")
     assert answer.code == 1
@@ -507,10 +578,15 @@ def test_what_others_may_read_is_told(memory: Command, ids: list[str], store: Pa
     answer = memory("doctor")
     assert answer.code == 1
     [finding] = json.loads(answer.out)["findings"]
-    assert (finding["what"], finding["remedy"]) == (f"others may read {store}", f"run: chmod 600 {store}")
+    assert (finding["what"], finding["remedy"]) == (
+        f"others may read {store}",
+        f"run: chmod 600 {store}",
+    )
 
 
-def test_what_killed_processes_left_is_told(memory: Command, ids: list[str], store: Path, monkeypatch: Any) -> None:
+def test_what_killed_processes_left_is_told(
+    memory: Command, ids: list[str], store: Path, monkeypatch: Any
+) -> None:
     left = store.parent / ".memories.db.0a1b2c3d.restore"
     left.write_bytes(b"")
     assert memory("doctor").code == 0  # it may be in use
@@ -535,7 +611,8 @@ def test_a_store_that_no_server_answers_for_is_told(memory: Command) -> None:
     assert "nothing listens" in answer.out
 
 
-# --- salvage ---------------------------------------------------------------------------------------------------------
+# --- salvage
+# ---------------------------------------------------------------------------------------------------------
 
 
 def pages_with(data: bytes, text: bytes) -> list[int]:
@@ -563,11 +640,21 @@ def said(exported: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["default", "sqlite", "files"])
 def test_forgetting_names_the_backups_that_still_have_it(
-    memory: Command, stored: Store, home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    memory: Command,
+    stored: Store,
+    home: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
     if kind != "default":
         monkeypatch.setenv("MEMORY_STORE", f"{kind}:///{folder}/other/notes")
-        memory("create", "another store of the same name", "--store", f"{kind}:///{folder}/elsewhere/notes")
+        memory(
+            "create",
+            "another store of the same name",
+            "--store",
+            f"{kind}:///{folder}/elsewhere/notes",
+        )
         memory("backup", "--store", f"{kind}:///{folder}/elsewhere/notes")
     for number in range(4):
         stored(f"The safe code is {number}{number}{number}", "--namespace", "bob", "--force")
@@ -590,12 +677,19 @@ def test_forgetting_names_the_backups_that_still_have_it(
 def test_every_sound_record_is_saved_and_the_others_are_named(
     memory: Command, many: str, store: Path, folder: Path, run_python: RunPython
 ) -> None:
-    run_python(DAMAGE, store, "UPDATE record SET text = 'Note 7' WHERE seq = 8 OR position = 7 AND session IS NOT NULL")
+    run_python(
+        DAMAGE,
+        store,
+        "UPDATE record SET text = 'Note 7' WHERE seq = 8 OR position = 7 AND session IS NOT NULL",
+    )
     damaged = store.read_bytes()
     answer = memory("doctor", "--salvage", "saved.jsonl")
     shape = json.loads(answer.out)
     assert (answer.code, shape["saved"], shape["lost_count"]) == (1, 498, 2)
-    assert {(lost["collection"], lost["position"]) for lost in shape["lost"]} == {("memory", 1), ("history", 7)}
+    assert {(lost["collection"], lost["position"]) for lost in shape["lost"]} == {
+        ("memory", 1),
+        ("history", 7),
+    }
     assert store.read_bytes() == damaged
     assert said(many) > said((folder / "saved.jsonl").read_text())
     assert (folder / "saved.jsonl").stat().st_mode & 0o777 == 0o600
@@ -604,7 +698,9 @@ def test_every_sound_record_is_saved_and_the_others_are_named(
     assert memory("doctor", "--deep").json["findings"] == []
 
 
-@pytest.mark.parametrize("what", ["first page", "header", "root", "one leaf", "every 20th page", "half"])
+@pytest.mark.parametrize(
+    "what", ["first page", "header", "root", "one leaf", "every 20th page", "half"]
+)
 @pytest.mark.thorough
 def test_what_sqlite_calls_malformed_is_saved_around_the_lost_pages(
     memory: Command, many: str, store: Path, folder: Path, run_python: RunPython, what: str
@@ -636,7 +732,9 @@ def test_what_sqlite_calls_malformed_is_saved_around_the_lost_pages(
         assert {"one leaf": 400, "every 20th page": 350, "half": 50}[what] <= len(saved) < 500
 
 
-def test_what_was_forgotten_is_not_saved(memory: Command, ids: list[str], store: Path, folder: Path) -> None:
+def test_what_was_forgotten_is_not_saved(
+    memory: Command, ids: list[str], store: Path, folder: Path
+) -> None:
     memory("forget", ids[0], "--yes")
     data = store.read_bytes()
     store.write_bytes(bytes(4096) + data[4096:])

@@ -1,6 +1,7 @@
 """Bad inputs in files and in JSON: each gets its exit code and one sentence, and nothing is stored.
 
-The numbers are those of the project's list of 84 bad inputs; arguments and settings stand in `test_bad_input`.
+The numbers are those of the project's list of 84 bad inputs; arguments and settings stand in
+`test_bad_input`.
 """
 
 import base64
@@ -39,7 +40,9 @@ def export(*lines: str) -> bytes:
 
 
 def vectors(*rows: Any) -> str:
-    return line(vectors=[base64.b64encode(np.array(row, dtype="<f4").tobytes()).decode() for row in rows])
+    return line(
+        vectors=[base64.b64encode(np.array(row, dtype="<f4").tobytes()).decode() for row in rows]
+    )
 
 
 def zipped(**entries: bytes) -> bytes:
@@ -79,11 +82,19 @@ def encrypted() -> bytes:
 UNSUPPORTED = "is not an export: "
 # What `memory import FILE` is given: the row, the data, and a part of the sentence.
 FILES: list[tuple[str, bytes | Callable[[Path], bytes], str]] = [
-    ("7", export(line()) + b'{"text":"\xff"}\n', "line 3 is not UTF-8 (at byte 9); save it as UTF-8"),
+    (
+        "7",
+        export(line()) + b'{"text":"\xff"}\n',
+        "line 3 is not UTF-8 (at byte 9); save it as UTF-8",
+    ),
     ("8", export(line()).decode().encode("utf-16"), "UTF-16"),
     ("8", export(line()).decode().encode("utf-16-le"), "line 1"),
     ("33", export(line()[:-1] + ', "text": "b"}'), 'line 2 has the key "text" twice'),
-    ("33", b'{"format":"memories","version":1,"version":1}\n', 'line 1 has the key "version" twice'),
+    (
+        "33",
+        b'{"format":"memories","version":1,"version":1}\n',
+        'line 1 has the key "version" twice',
+    ),
     ("34", export(line()[:-1] + ', "fields": {"a": NaN}}'), "NaN is not a number"),
     ("34", export(line()[:-1] + ', "fields": {"a": 1e999}}'), "1e999 is not a number"),
     ("35", export("[" * 100_000), "line 2 is not JSON"),
@@ -92,7 +103,11 @@ FILES: list[tuple[str, bytes | Callable[[Path], bytes], str]] = [
     ("36", export(line()[:-1] + ', "accesses": ' + "9" * 5_000 + "}"), "line 2 is not JSON"),
     ("37", export(line()[:40]), "line 2 is not JSON"),
     ("37", export(line() + " {}"), "line 2 is not JSON (Extra data: line 1 column"),
-    ("66", export(*[line(group=f"{ID[:-1]}{n}") for n in range(5)], "broken", line()), "line 7 is not JSON"),
+    (
+        "66",
+        export(*[line(group=f"{ID[:-1]}{n}") for n in range(5)], "broken", line()),
+        "line 7 is not JSON",
+    ),
     ("68", b'{"format":"memories","version":5}\n', 'has version "5" and this program reads'),
     ("71", zipped(**{"../../etc/passwd": b"x", "/abs": b"y"}), f"{UNSUPPORTED}a ZIP archive"),
     ("71", tarred(), UNSUPPORTED),
@@ -130,7 +145,11 @@ FILES: list[tuple[str, bytes | Callable[[Path], bytes], str]] = [
 
 # A line on the standard input of `memory turns add`: the row, the line, and a part of the sentence.
 TURNS: list[tuple[str, bytes, str]] = [
-    ("7", b'{"content":"\xff"}', "line 1 of input is not UTF-8 (byte 0xff at 12); save it as UTF-8"),
+    (
+        "7",
+        b'{"content":"\xff"}',
+        "line 1 of input is not UTF-8 (byte 0xff at 12); save it as UTF-8",
+    ),
     ("8", '{"content":"a"}'.encode("utf-16"), "input looks like UTF-16; save it as UTF-8"),
     ("33", b'{"content":"a","content":"b"}', 'line 1 has the key "content" twice'),
     ("33", b'{"content":"a","tags":{"k":"a","k":"b"}}', 'line 1 has the key "k" twice'),
@@ -138,13 +157,25 @@ TURNS: list[tuple[str, bytes, str]] = [
     ("34", b'{"content":"a","index":NaN}', "line 1 is not JSON (NaN is not a number)"),
     ("34", b'{"content":"a","index":1e999}', "line 1 is not JSON (1e999 is not a number)"),
     ("35", b'{"content":' + b"[" * 100_000, "line 1 is not JSON"),
-    ("36", b'{"content":"a","index":9223372036854775808}', "index must be a whole number from 0 to"),
+    (
+        "36",
+        b'{"content":"a","index":9223372036854775808}',
+        "index must be a whole number from 0 to",
+    ),
     ("36", b'{"content":"a","index":' + b"9" * 5_000 + b"}", "line 1 is not JSON"),
-    ("37", b'{"content":"a"', "line 1 is not JSON (Expecting ',' delimiter: line 1 column 15 (char 14))"),
+    (
+        "37",
+        b'{"content":"a"',
+        "line 1 is not JSON (Expecting ',' delimiter: line 1 column 15 (char 14))",
+    ),
     ("37", b'{"content":"a"} {}', "line 1 is not JSON (Extra data: line 1 column 17 (char 16))"),
     ("37", b"", "input has no turns"),
     ("37", b"\n \n", "input has no turns"),
-    ("29", b'{"content":"a","usr_id":"x"}', "line 1 is not a turn: it must be a JSON object with keys among"),
+    (
+        "29",
+        b'{"content":"a","usr_id":"x"}',
+        "line 1 is not a turn: it must be a JSON object with keys among",
+    ),
     ("30", b'["a"]', "line 1 is not a turn"),
     ("30", b'"a"', "line 1 is not a turn"),
     ("30", b"null", "line 1 is not a turn"),
@@ -164,11 +195,17 @@ TURNS: list[tuple[str, bytes, str]] = [
 
 
 def told_well(error: str) -> bool:
-    """Return whether a sentence is one line, without anything that acts on a terminal or a long piece of input."""
-    return len(error) < 400 and not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]|k{81}|9{81}|x{81}", error)
+    """Return whether a sentence is one line, without anything that acts on a terminal or a long
+    piece of input.
+    """
+    return len(error) < 400 and not re.search(
+        "[\x00-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]|k{81}|9{81}|x{81}", error
+    )
 
 
-@pytest.mark.parametrize(("row", "data", "part"), FILES, ids=[f"{row}-{at}" for at, (row, _, _) in enumerate(FILES)])
+@pytest.mark.parametrize(
+    ("row", "data", "part"), FILES, ids=[f"{row}-{at}" for at, (row, _, _) in enumerate(FILES)]
+)
 def test_a_bad_file_is_refused_and_nothing_is_imported(
     memory: Command, folder: Path, row: str, data: bytes | Callable[[Path], bytes], part: str
 ) -> None:
@@ -187,8 +224,12 @@ def test_a_bad_file_is_refused_and_nothing_is_imported(
     assert file.read_bytes() == given
 
 
-@pytest.mark.parametrize(("row", "data", "part"), TURNS, ids=[f"{row}-{at}" for at, (row, _, _) in enumerate(TURNS)])
-def test_a_bad_turn_is_refused_and_none_is_stored(memory: Command, row: str, data: bytes, part: str) -> None:
+@pytest.mark.parametrize(
+    ("row", "data", "part"), TURNS, ids=[f"{row}-{at}" for at, (row, _, _) in enumerate(TURNS)]
+)
+def test_a_bad_turn_is_refused_and_none_is_stored(
+    memory: Command, row: str, data: bytes, part: str
+) -> None:
     for good in (b"", b'{"content":"good"}\n') if data.strip() and row != "8" else (b"",):
         answer = memory("turns", "add", "trip", "-", stdin=good + data)
         assert (answer.code, answer.out) == (2, "")
@@ -229,7 +270,9 @@ def test_the_same_export_twice_and_one_that_clashes(memory: Command) -> None:
         assert (answer["imported"], answer["known"]) == (imported, known)
     answer = memory("import", "-", stdin=export(line(text="another")))
     assert (answer.code, json.loads(answer.out)["conflict_count"]) == (1, 1)
-    assert [found["content"] for found in memory("list", "--pending").json["results"]] == ["content"]
+    assert [found["content"] for found in memory("list", "--pending").json["results"]] == [
+        "content"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +295,11 @@ def test_the_same_export_twice_and_one_that_clashes(memory: Command) -> None:
 )
 @pytest.mark.thorough
 def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(
-    process: Callable[..., Any], tmp_path: Path, name: str, command: tuple[str, ...], code: int | None
+    process: Callable[..., Any],
+    tmp_path: Path,
+    name: str,
+    command: tuple[str, ...],
+    code: int | None,
 ) -> None:
     for folder in ("home", "here", "here/files"):
         (tmp_path / folder).mkdir(mode=0o700, exist_ok=True)

@@ -1,10 +1,13 @@
-"""Bad inputs: each gets its exit code and one sentence, from the command and from the library, and changes nothing.
+"""Bad inputs: each gets its exit code and one sentence, from the command and from the library, and
+changes nothing.
 
 `row` is the number of a bad input in the project's list of 84. These are not here:
 
-- 21: no command takes "every namespace"; the names themselves (`all`, `*`) are refused, see row 21 below
+- 21: no command takes "every namespace"; the names themselves (`all`, `*`) are refused, see row 21
+  below
 - 27: listings go on by cursor, there is no offset; bad cursors stand at row 27
-- 33 to 37 and 64 to 76: JSON and files stand in `test_bad_files`; rows 29 and 30 have what the library takes
+- 33 to 37 and 64 to 76: JSON and files stand in `test_bad_files`; rows 29 and 30 have what the
+  library takes
 - 32: metadata is not nested; the limits of tags stand at row 31
 - 38 to 50: HTTP; 59: no time to live; 84: no hooks yet
 - 80: a store that is busy for 30 s is tested with the store
@@ -34,7 +37,9 @@ NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is wrong with it
 
 
 class Bad(NamedTuple):
-    """A bad input: the command, the same for the library, the exit code, and a part of the sentence."""
+    """A bad input: the command, the same for the library, the exit code, and a part of the
+    sentence.
+    """
 
     row: str
     command: tuple[str, ...] | None
@@ -44,7 +49,9 @@ class Bad(NamedTuple):
     stdin: bytes = b""
 
 
-def refused(row: str, command: str | tuple[str, ...], library: Callable[[Memories], object], part: str) -> Bad:
+def refused(
+    row: str, command: str | tuple[str, ...], library: Callable[[Memories], object], part: str
+) -> Bad:
     return Bad(row, (command,) if isinstance(command, str) else command, library, 2, part)
 
 
@@ -62,15 +69,27 @@ def namespace(row: str, name: str, part: str) -> Bad:
 
 def limit(row: str, number: str, asked: Any) -> Bad:
     part = "limit must be a whole number from 1 to 1000"
-    return refused(row, ("search", "q", "--limit", number), lambda memories: memories.search("q", limit=asked), part)
+    return refused(
+        row,
+        ("search", "q", "--limit", number),
+        lambda memories: memories.search("q", limit=asked),
+        part,
+    )
 
 
 def tag(row: str, written: str, key: str, value: str, part: str) -> Bad:
-    return refused(row, ("create", "c", "--tag", written), lambda found: found.create("c", tags={key: value}), part)
+    return refused(
+        row,
+        ("create", "c", "--tag", written),
+        lambda found: found.create("c", tags={key: value}),
+        part,
+    )
 
 
 def time(row: str, text: str, part: str = "not a date") -> Bad:
-    return refused(row, ("search", "q", "--since", text), lambda found: found.search("q", since=text), part)
+    return refused(
+        row, ("search", "q", "--since", text), lambda found: found.search("q", since=text), part
+    )
 
 
 def piped(row: str, data: bytes, part: str) -> Bad:
@@ -103,29 +122,64 @@ TABLE = [
     namespace("16", "a" * 70, "namespace is 70 characters; the limit is 63"),
     *[namespace("17", name, "use a-z 0-9 . _ -") for name in ("é", "e\u0301")],
     namespace("18", "\u0440\u0430ypal", "use a-z 0-9 . _ -"),
-    *[namespace("19", name, "use a-z 0-9 . _ -") for name in ("x%00y", "x\n", "x\0y", "x\ty", "x y")],
+    *[
+        namespace("19", name, "use a-z 0-9 . _ -")
+        for name in ("x%00y", "x\n", "x\0y", "x\ty", "x y")
+    ],
     namespace("20", "' OR 1=1 --", "use a-z 0-9 . _ -"),
     namespace("21", "all", "would be mistaken for every namespace"),
     namespace("21", "ALL", "would be mistaken for every namespace"),
     namespace("21", "*", "use a-z 0-9 . _ -"),
-    refused("20", ("get", "' OR 1=1 --"), lambda found: found.get("' OR 1=1 --"), "is not a memory id"),
+    refused(
+        "20", ("get", "' OR 1=1 --"), lambda found: found.get("' OR 1=1 --"), "is not a memory id"
+    ),
     Bad("22", ("get", UNKNOWN), lambda found: found.get(UNKNOWN), 1, "Memory not found"),
     Bad("22", ("get", UNKNOWN[:20]), lambda found: found.get(UNKNOWN[:20]), 1, "Memory not found"),
     *[
         refused("24", ("get", text), lambda found, text=text: found.get(text), "is not a memory id")
-        for text in ("", "nonsense", "1234567", "0" * 10_000, f"{UNKNOWN}0", "٣" * 36, "../../etc/passwd", "%")
+        for text in (
+            "",
+            "nonsense",
+            "1234567",
+            "0" * 10_000,
+            f"{UNKNOWN}0",
+            "٣" * 36,
+            "../../etc/passwd",
+            "%",
+        )
     ],
     *[
         limit("26", number, asked)
-        for number, asked in (("-1", -1), ("0", 0), ("999999999", 10**9), ("abc", "abc"), ("٣", "٣"), ("9" * 5000, 5.0))
+        for number, asked in (
+            ("-1", -1),
+            ("0", 0),
+            ("999999999", 10**9),
+            ("abc", "abc"),
+            ("٣", "٣"),
+            ("9" * 5000, 5.0),
+        )
     ],
     limit("26", "1001", 1001),
-    Bad("26", ("search", "q", "--limit", ""), None, 2, "limit must be a whole number from 1 to 1000"),
+    Bad(
+        "26", ("search", "q", "--limit", ""), None, 2, "limit must be a whole number from 1 to 1000"
+    ),
     limit("26", "2.0", 2.0),
     limit("26", "true", True),
     *[
-        refused("27", ("list", "--cursor", text), lambda found, text=text: found.list(cursor=text), "cursor")
-        for text in ("", "abc", f"{UNKNOWN}", f"{UNKNOWN}.-1", f"{UNKNOWN}.9223372036854775808", f"{UNKNOWN[:-1]}.1")
+        refused(
+            "27",
+            ("list", "--cursor", text),
+            lambda found, text=text: found.list(cursor=text),
+            "cursor",
+        )
+        for text in (
+            "",
+            "abc",
+            f"{UNKNOWN}",
+            f"{UNKNOWN}.-1",
+            f"{UNKNOWN}.9223372036854775808",
+            f"{UNKNOWN[:-1]}.1",
+        )
     ],
     *[
         refused(
@@ -151,14 +205,25 @@ TABLE = [
             f"min-{name} must be a number from 0 to 1",
         )
         for name in ("confidence", "similarity")
-        for text, number in (("nan", float("nan")), ("inf", float("inf")), ("1.1", 1.1), ("-1", -1), ("high", "high"))
+        for text, number in (
+            ("nan", float("nan")),
+            ("inf", float("inf")),
+            ("1.1", 1.1),
+            ("-1", -1),
+            ("high", "high"),
+        )
     ],
     Bad("29", ("search", "q", "--projekt", "x"), None, 2, "No such option"),
     Bad("29", ("serch", "q"), None, 2, "No such command"),
     Bad("29", ("search",), None, 2, "Missing argument"),
     Bad("29", ("update", UNKNOWN, "text", "more"), None, 2, "unexpected extra argument"),
     Bad("29", ("list", "--limit"), None, 2, "requires an argument"),
-    refused("29", ("create", "c", "--decay", "slow"), lambda found: found.create("c", decay="slow"), "decay must be"),
+    refused(
+        "29",
+        ("create", "c", "--decay", "slow"),
+        lambda found: found.create("c", decay="slow"),
+        "decay must be",
+    ),
     library("30", lambda found: found.create(5), "content is of type int; give text"),  # type: ignore[arg-type]
     library("30", lambda found: found.create(b"c"), "content is of type bytes; give text"),  # type: ignore[arg-type]
     library("30", lambda found: found.search(None), "query is of type NoneType"),  # type: ignore[arg-type]
@@ -172,7 +237,12 @@ TABLE = [
     library("30", lambda _: Memories(namespace=5), "namespace is of type int"),  # type: ignore[arg-type]
     library("30", lambda found: found.create("c", created_at=NAIVE), "is not an aware datetime"),
     library("30", lambda found: found.search("q", since=NAIVE), "has no time zone"),
-    refused("27", ("list", "--cursor", f"{UNKNOWN}.²"), lambda found: found.list(cursor=f"{UNKNOWN}.²"), "cursor"),
+    refused(
+        "27",
+        ("list", "--cursor", f"{UNKNOWN}.²"),
+        lambda found: found.list(cursor=f"{UNKNOWN}.²"),
+        "cursor",
+    ),
     library("30", lambda found: found.create("c", created_at="2026-01-01"), "created_at"),  # type: ignore[arg-type]
     library("29", lambda found: found.search("q", limt=5), "limt"),  # type: ignore[call-arg]
     refused(
@@ -185,25 +255,52 @@ TABLE = [
     tag("31", "k=" + "v" * 257, "k", "v" * 257, "is 257 characters; the limit is 256"),
     tag("31", "a,b=c", "a,b", "c", "leave out spaces, commas"),
     tag("31", "a b=c", "a b", "c", "leave out spaces, commas"),
-    Bad("31", ("create", "c", "--tag", "a=1, b=2"), None, 2, "holds a second tag; repeat --tag for each"),
+    Bad(
+        "31",
+        ("create", "c", "--tag", "a=1, b=2"),
+        None,
+        2,
+        "holds a second tag; repeat --tag for each",
+    ),
     tag("31", "a=", "a", "", "is empty"),
     tag("31", "a=x\ny", "a", "x\ny", "has a line break"),
     tag("31", "a=x\0y", "a", "x\0y", "has a NUL character"),
     tag("31", "a=\udcff", "a", "\udcff", "is not valid Unicode"),
     Bad("31", ("create", "c", "--tag", "novalue"), None, 2, "is not of the form key=value"),
     Bad("31", ("create", "c", "--tag", "=v"), None, 2, "is not of the form key=value"),
-    Bad("31", ("create", "c", "-t", "project=a", "--project", "b"), None, 2, 'tag "project" is given twice'),
+    Bad(
+        "31",
+        ("create", "c", "-t", "project=a", "--project", "b"),
+        None,
+        2,
+        'tag "project" is given twice',
+    ),
     Bad("31", ("create", "c", "--tag", "agent="), None, 2, "is empty"),
     refused("31", ("tags", ""), lambda found: found.tags(""), "tag key is empty"),
-    refused("31", ("create", "c", "--key", ""), lambda found: found.create("c", key=""), "key is empty"),
-    refused("31", ("create", "c", "--key", "a\nb"), lambda found: found.create("c", key="a\nb"), "has a line break"),
-    refused("31", ("create", "c", "--key", "k" * 257), lambda found: found.create("c", key="k" * 257), "limit is 256"),
+    refused(
+        "31", ("create", "c", "--key", ""), lambda found: found.create("c", key=""), "key is empty"
+    ),
+    refused(
+        "31",
+        ("create", "c", "--key", "a\nb"),
+        lambda found: found.create("c", key="a\nb"),
+        "has a line break",
+    ),
+    refused(
+        "31",
+        ("create", "c", "--key", "k" * 257),
+        lambda found: found.create("c", key="k" * 257),
+        "limit is 256",
+    ),
     query("52", "", "query is empty"),
     query("52", "   ", "query has no visible text"),
     query("53", "q" * 100_000, "query is 100000 characters; the limit is 4096"),
     query("55", "a\0b", "query has a NUL character at 1"),
     query("55", "a\ud800", "query is not valid Unicode at 1"),
-    *[time("57", text) for text in ("2024-13-01", "0000-01-01", "1e18", "yesterday-ish", "", "2024-02-30", "7 pc")],
+    *[
+        time("57", text)
+        for text in ("2024-13-01", "0000-01-01", "1e18", "yesterday-ish", "", "2024-02-30", "7 pc")
+    ],
     time("57", "999999w"),
     refused(
         "57",
@@ -219,15 +316,32 @@ TABLE = [
         "since is later than until",
     ),
     Bad("29", ("list", "--format", "xml"), None, 2, "must be auto, json, text or compact"),
-    refused("update", ("update", UNKNOWN), lambda found: found.update(UNKNOWN), "nothing to update was given"),
     refused(
-        "store", ("list", "--store", "mysql://x"), lambda _: Memories("mysql://x"), "is not a store; use sqlite:///path"
+        "update",
+        ("update", UNKNOWN),
+        lambda found: found.update(UNKNOWN),
+        "nothing to update was given",
     ),
-    refused("store", ("list", "--store", "sqlite://x"), lambda _: Memories("sqlite://x"), "is not a store"),
+    refused(
+        "store",
+        ("list", "--store", "mysql://x"),
+        lambda _: Memories("mysql://x"),
+        "is not a store; use sqlite:///path",
+    ),
+    refused(
+        "store",
+        ("list", "--store", "sqlite://x"),
+        lambda _: Memories("sqlite://x"),
+        "is not a store",
+    ),
 ]
 
 SETTINGS = [
-    ("81", {"DEFAULT_LIMIT": "0"}, "DEFAULT_LIMIT (environment) must be a whole number from 1 to 1000"),
+    (
+        "81",
+        {"DEFAULT_LIMIT": "0"},
+        "DEFAULT_LIMIT (environment) must be a whole number from 1 to 1000",
+    ),
     ("81", {"DEFAULT_LIMIT": "ten"}, 'not "ten"'),
     ("81", {"MIN_CONFIDENCE": "nan"}, "MIN_CONFIDENCE (environment) must be a number from 0 to 1"),
     ("81", {"DECAY_HALF_LIFE_HOURS": "0"}, "must be a number of hours greater than 0"),
@@ -264,7 +378,11 @@ def one_clean_sentence(text: str) -> bool:
 @pytest.fixture
 def contents_of_the_store(memory: Command, stored: Callable[..., str]) -> Callable[[], Any]:
     memory_id = stored("something that stays", "--tag", "a=b", "--key", "some/key")
-    return lambda: [memory("list").json, memory("history", memory_id).json, memory("list", "--deleted").json]
+    return lambda: [
+        memory("list").json,
+        memory("history", memory_id).json,
+        memory("list", "--deleted").json,
+    ]
 
 
 @pytest.mark.parametrize("bad", TABLE, ids=lambda bad: f"{bad.row}-{str(bad.command)[:40]!a}")
@@ -333,7 +451,8 @@ def test_a_config_file_that_is_no_text_is_named(memory: Command, home: Path, fol
     assert (answer.code, "cannot read" in answer.error) == (2, True)
 
 
-# --- rows about what is accepted -------------------------------------------------------------------------------------
+# --- rows about what is accepted
+# -------------------------------------------------------------------------------------
 
 SIGNS = [
     '"',
@@ -383,13 +502,17 @@ def test_signs_are_plain_text(memory: Command) -> None:
         text = f"it is about {sign} and nothing else"
         created = memory("create", "-n", f"of-sign-{number}", "--", text).json["content"]
         code = memory("search", "-n", f"of-sign-{number}", "--", sign, stdin="x").code
-        found = memory("search", "-n", f"of-sign-{number}", "--", f"about {sign} nothing").json["results"]
+        found = memory("search", "-n", f"of-sign-{number}", "--", f"about {sign} nothing").json[
+            "results"
+        ]
         if (created, code, found[0]["content"]) != (text, 0, text):
             failures.append((sign, created, code, found))
     assert failures == []
 
 
-@pytest.mark.parametrize("text", ["OR " * 1365, "(" * 300, "a OR " * 800, "((a+)+" * 600, '"a' * 2000, "a." * 2000])
+@pytest.mark.parametrize(
+    "text", ["OR " * 1365, "(" * 300, "a OR " * 800, "((a+)+" * 600, '"a' * 2000, "a." * 2000]
+)
 def test_long_operators_are_words(memory: Command, stored: Callable[..., str], text: str) -> None:
     """Row 54. `python -m bench long` measures how long they take."""
     stored("a or b")
@@ -414,7 +537,9 @@ def test_long_operators_are_words(memory: Command, stored: Callable[..., str], t
 def test_markup_is_text(memory: Command, text: str) -> None:
     """Rows 62 and 63: content can't leave its place in the JSON, and is shown as it is."""
     one_line = text.replace("\n", " ").strip()
-    created = memory("create", text, "--agent", one_line, "--tag", f"k={one_line}", "--key", one_line).json
+    created = memory(
+        "create", text, "--agent", one_line, "--tag", f"k={one_line}", "--key", one_line
+    ).json
     assert (created["content"], created["agent"], created["key"]) == (text, one_line, one_line)
     assert json.loads(memory("list").out)["results"][0]["content"] == text
     assert one_line in memory("get", created["id"], "--format", "text").out
@@ -432,7 +557,8 @@ def test_accepted_though_strange(memory: Command) -> None:
     assert memory("create", active, "--force").json["content"] == active
 
 
-# --- stores that can't be used (rows 77 to 79) -----------------------------------------------------------------------
+# --- stores that can't be used (rows 77 to 79)
+# -----------------------------------------------------------------------
 
 
 def test_an_id_of_another_namespace_reads_like_one_that_is_not_there(memory: Command) -> None:
@@ -449,10 +575,15 @@ def test_a_prefix_that_fits_several_names_them(memory: Command) -> None:
     """Row 25."""
     with Memories(embedder="fake") as memories:
         at = datetime(2026, 5, 1, tzinfo=UTC)
-        made = memories.create_many([Draft(f"memory {number}", created_at=at) for number in range(3)], force=True)
+        made = memories.create_many(
+            [Draft(f"memory {number}", created_at=at) for number in range(3)], force=True
+        )
     ids = sorted(each.memory.id for each in made if each.memory)
     answer = memory("get", ids[0][:8])
-    assert (answer.code, answer.error) == (2, f'"{ids[0][:8]}" fits 3 memories; give more digits of the id')
+    assert (answer.code, answer.error) == (
+        2,
+        f'"{ids[0][:8]}" fits 3 memories; give more digits of the id',
+    )
     assert json.loads(answer.err)["matches"] == ids
 
 
@@ -467,7 +598,8 @@ def test_a_store_of_another_model_is_not_searched(memory: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"not a database, only text\n" * 400, b"\0" * 8192, b"SQLite format 3\0" + b"x" * 9000]
+    "data",
+    [b"", b"not a database, only text\n" * 400, b"\0" * 8192, b"SQLite format 3\0" + b"x" * 9000],
 )
 def test_what_is_no_store_is_not_touched(memory: Command, home: Path, data: bytes) -> None:
     home.mkdir(mode=0o700, parents=True)
@@ -481,14 +613,19 @@ def test_what_is_no_store_is_not_touched(memory: Command, home: Path, data: byte
     assert file.read_bytes() == data
 
 
-# --- what else there may be ------------------------------------------------------------------------------------------
+# --- what else there may be
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def long_lived(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with Memories(f"sqlite:///{tmp_path_factory.mktemp('bad')}/m.db", embedder="fake") as memories:
-        memories.create_many([Draft(f"memory {number}", created_at=datetime.now(UTC)) for number in range(20)])
-        memories.add_turns("talk", [TurnDraft(f"turn {number}", speaker="AND OR (Ann)") for number in range(20)])
+        memories.create_many(
+            [Draft(f"memory {number}", created_at=datetime.now(UTC)) for number in range(20)]
+        )
+        memories.add_turns(
+            "talk", [TurnDraft(f"turn {number}", speaker="AND OR (Ann)") for number in range(20)]
+        )
         yield memories
 
 
@@ -497,7 +634,9 @@ anything = st.text(st.characters(codec=None), max_size=200) | st.text(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(text=anything)
 def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, text: str) -> None:
     for scope in ("memories", "all"):
@@ -509,21 +648,34 @@ def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, t
             assert len(found) <= 10
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(text=anything, name=st.text(max_size=10), speaker=st.none() | st.text(max_size=10))
-def test_anything_that_is_said_comes_back(long_lived: Memories, text: str, name: str, speaker: str | None) -> None:
+def test_anything_that_is_said_comes_back(
+    long_lived: Memories, text: str, name: str, speaker: str | None
+) -> None:
     try:
-        [written] = long_lived.add_turns(name, [TurnDraft(text, speaker=speaker, message_id=speaker)])
+        [written] = long_lived.add_turns(
+            name, [TurnDraft(text, speaker=speaker, message_id=speaker)]
+        )
     except MemoriesError as exc:
         assert isinstance(exc, InvalidInput)
         return
     assert written in long_lived.tail_turns(name, limit=1000)
-    assert (written.speaker, written.message_id) == (speaker and speaker.strip(), written.message_id)
+    assert (written.speaker, written.message_id) == (
+        speaker and speaker.strip(),
+        written.message_id,
+    )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(text=anything, key=st.text(max_size=10), value=st.text(max_size=10))
-def test_anything_that_is_stored_comes_back(long_lived: Memories, text: str, key: str, value: str) -> None:
+def test_anything_that_is_stored_comes_back(
+    long_lived: Memories, text: str, key: str, value: str
+) -> None:
     try:
         made = long_lived.create(text, tags={key: value}, force=True).memory
     except MemoriesError as exc:
@@ -534,7 +686,9 @@ def test_anything_that_is_stored_comes_back(long_lived: Memories, text: str, key
     assert (found.content, found.tags) == (made.content, {key.strip(): value.strip()})
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(text=anything)
 @pytest.mark.thorough
 def test_any_argument_gets_an_answer_or_one_line(memory: Command, text: str) -> None:
@@ -549,4 +703,7 @@ def test_any_argument_gets_an_answer_or_one_line(memory: Command, text: str) -> 
 
 
 def test_all_errors_are_of_one_tree() -> None:
-    assert all(issubclass(error, MemoriesError) for error in (InvalidInput, NotFound, ConfigError, SystemFault))
+    assert all(
+        issubclass(error, MemoriesError)
+        for error in (InvalidInput, NotFound, ConfigError, SystemFault)
+    )

@@ -26,13 +26,19 @@ def contents(memory: Command) -> list[str]:
 
 
 def test_each_line_is_a_memory(memory: Command, folder: Path) -> None:
-    (folder / "notes.txt").write_text("Deploys happen on Tuesdays\n\n  \nThe user prefers tabs\r\nAnn leads the team")
+    (folder / "notes.txt").write_text(
+        "Deploys happen on Tuesdays\n\n  \nThe user prefers tabs\r\nAnn leads the team"
+    )
     answer = memory("create", "--lines", "notes.txt", "--project", "shop", "--decay", "contextual")
     assert answer.code == 0
     lines, counts = told(answer.out)
     assert [(line["line"], line["stored"]) for line in lines] == [(1, True), (4, True), (5, True)]
     assert counts == {"lines": 3, "stored": 3, "known": 0, "duplicates": 0, "refused": 0}
-    assert contents(memory) == ["Deploys happen on Tuesdays", "The user prefers tabs", "Ann leads the team"]
+    assert contents(memory) == [
+        "Deploys happen on Tuesdays",
+        "The user prefers tabs",
+        "Ann leads the team",
+    ]
     found = memory("get", lines[1]["id"]).json
     assert (found["project"], found["decay_policy"]) == ("shop", "contextual")
 
@@ -46,11 +52,25 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
             "global": True,
             "tags": {"a": "b"},
         },
-        {"text": "The user prefers tabs", "decay_policy": "contextual", "confidence": 0.5, "ts": "2024-05-31T10:00Z"},
+        {
+            "text": "The user prefers tabs",
+            "decay_policy": "contextual",
+            "confidence": 0.5,
+            "ts": "2024-05-31T10:00Z",
+        },
         {"content": "The editor is Vim", "key": "user/editor", "source": "standup#3"},
         "Ann leads the web team",
     ]
-    answer = memory("create", "--jsonl", "-", "-t", "a=z", "--type", "note", stdin="\n".join(map(json.dumps, objects)))
+    answer = memory(
+        "create",
+        "--jsonl",
+        "-",
+        "-t",
+        "a=z",
+        "--type",
+        "note",
+        stdin="\n".join(map(json.dumps, objects)),
+    )
     assert answer.code == 0
     first, second, third, fourth = (memory("get", line["id"]).json for line in told(answer.out)[0])
     assert first["tags"] == {"a": "b", "global": "true", "project": "shop", "type": "fact"}
@@ -76,7 +96,10 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
         ('{"content": "a", "tags": {"b": 1}}', 'tag "b" has a value of type int; give text'),
         ('{"content": "a", "project": 7}', 'tag "project" has a value of type int; give text'),
         ('{"content": "a", "decay": "never"}', "decay must be stable, contextual, reinforceable"),
-        ('{"content": "a", "decay": ["stable"]}', "decay must be stable, contextual, reinforceable"),
+        (
+            '{"content": "a", "decay": ["stable"]}',
+            "decay must be stable, contextual, reinforceable",
+        ),
         ('{"content": "a", "confidence": "high"}', "confidence must be a number"),
         ('{"content": "a", "confidence": 2}', "confidence must be"),
         ('{"content": "a", "created_at": "soon"}', 'not a date or time: "soon"'),
@@ -90,20 +113,32 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
         ("[" * 100_000, "it is not JSON that can be read"),
     ],
 )
-def test_a_line_that_is_refused_costs_no_other_one(memory: Command, line: str | bytes, error: str) -> None:
+def test_a_line_that_is_refused_costs_no_other_one(
+    memory: Command, line: str | bytes, error: str
+) -> None:
     data = line if isinstance(line, bytes) else line.encode()
-    answer = memory("create", "--jsonl", "-", stdin=b'"The first"\n' + data + b'\n"Something else"\n')
+    answer = memory(
+        "create", "--jsonl", "-", stdin=b'"The first"\n' + data + b'\n"Something else"\n'
+    )
     assert answer.code == 1
     lines, counts = told(answer.out)
-    assert [(found["line"], found["stored"]) for found in lines] == [(1, True), (2, False), (3, True)]
+    assert [(found["line"], found["stored"]) for found in lines] == [
+        (1, True),
+        (2, False),
+        (3, True),
+    ]
     assert error in lines[1]["error"]
     assert counts == {"lines": 3, "stored": 2, "known": 0, "duplicates": 0, "refused": 1}
     assert contents(memory) == ["The first", "Something else"]
 
 
 def test_what_is_there_is_not_stored_twice(memory: Command) -> None:
-    memory("create", "--lines", "-", stdin="Deploys happen on Tuesdays at 9:30\nThe user prefers tabs")
-    again = memory("create", "--lines", "-", stdin="The user prefers tabs\nThe user prefers tabs.\nAnn leads")
+    memory(
+        "create", "--lines", "-", stdin="Deploys happen on Tuesdays at 9:30\nThe user prefers tabs"
+    )
+    again = memory(
+        "create", "--lines", "-", stdin="The user prefers tabs\nThe user prefers tabs.\nAnn leads"
+    )
     lines, counts = told(again.out)
     assert (again.code, counts["known"], counts["stored"]) == (0, 2, 1)
     assert lines[0]["id"] == lines[1]["id"]
@@ -111,30 +146,46 @@ def test_what_is_there_is_not_stored_twice(memory: Command) -> None:
     assert told(forced.out)[1]["stored"] == 600
 
 
-def test_what_is_very_similar_is_not_stored(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_very_similar_is_not_stored(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EMBEDDER", "minilm")
     first = memory("create", "The user does not eat meat.").json
-    answer = memory("create", "--lines", "-", stdin="The user doesn't eat meat.\nAnn leads the web team")
+    answer = memory(
+        "create", "--lines", "-", stdin="The user doesn't eat meat.\nAnn leads the web team"
+    )
     lines, counts = told(answer.out)
     assert (answer.code, counts["duplicates"], counts["stored"]) == (3, 1, 1)
     [other] = lines[0]["duplicates"]
     assert (other["id"], "content" in other) == (first["id"], False)
     refused = memory("create", "--lines", "-", stdin="The user doesn't eat meat.\n\0")
     assert refused.code == 1
-    text = memory("create", "--lines", "-", "--format", "text", stdin="The user doesn't eat meat.").out
+    text = memory(
+        "create", "--lines", "-", "--format", "text", stdin="The user doesn't eat meat."
+    ).out
     assert text.splitlines()[0].split() == ["1", "duplicate", "of", first["id"]]
 
 
 def test_people_see_a_line_for_each(memory: Command) -> None:
-    out = memory("create", "--lines", "-", "--format", "text", stdin="Ann leads\nAnn leads\n\0\n").out.splitlines()
-    assert [line.split()[:2] for line in out[:3]] == [["1", "stored"], ["2", "known"], ["3", "refused"]]
+    out = memory(
+        "create", "--lines", "-", "--format", "text", stdin="Ann leads\nAnn leads\n\0\n"
+    ).out.splitlines()
+    assert [line.split()[:2] for line in out[:3]] == [
+        ["1", "stored"],
+        ["2", "known"],
+        ["3", "refused"],
+    ]
     assert out[3] == "3 lines, 1 stored, 1 known, 0 duplicates, 1 refused"
 
 
-def test_a_line_that_is_too_long_is_skipped(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_skipped(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bulk, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr(bulk, "_PIECE", 7)
-    lines, counts = told(memory("create", "--lines", "-", stdin=f"one\n{'x' * 5000}\n{'y' * 101}\n{'z' * 100}").out)
+    lines, counts = told(
+        memory("create", "--lines", "-", stdin=f"one\n{'x' * 5000}\n{'y' * 101}\n{'z' * 100}").out
+    )
     assert [line["stored"] for line in lines] == [True, False, False, True]
     assert [line["line"] for line in lines] == [1, 2, 3, 4]
     assert "more than 100 bytes" in lines[1]["error"]
@@ -145,15 +196,23 @@ def test_secrets_are_taken_out_of_lines_too(memory: Command, home: Path) -> None
     secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
     answer = memory("create", "--lines", "-", stdin=f"The token is {secret}")
     assert told(answer.out)[0][0]["redacted"]
-    assert not [file for file in home.rglob("*") if file.is_file() and secret.encode() in file.read_bytes()]
+    assert not [
+        file for file in home.rglob("*") if file.is_file() and secret.encode() in file.read_bytes()
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         ((), "Missing argument 'CONTENT'; see memory create --help"),
-        (("x", "--lines", "-"), "CONTENT, --jsonl and --lines do not go together; give one of them"),
-        (("--jsonl", "-", "--lines", "-"), "CONTENT, --jsonl and --lines do not go together; give one of them"),
+        (
+            ("x", "--lines", "-"),
+            "CONTENT, --jsonl and --lines do not go together; give one of them",
+        ),
+        (
+            ("--jsonl", "-", "--lines", "-"),
+            "CONTENT, --jsonl and --lines do not go together; give one of them",
+        ),
         (("--lines", "-", "--key", "a"), "with --jsonl each line has its own"),
         (("--lines", "-"), "the input has no lines; write one memory on each"),
         (("--lines", "nowhere.txt"), "cannot read nowhere.txt: No such file or directory"),
@@ -161,7 +220,9 @@ def test_secrets_are_taken_out_of_lines_too(memory: Command, home: Path) -> None
         (("--lines", "a\0b"), "cannot read"),
     ],
 )
-def test_what_can_not_be_is_refused(memory: Command, home: Path, arguments: tuple[str, ...], error: str) -> None:
+def test_what_can_not_be_is_refused(
+    memory: Command, home: Path, arguments: tuple[str, ...], error: str
+) -> None:
     answer = memory("create", *arguments)
     assert answer.code == 2
     assert error in answer.error
@@ -177,21 +238,34 @@ def test_text_of_two_bytes_a_letter_is_told_once(memory: Command) -> None:
 def test_what_was_told_is_stored_when_it_is_interrupted(folder: Path) -> None:
     command = [sys.executable, "-m", "memories", "create", "--lines", "-"]
     running = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env={**os.environ}
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env={**os.environ},
     )
     assert running.stdin is not None
     assert running.stdout is not None
-    running.stdin.write(b"".join(b"The %d. thing lies in place %d\n" % (n, n * n) for n in range(60)))
+    running.stdin.write(
+        b"".join(b"The %d. thing lies in place %d\n" % (n, n * n) for n in range(60))
+    )
     running.stdin.flush()
-    lines = [json.loads(running.stdout.readline()) for _ in range(60)]  # all that was written, though no end came
+    lines = [
+        json.loads(running.stdout.readline()) for _ in range(60)
+    ]  # all that was written, though no end came
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=300)
     assert (running.returncode, out) == (1, b"")
     error = json.loads(err)["error"]
-    assert error.startswith("up to line 60 all is stored that was acceptable, but it was interrupted")
+    assert error.startswith(
+        "up to line 60 all is stored that was acceptable, but it was interrupted"
+    )
     assert error.endswith("running it again stores nothing twice")
     with Memories() as memories:
-        assert {found.id for found in memories.list(limit=1000).memories} == {line["id"] for line in lines}
+        assert {found.id for found in memories.list(limit=1000).memories} == {
+            line["id"] for line in lines
+        }
 
 
 def test_a_reader_that_leaves_ends_it_with_what_was_done(process: Command) -> None:

@@ -13,7 +13,9 @@ def is_on(name: str | None = None) -> bool:
     return bool(switch.state(str(Path.cwd()), name, os.environ))
 
 
-def test_off_and_on_are_for_this_project(memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_and_on_are_for_this_project(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = memory("off").json
     assert (answer["switched"], answer["for"], answer["on"]) == ("off", str(folder), False)
     assert not is_on()
@@ -50,7 +52,10 @@ def test_a_session(memory: Command, home: Path, folder: Path) -> None:
     assert memory("off", "--session").json["for"] == "session codex.s1"
     assert (is_on("codex.s1"), is_on("codex.s2"), is_on()) == (False, True, True)
     assert memory("on", "--session").json["on"]
-    assert memory("off", "--session", env={"CLAUDE_CODE_SESSION_ID": "x1"}).json["for"] == "session claude-code.x1"
+    assert (
+        memory("off", "--session", env={"CLAUDE_CODE_SESSION_ID": "x1"}).json["for"]
+        == "session claude-code.x1"
+    )
 
 
 def test_on_says_what_else_keeps_it_off(memory: Command, folder: Path) -> None:
@@ -70,7 +75,14 @@ def test_a_home_that_cannot_be_written(memory: Command, tmp_path: Path) -> None:
 
 
 def test_flush_and_status(memory: Command, home: Path, folder: Path) -> None:
-    event = {"id": "1", "at": 1, "host": "codex", "event": "user-prompt", "session": "s1", "folder": str(folder)}
+    event = {
+        "id": "1",
+        "at": 1,
+        "host": "codex",
+        "event": "user-prompt",
+        "session": "s1",
+        "folder": str(folder),
+    }
     inbox.add(str(home), "codex.s1", event | {"prompt": "remember that Ann sails", "store": ""})
     found = memory("capture", "status").json
     assert (found["on"], found["waiting_sessions"], found["hooks"]) == (True, ["codex.s1"], [])

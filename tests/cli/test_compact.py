@@ -1,4 +1,6 @@
-"""`--format compact` and `--fields`: answers for models and for programs, with little beside the texts."""
+"""`--format compact` and `--fields`: answers for models and for programs, with little beside the
+texts.
+"""
 
 import re
 from collections.abc import Callable
@@ -21,7 +23,9 @@ def lines(memory: Command, *arguments: str) -> list[str]:
     return answer.out.splitlines()
 
 
-def test_a_line_names_dates_and_attributes_a_memory(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_line_names_dates_and_attributes_a_memory(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     name = stored("Deploys happen on Tuesdays", "--project", "shop")
     for command in (("list",), ("search", "deploys"), ("get", name), ("get", name, name[:18])):
         above, line, *_ = lines(memory, *command)
@@ -41,7 +45,10 @@ def test_what_is_unusual_stands_in_brackets(memory: Command, stored: Callable[..
     stored("The year is 2026")
     second, *plain, first, marked = lines(memory, "list")
     assert HEAD.fullmatch(second) is not None
-    assert [line.partition(" ")[2] for line in plain] == ["The year is 2026", "The licence is MIT or Apache"]
+    assert [line.partition(" ")[2] for line in plain] == [
+        "The year is 2026",
+        "The licence is MIT or Apache",
+    ]
     assert first == second.removesuffix(":") + " [global, 50%]:"
     assert marked.endswith(" The licence is MIT")
 
@@ -79,7 +86,9 @@ def test_turns_stand_in_the_same_form(memory: Command) -> None:
     assert line == "standup#0 We ship on Friday"
 
 
-def test_a_page_and_a_long_text_say_that_there_is_more(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_page_and_a_long_text_say_that_there_is_more(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     ids = [stored(f"the {number}. memory") for number in range(3)]
     first = lines(memory, "list", "--limit", "2")
     assert first[3].startswith(f"next: --cursor {ids[1]}")
@@ -90,13 +99,18 @@ def test_a_page_and_a_long_text_say_that_there_is_more(memory: Command, stored: 
     assert lines(memory, "get", name)[1].endswith("x" * 5000)
 
 
-def test_a_create_says_in_a_line_what_became_of_it(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_create_says_in_a_line_what_became_of_it(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EMBEDDER", "minilm")
     [stored] = lines(memory, "create", "The user does not eat meat.")
     name = memory("list").json["results"][0]["id"]
     assert stored.split()[0] == "stored"
     assert name.startswith(stored.split()[1])
-    assert lines(memory, "create", "The user does not eat meat.")[0].split()[:2] == ["known", stored.split()[1]]
+    assert lines(memory, "create", "The user does not eat meat.")[0].split()[:2] == [
+        "known",
+        stored.split()[1],
+    ]
     answer = memory("create", "The user doesn't eat meat.", "--format", "compact")
     assert answer.code == 3
     head, other = answer.out.splitlines()
@@ -118,11 +132,19 @@ def test_history_tells_each_version(memory: Command, stored: Callable[..., str])
 
 
 def test_beside_an_ordinary_text_a_line_costs_at_most_half_of_it(memory: Command) -> None:
-    """Ordinary: of 60 characters and more, as facts are that say who, what and when. They have just been written."""
-    texts = [f"The {n}. service of the shop listens on port {5000 + n} since the move in May" for n in range(50)]
+    """Ordinary: of 60 characters and more, as facts are that say who, what and when. They have just
+    been written.
+    """
+    texts = [
+        f"The {n}. service of the shop listens on port {5000 + n} since the move in May"
+        for n in range(50)
+    ]
     with Memories() as memories:
         memories.create_many(texts, force=True)
-    for command in (("list", "--limit", "50"), ("search", "which port of the shop?", "--limit", "50")):
+    for command in (
+        ("list", "--limit", "50"),
+        ("search", "which port of the shop?", "--limit", "50"),
+    ):
         printed = memory(*command, "--format", "compact").out
         assert all(text in printed for text in texts)
         assert len(printed) <= 1.5 * sum(map(len, texts))
@@ -131,8 +153,12 @@ def test_beside_an_ordinary_text_a_line_costs_at_most_half_of_it(memory: Command
 def test_an_id_is_as_short_as_it_can_be(memory: Command) -> None:
     with Memories() as memories:
         june = datetime.fromisoformat("2024-06-30T10:00Z")
-        old = memories.create("an old one", created_at=datetime.fromisoformat("2024-05-31T10:00Z")).memory
-        near = [memories.create(f"one of {n}", force=True, created_at=june).memory for n in range(3)]
+        old = memories.create(
+            "an old one", created_at=datetime.fromisoformat("2024-05-31T10:00Z")
+        ).memory
+        near = [
+            memories.create(f"one of {n}", force=True, created_at=june).memory for n in range(3)
+        ]
         assert old is not None
         assert memories.short_ids([old.id]) == {old.id: old.id[:8]}
         ids = [each.id for each in near if each is not None]
@@ -142,22 +168,37 @@ def test_an_id_is_as_short_as_it_can_be(memory: Command) -> None:
         assert max(map(len, short.values())) <= 18
         new = memories.create("a new one").memory
         assert new is not None
-        assert memories.short_ids([new.id]) == {new.id: new.id[:13]}  # others may follow within its minute
+        assert memories.short_ids([new.id]) == {
+            new.id: new.id[:13]
+        }  # others may follow within its minute
         gone = new_id(june + timedelta(days=1))  # nothing of its minute is here
         assert memories.short_ids([gone]) == {gone: gone[:18]}
         assert memories.short_ids(["a file's own id"]) == {"a file's own id": "a file's own id"}
 
 
-# --- fields ----------------------------------------------------------------------------------------------------------
+# --- fields
+# ----------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_fields_that_are_asked_for_are_shown(memory: Command, stored: Callable[..., str]) -> None:
+def test_only_the_fields_that_are_asked_for_are_shown(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     name = stored("Deploys happen", "--project", "shop", "--tag", "mood=good")
     [found] = memory("list", "--fields", "content, id,tags.mood,key").json["results"]
-    assert list(found.items()) == [("content", "Deploys happen"), ("id", name), ("tags.mood", "good"), ("key", None)]
-    assert memory("search", "deploys", "--fields", "content").json["results"] == [{"content": "Deploys happen"}]
+    assert list(found.items()) == [
+        ("content", "Deploys happen"),
+        ("id", name),
+        ("tags.mood", "good"),
+        ("key", None),
+    ]
+    assert memory("search", "deploys", "--fields", "content").json["results"] == [
+        {"content": "Deploys happen"}
+    ]
     assert memory("get", name, "--fields", "project").json == {"project": "shop"}
-    assert memory("get", name, name[:18], "--fields", "id").json == {"results": [{"id": name}] * 2, "count": 2}
+    assert memory("get", name, name[:18], "--fields", "id").json == {
+        "results": [{"id": name}] * 2,
+        "count": 2,
+    }
     assert memory("history", name, "--fields", "version,operation").json["versions"] == [
         {"version": 1, "operation": "create"}
     ]
@@ -191,7 +232,9 @@ def test_a_field_that_is_not_there_is_refused(memory: Command, given: str) -> No
         assert answer.error.startswith('there is no field "')
 
 
-def test_every_field_of_an_answer_can_be_asked_for(memory: Command, stored: Callable[..., str]) -> None:
+def test_every_field_of_an_answer_can_be_asked_for(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     name = stored("Deploys happen", "--key", "a", "--source", "standup#1")
     memory("update", name, "Deploys happen on Tuesdays")
     memory("turns", "add", "c", "we ship", "--message-id", "5")

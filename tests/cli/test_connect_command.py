@@ -1,4 +1,6 @@
-"""`memory connect` and `memory disconnect`: what they write into the files of agents, and that it can be undone."""
+"""`memory connect` and `memory disconnect`: what they write into the files of agents, and that it
+can be undone.
+"""
 
 import json
 import os
@@ -19,10 +21,14 @@ from memories.connect.program import EVENTS, hook, installed, is_hook, is_server
 Command = Callable[..., Any]
 
 PROGRAM = Path(sys.executable).with_name("memory")
-TOKEN = "ghp_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dF3hJ5"  # a value that no test may find in what is printed
+TOKEN = (
+    "ghp_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dF3hJ5"
+)  # a value that no test may find in what is printed
 MINE = {
     "claude-code": {
-        ".claude.json": '{"numStartups": 4, "mcpServers": {"other": {"command": "x"}}, "oauth": "' + TOKEN + '"}',
+        ".claude.json": '{"numStartups": 4, "mcpServers": {"other": {"command": "x"}}, "oauth": "'
+        + TOKEN
+        + '"}',
         ".claude/settings.json": '{\n    "model": "opus",\n    "hooks": {\n        "Stop": [\n            {"hooks": '
         '[{"type": "command", "command": "say done"}]}\n        ]\n    }\n}',
     },
@@ -31,7 +37,9 @@ MINE = {
         ".codex/hooks.json": '{"hooks": {"SessionStart": [{"matcher": "startup", "hooks": []}]}}\n',
     },
     "gemini": {".gemini/settings.json": '{\n  // mine\n  "theme": "x" // dark\n}\n'},
-    "opencode": {".config/opencode/opencode.json": '{\n\t"model": "m", // the best\n\t"mcp": {},\n}\n'},
+    "opencode": {
+        ".config/opencode/opencode.json": '{\n\t"model": "m", // the best\n\t"mcp": {},\n}\n'
+    },
     "cursor": {
         ".cursor/mcp.json": '{"mcpServers": {}}',
         ".cursor/hooks.json": '{\n  "version": 1,\n  "hooks": {\n    "stop": [{"command": "./say-done.sh"}]\n  }\n}\n',
@@ -47,7 +55,13 @@ HOOKED = ("claude-code", "codex", "gemini", "cursor")
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home of a user whose agents are where they are by default."""
-    for variable in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "OPENCODE_CONFIG_DIR"):
+    for variable in (
+        "XDG_CONFIG_HOME",
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "GEMINI_CLI_HOME",
+        "OPENCODE_CONFIG_DIR",
+    ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.delenv("MEMORY_HOME")
     monkeypatch.setattr(sys, "platform", "linux")
@@ -66,7 +80,11 @@ def write_mine(home: Path, host: str) -> dict[Path, bytes]:
 def everything(home: Path) -> dict[Path, bytes]:
     """All files of a home but for those of Memories itself."""
     own = home / ".config" / "memories"
-    return {file: file.read_bytes() for file in home.rglob("*") if file.is_file() and not file.is_relative_to(own)}
+    return {
+        file: file.read_bytes()
+        for file in home.rglob("*")
+        if file.is_file() and not file.is_relative_to(own)
+    }
 
 
 def copies(home: Path) -> list[Path]:
@@ -97,13 +115,17 @@ def commands_of(file: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_each_host_gets_a_server_that_starts_and_loses_it_again(host: str, memory: Command, user: Path) -> None:
+def test_each_host_gets_a_server_that_starts_and_loses_it_again(
+    host: str, memory: Command, user: Path
+) -> None:
     before = write_mine(user, host)
     answer = memory("connect", host, "--capture", "-n", "bob").json["connected"][0]
     assert answer["changed"]
     assert answer["undo"] == f"memory disconnect {host}"
     assert {Path(file["path"]) for file in answer["files"]} == {
-        file for file, data in everything(user).items() if before.get(file) != data and file not in copies(user)
+        file
+        for file, data in everything(user).items()
+        if before.get(file) != data and file not in copies(user)
     }
     entry = entry_of(user, host)
     command = entry["command"] if host == "opencode" else [entry["command"], *entry["args"]]
@@ -111,7 +133,9 @@ def test_each_host_gets_a_server_that_starts_and_loses_it_again(host: str, memor
     assert os.access(command[0], os.X_OK)
     row = memory("connect", "--status", host).json["hosts"][0]
     assert row["installed"]
-    assert [(each["mcp"], each["namespace"], each["problem"]) for each in row["connected"]] == [(True, "bob", None)]
+    assert [(each["mcp"], each["namespace"], each["problem"]) for each in row["connected"]] == [
+        (True, "bob", None)
+    ]
     assert memory("disconnect", host).json["disconnected"][0]["changed"]
     assert everything(user) == before
 
@@ -120,7 +144,10 @@ SHAPES: dict[str, tuple[str, Any]] = {
     "claude-code": ("mcpServers", {"type": "stdio", "command": str(PROGRAM), "args": ["mcp"]}),
     "codex": ("mcp_servers", {"command": str(PROGRAM), "args": ["mcp"], "startup_timeout_sec": 20}),
     "gemini": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
-    "opencode": ("mcp", {"type": "local", "command": [str(PROGRAM), "mcp"], "enabled": True, "timeout": 15_000}),
+    "opencode": (
+        "mcp",
+        {"type": "local", "command": [str(PROGRAM), "mcp"], "enabled": True, "timeout": 15_000},
+    ),
     "cursor": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
     "vscode": ("servers", {"type": "stdio", "command": str(PROGRAM), "args": ["mcp"]}),
     "claude-desktop": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
@@ -130,14 +157,18 @@ SHAPES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_entries_have_the_form_that_the_host_documents(host: str, memory: Command, user: Path, tmp_path: Path) -> None:
+def test_entries_have_the_form_that_the_host_documents(
+    host: str, memory: Command, user: Path, tmp_path: Path
+) -> None:
     memory("connect", host)
     name, entry = SHAPES[host]
     assert HOSTS[host].servers == (name,)
     assert entry_of(user, host) == entry
     elsewhere = {"MEMORY_HOME": str(tmp_path / "elsewhere")}
     memory("connect", host, env=elsewhere)
-    assert entry_of(user, host) == entry | {"environment" if host == "opencode" else "env": elsewhere}
+    assert entry_of(user, host) == entry | {
+        "environment" if host == "opencode" else "env": elsewhere
+    }
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -165,7 +196,9 @@ def test_a_second_run_changes_nothing(host: str, memory: Command, user: Path) ->
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_what_was_changed_since_stays(host: str, memory: Command, user: Path) -> None:
-    """Only entries of ours go from a file that something else has written to, and the register is not needed."""
+    """Only entries of ours go from a file that something else has written to, and the register is
+    not needed.
+    """
     write_mine(user, host)
     memory("connect", host, "--capture")
     found = dict.fromkeys(HOSTS[host].user(Where(user, {}, "linux")))
@@ -244,7 +277,13 @@ def test_cursor_gets_hooks_that_it_takes(memory: Command, user: Path) -> None:
 def test_hooks_of_others_stay_beside_ours_in_cursor(memory: Command, user: Path) -> None:
     file = user / ".cursor" / "hooks.json"
     file.parent.mkdir()
-    mine = {"version": 1, "hooks": {"sessionStart": [{"command": "./a.sh"}], "afterFileEdit": [{"command": "./b.sh"}]}}
+    mine = {
+        "version": 1,
+        "hooks": {
+            "sessionStart": [{"command": "./a.sh"}],
+            "afterFileEdit": [{"command": "./b.sh"}],
+        },
+    }
     file.write_text(json.dumps(mine))
     memory("connect", "cursor", "--capture")
     found = json.loads(file.read_text())
@@ -270,7 +309,9 @@ def test_a_hook_of_cursor_that_is_gone_is_told(memory: Command, user: Path, fold
     [connected] = json.loads(row.out)["hosts"][0]["connected"]
     assert connected["problem"] == "/gone/memory is not there any more"
     assert connected["hooks"] == list(EVENTS)
-    [finding] = [each for each in json.loads(memory("doctor").out)["findings"] if "Cursor" in each["what"]]
+    [finding] = [
+        each for each in json.loads(memory("doctor").out)["findings"] if "Cursor" in each["what"]
+    ]
     assert finding["remedy"] == "run: memory connect cursor --capture"
 
 
@@ -299,7 +340,11 @@ def test_what_its_user_has_added_to_an_entry_stays(memory: Command, user: Path) 
     memory("connect", "claude-code")
     file = user / ".claude.json"
     found = json.loads(file.read_text())
-    found["mcpServers"]["memories"] |= {"alwaysLoad": True, "env": {"LOG_LEVEL": "DEBUG"}, "command": "/gone/memory"}
+    found["mcpServers"]["memories"] |= {
+        "alwaysLoad": True,
+        "env": {"LOG_LEVEL": "DEBUG"},
+        "command": "/gone/memory",
+    }
     file.write_text(json.dumps(found))
     memory("connect", "claude-code", env={"MEMORY_HOME": str(user / "elsewhere")})
     entry = json.loads(file.read_text())["mcpServers"]["memories"]
@@ -315,13 +360,28 @@ def test_what_its_user_has_added_to_an_entry_stays(memory: Command, user: Path) 
         (".claude/settings.json", '{"hooks": []}', "claude-code", "line 1: hooks is no object"),
         (".claude/settings.json", '{"hooks": {"SessionStart": {}}}', "claude-code", "is no list"),
         (".claude/settings.json", "// no\n{}", "claude-code", "line 1, is broken"),
-        (".claude.json", '{"mcpServers": {"memories": {"command": "npx", "args": ["mcp"]}}}', "claude-code", "another"),
-        (".claude.json", '{"mcpServers": {"memories": {"url": "http://127.0.0.1:1/mcp"}}}', "claude-code", "another"),
+        (
+            ".claude.json",
+            '{"mcpServers": {"memories": {"command": "npx", "args": ["mcp"]}}}',
+            "claude-code",
+            "another",
+        ),
+        (
+            ".claude.json",
+            '{"mcpServers": {"memories": {"url": "http://127.0.0.1:1/mcp"}}}',
+            "claude-code",
+            "another",
+        ),
         (".codex/config.toml", "a = 1\nb =\n", "codex", "line 2"),
         (".codex/config.toml", "mcp_servers = {}\n", "codex", "layout"),
         (".codex/hooks.json", '{"hooks": ', "codex", "line 1, is broken"),
         (".gemini/settings.json", '["x"]', "gemini", "no JSON object"),
-        (".config/opencode/plugins/memories.js", "export const other = 1\n", "opencode", "another plugin"),
+        (
+            ".config/opencode/plugins/memories.js",
+            "export const other = 1\n",
+            "opencode",
+            "another plugin",
+        ),
         (".config/zed/settings.json", '\xff{"a": 1}', "zed", "is not UTF-8"),
     ],
 )
@@ -339,7 +399,9 @@ def test_what_is_broken_is_refused_and_nothing_changes(
     assert everything(user) == before
 
 
-def test_a_broken_file_of_one_host_keeps_all_others_that_were_named_as_they_are(memory: Command, user: Path) -> None:
+def test_a_broken_file_of_one_host_keeps_all_others_that_were_named_as_they_are(
+    memory: Command, user: Path
+) -> None:
     (user / ".gemini").mkdir()
     (user / ".gemini" / "settings.json").write_text("{")
     assert memory("connect", "claude-code", "gemini").code == 2
@@ -381,7 +443,9 @@ def test_a_file_that_is_read_only_is_refused(verb: str, memory: Command, user: P
     assert everything(user) == before
 
 
-def test_a_file_of_another_user_is_refused(memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_user_is_refused(
+    memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_mine(user, "gemini")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     answer = memory("connect", "gemini")
@@ -441,7 +505,9 @@ def test_what_a_project_gets_tells_nothing_of_this_machine(
     (folder / ".git").mkdir()
     (folder / "deep").mkdir()
     os.chdir(folder / "deep")
-    answer = memory("connect", host, "--scope", "project", "--capture", env={"MEMORY_HOME": str(user)}).json
+    answer = memory(
+        "connect", host, "--scope", "project", "--capture", env={"MEMORY_HOME": str(user)}
+    ).json
     made = [Path(file["path"]) for file in answer["connected"][0]["files"]]
     assert made
     for file in made:
@@ -457,7 +523,9 @@ def test_what_a_project_gets_tells_nothing_of_this_machine(
     assert sorted(each.name for each in folder.iterdir()) == [".git", "deep"]
 
 
-def test_a_project_has_no_link_that_leads_out_of_it(memory: Command, user: Path, folder: Path) -> None:
+def test_a_project_has_no_link_that_leads_out_of_it(
+    memory: Command, user: Path, folder: Path
+) -> None:
     before = write_mine(user, "claude-code")
     (folder / ".mcp.json").symlink_to(user / ".claude.json")
     assert "leads out of" in memory("connect", "claude-code", "--scope", "project").error
@@ -484,7 +552,9 @@ def test_the_home_is_no_project(memory: Command, user: Path) -> None:
         ("disconnect",),
     ],
 )
-def test_wrong_usage_changes_nothing(arguments: tuple[str, ...], memory: Command, user: Path) -> None:
+def test_wrong_usage_changes_nothing(
+    arguments: tuple[str, ...], memory: Command, user: Path
+) -> None:
     answer = memory(*arguments)
     assert answer.code == 2
     assert answer.error
@@ -516,7 +586,11 @@ def test_folders_that_were_moved_are_found(
 @pytest.mark.parametrize(
     ("platform", "host", "file"),
     [
-        ("darwin", "claude-desktop", "Library/Application Support/Claude/claude_desktop_config.json"),
+        (
+            "darwin",
+            "claude-desktop",
+            "Library/Application Support/Claude/claude_desktop_config.json",
+        ),
         ("darwin", "vscode", "Library/Application Support/Code/User/mcp.json"),
         ("darwin", "zed", ".config/zed/settings.json"),
         ("win32", "claude-desktop", "AppData/Roaming/Claude/claude_desktop_config.json"),
@@ -531,17 +605,32 @@ def test_each_system_has_its_places(platform: str, host: str, file: str, tmp_pat
 def test_words_of_a_hook_pass_a_shell() -> None:
     for program in ("/home/a b/memory", "/home/it's/$HOME/memory", "/plain/memory"):
         line = hook([program, "-m", "memories"], "stop", "codex", ["--capture"])
-        assert shlex.split(line) == [program, "-m", "memories", "hook", "stop", "--host", "codex", "--capture"]
+        assert shlex.split(line) == [
+            program,
+            "-m",
+            "memories",
+            "hook",
+            "stop",
+            "--host",
+            "codex",
+            "--capture",
+        ]
 
 
-def test_a_project_s_own_folder_memories_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_s_own_folder_memories_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("memories.connect.program.shutil.which", lambda *_, **__: None)
     monkeypatch.setattr(Path, "exists", lambda _: False)
     command = installed({}).command
     monkeypatch.undo()
     (tmp_path / "memories").mkdir()
-    (tmp_path / "memories" / "__init__.py").write_text("raise SystemExit('the code of somebody else')\n")
-    done = subprocess.run([*command, "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    (tmp_path / "memories" / "__init__.py").write_text(
+        "raise SystemExit('the code of somebody else')\n"
+    )
+    done = subprocess.run(
+        [*command, "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stderr) == (0, "")
     line = words_of(hook(command, "stop", "codex", []))
     assert is_hook(line)
@@ -580,11 +669,28 @@ def test_a_command_that_is_advised_holds_no_other(
     monkeypatch.chdir(work)
     memory("connect", "claude-code", "--scope", "project")
     line = {"type": "command", "command": "/gone/memory hook stop --host claude-code -n 'x; id'"}
-    (work / ".claude" / "settings.json").write_text(json.dumps({"hooks": {"Stop": [{"hooks": [line]}]}}))
+    (work / ".claude" / "settings.json").write_text(
+        json.dumps({"hooks": {"Stop": [{"hooks": [line]}]}})
+    )
     monkeypatch.setenv("PATH", "/nowhere")
-    [advice] = [row["remedy"] for row in json.loads(memory("doctor").out)["findings"] if "connect" in row["remedy"]]
+    [advice] = [
+        row["remedy"]
+        for row in json.loads(memory("doctor").out)["findings"]
+        if "connect" in row["remedy"]
+    ]
     words = shlex.split(advice.removeprefix("run: "))
-    assert words == ["cd", str(work), "&&", "memory", "connect", "claude-code", "--scope", "project", "-n", "x; id"]
+    assert words == [
+        "cd",
+        str(work),
+        "&&",
+        "memory",
+        "connect",
+        "claude-code",
+        "--scope",
+        "project",
+        "-n",
+        "x; id",
+    ]
 
 
 def test_doctor_names_commands_that_are_gone(
@@ -629,13 +735,19 @@ def test_a_plugin_beside_it_is_told(
 ) -> None:
     (user / file).parent.mkdir(parents=True)
     (user / file).write_text(on)
-    assert any("run twice" in note for note in memory("connect", host).json["connected"][0]["notes"])
+    assert any(
+        "run twice" in note for note in memory("connect", host).json["connected"][0]["notes"]
+    )
     if off is not None:
         (user / file).write_text(off)
-        assert not any("run twice" in note for note in memory("connect", host).json["connected"][0]["notes"])
+        assert not any(
+            "run twice" in note for note in memory("connect", host).json["connected"][0]["notes"]
+        )
 
 
-def test_the_store_that_is_set_is_carried_but_no_password(memory: Command, user: Path, folder: Path) -> None:
+def test_the_store_that_is_set_is_carried_but_no_password(
+    memory: Command, user: Path, folder: Path
+) -> None:
     memory("connect", "gemini", env={"MEMORY_STORE": "sqlite:///here.db"})
     assert entry_of(user, "gemini")["env"] == {"MEMORY_STORE": f"sqlite:///{folder}/here.db"}
     memory("disconnect", "gemini")
@@ -644,12 +756,20 @@ def test_the_store_that_is_set_is_carried_but_no_password(memory: Command, user:
     memory("disconnect", "gemini")
 
 
-def test_hooks_that_may_use_another_store_than_the_server_are_told_of(memory: Command, user: Path) -> None:
+def test_hooks_that_may_use_another_store_than_the_server_are_told_of(
+    memory: Command, user: Path
+) -> None:
     told = "its hooks take MEMORY_HOME, MEMORY_STORE from"
     set_here = {"MEMORY_HOME": str(user / "elsewhere"), "MEMORY_STORE": "sqlite:///here.db"}
-    assert told in " ".join(memory("connect", "claude-code", env=set_here).json["connected"][0]["notes"])
-    assert told in " ".join(memory("connect", "opencode", env=set_here).json["connected"][0]["notes"])
-    assert told not in " ".join(memory("connect", "zed", env=set_here).json["connected"][0]["notes"])
+    assert told in " ".join(
+        memory("connect", "claude-code", env=set_here).json["connected"][0]["notes"]
+    )
+    assert told in " ".join(
+        memory("connect", "opencode", env=set_here).json["connected"][0]["notes"]
+    )
+    assert told not in " ".join(
+        memory("connect", "zed", env=set_here).json["connected"][0]["notes"]
+    )
     assert told not in " ".join(memory("connect", "codex").json["connected"][0]["notes"])
 
 
@@ -663,7 +783,9 @@ def test_the_list_tells_what_is_here(memory: Command, user: Path) -> None:
     assert "gemini          found      not connected" in text
 
 
-def test_a_change_that_fails_half_way_is_put_back(memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_fails_half_way_is_put_back(
+    memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = write_mine(user, "claude-code")
     from memories.connect import files
 
@@ -679,11 +801,17 @@ def test_a_change_that_fails_half_way_is_put_back(memory: Command, user: Path, m
     assert answer.code == 1
     assert "settings.json" in answer.error
     assert "No space left" in answer.error
-    assert {file: data for file, data in everything(user).items() if file not in copies(user)} == before
+    assert {
+        file: data for file, data in everything(user).items() if file not in copies(user)
+    } == before
 
 
-def test_what_a_host_writes_meanwhile_is_not_lost(memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claude Code keeps its own state in the file that the server is written into, and writes it all the time."""
+def test_what_a_host_writes_meanwhile_is_not_lost(
+    memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claude Code keeps its own state in the file that the server is written into, and writes it
+    all the time.
+    """
     write_mine(user, "claude-code")
     file, theirs = user / ".claude.json", '{"numStartups": 5}'
     real = os.fsync

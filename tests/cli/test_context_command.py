@@ -17,7 +17,10 @@ Command = Callable[..., Any]
 @pytest.fixture
 def filled(memory: Command) -> Command:
     """The command, over a conversation of twenty turns, and two memories."""
-    rows = [{"content": f"message {number}", "role": ("user", "assistant")[number % 2]} for number in range(20)]
+    rows = [
+        {"content": f"message {number}", "role": ("user", "assistant")[number % 2]}
+        for number in range(20)
+    ]
     assert memory("turns", "add", "c", "-", stdin="\n".join(map(json.dumps, rows))).code == 0
     memory("create", "Ann keeps bees", "--type", "fact", "--confidence", "0.9")
     memory("create", "Bob fears bees", "--type", "preference", "--confidence", "0.5")
@@ -27,9 +30,19 @@ def filled(memory: Command) -> Command:
 def test_a_context_is_shown_with_its_parts_and_as_a_prompt(filled: Command) -> None:
     shape = filled("context", "who keeps bees?", "--conversation", "c").json
     assert list(shape) == [
-        *("conversation_id", "history", "memories", "latest_message", "recalled", "metadata", "prompt")
+        *(
+            "conversation_id",
+            "history",
+            "memories",
+            "latest_message",
+            "recalled",
+            "metadata",
+            "prompt",
+        )
     ]
-    assert [turn["text"] for turn in shape["history"]] == [f"message {number}" for number in range(4, 20)]
+    assert [turn["text"] for turn in shape["history"]] == [
+        f"message {number}" for number in range(4, 20)
+    ]
     assert shape["history"][0]["role"] == "user"
     [known] = shape["memories"]
     assert (known["text"], known["type"], known["confidence"]) == ("Ann keeps bees", "fact", 0.9)
@@ -72,7 +85,9 @@ def test_a_budget_holds(filled: Command) -> None:
 def test_ac_conf_the_settings_change_what_is_in_it(
     filled: Command, variable: str, value: str, counts: tuple[int, int]
 ) -> None:
-    shape = filled("context", "who keeps or fears bees?", "--conversation", "c", env={variable: value}).json
+    shape = filled(
+        "context", "who keeps or fears bees?", "--conversation", "c", env={variable: value}
+    ).json
     assert (len(shape["history"]), len(shape["memories"])) == counts
 
 
@@ -102,7 +117,9 @@ def test_a_broken_store_leaves_the_message_and_says_so(memory: Command, tmp_path
     assert answer.json["metadata"]["degraded"] is True
     assert answer.json["prompt"] == "what now?"
     parts = ("history", "memories", "recalled")
-    assert [line.split(":")[0] for line in answer.err.splitlines()] == [f"{part} left out" for part in parts]
+    assert [line.split(":")[0] for line in answer.err.splitlines()] == [
+        f"{part} left out" for part in parts
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +132,9 @@ def test_a_broken_store_leaves_the_message_and_says_so(memory: Command, tmp_path
         (("--conversation", "c", "--budget", "1e3"), "budget must be a whole number of tokens"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(memory: Command, options: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_done_is_said_in_one_sentence(
+    memory: Command, options: tuple[str, ...], said: str
+) -> None:
     answer = memory("context", "what now?", *options)
     assert answer.code == 2
     assert said in answer.error
@@ -124,20 +143,28 @@ def test_what_cannot_be_done_is_said_in_one_sentence(memory: Command, options: t
 def test_another_endpoint_can_be_named(memory: Command, tmp_path: Path) -> None:
     elsewhere = str(tmp_path / "elsewhere.db")
     memory("turns", "add", "c", "hello", "--store", f"sqlite:///{elsewhere}")
-    shape = memory("context", "what now?", "--conversation", "c", env={"MCP_ENDPOINT": elsewhere}).json
+    shape = memory(
+        "context", "what now?", "--conversation", "c", env={"MCP_ENDPOINT": elsewhere}
+    ).json
     assert [turn["text"] for turn in shape["history"]] == ["hello"]
-    answer = memory("context", "what now?", "--conversation", "c", env={"MCP_ENDPOINT": "stdio:chroma"})
+    answer = memory(
+        "context", "what now?", "--conversation", "c", env={"MCP_ENDPOINT": "stdio:chroma"}
+    )
     assert answer.code == 2
     assert 'MCP_ENDPOINT: endpoint "stdio:chroma" is not supported yet' in answer.error
     named = ("--store", f"sqlite:///{elsewhere}")  # said on the command line, it counts
-    shape = memory("context", "what now?", "--conversation", "c", *named, env={"MCP_ENDPOINT": "stdio:chroma"}).json
+    shape = memory(
+        "context", "what now?", "--conversation", "c", *named, env={"MCP_ENDPOINT": "stdio:chroma"}
+    ).json
     assert len(shape["history"]) == 1
 
 
 def test_logs_are_written_only_if_a_level_is_set(process: Command) -> None:
     quiet = process("context", "what now?", "--conversation", "c")
     assert quiet.err == ""
-    loud = process("context", "what now?", "--conversation", "c", env={**os.environ, "LOG_LEVEL": "INFO"})
+    loud = process(
+        "context", "what now?", "--conversation", "c", env={**os.environ, "LOG_LEVEL": "INFO"}
+    )
     assert {json.loads(row)["event"] for row in loud.err.splitlines()} == {
         *("history read", "memories recalled", "history searched")
     }

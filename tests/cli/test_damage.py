@@ -1,4 +1,6 @@
-"""One damaged record costs one record: every command goes on without it, names it, and exits with 4."""
+"""One damaged record costs one record: every command goes on without it, names it, and exits with
+4.
+"""
 
 import json
 import shlex
@@ -21,7 +23,10 @@ def damaged(memory: Command, stored: Callable[..., str], home: Path, once: Once)
     """Return the id of a damaged memory among others; the second turn of `talk` is damaged too."""
 
     def fill() -> str:
-        ids = [stored(f"note {name} about sailing", "--project", "sea") for name in ("one", "two", "three")]
+        ids = [
+            stored(f"note {name} about sailing", "--project", "sea")
+            for name in ("one", "two", "three")
+        ]
         for text in ("said first", "said second", "said third"):
             memory("turns", "add", "talk", text)
         [path] = home.rglob("memories.db")
@@ -61,7 +66,9 @@ def test_commands_go_on_and_tell(memory: Command, damaged: str, command: tuple[s
 
 
 def test_what_is_derived_needs_no_backup(memory: Command, damaged: str, home: Path) -> None:
-    """A damaged index of words: searches go on by vectors, writes name the remedy, and that works."""
+    """A damaged index of words: searches go on by vectors, writes name the remedy, and that
+    works.
+    """
     [path] = home.rglob("memories.db")
     db = apsw.Connection(str(path))
     db.execute("UPDATE words_config SET v = NULL; UPDATE words_docsize SET sz = NULL")
@@ -145,7 +152,9 @@ def test_a_copy_that_was_made_before_the_damage_keeps_what_is_damaged_now(
 
 
 @pytest.mark.parametrize("command", ["get", "history", "update", "delete", "restore", "reinforce"])
-def test_a_command_about_the_damaged_one_says_how_to_be_rid_of_it(memory: Command, damaged: str, command: str) -> None:
+def test_a_command_about_the_damaged_one_says_how_to_be_rid_of_it(
+    memory: Command, damaged: str, command: str
+) -> None:
     more = ["new text"] if command == "update" else []
     answer = memory(command, damaged, *more)
     assert answer.code == 1
@@ -171,7 +180,9 @@ def test_damage_in_the_newest_entry_of_the_log_stops_nobody(
         stored(f"note {name} about sailing", "--force")
     [path] = home.rglob("memories.db")
     db = apsw.Connection(str(path))
-    newest = "SELECT max(r.seq) FROM record r JOIN pool p ON p.id = r.pool WHERE p.collection = 'log'"
+    newest = (
+        "SELECT max(r.seq) FROM record r JOIN pool p ON p.id = r.pool WHERE p.collection = 'log'"
+    )
     db.execute(f"UPDATE record SET text = replace(text, 'create', {damage}) WHERE seq = ({newest})")
     assert db.changes() == 1
     db.close()
@@ -189,7 +200,9 @@ def test_damage_in_the_newest_entry_of_the_log_stops_nobody(
     assert memory("doctor").json["status"] == "healthy"
 
 
-def test_the_doctor_looks_at_all_of_a_store_that_a_command_looks_at_in_part(memory: Command, home: Path) -> None:
+def test_the_doctor_looks_at_all_of_a_store_that_a_command_looks_at_in_part(
+    memory: Command, home: Path
+) -> None:
     lines = "".join(f'{{"content": "number {number} of a thousand"}}\n' for number in range(1_000))
     assert memory("create", "--lines", "-", "--force", stdin=lines).code == 0
     [path] = home.rglob("memories.db")
@@ -248,12 +261,26 @@ def test_a_line_that_somebody_has_edited_stops_nobody(
     monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}")
     good = memory("create", "a sound note about sailing").json["id"]
     times = dict.fromkeys(("created_at", "updated_at"), "2026-01-01T00:00:00Z")
-    bad = {"id": "01a20026", "user_id": "shared", "content": "sailing bad", "kind": "memory", **times} | line
+    bad = {
+        "id": "01a20026",
+        "user_id": "shared",
+        "content": "sailing bad",
+        "kind": "memory",
+        **times,
+    } | line
     with (folder / "shared.jsonl").open("a") as lines:
         lines.write(f"{json.dumps(bad)}\n")
-    for command in (("list",), ("get", good), ("history", good), ("search", "sailing"), ("list", "-n", "bob")):
+    for command in (
+        ("list",),
+        ("get", good),
+        ("history", good),
+        ("search", "sailing"),
+        ("list", "-n", "bob"),
+    ):
         answer = memory(*command)
-        assert answer.code == (0 if command[0] in ("get", "history") or "ended_by" in line else 4), answer.err
+        assert answer.code == (
+            0 if command[0] in ("get", "history") or "ended_by" in line else 4
+        ), answer.err
         assert "sailing bad" not in answer.out
         assert len(answer.err.splitlines()) <= 1
     for command in (("get", bad["id"]), ("history", bad["id"]), ("delete", bad["id"])):
@@ -287,14 +314,19 @@ def test_a_conversation_that_somebody_has_named_is_shown_on_one_line_and_can_be_
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/m.db", "files:///{}/notes"])
-def test_doctor_names_records_that_only_words_find(memory: Command, tmp_path: Path, url: str) -> None:
+def test_doctor_names_records_that_only_words_find(
+    memory: Command, tmp_path: Path, url: str
+) -> None:
     store = {"MEMORY_STORE": url.format(tmp_path)}
     memory("create", "made without a model", "-n", "bob", env=store | {"EMBEDDER": "none"})
     assert memory("doctor", env=store).json["status"] == "healthy"  # so far a store of words alone
     memory("create", "made with one", env=store)
     answer = memory("doctor", env=store)
     [finding] = json.loads(answer.out)["findings"]
-    assert (answer.code, finding["what"]) == (1, "1 record has no vectors, so searches go by words there")
+    assert (answer.code, finding["what"]) == (
+        1,
+        "1 record has no vectors, so searches go by words there",
+    )
     assert finding["remedy"] == "run: memory reembed"
     memory("reembed", env=store)
     assert memory("doctor", env=store).json["status"] == "healthy"

@@ -25,12 +25,16 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def editor(tmp_path: Path, temporary: Path) -> Editor:
-    """Return the environment of an editor that is a Python program; `file` is the path of what it edits."""
+    """Return the environment of an editor that is a Python program; `file` is the path of what it
+    edits.
+    """
     assert temporary
 
     def make(program: str) -> dict[str, str]:
         script = tmp_path / "an editor.py"
-        script.write_text(f"import sys, os, pathlib\nfile = pathlib.Path(sys.argv[-1])\n{program}\n")
+        script.write_text(
+            f"import sys, os, pathlib\nfile = pathlib.Path(sys.argv[-1])\n{program}\n"
+        )
         return {"EDITOR": f"'{sys.executable}' '{script}' --wait", "VISUAL": "", "EMBEDDER": "fake"}
 
     return make
@@ -56,9 +60,16 @@ pathlib.Path("seen").write_text(f"{file.stat().st_mode:o} {file.parent.stat().st
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("program", ["pass", "file.write_text(file.read_text() + '\\n\\n')", "file.touch()"])
+@pytest.mark.parametrize(
+    "program", ["pass", "file.write_text(file.read_text() + '\\n\\n')", "file.touch()"]
+)
 def test_what_is_not_changed_makes_no_version(
-    memory: Command, terminal: Command, stored: Callable[..., str], editor: Editor, temporary: Path, program: str
+    memory: Command,
+    terminal: Command,
+    stored: Callable[..., str],
+    editor: Editor,
+    temporary: Path,
+    program: str,
 ) -> None:
     name = stored("Deploys happen on Tuesdays")
     answer = terminal("edit", name, env=editor(program))
@@ -70,7 +81,10 @@ def test_what_is_not_changed_makes_no_version(
 @pytest.mark.parametrize(
     "case",
     [
-        ("file.write_text('')", "what was saved is empty; nothing was changed; memory delete removes a memory"),
+        (
+            "file.write_text('')",
+            "what was saved is empty; nothing was changed; memory delete removes a memory",
+        ),
         ("file.write_text(' \\n\\n')", "what was saved is empty"),
         ("file.unlink()", "the file was removed, so there is no new text; nothing was changed"),
         ("sys.exit(3)", "ended with exit code 3; nothing was changed"),
@@ -138,9 +152,18 @@ def test_line_ends_of_another_system_are_no_change(
 @pytest.mark.parametrize(
     ("env", "error"),
     [
-        ({"EDITOR": "'vim"}, "EDITOR can't be read (No closing quotation); write the quotes in pairs"),
-        ({"VISUAL": "/no/such/editor", "EDITOR": "true"}, "cannot start the editor /no/such/editor: No such file"),
-        ({"EDITOR": "", "VISUAL": "", "PATH": "/nowhere"}, "there is no editor; set VISUAL or EDITOR to one"),
+        (
+            {"EDITOR": "'vim"},
+            "EDITOR can't be read (No closing quotation); write the quotes in pairs",
+        ),
+        (
+            {"VISUAL": "/no/such/editor", "EDITOR": "true"},
+            "cannot start the editor /no/such/editor: No such file",
+        ),
+        (
+            {"EDITOR": "", "VISUAL": "", "PATH": "/nowhere"},
+            "there is no editor; set VISUAL or EDITOR to one",
+        ),
     ],
 )
 @pytest.mark.usefixtures("temporary")
@@ -163,7 +186,9 @@ def test_without_a_terminal_it_says_what_to_do(memory: Command, stored: Callable
     assert memory("edit", name, name[:18]).error == "one memory is edited at a time; give one ID"
 
 
-def test_a_memory_of_another_namespace_is_not_edited(terminal: Command, stored: Callable[..., str]) -> None:
+def test_a_memory_of_another_namespace_is_not_edited(
+    terminal: Command, stored: Callable[..., str]
+) -> None:
     name = stored("Deploys happen on Tuesdays")
     answer = terminal("edit", name, "-n", "bob", env={"EDITOR": "false"})
     assert answer.code == 1

@@ -1,4 +1,6 @@
-"""What commands do while the embedder's service fails: it is named, and never the store, which is well."""
+"""What commands do while the embedder's service fails: it is named, and never the store, which is
+well.
+"""
 
 import json
 import socket
@@ -38,7 +40,10 @@ def hang_after_headers(handler: Handler, _: object) -> None:
 
 # What goes wrong, and what is said of it.
 DOWN: dict[str, tuple[Behaviour, str]] = {
-    "429": (status(429, {"error": {"message": "slow down"}}), "is asked too often (429): slow down"),
+    "429": (
+        status(429, {"error": {"message": "slow down"}}),
+        "is asked too often (429): slow down",
+    ),
     "429 with Retry-After": (status(429, Retry_After="60"), "it asks to wait 60 seconds"),
     "500": (status(500), "is unwell (500)"),
     "503": (status(503), "is unwell (503)"),
@@ -52,7 +57,10 @@ SILENT = (hang, hang_after_headers, drip)
 UNUSABLE: dict[str, tuple[Behaviour, str]] = {
     "wrong JSON": (saying(b'{"data": "none"}'), "holds no vectors"),
     "no JSON": (saying(b"<html>Sign in</html>", Content_Type="text/html"), "holds no vectors"),
-    "wrong length": (made(lambda found: [vector[1:] for vector in found]), "gave a vector of 63 numbers"),
+    "wrong length": (
+        made(lambda found: [vector[1:] for vector in found]),
+        "gave a vector of 63 numbers",
+    ),
 }
 
 
@@ -68,11 +76,15 @@ def service(server: Server, once: Once, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     def fill() -> None:
         with Memories(namespace="bob") as memories:
-            memories.create_many([Draft(OLD), *(Draft(f"note {at} on another part") for at in range(60))], force=True)
+            memories.create_many(
+                [Draft(OLD), *(Draft(f"note {at} on another part") for at in range(60))], force=True
+            )
             memories.scratchpad()
 
     once(fill)
-    monkeypatch.setattr("memories.embedders.service.client.Retry", partial(Retry, pause=lambda _: None))
+    monkeypatch.setattr(
+        "memories.embedders.service.client.Retry", partial(Retry, pause=lambda _: None)
+    )
     server.seen.clear()
     return server
 
@@ -108,7 +120,9 @@ def test_with_a_fallback_words_search_the_whole_store(
     answer = memory("search", "main database", "-n", "bob")
     assert (answer.code, answer.err) == (0, "")
     assert [each["content"] for each in answer.json["results"]] == [OLD]
-    assert answer.json["note"].startswith(f"found by words alone: the embedder's server ({service.url}/v1/embeddings) ")
+    assert answer.json["note"].startswith(
+        f"found by words alone: the embedder's server ({service.url}/v1/embeddings) "
+    )
     assert why in answer.json["note"]
     assert "degraded" not in answer.json
     assert len(service.seen) == 1  # one try
@@ -133,10 +147,17 @@ def test_without_a_fallback_the_error_names_the_embedder(
 @pytest.mark.parametrize("fallback", ["none", "local"])
 @pytest.mark.parametrize("where", ["refused", "no such host", "hangs at connecting"])
 def test_a_service_that_cannot_be_reached(
-    memory: Command, service: Server, full: str, monkeypatch: pytest.MonkeyPatch, where: str, fallback: str
+    memory: Command,
+    service: Server,
+    full: str,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    fallback: str,
 ) -> None:
     monkeypatch.setenv("EMBEDDER_FALLBACK", fallback)
-    url = {"refused": "http://127.0.0.1:9/v1", "no such host": "https://nowhere.invalid/v1"}.get(where, full)
+    url = {"refused": "http://127.0.0.1:9/v1", "no such host": "https://nowhere.invalid/v1"}.get(
+        where, full
+    )
     monkeypatch.setenv("EMBEDDER_URL", url)
     monkeypatch.setenv("EMBEDDER_TIMEOUT", "0.5")
     answer = memory("search", "main database", "-n", "bob")
@@ -146,10 +167,14 @@ def test_a_service_that_cannot_be_reached(
         return
     assert (answer.code, answer.err) == (0, "")
     assert [each["content"] for each in answer.json["results"]] == [OLD]
-    assert answer.json["note"].startswith(f"found by words alone: the embedder's server ({url}/embeddings) ")
+    assert answer.json["note"].startswith(
+        f"found by words alone: the embedder's server ({url}/embeddings) "
+    )
     made = memory("create", "The cache is Redis", "-n", "bob").json
     assert made["stored"]
-    assert made["note"].startswith("stored without a vector, so until `memory reembed` only its words find it: the emb")
+    assert made["note"].startswith(
+        "stored without a vector, so until `memory reembed` only its words find it: the emb"
+    )
 
 
 def test_what_was_stored_without_a_vector_gets_one_later(
@@ -179,7 +204,9 @@ def test_processes_of_a_home_share_the_pause(
         again = run("search", "another part", "-n", "bob").json
         assert again["note"] == first["note"]
         assert (
-            memory("create", f"The cache is {run}", "-n", "bob").json["note"].endswith(first["note"].split(": ", 1)[1])
+            memory("create", f"The cache is {run}", "-n", "bob")
+            .json["note"]
+            .endswith(first["note"].split(": ", 1)[1])
         )
     assert len(service.seen) == 1
     [file] = home.glob(".embedder-*")
@@ -190,7 +217,13 @@ def test_processes_of_a_home_share_the_pause(
     file.write_text(json.dumps(known | {"until": 0}))
     assert "note" not in memory("search", "main database", "-n", "bob").json
     assert not file.exists()
-    for damaged in (b"", b"[]", b"{", b'{"until": "x"}', b'{"until": 9e99, "waited": 9, "why": "never"}'):
+    for damaged in (
+        b"",
+        b"[]",
+        b"{",
+        b'{"until": "x"}',
+        b'{"until": 9e99, "waited": 9, "why": "never"}',
+    ):
         file.write_bytes(damaged)
         assert "note" not in memory("search", "main database", "-n", "bob").json
 
@@ -210,7 +243,9 @@ def test_the_pause_tells_no_caller_what_another_one_asked(
     assert b"question" not in file.read_bytes()
 
 
-def test_another_key_is_tried_at_once(memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_key_is_tried_at_once(
+    memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
     monkeypatch.setenv("EMBEDDER_API_KEY", "sk-wrong-0123456789")
     service.next.append(status(401))
@@ -238,7 +273,10 @@ def test_the_error_for_another_model_says_how_to_go_back(
     memory: Command, monkeypatch: pytest.MonkeyPatch, service: Server
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "minilm")
-    assert "EMBEDDER to the one it was made with" in memory("search", "main database", "-n", "bob").error
+    assert (
+        "EMBEDDER to the one it was made with"
+        in memory("search", "main database", "-n", "bob").error
+    )
     monkeypatch.setenv("MEMORY_STORE", "sqlite:///other.db")
     memory("create", OLD)
     monkeypatch.setenv("EMBEDDER", "openai:tiny")
@@ -247,7 +285,9 @@ def test_the_error_for_another_model_says_how_to_go_back(
     assert memory("search", "main database").json["count"] == 1
 
 
-def test_http_and_mcp_say_the_same(service: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_and_mcp_say_the_same(
+    service: Server, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from starlette.testclient import TestClient
 
     from memories.config import load_config
@@ -259,12 +299,19 @@ def test_http_and_mcp_say_the_same(service: Server, home: Path, monkeypatch: pyt
     ailing(service, status(500))
     config = load_config({"namespace": "bob"})
     header = {"authorization": f"Bearer {tokens.own(config.home)}"}
-    with TestClient(build(config, Options(port=8765)), base_url="http://127.0.0.1:8765", headers=header) as client:
+    with TestClient(
+        build(config, Options(port=8765)), base_url="http://127.0.0.1:8765", headers=header
+    ) as client:
         answer = client.get("/api/memories", params={"q": "main database", "namespace": "bob"})
-    assert (answer.status_code, [each["content"] for each in answer.json()["results"]]) == (200, [OLD])
+    assert (answer.status_code, [each["content"] for each in answer.json()["results"]]) == (
+        200,
+        [OLD],
+    )
     assert "is unwell (500)" in answer.json()["note"]
     with Memories(config=config) as memories:
-        called = Tools(memories, lambda _: (memories, "")).search_memories("main database", scope="memories")
+        called = Tools(memories, lambda _: (memories, "")).search_memories(
+            "main database", scope="memories"
+        )
     assert OLD in str(called.content)
     assert "is unwell (500)" in str(called.content)
     assert len(service.seen) == 1

@@ -1,4 +1,6 @@
-"""The table of filters: the library, the command, HTTP, MCP and the docs offer the same ones, and find the same."""
+"""The table of filters: the library, the command, HTTP, MCP and the docs offer the same ones, and
+find the same.
+"""
 
 import asyncio
 import importlib.util
@@ -28,7 +30,8 @@ from tables import failed_cases
 ROOT = Path(__file__).parents[2]
 SPRING = datetime(2024, 4, 1, tzinfo=UTC)
 AUTUMN = datetime(2024, 10, 1, tzinfo=UTC)
-# A value of each filter, and what goes with it: each finds something else than the search without it.
+# A value of each filter, and what goes with it: each finds something else than the search without
+# it.
 CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "scope": ("history", {}),
     "conversation": ("standup", {"scope": "history"}),
@@ -61,8 +64,14 @@ def test_the_table_has_every_filter_of_the_library() -> None:
     assert FILTERS["role"].choices == ROLES == records.ROLES
     usual = {setting.name: str(setting.default) for setting in SETTINGS}
     rows = {"limit": "default_limit", "min_confidence": "min_confidence", "rank": "rank"}
-    assert {name: FILTERS[name].default for name in rows} == {name: usual[rows[name]] for name in rows}
-    described = [line.split(":")[0].strip() for line in (SearchFilters.__doc__ or "").splitlines() if ":" in line]
+    assert {name: FILTERS[name].default for name in rows} == {
+        name: usual[rows[name]] for name in rows
+    }
+    described = [
+        line.split(":")[0].strip()
+        for line in (SearchFilters.__doc__ or "").splitlines()
+        if ":" in line
+    ]
     assert [name for name in FILTERS if name not in described] == []
 
 
@@ -98,12 +107,22 @@ def test_the_docs_have_the_tables_of_the_program() -> None:
 
 @pytest.fixture
 def filled(home: Path) -> Iterator[Memories]:
-    """The default store with memories and turns about deploys, each of which some filter leaves out."""
+    """The default store with memories and turns about deploys, each of which some filter leaves
+    out.
+    """
     with Memories() as memories:
         memories.create_many(
             [
-                Draft("the deploy of the shop is on Mondays", {"project": "shop", "team": "red"}, created_at=SPRING),
-                Draft("the deploy of the blog needs Ann", {"project": "blog", "type": "decision"}, created_at=AUTUMN),
+                Draft(
+                    "the deploy of the shop is on Mondays",
+                    {"project": "shop", "team": "red"},
+                    created_at=SPRING,
+                ),
+                Draft(
+                    "the deploy of the blog needs Ann",
+                    {"project": "blog", "type": "decision"},
+                    created_at=AUTUMN,
+                ),
                 Draft("the deploy of October 2024 failed", {"global": "true"}, created_at=AUTUMN),
                 Draft("a deploy may wait for the weekend", decay="contextual", confidence=0.8),
                 Draft("a deploy that nobody has looked at", pending=True),
@@ -112,7 +131,10 @@ def filled(home: Path) -> Iterator[Memories]:
         )
         memories.create("The deploy window of the site is 30 minutes")
         memories.create("The deploy window of the site is 45 minutes")
-        turns = [TurnDraft("who starts the deploy?", "user", "Ann"), TurnDraft("I start the deploy", "assistant")]
+        turns = [
+            TurnDraft("who starts the deploy?", "user", "Ann"),
+            TurnDraft("I start the deploy", "assistant"),
+        ]
         memories.add_turns("standup", turns)
         memories.add_turns("retro", [TurnDraft("the deploy was slow", "user", "Bob")])
     with Memories() as memories:
@@ -136,11 +158,16 @@ def test_each_filter_finds_the_same_on_every_surface(filled: Memories, memory: C
             expected = [hit.id for hit in filled.search("deploy", **given)]
             assert _by_command(memory, given) == expected
             assert _by_http(client, given) == expected
-            assert _by_mcp(filled, {"scope": "memories", "limit": 10, **given}) == [short(name) for name in expected]
+            assert _by_mcp(filled, {"scope": "memories", "limit": 10, **given}) == [
+                short(name) for name in expected
+            ]
             if name not in ("now", "rank"):  # which order what is found
                 assert set(expected) != {hit.id for hit in filled.search("deploy", **others)}
 
-        assert failed_cases(check, [(name, value, others) for name, (value, others) in CASES.items()]) == []
+        assert (
+            failed_cases(check, [(name, value, others) for name, (value, others) in CASES.items()])
+            == []
+        )
 
 
 def _by_command(memory: Command, given: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,6 @@
-"""`memory import` of files that nothing proves to be ours: what they bring waits, and says that it was imported."""
+"""`memory import` of files that nothing proves to be ours: what they bring waits, and says that it
+was imported.
+"""
 
 import json
 import os
@@ -35,7 +37,14 @@ def line(group: str, text: str, position: int = 1, **changes: Any) -> dict[str, 
 
 
 def said(position: int, text: str, group: str = "talk", **changes: Any) -> dict[str, Any]:
-    return line(group, text, position, collection="history", created_at="2026-01-01T00:00:00.000Z", **changes)
+    return line(
+        group,
+        text,
+        position,
+        collection="history",
+        created_at="2026-01-01T00:00:00.000Z",
+        **changes,
+    )
 
 
 def written(*lines: dict[str, Any]) -> str:
@@ -45,10 +54,29 @@ def written(*lines: dict[str, Any]) -> str:
 
 FILE = written(
     said(0, "Zoe said that the ferry leaves at nine", labels={"role": "user", **FORGED}),
-    line(IDS[0], "The ferry left at eight", 1, ended_at="2026-01-02T00:00:00.000Z", ended_by="update", labels=FORGED),
-    line(IDS[0], "The ferry leaves at nine", 2, labels={"type": "fact", **FORGED}, key="ferry/time"),
-    line(IDS[1], "The harbour is closed on Mondays", labels={"type": "fact"}, fields={"accepted_at": 5, "x": "y"}),
-    line(IDS[2], "Alice Miller leads the payments team", ended_at="2026-01-03T00:00:00.000Z", ended_by="delete"),
+    line(
+        IDS[0],
+        "The ferry left at eight",
+        1,
+        ended_at="2026-01-02T00:00:00.000Z",
+        ended_by="update",
+        labels=FORGED,
+    ),
+    line(
+        IDS[0], "The ferry leaves at nine", 2, labels={"type": "fact", **FORGED}, key="ferry/time"
+    ),
+    line(
+        IDS[1],
+        "The harbour is closed on Mondays",
+        labels={"type": "fact"},
+        fields={"accepted_at": 5, "x": "y"},
+    ),
+    line(
+        IDS[2],
+        "Alice Miller leads the payments team",
+        ended_at="2026-01-03T00:00:00.000Z",
+        ended_by="delete",
+    ),
     line(IDS[3], "The user likes tea", ended_at="2026-01-03T00:00:00.000Z", ended_by="pending"),
 )
 WAITING = {IDS[0], IDS[1], IDS[3]}
@@ -64,7 +92,12 @@ def records(memory: Command) -> list[Any]:
 
 def test_what_a_foreign_file_brings_waits_for_review(memory: Command) -> None:
     dry = memory("import", "-", "--dry-run", stdin=FILE).json
-    assert (dry["imported"], dry["pending"], dry["trusted"], "import" in dry) == (6, 3, False, False)
+    assert (dry["imported"], dry["pending"], dry["trusted"], "import" in dry) == (
+        6,
+        3,
+        False,
+        False,
+    )
     done = memory("import", "-", stdin=FILE).json
     assert (done["imported"], done["pending"], done["trusted"]) == (6, 3, False)
     assert f"memory review -n shared --import {done['import']}" in done["hint"]
@@ -77,7 +110,9 @@ def test_what_a_foreign_file_brings_waits_for_review(memory: Command) -> None:
     assert ids(memory("list", "--deleted")) == {IDS[2]}
     assert memory("restore", IDS[2]).json["pending"] is True
     assert ids(memory("review")) == {*WAITING, IDS[2]}
-    shown = memory("import", "-", "-n", "shared", "--format", "text", stdin=FILE.replace("-8000-", "-9000-")).out
+    shown = memory(
+        "import", "-", "-n", "shared", "--format", "text", stdin=FILE.replace("-8000-", "-9000-")
+    ).out
     assert "3 memories wait for review" in shown
     assert "memory review -n shared --import " in shown
 
@@ -106,7 +141,9 @@ def test_an_import_can_be_repeated_whatever_was_decided(memory: Command) -> None
     for options in ([], ["--trusted"], ["--dry-run"]):
         answer = memory("import", "-", *options, stdin=FILE)
         assert answer.code == 0
-        assert [answer.json[name] for name in ("imported", "known", "conflict_count", "pending")] == [0, 6, 0, 0]
+        assert [
+            answer.json[name] for name in ("imported", "known", "conflict_count", "pending")
+        ] == [0, 6, 0, 0]
         assert "hint" not in answer.json
     assert memory("export").out == before
     assert ids(memory("review")) == set()
@@ -129,7 +166,9 @@ def test_an_own_export_comes_back_as_it_was(memory: Command, folder: Path) -> No
     memory("update", first, "The ferry leaves at ten")
     memory("turns", "add", "talk", "Zoe said hello")
     with Memories(channel="hook", embedder="fake") as memories:
-        memories.create_many([Draft("The user likes tea"), Draft("The harbour is closed on Mondays", key="harbour")])
+        memories.create_many(
+            [Draft("The user likes tea"), Draft("The harbour is closed on Mondays", key="harbour")]
+        )
     memory("import", "-", stdin=FILE.replace("ferry/time", "ferry/hour"))
     memory("review", "reject", "--yes", IDS[1])
     exported = memory("export").out
@@ -148,7 +187,9 @@ def test_an_own_export_comes_back_as_it_was(memory: Command, folder: Path) -> No
     assert memory("export", *other).out == before
 
 
-def test_only_who_has_the_key_can_write_an_own_export(memory: Command, home: Path, folder: Path) -> None:
+def test_only_who_has_the_key_can_write_an_own_export(
+    memory: Command, home: Path, folder: Path
+) -> None:
     memory("create", "The ferry leaves at nine")
     exported = memory("export").out
     key = home / "export.key"
@@ -210,7 +251,12 @@ def test_a_key_of_another_kind_is_refused(memory: Command, home: Path, folder: P
 def test_an_export_from_where_no_key_can_be_kept_says_so(memory: Command, folder: Path) -> None:
     memory("create", "The ferry leaves at nine", "--store", f"sqlite:///{folder}/m.db")
     (folder / "file").write_text("")
-    answer = memory("export", "--store", f"sqlite:///{folder}/m.db", env={"MEMORY_HOME": str(folder / "file" / "home")})
+    answer = memory(
+        "export",
+        "--store",
+        f"sqlite:///{folder}/m.db",
+        env={"MEMORY_HOME": str(folder / "file" / "home")},
+    )
     assert answer.code == 0
     assert "nothing in this export proves that it is yours" in answer.err
     assert memory("import", "-", "--dry-run", stdin=answer.out).json["trusted"] is False
@@ -224,7 +270,11 @@ def test_a_foreign_file_adds_nothing_to_what_is_there(memory: Command) -> None:
     hostile = [
         written(line(own, "The ferry was sold", 2)),
         written(record, line(own, "The ferry was sold", 2)),
-        written(line(own, "The ferry was sold", 7, ended_at="2026-01-08T00:00:00.000Z", ended_by="delete")),
+        written(
+            line(
+                own, "The ferry was sold", 7, ended_at="2026-01-08T00:00:00.000Z", ended_by="delete"
+            )
+        ),
         written(said(1, "Zoe said goodbye")),
         written(turn, said(5, "Zoe said goodbye")),
     ]
@@ -237,7 +287,10 @@ def test_a_foreign_file_adds_nothing_to_what_is_there(memory: Command) -> None:
 
 
 def test_a_conversation_that_was_imported_goes_on(memory: Command) -> None:
-    assert memory("import", "-", stdin=written(said(0, "Hello"), said(1, "Good day"))).json["imported"] == 2
+    assert (
+        memory("import", "-", stdin=written(said(0, "Hello"), said(1, "Good day"))).json["imported"]
+        == 2
+    )
     longer = written(said(0, "Hello"), said(1, "Good day"), said(2, "How are you?"))
     done = memory("import", "-", stdin=longer).json
     assert (done["imported"], done["known"], done["pending"]) == (1, 2, 0)
@@ -257,7 +310,10 @@ def test_accepting_what_was_imported_uses_the_key_and_what_it_replaces(memory: C
     assert memory("review", "accept", "--yes", "--import", import_id).json["accepted"] == 3
     assert ids(memory("list")) == {mine, IDS[1], IDS[2]}
     told = memory("history", mine).json["versions"]
-    assert [version["content"] for version in told] == ["The ferry leaves at seven", "The ferry leaves at nine"]
+    assert [version["content"] for version in told] == [
+        "The ferry leaves at seven",
+        "The ferry leaves at nine",
+    ]
     found = [shape["labels"]["=trust"] for shape in records(memory) if shape["group"] == mine]
     assert found == ["agent", "imported"]
 

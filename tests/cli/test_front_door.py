@@ -66,7 +66,9 @@ def test_ctrl_c_gets_one_sentence_at_any_moment(moment: str, arguments: list[str
         ("memories.write.turns", ["turns", "add", "talk", "content"]),
     ],
 )
-def test_ctrl_c_while_something_is_changed_leaves_a_doubt(moment: str, arguments: list[str]) -> None:
+def test_ctrl_c_while_something_is_changed_leaves_a_doubt(
+    moment: str, arguments: list[str]
+) -> None:
     done = interrupted(moment, *arguments)
     assert (done.returncode, json.loads(done.stderr)) == (1, {"error": IN_DOUBT})
 

@@ -27,7 +27,14 @@ LINE = {
     "ended_by": "delete", "key": "a/b", "session": 0, "labels": {"k": "v"}, "fields": {"decay": "stable"},
     "accesses": 3, "vectors": ["AACAPwAAAAA="],
 }  # fmt: skip
-TURN = {"content": "hello", "role": "user", "speaker": "Ann", "created_at": "2026-05-01", "message_id": "a", "index": 3}
+TURN = {
+    "content": "hello",
+    "role": "user",
+    "speaker": "Ann",
+    "created_at": "2026-05-01",
+    "message_id": "a",
+    "index": 3,
+}
 COLLECTIONS = ["memory", "history", "x"]
 OPTIONS = [
     "--limit", "--since", "--until", "--as-of", "--cursor", "--tag", "--project", "--key", "--decay", "--confidence",
@@ -42,7 +49,9 @@ ENDLESS = {"serve", "mcp", "chat"}
 
 text = st.text(st.characters(codec=None), max_size=40)
 scalar = st.none() | st.booleans() | st.integers() | st.floats() | text
-anything = st.recursive(scalar, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3))
+anything = st.recursive(
+    scalar, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)
+)
 
 
 def told(answer: Any) -> None:
@@ -50,23 +59,38 @@ def told(answer: Any) -> None:
     assert answer.code in (0, 1, 2, 3)
     assert "Traceback" not in answer.err
     if answer.code in (1, 2):
-        wrong = json.loads(answer.out).get("errors", ()) if answer.out.startswith("{") else ()  # of several memories
+        wrong = (
+            json.loads(answer.out).get("errors", ()) if answer.out.startswith("{") else ()
+        )  # of several memories
         assert answer.err.count("\n") == max(1, len(wrong)), answer.err
         assert len(answer.err) < 1_000
 
 
 def changed(shape: dict[str, Any]) -> st.SearchStrategy[bytes]:
-    """Return lines of JSON that are like a good one: some values others, some keys missing, some bytes cut off."""
+    """Return lines of JSON that are like a good one: some values others, some keys missing, some
+    bytes cut off.
+    """
     values = st.dictionaries(st.sampled_from(list(shape)) | text, anything, max_size=3)
     kept = st.lists(st.sampled_from(list(shape)), min_size=len(shape) - 2, unique=True)
-    lines = st.builds(lambda names, other: json.dumps({name: shape[name] for name in names} | other), kept, values)
-    return st.builds(lambda line, cut: line.encode()[: len(line) - cut], lines, st.just(0) | st.integers(0, 20))
+    lines = st.builds(
+        lambda names, other: json.dumps({name: shape[name] for name in names} | other), kept, values
+    )
+    return st.builds(
+        lambda line, cut: line.encode()[: len(line) - cut], lines, st.just(0) | st.integers(0, 20)
+    )
 
 
 @some
-@given(lines=st.lists(changed(LINE) | st.binary(max_size=60), max_size=4), collection=st.sampled_from(COLLECTIONS))
-def test_any_lines_are_imported_or_refused(memory: Command, lines: list[bytes], collection: str) -> None:
-    data = HEADER + b"\n".join(lines).replace(b'"collection": "memory"', f'"collection": "{collection}"'.encode())
+@given(
+    lines=st.lists(changed(LINE) | st.binary(max_size=60), max_size=4),
+    collection=st.sampled_from(COLLECTIONS),
+)
+def test_any_lines_are_imported_or_refused(
+    memory: Command, lines: list[bytes], collection: str
+) -> None:
+    data = HEADER + b"\n".join(lines).replace(
+        b'"collection": "memory"', f'"collection": "{collection}"'.encode()
+    )
     told(memory("import", "-", "--all-namespaces", stdin=data))
     told(memory("list", "--limit", "1000"))
     told(memory("export", "--all-namespaces"))
@@ -87,7 +111,9 @@ def test_any_turns_are_stored_or_refused(memory: Command, lines: list[bytes]) ->
     told(memory("turns", "tail", "trip"))
 
 
-word = st.sampled_from(OPTIONS) | st.text(st.characters(codec=None, exclude_characters="\0"), max_size=20)
+word = st.sampled_from(OPTIONS) | st.text(
+    st.characters(codec=None, exclude_characters="\0"), max_size=20
+)
 
 
 def ending(command: str, words: list[str]) -> list[str]:
@@ -106,7 +132,9 @@ def ending(command: str, words: list[str]) -> list[str]:
 @example(command="mcp", words=[], data=b"")
 @example(command="edit", words=["-"], data=b"")
 @example(command="connect", words=["claude-code"], data=b"")
-def test_any_words_after_a_command(memory: Command, command: str, words: list[str], data: bytes) -> None:
+def test_any_words_after_a_command(
+    memory: Command, command: str, words: list[str], data: bytes
+) -> None:
     told(memory(*ending(command, words), stdin=data))
 
 

@@ -50,7 +50,8 @@ def options() -> Iterator[tuple[str, click.Option]]:
         yield from ((name, option) for option in found.params if isinstance(option, click.Option))
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
+# --- the table
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_says_what_the_command_says() -> None:
@@ -87,7 +88,8 @@ def test_the_groups_stand_together() -> None:
     assert headings == [f"{group}:" for group in dict.fromkeys(groups)]
 
 
-# --- pages -----------------------------------------------------------------------------------------------------------
+# --- pages
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_help_is_what_no_command_gets(memory: Command) -> None:
@@ -99,7 +101,14 @@ def test_the_page_of_all_commands_has_each_of_them_and_what_holds_for_all() -> N
     page = help_page()
     for name, (_, _, line) in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(line)}$", page, re.M)
-    for part in ("MEMORY", "memory config", ".env", "config.toml", '"stored": false', "not stored: a duplicate"):
+    for part in (
+        "MEMORY",
+        "memory config",
+        ".env",
+        "config.toml",
+        '"stored": false',
+        "not stored: a duplicate",
+    ):
         assert part in page or part == "MEMORY"
 
 
@@ -110,11 +119,16 @@ def test_the_page_of_all_commands_loads_no_command_and_no_library(tmp_path: Path
     )
     for arguments in ([], ["--help"], ["--version"]):
         done = subprocess.run(
-            [sys.executable, "-c", script, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", script, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         loaded = set(ast.literal_eval(done.stderr))
         assert loaded <= {
-            f"memories.{name}" for name in ("__main__", "errors", "languages", "languages.unseen", "cli")
+            f"memories.{name}"
+            for name in ("__main__", "errors", "languages", "languages.unseen", "cli")
         } | {"memories.cli.output"}
 
 
@@ -125,7 +139,11 @@ def test_a_command_loads_no_other_command(tmp_path: Path) -> None:
     )
     modules = sorted({module for module, _, _ in COMMANDS.values()} | {"text"})
     done = subprocess.run(
-        [sys.executable, "-c", script, *modules], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, *modules],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stderr == "['search']\n"
 
@@ -136,7 +154,13 @@ def test_every_command_has_help_with_an_example(memory: Command) -> None:
         answer = memory(*name.split(), "--help")
         starts = answer.out.startswith(f"Usage: memory {name}")
         has_example = f"Examples:\n  memory {name}" in answer.out
-        if (answer.code, answer.err, starts, has_example, bool(found.help)) != (0, "", True, True, True):
+        if (answer.code, answer.err, starts, has_example, bool(found.help)) != (
+            0,
+            "",
+            True,
+            True,
+            True,
+        ):
             failures.append((name, answer))
     assert failures == []
 
@@ -146,19 +170,26 @@ def test_no_line_is_cut_or_too_wide(memory: Command) -> None:
     for name in ("", *EVERY):
         first, *lines = memory(*name.split(), "--help").out.splitlines()
         failures += [(name, line) for line in (first, *lines) if "…" in line or len(line) > 80]
-        failures += [(name, line) for line in lines if "..." in line]  # the first line has click's [ARGS]...
+        failures += [
+            (name, line) for line in lines if "..." in line
+        ]  # the first line has click's [ARGS]...
     assert failures == []
 
 
 def test_every_option_says_what_it_is_for() -> None:
     for name, option in options():
         assert option.help, (name, option.name)
-        assert option.help[0].isupper() or option.name in ("role", "sort", "output", "decay"), (name, option.name)
+        assert option.help[0].isupper() or option.name in ("role", "sort", "output", "decay"), (
+            name,
+            option.name,
+        )
         assert option.help.endswith((".", "]")), (name, option.name)
 
 
 def test_every_option_with_a_default_says_it() -> None:
-    """What is left out means nothing for filters, tags and the like; for all others the page says what."""
+    """What is left out means nothing for filters, tags and the like; for all others the page says
+    what.
+    """
     told = {(name, option.name): found[1] for name, option in options()
             if (found := re.search(r"\[default: (.+)\]$", option.help or ""))}  # fmt: skip
     without = {
@@ -175,8 +206,12 @@ def test_every_option_with_a_default_says_it() -> None:
             has_none = has_none and (name, option.name) != ("serve", "host")
             has_none = has_none or (option.name == "role" and name != "turns add")
             assert ((name, option.name) in told) is not has_none, (name, option.name)
-    assert {value for (_, option), value in told.items() if option == "namespace"} == {DEFAULTS["namespace"]}
-    assert {value for (_, option), value in told.items() if option == "limit"} == {str(DEFAULTS["default_limit"])}
+    assert {value for (_, option), value in told.items() if option == "namespace"} == {
+        DEFAULTS["namespace"]
+    }
+    assert {value for (_, option), value in told.items() if option == "limit"} == {
+        str(DEFAULTS["default_limit"])
+    }
     assert told["search", "min_confidence"] == str(DEFAULTS["min_confidence"])
     assert DEFAULTS["context_token_budget"] is None
     assert told["context", "budget"] == "no limit"
@@ -192,11 +227,15 @@ def test_options_stand_in_sections(memory: Command) -> None:
 def test_a_page_with_a_time_says_how_to_write_one(memory: Command) -> None:
     for name, found in EVERY.items():
         timed = any(option.metavar == "TIME" for option in found.params)
-        assert (" ".join(TIME.split()) in " ".join(memory(*name.split(), "--help").out.split())) is timed, name
+        assert (
+            " ".join(TIME.split()) in " ".join(memory(*name.split(), "--help").out.split())
+        ) is timed, name
 
 
 def test_turns_are_listed_in_the_order_in_which_they_are_used(memory: Command) -> None:
-    listed = re.findall(r"^  (\w+)  ", memory("turns", "--help").out.partition("Commands:")[2], re.M)
+    listed = re.findall(
+        r"^  (\w+)  ", memory("turns", "--help").out.partition("Commands:")[2], re.M
+    )
     assert listed[:6] == ["add", "tail", "show", "list", "update", "forget"]
 
 
@@ -204,14 +243,21 @@ def test_version(memory: Command) -> None:
     assert memory("--version").out == f"{__version__}\n"
 
 
-# --- what is wrong with a command line -------------------------------------------------------------------------------
+# --- what is wrong with a command line
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("search", "--dry-run"), "No such option '--dry-run'; if it is text, put -- before it; see memory search"),
-        (("search", "-5"), "No such option '-5'; if it is text, put -- before it; see memory search --help"),
+        (
+            ("search", "--dry-run"),
+            "No such option '--dry-run'; if it is text, put -- before it; see memory search",
+        ),
+        (
+            ("search", "-5"),
+            "No such option '-5'; if it is text, put -- before it; see memory search --help",
+        ),
         (("create", "--a flag of the compiler"), "if it is text, put -- before it"),
         (("list", "--limt", "3"), "Did you mean '--limit'?; see memory list --help"),
         (("seach", "x"), "No such command 'seach'. Did you mean 'search'?; see memory --help"),
@@ -220,7 +266,9 @@ def test_version(memory: Command) -> None:
         (("--flag",), "No such option '--flag'"),
     ],
 )
-def test_a_wrong_command_line_gets_one_sentence(memory: Command, arguments: tuple[str, ...], said: str) -> None:
+def test_a_wrong_command_line_gets_one_sentence(
+    memory: Command, arguments: tuple[str, ...], said: str
+) -> None:
     answer = memory(*arguments)
     assert (answer.code, answer.out) == (2, "")
     assert said in answer.error
@@ -248,7 +296,8 @@ def test_an_option_with_one_value_is_given_once(
     assert not home.exists()
 
 
-# --- completion ------------------------------------------------------------------------------------------------------
+# --- completion
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -295,8 +344,19 @@ def test_commands_options_and_choices_are_completed(completed: Completed) -> Non
 
 
 def test_what_the_store_knows_is_completed(memory: Command, completed: Completed) -> None:
-    memory("create", "The editor is Vim", "--key", "user/editor", "-t", "mood=good", "--project", "shop")
-    memory("create", "The port is 5433", "-t", "mood=great", "--project", "web", "--agent", "claude")
+    memory(
+        "create",
+        "The editor is Vim",
+        "--key",
+        "user/editor",
+        "-t",
+        "mood=good",
+        "--project",
+        "shop",
+    )
+    memory(
+        "create", "The port is 5433", "-t", "mood=great", "--project", "web", "--agent", "claude"
+    )
     memory("create", "The queue is Redis", "-n", "bob")
     found = [(line, sorted(completed(line))) for line, _ in KNOWN]
     assert found == KNOWN
@@ -332,7 +392,9 @@ def test_completion_is_silent_whatever_is_wrong(
     assert completed("memory list --project s") == []
 
 
-def test_completion_makes_no_store_and_counts_no_read(memory: Command, completed: Completed, home: Path) -> None:
+def test_completion_makes_no_store_and_counts_no_read(
+    memory: Command, completed: Completed, home: Path
+) -> None:
     assert completed("memory list --project s") == []
     assert not home.exists()
     name = memory("create", "The editor is Vim").json["id"]
@@ -346,7 +408,8 @@ def test_the_script_for_a_shell_is_printed(forked: Forked, shell: str) -> None:
     assert (done.returncode, b"_memory_completion" in done.stdout) == (0, True)
 
 
-# --- the modules -----------------------------------------------------------------------------------------------------
+# --- the modules
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_no_import_goes_in_a_circle() -> None:
@@ -362,13 +425,16 @@ def test_no_import_goes_in_a_circle() -> None:
     assert imported == {}
 
 
-# --- documentation ---------------------------------------------------------------------------------------------------
+# --- documentation
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_the_page_of_the_command_lists_every_command() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     listed = re.findall(r"^\| `memory ([a-z]+(?: [a-z]+)?)", page, re.M)
-    assert listed == [name for name in EVERY if name not in ("turns", "tokens", "scratchpad", "review list")]
+    assert listed == [
+        name for name in EVERY if name not in ("turns", "tokens", "scratchpad", "review list")
+    ]
     for code in (
         "| 0 | done",
         "| 1 | error",
@@ -380,5 +446,9 @@ def test_the_page_of_the_command_lists_every_command() -> None:
 
 def test_every_option_is_in_the_documentation() -> None:
     pages = "\n".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
-    missing = {max(option.opts, key=len) for _, option in options() if max(option.opts, key=len) not in pages}
+    missing = {
+        max(option.opts, key=len)
+        for _, option in options()
+        if max(option.opts, key=len) not in pages
+    }
     assert missing == set()

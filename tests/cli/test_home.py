@@ -1,4 +1,6 @@
-"""Damage in the home beside the store: doctor names each with what to do, and every command says it in one sentence."""
+"""Damage in the home beside the store: doctor names each with what to do, and every command says it
+in one sentence.
+"""
 
 import json
 import os
@@ -71,7 +73,10 @@ def test_a_config_that_is_not_utf_8_is_one_sentence(memory: Command, home: Path)
     (home / "config.toml").write_bytes(b'namespace = "b\xe4r"\n')
     for command in ("doctor", "list", "config"):
         answer = memory(command)
-        assert (answer.code, answer.error) == (2, f"{home / 'config.toml'} is not UTF-8 (byte 14); save it as UTF-8")
+        assert (answer.code, answer.error) == (
+            2,
+            f"{home / 'config.toml'} is not UTF-8 (byte 14); save it as UTF-8",
+        )
 
 
 @pytest.mark.cold
@@ -95,7 +100,12 @@ def test_doctor_tells_of_a_second_name_of_the_store(memory: Command, home: Path)
     [finding] = json.loads(memory("doctor").out)["findings"]
     assert "memories.db has 2 names (hard links)" in finding["what"]
     found = subprocess.run(
-        finding["remedy"].partition(": ")[2], shell=True, cwd=home, capture_output=True, text=True, timeout=60
+        finding["remedy"].partition(": ")[2],
+        shell=True,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert {Path(line).name for line in found.stdout.split()} == {"memories.db", "other.db"}
     (home / "other.db").unlink()
@@ -104,7 +114,9 @@ def test_doctor_tells_of_a_second_name_of_the_store(memory: Command, home: Path)
 
 def limited(limit: str) -> "subprocess.CompletedProcess[str]":
     command = f'{limit}; exec "$0" -m memories search x'
-    return subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        ["sh", "-c", command, sys.executable], capture_output=True, text=True, timeout=300
+    )
 
 
 def test_too_little_memory_is_one_sentence() -> None:

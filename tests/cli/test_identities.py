@@ -22,9 +22,15 @@ def repository(folder: Path, remote: str = f"https://{ACME}.git") -> Path:
         "PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@b.c", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@b.c",
     }  # fmt: skip
-    commands = ["init -q -b main", f"commit -q --allow-empty -m {uuid4()}", f"remote add origin {remote}"]
+    commands = [
+        "init -q -b main",
+        f"commit -q --allow-empty -m {uuid4()}",
+        f"remote add origin {remote}",
+    ]
     for command in commands:
-        subprocess.run(["git", *command.split()], cwd=folder, env=environment, check=True, timeout=60)
+        subprocess.run(
+            ["git", *command.split()], cwd=folder, env=environment, check=True, timeout=60
+        )
     return folder
 
 
@@ -35,9 +41,15 @@ def shop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository(folder)
 
 
-def test_what_is_written_in_a_repository_has_its_project_and_branch(memory: Command, shop: Path) -> None:
+def test_what_is_written_in_a_repository_has_its_project_and_branch(
+    memory: Command, shop: Path
+) -> None:
     made = memory("create", "Deploys happen on Tuesdays").json
-    assert (made["project"], made["tags"], made["origin"]["branch"]) == (ACME, {"project": ACME}, "main")
+    assert (made["project"], made["tags"], made["origin"]["branch"]) == (
+        ACME,
+        {"project": ACME},
+        "main",
+    )
     turn = memory("turns", "add", "standup", "we ship").json
     assert (turn["tags"], turn["origin"]["branch"]) == ({"project": ACME}, "main")
     lines = memory("create", "--lines", "-", stdin="one thing\nanother matter\n")
@@ -68,7 +80,9 @@ def test_outside_of_a_repository_nothing_is_filled_in(
 def test_an_option_and_a_setting_go_before_the_repository(
     memory: Command, shop: Path, options: list[str], env: dict[str, str], project: str
 ) -> None:
-    assert memory("create", "Deploys happen on Tuesdays", *options, env=env).json["project"] == project
+    assert (
+        memory("create", "Deploys happen on Tuesdays", *options, env=env).json["project"] == project
+    )
 
 
 def test_a_folder_in_the_repository_and_a_clone_are_the_same_project(
@@ -103,7 +117,9 @@ def test_the_project_of_no_repository_is_refused(
     )  # fmt: skip
 
 
-def test_a_key_is_that_of_the_project_and_else_the_one_outside_of_projects(memory: Command, shop: Path) -> None:
+def test_a_key_is_that_of_the_project_and_else_the_one_outside_of_projects(
+    memory: Command, shop: Path
+) -> None:
     outside = {"PROJECT_DETECTION": "false"}
     everywhere = memory("create", "Ann uses vim", "--key", "user/editor", env=outside).json["id"]
     changed = memory("create", "Ann uses emacs", "--key", "user/editor").json
@@ -120,8 +136,16 @@ def test_another_branch_makes_no_version_and_no_second_memory(memory: Command, s
     first = memory("create", "Deploys happen on Tuesdays").json
     subprocess.run(["git", "checkout", "-q", "-b", "feature"], cwd=shop, check=True, timeout=60)
     again = memory("create", "Deploys happen on Tuesdays").json
-    assert (again["id"], again["stored"], again["version"], again["merged"]) == (first["id"], False, 1, [])
-    assert memory("update", first["id"], "Deploys happen on Fridays").json["origin"]["branch"] == "feature"
+    assert (again["id"], again["stored"], again["version"], again["merged"]) == (
+        first["id"],
+        False,
+        1,
+        [],
+    )
+    assert (
+        memory("update", first["id"], "Deploys happen on Fridays").json["origin"]["branch"]
+        == "feature"
+    )
 
 
 def test_an_export_keeps_the_branch(memory: Command, shop: Path, tmp_path: Path) -> None:
@@ -167,23 +191,36 @@ def test_a_merge_tags_anew_and_can_be_undone(memory: Command, shop: Path) -> Non
         (["unalias", "one"], '"one" is no alias; memory projects lists them'),
         (["paint"], 'projects has no action "paint"; use list, show, alias, unalias, merge'),
         (["list", "--dry-run"], "projects list has neither --dry-run nor --show; leave them out"),
-        (["alias", "a\nb", "c"], 'value of tag "project" has a line break or another control character'),
+        (
+            ["alias", "a\nb", "c"],
+            'value of tag "project" has a line break or another control character',
+        ),
         (["show", "/"], "/ is in no git repository of yours, so it is of no project"),
     ],
 )
-def test_wrong_words_about_projects_get_one_sentence(memory: Command, words: list[str], said: str) -> None:
+def test_wrong_words_about_projects_get_one_sentence(
+    memory: Command, words: list[str], said: str
+) -> None:
     assert memory("projects", *words).error == said
     assert memory("projects").json == {"projects": [], "aliases": {}, "count": 0}
 
 
 def test_two_names_can_not_mean_each_other(memory: Command) -> None:
     memory("projects", "alias", "a", "b")
-    assert memory("projects", "alias", "b", "a").error == '"a" is a name of "b" already; give two projects'
+    assert (
+        memory("projects", "alias", "b", "a").error
+        == '"a" is a name of "b" already; give two projects'
+    )
 
 
 def test_show_tells_the_project_of_a_folder(memory: Command, shop: Path, home: Path) -> None:
     found = memory("projects", "show").json
-    assert (found["name"], found["root"], found["branch"], found["worktree"]) == (ACME, str(shop), "main", None)
+    assert (found["name"], found["root"], found["branch"], found["worktree"]) == (
+        ACME,
+        str(shop),
+        "main",
+        None,
+    )
     assert not home.exists()
 
 
@@ -191,7 +228,14 @@ def test_plain_namespaces_lists_them(memory: Command, stored: Callable[..., str]
     stored("one", "-n", "bob")
     expected = {
         "namespaces": [
-            {"name": "bob", "memory_count": 1, "pending_count": 0, "deleted_count": 0, "turn_count": 0, "read": False}
+            {
+                "name": "bob",
+                "memory_count": 1,
+                "pending_count": 0,
+                "deleted_count": 0,
+                "turn_count": 0,
+                "read": False,
+            }
         ],
         "count": 1,
     }
@@ -199,7 +243,9 @@ def test_plain_namespaces_lists_them(memory: Command, stored: Callable[..., str]
     assert memory("namespaces", "--format", "text").out == "bob        1 memories        0 turns\n"
 
 
-def test_a_namespace_is_shown_renamed_merged_and_deleted(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_namespace_is_shown_renamed_merged_and_deleted(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     made = stored("bob likes tea", "-n", "bob", "--key", "user/drink")
     stored("ann likes milk", "-n", "ann")
     shown = memory("namespaces", "show", "bob").json
@@ -210,7 +256,10 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(memory: Command, stored
     assert memory("namespaces", "merge", "rob", "ann").code == 0
     assert [each["name"] for each in memory("namespaces").json["namespaces"]] == ["ann"]
     answer = memory("namespaces", "delete", "ann")
-    assert (answer.code, answer.error) == (2, "this can't be undone and there is nobody to ask; add --yes to confirm")
+    assert (answer.code, answer.error) == (
+        2,
+        "this can't be undone and there is nobody to ask; add --yes to confirm",
+    )
     assert memory("namespaces", "delete", "ann", "--dry-run").json["memories"] == 2
     assert memory("namespaces", "delete", "ann", "--yes").json["memories"] == 2
     assert memory("namespaces").json == {"namespaces": [], "count": 0}
@@ -222,12 +271,27 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(memory: Command, stored
         (["show"], "namespaces show takes 1 name, not 0"),
         (["rename", "a"], "namespaces rename takes 2 names, not 1"),
         (["show", "nobody"], 'there is no namespace "nobody"; memory namespaces lists them'),
-        (["delete", "nobody", "--yes"], 'there is no namespace "nobody"; memory namespaces lists them'),
-        (["delete", "all", "--yes"], 'namespace "all" would be mistaken for every namespace; choose another name'),
+        (
+            ["delete", "nobody", "--yes"],
+            'there is no namespace "nobody"; memory namespaces lists them',
+        ),
+        (
+            ["delete", "all", "--yes"],
+            'namespace "all" would be mistaken for every namespace; choose another name',
+        ),
         (["rename", "bob", "bob"], '"bob" is its name already; give another one'),
-        (["rename", "bob", "../x"], 'namespace "../x" is not usable; use a-z 0-9 . _ - after a letter or digit'),
-        (["merge", "nobody", "bob"], 'there is no namespace "nobody"; memory namespaces lists them'),
-        (["paint", "bob"], 'namespaces has no action "paint"; use list, show, rename, merge, delete'),
+        (
+            ["rename", "bob", "../x"],
+            'namespace "../x" is not usable; use a-z 0-9 . _ - after a letter or digit',
+        ),
+        (
+            ["merge", "nobody", "bob"],
+            'there is no namespace "nobody"; memory namespaces lists them',
+        ),
+        (
+            ["paint", "bob"],
+            'namespaces has no action "paint"; use list, show, rename, merge, delete',
+        ),
         (["show", "bob", "--yes"], "namespaces show changes nothing; leave out --yes"),
     ],
 )
@@ -240,7 +304,9 @@ def test_wrong_words_about_namespaces_get_one_sentence_and_change_nothing(
     assert memory("namespaces").out == before
 
 
-def test_on_a_terminal_the_name_is_typed(memory: Command, stored: Callable[..., str], terminal: Command) -> None:
+def test_on_a_terminal_the_name_is_typed(
+    memory: Command, stored: Callable[..., str], terminal: Command
+) -> None:
     stored("bob likes tea", "-n", "bob")
     for typed in ("y\n", "Bob\n", "\n"):
         answer = terminal("namespaces", "delete", "bob", typed=typed)
@@ -251,7 +317,9 @@ def test_on_a_terminal_the_name_is_typed(memory: Command, stored: Callable[..., 
     assert memory("namespaces").json["count"] == 0
 
 
-def test_an_identity_moves_whole_into_another_home(memory: Command, stored: Callable[..., str], tmp_path: Path) -> None:
+def test_an_identity_moves_whole_into_another_home(
+    memory: Command, stored: Callable[..., str], tmp_path: Path
+) -> None:
     made = stored("bob likes tea", "-n", "bob", "--key", "user/drink")
     memory("update", made, "bob likes green tea", "-n", "bob")
     held = memory("delete", stored("bob has a cat", "-n", "bob"), "-n", "bob").json["id"]
@@ -266,7 +334,10 @@ def test_an_identity_moves_whole_into_another_home(memory: Command, stored: Call
     memory("export", "-n", "bob", "--no-shared", "--output", "again.jsonl", "--store", other)
     assert Path("again.jsonl").read_bytes() == Path("bob.jsonl").read_bytes()
     assert memory("restore", held, "-n", "bob", "--store", other).json["content"] == "bob has a cat"
-    assert memory("turns", "list", "-n", "bob", "--store", other).json["results"][0]["title"] == "Release"
+    assert (
+        memory("turns", "list", "-n", "bob", "--store", other).json["results"][0]["title"]
+        == "Release"
+    )
 
 
 def test_an_identity_is_imported_under_another_name(
@@ -278,7 +349,9 @@ def test_an_identity_is_imported_under_another_name(
     other = f"sqlite:///{tmp_path}/other/m.db"
     done = memory("import", "bob.jsonl", "--as", "rob", "--store", other).json
     assert done["imported"] == 2 and done["trusted"] is True
-    assert [each["name"] for each in memory("namespaces", "--store", other).json["namespaces"]] == ["rob"]
+    assert [each["name"] for each in memory("namespaces", "--store", other).json["namespaces"]] == [
+        "rob"
+    ]
     lines = [json.loads(line) for line in Path("bob.jsonl").read_text().splitlines()[1:-1]]
     memory("export", "-n", "rob", "--no-shared", "--output", "rob.jsonl", "--store", other)
     renamed = [json.loads(line) for line in Path("rob.jsonl").read_text().splitlines()[1:-1]]
@@ -286,7 +359,9 @@ def test_an_identity_is_imported_under_another_name(
     assert memory("get", made, "-n", "rob", "--store", other).json["content"] == "bob likes tea"
 
 
-def test_a_file_of_two_namespaces_has_no_one_name(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_file_of_two_namespaces_has_no_one_name(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("bob likes tea", "-n", "bob")
     stored("for everybody")
     memory("export", "-n", "bob", "--output", "both.jsonl")
@@ -294,11 +369,15 @@ def test_a_file_of_two_namespaces_has_no_one_name(memory: Command, stored: Calla
     assert answer.code == 2 and "--as takes the export of one namespace" in answer.error
 
 
-def test_an_import_keeps_to_the_quota(memory: Command, stored: Callable[..., str], tmp_path: Path) -> None:
+def test_an_import_keeps_to_the_quota(
+    memory: Command, stored: Callable[..., str], tmp_path: Path
+) -> None:
     for number in range(3):
         stored(f"bob knows fact {number}", "-n", "bob")
     memory("export", "-n", "bob", "--no-shared", "--output", "bob.jsonl")
     other = f"sqlite:///{tmp_path}/other/m.db"
-    answer = memory("import", "bob.jsonl", "-n", "bob", "--store", other, env={"NAMESPACE_QUOTA": "memories=2"})
+    answer = memory(
+        "import", "bob.jsonl", "-n", "bob", "--store", other, env={"NAMESPACE_QUOTA": "memories=2"}
+    )
     assert answer.code == 1 and "its quota is 2" in answer.error
     assert memory("list", "-n", "bob", "--store", other).json["count"] <= 2

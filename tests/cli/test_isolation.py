@@ -1,4 +1,6 @@
-"""A namespace is read by nobody else: every command, every way of naming a memory, is tried from another one."""
+"""A namespace is read by nobody else: every command, every way of naming a memory, is tried from
+another one.
+"""
 
 import json
 from collections.abc import Callable
@@ -24,7 +26,9 @@ def secret(stored: Callable[..., str], once: Once) -> str:
     return kept
 
 
-@pytest.fixture(params=[["-n", "bob"], ["-n", "bob", "--no-shared"], ["-n", "shared"], [], ["-n", "alic"]])
+@pytest.fixture(
+    params=[["-n", "bob"], ["-n", "bob", "--no-shared"], ["-n", "shared"], [], ["-n", "alic"]]
+)
 def elsewhere(request: pytest.FixtureRequest) -> list[str]:
     """Return options of somebody who must not see it."""
     return list(request.param)
@@ -43,7 +47,9 @@ def test_its_owner_sees_it(memory: Command, secret: str) -> None:
     assert memory("status", "-n", "alice", "--no-shared").json["memory_count"] == 1
 
 
-def test_reads_see_the_own_pool_and_the_shared_one(memory: Command, secret: str, stored: Callable[..., str]) -> None:
+def test_reads_see_the_own_pool_and_the_shared_one(
+    memory: Command, secret: str, stored: Callable[..., str]
+) -> None:
     stored("Bob knows of the launch", "-n", "bob")
     both = memory("search", "launch", "-n", "bob").json["results"]
     assert {hit["namespace"] for hit in both} == {"bob", "shared"}
@@ -52,7 +58,9 @@ def test_reads_see_the_own_pool_and_the_shared_one(memory: Command, secret: str,
     assert {item["namespace"] for item in memory("list").json["results"]} == {"shared"}
 
 
-@pytest.mark.parametrize("command", [["get"], ["history"], ["reinforce"], ["delete"], ["restore"], ["forget", "--yes"]])
+@pytest.mark.parametrize(
+    "command", [["get"], ["history"], ["reinforce"], ["delete"], ["restore"], ["forget", "--yes"]]
+)
 def test_an_id_is_not_found_from_elsewhere(
     memory: Command, secret: str, named: str, elsewhere: list[str], command: list[str]
 ) -> None:
@@ -61,13 +69,18 @@ def test_an_id_is_not_found_from_elsewhere(
     assert memory("get", secret, "-n", "alice").json["version"] == 1
 
 
-def test_it_is_not_changed_from_elsewhere(memory: Command, secret: str, elsewhere: list[str]) -> None:
+def test_it_is_not_changed_from_elsewhere(
+    memory: Command, secret: str, elsewhere: list[str]
+) -> None:
     writer = [option for option in elsewhere if option != "--no-shared"]
     answer = memory("update", secret, "harmless", *elsewhere)
     assert (answer.code, answer.error) == (1, "Memory not found")
     answer = memory("create", "harmless", "--supersedes", secret, *writer)
     assert (answer.code, answer.error) == (1, f"Memory not found: --supersedes {secret}")
-    assert memory("create", "another launch code", "--key", "launch/code", *writer).json["id"] != secret
+    assert (
+        memory("create", "another launch code", "--key", "launch/code", *writer).json["id"]
+        != secret
+    )
     found = memory("get", secret, "-n", "alice").json
     assert (found["content"], found["version"]) == (SECRET, 1)
     assert "superseded_by" not in found
@@ -114,7 +127,9 @@ def test_a_prefix_that_fits_memories_of_others_too_is_not_ambiguous(
 
     ids = {}
     for name in ("alice", "bob", "carol"):
-        with Memories(namespace=name, embedder="fake", clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)) as memories:
+        with Memories(
+            namespace=name, embedder="fake", clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)
+        ) as memories:
             made = memories.create(f"of {name}").memory
             assert made is not None
             ids[name] = made.id
@@ -148,7 +163,9 @@ def test_the_owner_of_a_turn_sees_it(memory: Command, said: dict[str, Any]) -> N
     assert {hit["namespace"] for hit in found} == {"alice", "shared"}
 
 
-def test_nothing_hints_at_a_turn(memory: Command, said: dict[str, Any], elsewhere: list[str]) -> None:
+def test_nothing_hints_at_a_turn(
+    memory: Command, said: dict[str, Any], elsewhere: list[str]
+) -> None:
     for command in (
         ["turns", "tail", "launch"], ["turns", "tail", "marimba"], ["search", "glocken spiel", "--in", "all"],
         ["search", SAID, "--in", "history"], ["search", SAID, "--in", "all", "--explain"],
@@ -166,7 +183,9 @@ def test_nothing_hints_at_a_turn(memory: Command, said: dict[str, Any], elsewher
         for word in ("glockenspiel", "Violetta", "marimba", "alice"):
             assert word not in shown, command
             assert word not in considered, command
-            assert word in command or any(word in part for part in command) or word not in answer.out, command
+            assert (
+                word in command or any(word in part for part in command) or word not in answer.out
+            ), command
 
 
 def test_a_turn_from_elsewhere_begins_a_conversation_of_its_own(

@@ -1,4 +1,6 @@
-"""`list --sort`, `--project` with what is global, `search --where`, `namespaces`, `history --diff`."""
+"""`list --sort`, `--project` with what is global, `search --where`, `namespaces`, `history
+--diff`.
+"""
 
 from collections.abc import Callable
 
@@ -18,7 +20,11 @@ def three(memory: Command, stored: Callable[..., str], once: Once) -> list[str]:
     """Memories a, b, c: b was read most often, a was updated last, c is least sure."""
 
     def fill() -> list[str]:
-        ids = [stored("a", "--key", "z"), stored("b", "--key", "y"), stored("c", "--confidence", "0.4", "--key", "x")]
+        ids = [
+            stored("a", "--key", "z"),
+            stored("b", "--key", "y"),
+            stored("c", "--confidence", "0.4", "--key", "x"),
+        ]
         for _ in range(3):
             memory("get", ids[1])
         memory("update", ids[0], "--type", "fact")
@@ -46,7 +52,9 @@ def test_a_list_has_the_order_that_is_asked_for(memory: Command, order: str, fou
     assert contents(memory, "list", "--sort", order, "--reverse") == list(found[::-1])
     cursor, paged = None, []
     while True:
-        page = memory("list", "--sort", order, "--limit", "1", *(["--cursor", cursor] if cursor else [])).json
+        page = memory(
+            "list", "--sort", order, "--limit", "1", *(["--cursor", cursor] if cursor else [])
+        ).json
         paged += [each["content"] for each in page["results"]]
         if (cursor := page["next_cursor"]) is None:
             break
@@ -63,32 +71,51 @@ def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command
             if (cursor := page.next_cursor) is None:
                 break
     assert seen == [f"fact {number}" for number in reversed(range(120))]
-    gone = memory("list", "--sort", "accesses", "--cursor", f"{'f' * 8}-ffff-7fff-8fff-{'f' * 12}.1")
+    gone = memory(
+        "list", "--sort", "accesses", "--cursor", f"{'f' * 8}-ffff-7fff-8fff-{'f' * 12}.1"
+    )
     assert gone.error == "what the page before ended with is gone; begin again without the cursor"
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("list", "--sort", "size"), '"size" is no order; use created, updated, reinforced, confidence, accesses'),
+        (
+            ("list", "--sort", "size"),
+            '"size" is no order; use created, updated, reinforced, confidence, accesses',
+        ),
         (("list", "--sort", "accesses", "--as-of", "1d"), "is not kept in the order of accesses"),
-        (("search", "x", "--where", "deleted"), "a search finds what is current; leave deleted out of where"),
+        (
+            ("search", "x", "--where", "deleted"),
+            "a search finds what is current; leave deleted out of where",
+        ),
         (("search", "x", "--where", "type ="), "where is wrong at character 7"),
         (("search", "x", "--where", "decay = stable", "--in", "all"), "turns have no decay"),
-        (("list", "--tag", "project=a", "--project", "b"), 'the project is given twice, as "a" and "b"'),
-        (("search", "x", "--tag", "project=a", "--project", "b"), 'the project is given twice, as "a" and "b"'),
+        (
+            ("list", "--tag", "project=a", "--project", "b"),
+            'the project is given twice, as "a" and "b"',
+        ),
+        (
+            ("search", "x", "--tag", "project=a", "--project", "b"),
+            'the project is given twice, as "a" and "b"',
+        ),
     ],
 )
-def test_what_can_not_be_asked_is_refused(memory: Command, arguments: tuple[str, ...], error: str) -> None:
+def test_what_can_not_be_asked_is_refused(
+    memory: Command, arguments: tuple[str, ...], error: str
+) -> None:
     answer = memory(*arguments)
     assert answer.code == 2
     assert error in answer.error
 
 
-# --- a project, and what holds in all --------------------------------------------------------------------------------
+# --- a project, and what holds in all
+# --------------------------------------------------------------------------------
 
 
-def test_a_project_has_what_is_valid_everywhere(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_project_has_what_is_valid_everywhere(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("deploys of the shop", "--project", "shop")
     stored("deploys of the web site", "--project", "web")
     stored("deploys are announced", "--global")
@@ -120,10 +147,13 @@ def test_pages_of_a_project_mix_both_in_order(stored: Callable[..., str]) -> Non
         assert [hit.content for hit in memories.search("another", project="shop")] == []
 
 
-# --- search by an expression -----------------------------------------------------------------------------------------
+# --- search by an expression
+# -----------------------------------------------------------------------------------------
 
 
-def test_a_search_finds_what_meets_an_expression(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_search_finds_what_meets_an_expression(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("deploys happen on Tuesdays", "--type", "fact")
     stored("deploys are boring", "--type", "opinion")
     stored("deploys need two people", "--type", "rule")
@@ -137,14 +167,25 @@ def test_a_search_finds_what_meets_an_expression(memory: Command, stored: Callab
     assert contents(memory, "search", "deploys", "--where", "type = none") == []
     for text in ("we deploy", "they deploy"):
         memory("turns", "add", "standup", text, "--speaker", text.split()[0])
-    assert contents(memory, "search", "deploy", "--in", "history", "--where", "speaker = they") == ["they deploy"]
+    assert contents(memory, "search", "deploy", "--in", "history", "--where", "speaker = they") == [
+        "they deploy"
+    ]
 
 
 def test_what_meets_it_is_found_behind_much_that_does_not(memory: Command) -> None:
     with Memories(embedder="none") as memories:
-        memories.create_many([f"deploys deploys deploys {number}" for number in range(400)], force=True)
-        memories.create("a rare remark on deploys, with many other words in it", tags={"kind": "rare"}, force=True)
-        memories.add_turns("talk", [f"deploys deploys {number}" for number in range(400)] + ["on deploys, by the way"])
+        memories.create_many(
+            [f"deploys deploys deploys {number}" for number in range(400)], force=True
+        )
+        memories.create(
+            "a rare remark on deploys, with many other words in it",
+            tags={"kind": "rare"},
+            force=True,
+        )
+        memories.add_turns(
+            "talk",
+            [f"deploys deploys {number}" for number in range(400)] + ["on deploys, by the way"],
+        )
         for scope, expression in (
             ("memories", "not kind != rare"),
             ("history", "content ~ way"),
@@ -155,10 +196,13 @@ def test_what_meets_it_is_found_behind_much_that_does_not(memory: Command) -> No
         assert len(memories.search("deploys", where="not kind exists", limit=7)) == 7
 
 
-# --- namespaces ------------------------------------------------------------------------------------------------------
+# --- namespaces
+# ------------------------------------------------------------------------------------------------------
 
 
-def test_namespaces_are_listed_with_their_numbers_and_nothing_else(memory: Command, stored: Callable[..., str]) -> None:
+def test_namespaces_are_listed_with_their_numbers_and_nothing_else(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     assert memory("namespaces").json == {"namespaces": [], "count": 0}
     assert memory("namespaces", "--format", "text").out == "Nothing here.\n"
     stored("a secret of Ann", "-n", "ann")
@@ -169,15 +213,22 @@ def test_namespaces_are_listed_with_their_numbers_and_nothing_else(memory: Comma
     assert "secret" not in answer.out
     names = ("memory_count", "deleted_count", "turn_count", "pending_count", "read")
     rows = {row["name"]: tuple(row[name] for name in names) for row in answer.json["namespaces"]}
-    assert rows == {"ann": (1, 1, 0, 0, False), "bob": (0, 0, 1, 0, True), "shared": (1, 0, 0, 0, True)}
+    assert rows == {
+        "ann": (1, 1, 0, 0, False),
+        "bob": (0, 0, 1, 0, True),
+        "shared": (1, 0, 0, 0, True),
+    }
     text = memory("namespaces", "--format", "text").out.splitlines()
     assert [line.split()[:2] for line in text] == [["ann", "1"], ["bob", "0"], ["shared", "1"]]
 
 
-# --- what a version changed ------------------------------------------------------------------------------------------
+# --- what a version changed
+# ------------------------------------------------------------------------------------------
 
 
-def test_history_shows_what_each_version_changed(memory: Command, stored: Callable[..., str]) -> None:
+def test_history_shows_what_each_version_changed(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     name = stored("Deploys happen on Tuesdays at 9:30")
     memory("update", name, "Deploys happen on Thursdays at 9:30, after the standup")
     first, second = memory("history", name, "--diff").json["versions"]
@@ -204,7 +255,11 @@ def test_history_shows_what_each_version_changed(memory: Command, stored: Callab
         ("東京に行く", "東京へ行く", "東京[-に-]{+へ+}行く"),
         ("x = foo(a, b)\n", "x = foo(b, a)\n", None),
         ("a " * 5000, "b a a " * 3000, None),
-        ("\n".join(f"line {n}" for n in range(9000)), "\n".join(f"line {n}" for n in range(9000) if n % 7), None),
+        (
+            "\n".join(f"line {n}" for n in range(9000)),
+            "\n".join(f"line {n}" for n in range(9000) if n % 7),
+            None,
+        ),
     ],
 )
 def test_the_parts_make_up_both_texts(old: str, new: str, shown: str | None) -> None:

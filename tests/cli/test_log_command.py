@@ -21,11 +21,17 @@ Command = Callable[..., Any]
 def changes(memory: Command, *options: str) -> list[tuple[Any, ...]]:
     """Return what the log says was done, oldest first: actions, and what they were done to."""
     answer = memory("log", "--limit", "1000", *options).json
-    return [tuple(change.values()) for entry in answer["results"][::-1] for change in entry["changes"]]
+    return [
+        tuple(change.values()) for entry in answer["results"][::-1] for change in entry["changes"]
+    ]
 
 
-def test_every_command_that_changes_something_leaves_an_entry(memory: Command, folder: Path) -> None:
-    first = memory("create", "Deploys happen on Tuesdays", "--decay", "reinforceable", "--key", "deploy").json["id"]
+def test_every_command_that_changes_something_leaves_an_entry(
+    memory: Command, folder: Path
+) -> None:
+    first = memory(
+        "create", "Deploys happen on Tuesdays", "--decay", "reinforceable", "--key", "deploy"
+    ).json["id"]
     memory("create", "Deploys happen on Tuesdays")
     memory("get", first)
     memory("search", "deploys")
@@ -33,7 +39,9 @@ def test_every_command_that_changes_something_leaves_an_entry(memory: Command, f
     memory("reinforce", first)
     memory("delete", first)
     memory("restore", first)
-    second = memory("create", "Nothing is deployed any more", "--supersedes", first, "--force").json["id"]
+    second = memory(
+        "create", "Nothing is deployed any more", "--supersedes", first, "--force"
+    ).json["id"]
     memory("turns", "add", "standup", "hello")
     memory("turns", "add", "standup", "-", stdin='{"content": "one"}\n{"content": "two"}\n')
     memory("turns", "forget", "standup", "--index", "1", "--yes")
@@ -60,7 +68,10 @@ def test_every_command_that_changes_something_leaves_an_entry(memory: Command, f
     assert newest["user"] == pwd.getpwuid(os.getuid()).pw_name
     assert newest["host"] == os.uname().nodename
     assert newest["program"] == __version__
-    assert list(newest) == "number at namespace channel user host program changes previous hash".split()
+    assert (
+        list(newest)
+        == "number at namespace channel user host program changes previous hash".split()
+    )
 
 
 def test_an_import_is_one_entry_and_brings_no_log(memory: Command, folder: Path) -> None:
@@ -73,7 +84,9 @@ def test_an_import_is_one_entry_and_brings_no_log(memory: Command, folder: Path)
     assert [change[0] for change in changes(memory, *store)] == ["import", "import"]
     assert len(memory("log", *store).json["results"]) == 1
     header, *lines, _ = Path("all.jsonl").read_text().splitlines(keepends=True)
-    forged = "".join((header.replace('"version":2', '"version":1'), *lines)) + (  # which needs no last line
+    forged = "".join(
+        (header.replace('"version":2', '"version":1'), *lines)
+    ) + (  # which needs no last line
         '{"collection":"log","namespace":"shared","group":"\\u001f","position":1,"text":"[]",'
         '"created_at":"2026-01-02T10:00:00.000Z"}\n'
     )
@@ -112,8 +125,14 @@ def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) ->
     ("arguments", "said"),
     [
         (("--against", "0" * 64), "--against needs --verify"),
-        (("--verify", "--against", "12ab"), "against takes a hash that memory log --verify printed as head"),
-        (("--verify", "--action", "create"), "--verify checks the whole log; leave out what narrows it"),
+        (
+            ("--verify", "--against", "12ab"),
+            "against takes a hash that memory log --verify printed as head",
+        ),
+        (
+            ("--verify", "--action", "create"),
+            "--verify checks the whole log; leave out what narrows it",
+        ),
         (("--action", "read"), '"read" is no action; use create, update'),
         (("--limit", "0"), "limit"),
         (("--since", "sometime"), "sometime"),
@@ -122,7 +141,9 @@ def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) ->
         ((" ",), "is not a memory id"),
     ],
 )
-def test_bad_input_is_one_sentence(memory: Command, home: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_sentence(
+    memory: Command, home: Path, arguments: tuple[str, ...], said: str
+) -> None:
     answer = memory("log", *arguments)
     assert answer.code == 2
     assert said in answer.error
@@ -139,17 +160,30 @@ def test_a_log_for_people(memory: Command) -> None:
     assert memory("log", "--conversation", "never", "--format", "text").out == "Nothing here.\n"
 
 
-def test_a_conversation_that_was_forgotten_has_no_name_in_the_store(memory: Command, home: Path) -> None:
+def test_a_conversation_that_was_forgotten_has_no_name_in_the_store(
+    memory: Command, home: Path
+) -> None:
     memory("turns", "add", "quokka diary", "hello")
     memory("turns", "forget", "quokka diary", "--yes")
-    assert [change[0] for change in changes(memory, "--conversation", "quokka diary")] == ["turns", "forget"]
+    assert [change[0] for change in changes(memory, "--conversation", "quokka diary")] == [
+        "turns",
+        "forget",
+    ]
     assert all(change[1].startswith("#") for change in changes(memory))
-    assert [file for file in home.rglob("*") if file.is_file() and b"quokka" in file.read_bytes()] == []
+    assert [
+        file for file in home.rglob("*") if file.is_file() and b"quokka" in file.read_bytes()
+    ] == []
 
 
 def test_every_part_of_an_entry_is_in_its_hash() -> None:
     link = chain.Link(
-        1, "ann", datetime(2026, 5, 1, tzinfo=UTC), Actor("cli", "u", "h", "1"), (("create", "a"),), "s", ""
+        1,
+        "ann",
+        datetime(2026, 5, 1, tzinfo=UTC),
+        Actor("cli", "u", "h", "1"),
+        (("create", "a"),),
+        "s",
+        "",
     )
     others = [
         link._replace(number=2),
@@ -166,5 +200,8 @@ def test_every_part_of_an_entry_is_in_its_hash() -> None:
 def test_what_is_too_much_for_one_entry_goes_on_in_the_next_one() -> None:
     items = [f"m{number}" for number in range(chain.MAX_ITEMS + 1)]
     entries = chain.entries_of({"create": items[:3], "update": items[3:]})
-    assert [sum(len(change) - 1 for change in changes) for changes in entries] == [chain.MAX_ITEMS, 1]
+    assert [sum(len(change) - 1 for change in changes) for changes in entries] == [
+        chain.MAX_ITEMS,
+        1,
+    ]
     assert [item for changes in entries for _, *some in changes for item in some] == items

@@ -1,4 +1,6 @@
-"""An answer that can't be printed: what was changed all the same is told, and the exit code is 1."""
+"""An answer that can't be printed: what was changed all the same is told, and the exit code is
+1.
+"""
 
 import json
 import subprocess
@@ -15,7 +17,8 @@ from memories.cli import COMMANDS, review, turns
 Command = Callable[..., Any]
 UNPRINTED = ", but the answer could not be printed: "
 
-# Each command that changes something, and what is said of it; the store has a deleted memory and a reinforceable one.
+# Each command that changes something, and what is said of it; the store has a deleted memory and a
+# reinforceable one.
 CHANGES: Mapping[str, tuple[list[str], str]] = {
     "create": (["create", "a new statement"], "stored as "),
     "update": (["update", "ID", "other words"], "ID was updated, version 2"),
@@ -23,16 +26,25 @@ CHANGES: Mapping[str, tuple[list[str], str]] = {
     "delete": (["delete", "ID"], "ID was deleted"),
     "restore": (["restore", "DELETED"], "DELETED was restored"),
     "review accept": (["review", "accept", "--yes", "WAITING"], "1 memories were accepted"),
-    "review edit": (["review", "edit", "--yes", "WAITING", "other words"], "1 memories were accepted"),
+    "review edit": (
+        ["review", "edit", "--yes", "WAITING", "other words"],
+        "1 memories were accepted",
+    ),
     "review reject": (["review", "reject", "--yes", "WAITING"], "1 memories were rejected"),
     "rollback": (["rollback", "--to", "2020-01-01"], "1 deleted"),
     "forget": (["forget", "ID", "--yes"], "ID was forgotten for good"),
     "turns add": (["turns", "add", "trip", "hello"], "stored as trip#1"),
     "turns update": (["turns", "update", "trip", "--title", "Ferries"], "trip was updated"),
-    "turns forget": (["turns", "forget", "trip", "--yes"], "the conversation trip was forgotten for good"),
+    "turns forget": (
+        ["turns", "forget", "trip", "--yes"],
+        "the conversation trip was forgotten for good",
+    ),
     "export": (["export", "--output", "out.jsonl"], "4 records were exported to out.jsonl"),
     "import": (["import", "in.jsonl"], "1 records were imported"),
-    "migrate": (["migrate", "--to", "sqlite:///copy.db"], "4 records were copied, and the copy was verified"),
+    "migrate": (
+        ["migrate", "--to", "sqlite:///copy.db"],
+        "4 records were copied, and the copy was verified",
+    ),
     "reembed": (["reembed"], "0 records were embedded with fake/1"),
 }
 READS = [
@@ -52,8 +64,21 @@ READS = [
         "chat",
     )
 ]
-# A backup that is there can be looked at, and a file that is trusted; neither changes what the store holds.
-BESIDE = ["backup", "doctor", "trust", "edit", "serve", "hook", "capture", "off", "on", "stats", "prompt"]
+# A backup that is there can be looked at, and a file that is trusted; neither changes what the
+# store holds.
+BESIDE = [
+    "backup",
+    "doctor",
+    "trust",
+    "edit",
+    "serve",
+    "hook",
+    "capture",
+    "off",
+    "on",
+    "stats",
+    "prompt",
+]
 # `edit` needs a terminal; these have their own tests of what they change.
 BESIDE += ["connect", "disconnect", "projects", "tokens", "scratchpad"]
 TURN_READS = ["tail", "show", "list"]
@@ -83,7 +108,9 @@ def named(text: str, names: Mapping[str, str]) -> str:
 def test_each_command_either_reads_or_says_what_it_changed() -> None:
     changes = {name.split()[0] for name in CHANGES}
     assert {name for name in COMMANDS if name not in changes} <= {*READS, *BESIDE}
-    assert {f"turns {name}" for name in turns.turns.commands if name not in TURN_READS} <= CHANGES.keys()
+    assert {
+        f"turns {name}" for name in turns.turns.commands if name not in TURN_READS
+    } <= CHANGES.keys()
     assert {f"review {name}" for name in review.review.commands if name != "list"} <= CHANGES.keys()
 
 
@@ -99,12 +126,19 @@ def test_a_full_disk_behind_standard_output(
     assert f"{UNPRINTED}No space left on device" in answer.error
 
 
-@pytest.mark.parametrize(("shell", "reason"), [(">&-", "Bad file descriptor"), (">&- <&-", "Bad file descriptor")])
-def test_a_closed_standard_output(memory: Command, process: Command, shell: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("shell", "reason"), [(">&-", "Bad file descriptor"), (">&- <&-", "Bad file descriptor")]
+)
+def test_a_closed_standard_output(
+    memory: Command, process: Command, shell: str, reason: str
+) -> None:
     answer = process("create", "the ferry is red", shell=shell)
     [stored] = memory("list").json["results"]
     again = "running it again stores nothing twice"
-    assert (answer.code, answer.error) == (1, f"stored as {stored['id']}{UNPRINTED}{reason}; {again}")
+    assert (answer.code, answer.error) == (
+        1,
+        f"stored as {stored['id']}{UNPRINTED}{reason}; {again}",
+    )
 
 
 def test_a_reader_who_left(memory: Command) -> None:
@@ -123,7 +157,9 @@ def test_a_reader_who_left(memory: Command) -> None:
 def test_a_turn_with_a_message_id_may_be_sent_again(memory: Command, process: Command) -> None:
     answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
     assert answer.error.startswith("stored as trip#0, ")
-    assert answer.error.endswith("; its message id is known now, so running it again stores nothing twice")
+    assert answer.error.endswith(
+        "; its message id is known now, so running it again stores nothing twice"
+    )
     answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
     assert answer.error.startswith("nothing new was stored, ")
     assert answer.error.endswith("; running it again does no harm")
@@ -132,7 +168,9 @@ def test_a_turn_with_a_message_id_may_be_sent_again(memory: Command, process: Co
     assert answer.error.endswith("; running it again would store it twice")
 
 
-def test_what_was_not_stored_is_not_said_to_be(memory: Command, process: Command, stored: Callable[..., str]) -> None:
+def test_what_was_not_stored_is_not_said_to_be(
+    memory: Command, process: Command, stored: Callable[..., str]
+) -> None:
     known = stored("the ferry is red")
     answer = process("create", "the ferry is red", shell=">/dev/full")
     assert answer.error.startswith(f"nothing new was stored, it is there as {known}{UNPRINTED}")

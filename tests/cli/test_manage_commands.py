@@ -14,24 +14,37 @@ from memories.stores.sqlite.schema import MIGRATIONS
 Command = Callable[..., Any]
 
 
-def setting(memory: Command, name: str, *options: str, env: dict[str, str] | None = None) -> tuple[Any, str]:
+def setting(
+    memory: Command, name: str, *options: str, env: dict[str, str] | None = None
+) -> tuple[Any, str]:
     shape = memory("config", *options, env=env).json
     [row] = [row for row in shape["settings"] if row["name"] == name]
     return row["value"], row["source"]
 
 
-# --- status ----------------------------------------------------------------------------------------------------------
+# --- status
+# ----------------------------------------------------------------------------------------------------------
 
 
-def test_status_of_a_healthy_memory(memory: Command, stored: Callable[..., str], home: Path) -> None:
+def test_status_of_a_healthy_memory(
+    memory: Command, stored: Callable[..., str], home: Path
+) -> None:
     stored("one")
     memory("delete", stored("two"))
     shape = memory("status").json
     assert shape["status"] == "healthy"
     assert shape["store"] == f"sqlite:///{home}/memories.db"
-    assert (shape["collection"], shape["memory_count"], shape["deleted_count"]) == ("memories", 1, 1)
+    assert (shape["collection"], shape["memory_count"], shape["deleted_count"]) == (
+        "memories",
+        1,
+        1,
+    )
     assert (shape["namespace"], shape["namespaces_read"]) == ("shared", ["shared"])
-    assert (shape["embedder"], shape["store_model"], shape["without_vector_count"]) == ("fake/1", "fake/1", 0)
+    assert (shape["embedder"], shape["store_model"], shape["without_vector_count"]) == (
+        "fake/1",
+        "fake/1",
+        0,
+    )
     assert shape["schema_version"] == len(MIGRATIONS)
     assert shape["size_bytes"] > 0
 
@@ -43,7 +56,9 @@ def test_status_creates_nothing(memory: Command, home: Path) -> None:
     assert not home.exists()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a folder in which not even root can write")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs a folder in which not even root can write"
+)
 @pytest.mark.parametrize("output", ["json", "text"])
 def test_status_of_a_store_that_can_not_be_created_says_so(memory: Command, output: str) -> None:
     env = {"MEMORY_HOME": "/proc/memories"}
@@ -73,7 +88,8 @@ def test_status_of_what_is_no_store_is_unhealthy(memory: Command, home: Path) ->
     assert shown.err.startswith("unhealthy: ")
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
+# --- settings
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_config_shows_every_setting(memory: Command) -> None:
@@ -112,7 +128,10 @@ def test_the_collection_names_the_file(memory: Command, home: Path) -> None:
 @pytest.mark.parametrize("variable", ["CHROMADB_HOST", "CHROMADB_PORT"])
 def test_chroma_variables_select_chroma(memory: Command, variable: str) -> None:
     value = {"CHROMADB_HOST": "vectors.example", "CHROMADB_PORT": "8123"}[variable]
-    expected = {"CHROMADB_HOST": "chroma://vectors.example:8000", "CHROMADB_PORT": "chroma://localhost:8123"}[variable]
+    expected = {
+        "CHROMADB_HOST": "chroma://vectors.example:8000",
+        "CHROMADB_PORT": "chroma://localhost:8123",
+    }[variable]
     assert setting(memory, "store", env={variable: value}) == (expected, "environment")
 
 
@@ -121,7 +140,9 @@ def test_a_flag_goes_before_the_environment_before_dotenv_before_toml_before_the
 ) -> None:
     assert setting(memory, "namespace") == ("shared", "default")
     home.mkdir(parents=True)
-    (home / "config.toml").write_text('namespace = "from-toml"\ndefault_limit = 7\nreinforce_on_retrieval = true\n')
+    (home / "config.toml").write_text(
+        'namespace = "from-toml"\ndefault_limit = 7\nreinforce_on_retrieval = true\n'
+    )
     assert setting(memory, "namespace") == ("from-toml", str(home / "config.toml"))
     assert setting(memory, "default_limit") == (7, str(home / "config.toml"))
     assert setting(memory, "reinforce_on_retrieval") == (True, str(home / "config.toml"))
@@ -130,10 +151,15 @@ def test_a_flag_goes_before_the_environment_before_dotenv_before_toml_before_the
     assert setting(memory, "namespace") == ("from-dotenv", ".env")
     env = {"MEMORY_NAMESPACE": "from-environment"}
     assert setting(memory, "namespace", env=env) == ("from-environment", "environment")
-    assert setting(memory, "namespace", "--namespace", "from-flag", env=env) == ("from-flag", "flag")
+    assert setting(memory, "namespace", "--namespace", "from-flag", env=env) == (
+        "from-flag",
+        "flag",
+    )
 
 
-def test_dotenv_of_a_parent_folder_is_not_read(memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dotenv_of_a_parent_folder_is_not_read(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / ".env").write_text("MEMORY_NAMESPACE=parent\n")
     (folder / "inner").mkdir()
     monkeypatch.chdir(folder / "inner")
@@ -166,7 +192,10 @@ def test_passwords_are_not_shown(memory: Command) -> None:
 
 
 def test_passwords_are_not_shown_in_errors(memory: Command) -> None:
-    assert "s3cret" not in memory("status", env={"MEMORY_STORE": "ftp://memories:s3cret@db.example/"}).error
+    assert (
+        "s3cret"
+        not in memory("status", env={"MEMORY_STORE": "ftp://memories:s3cret@db.example/"}).error
+    )
 
 
 def test_the_working_folder_may_be_gone(memory: Command, folder: Path) -> None:
@@ -174,13 +203,19 @@ def test_the_working_folder_may_be_gone(memory: Command, folder: Path) -> None:
     assert memory("status").json["status"] == "healthy"
 
 
-def test_status_of_a_store_of_another_model_is_unhealthy(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_of_a_store_of_another_model_is_unhealthy(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory("create", "made with the embedder for tests")
     monkeypatch.setenv("EMBEDDER", "minilm")
     shown = memory("status")
     assert shown.code == 1
     shape = json.loads(shown.out)
-    assert (shape["status"], shape["memory_count"], shape["store_model"]) == ("unhealthy", 1, "fake/1")
+    assert (shape["status"], shape["memory_count"], shape["store_model"]) == (
+        "unhealthy",
+        1,
+        "fake/1",
+    )
     assert "memory reembed" in shape["error"]
     assert memory("status", "--format", "text").out.count("memory reembed") == 1
     monkeypatch.setenv("EMBEDDER", "none")
@@ -190,16 +225,26 @@ def test_status_of_a_store_of_another_model_is_unhealthy(memory: Command, monkey
 def test_status_of_a_chroma_server_that_is_not_there_reads_as_specified(memory: Command) -> None:
     shown = memory("status", "--store", "chroma://:secret@localhost:1")
     shape = json.loads(shown.err)
-    assert (shown.code, shown.out, shape["status"], shape["chromadb_host"]) == (1, "", "unhealthy", "localhost:1")
+    assert (shown.code, shown.out, shape["status"], shape["chromadb_host"]) == (
+        1,
+        "",
+        "unhealthy",
+        "localhost:1",
+    )
     assert shape["error"] == "Cannot connect to ChromaDB at localhost:1. Is Docker running?"
     assert "secret" not in shown.err
 
 
-# --- serve -----------------------------------------------------------------------------------------------------------
+# --- serve
+# -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [("--install",), ("--install", "--dry-run"), ("--install", "--port", "9000")])
-def test_serve_no_longer_installs_itself(memory: Command, folder: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "options", [("--install",), ("--install", "--dry-run"), ("--install", "--port", "9000")]
+)
+def test_serve_no_longer_installs_itself(
+    memory: Command, folder: Path, options: tuple[str, ...]
+) -> None:
     answer = memory("serve", *options)
     assert (answer.code, "docs/server.md has units" in answer.error) == (2, True)
     assert list(folder.iterdir()) == []
@@ -215,6 +260,14 @@ def test_serve_uninstall_prints_what_makes_the_system_forget_it(
     unit = tmp_path / "config" / "systemd" / "user" / "memories-fe2468b5.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("text")
-    commands = ["systemctl --user disable --now memories-fe2468b5.service", "systemctl --user daemon-reload"]
-    assert memory(*options).json == {"file": str(unit), "done": "removed", "text": "text", "commands": commands}
+    commands = [
+        "systemctl --user disable --now memories-fe2468b5.service",
+        "systemctl --user daemon-reload",
+    ]
+    assert memory(*options).json == {
+        "file": str(unit),
+        "done": "removed",
+        "text": "text",
+        "commands": commands,
+    }
     assert not unit.exists()

@@ -14,7 +14,12 @@ def three(stored: Callable[..., str], once: Once) -> list[str]:
 
     def fill() -> list[str]:
         return [
-            stored(text) for text in ("Deploys happen on Tuesdays", "The user prefers tabs", "Ann leads the web team")
+            stored(text)
+            for text in (
+                "Deploys happen on Tuesdays",
+                "The user prefers tabs",
+                "Ann leads the web team",
+            )
         ]
 
     kept: list[str] = once(fill)
@@ -37,16 +42,23 @@ def test_a_memory_is_read_by_its_key(memory: Command) -> None:
     assert answer.error == 'Memory not found: none has the key "user/editor" outside of projects'
 
 
-def test_each_project_has_its_keys_and_reads_those_that_are_valid_everywhere(memory: Command) -> None:
+def test_each_project_has_its_keys_and_reads_those_that_are_valid_everywhere(
+    memory: Command,
+) -> None:
     memory("create", "The port is 5433", "--key", "port", "--project", "shop")
     memory("create", "The port is 8080", "--key", "port", "--project", "web")
     assert memory("get", "--key", "port", "--project", "web").json["content"] == "The port is 8080"
-    assert memory("get", "--key", "port").error.endswith("outside of projects; it is there with --project shop, web")
+    assert memory("get", "--key", "port").error.endswith(
+        "outside of projects; it is there with --project shop, web"
+    )
     memory("create", "The time zone is UTC", "--key", "zone")
     error = memory("get", "--key", "zone", "--project", "shop").error
     assert error.endswith('in the project "shop"; one outside of projects has it')
     memory("create", "The licence is MIT", "--key", "licence", "--global")
-    assert memory("get", "--key", "licence", "--project", "shop").json["content"] == "The licence is MIT"
+    assert (
+        memory("get", "--key", "licence", "--project", "shop").json["content"]
+        == "The licence is MIT"
+    )
 
 
 def test_ones_own_key_goes_before_the_shared_one(memory: Command) -> None:
@@ -58,7 +70,9 @@ def test_ones_own_key_goes_before_the_shared_one(memory: Command) -> None:
     assert memory("get", "--key", "editor", "-n", "ann").json["namespace"] == "shared"
 
 
-def test_several_are_shown_in_the_order_in_which_they_are_named(memory: Command, three: list[str]) -> None:
+def test_several_are_shown_in_the_order_in_which_they_are_named(
+    memory: Command, three: list[str]
+) -> None:
     answer = memory("get", three[2], three[0], three[2]).json
     assert [found["id"] for found in answer["results"]] == [three[2], three[0]]
     assert answer["count"] == 2
@@ -70,7 +84,10 @@ def test_several_are_shown_in_the_order_in_which_they_are_named(memory: Command,
 
 
 def test_one_that_is_not_there_costs_no_other_its_answer(memory: Command, three: list[str]) -> None:
-    for names, error in ((NOWHERE, "Memory not found"), ("tomorrow", '"tomorrow" is not a memory id')):
+    for names, error in (
+        (NOWHERE, "Memory not found"),
+        ("tomorrow", '"tomorrow" is not a memory id'),
+    ):
         answer = memory("get", three[0], names, three[1])
         assert answer.code == 1
         assert answer.err.startswith(f"{names}: {error}")
@@ -97,16 +114,22 @@ def test_several_are_deleted_restored_and_forgotten(memory: Command, three: list
     assert [memory("history", name).code for name in three] == [1, 1, 0]
 
 
-def test_several_are_reinforced(memory: Command, stored: Callable[..., str], three: list[str]) -> None:
+def test_several_are_reinforced(
+    memory: Command, stored: Callable[..., str], three: list[str]
+) -> None:
     name = stored("Commits follow a convention", "--decay", "reinforceable")
     answer = memory("reinforce", name, three[0])
     assert answer.code == 1
-    assert answer.err == f"{three[0]}: Memory has stable decay policy, reinforcement has no effect\n"
+    assert (
+        answer.err == f"{three[0]}: Memory has stable decay policy, reinforcement has no effect\n"
+    )
     assert f'{{"id": "{name}", "confidence": 1.0' in answer.out
 
 
 def test_ids_from_standard_input_are_tagged(memory: Command, three: list[str]) -> None:
-    answer = memory("update", "-", "--type", "fact", "--remove-tag", "draft", stdin="\n".join(three[:2])).json
+    answer = memory(
+        "update", "-", "--type", "fact", "--remove-tag", "draft", stdin="\n".join(three[:2])
+    ).json
     assert [found["type"] for found in answer["results"]] == ["fact", "fact"]
     assert memory("tags", "type").json["values"] == [{"value": "fact", "count": 2}]
     refused = memory("update", "-", "new text", "--type", "fact", stdin=three[0])
@@ -122,11 +145,16 @@ def test_ids_from_standard_input_are_tagged(memory: Command, three: list[str]) -
         (("get", "-"), "standard input has no ids; write one on each line"),
         (("get", "--key", " "), "key is empty"),
         (("delete", "--key", "a", "--where", "a = b"), "--key and --where do not go together"),
-        (("history", "a" * 8, "b" * 8), "the history of one memory is shown at a time; give one ID"),
+        (
+            ("history", "a" * 8, "b" * 8),
+            "the history of one memory is shown at a time; give one ID",
+        ),
         (("restore", "./a.db", "./b.db"), "a store is restored from one FILE; give it alone"),
     ],
 )
-def test_what_does_not_go_together_is_refused(memory: Command, arguments: tuple[str, ...], error: str) -> None:
+def test_what_does_not_go_together_is_refused(
+    memory: Command, arguments: tuple[str, ...], error: str
+) -> None:
     answer = memory(*arguments)
     assert answer.code == 2
     assert error in answer.error

@@ -1,4 +1,6 @@
-"""How answers are printed: JSON on a pipe, text on a terminal, errors apart, nothing that acts on a terminal."""
+"""How answers are printed: JSON on a pipe, text on a terminal, errors apart, nothing that acts on a
+terminal.
+"""
 
 import json
 import logging
@@ -21,7 +23,15 @@ ID = "01a1fdf1-92cd-72f2-8000-000000000000"
 @pytest.fixture
 def some_commands(stored: Callable[..., str]) -> list[list[str]]:
     """Return a store's commands, one of every kind of answer."""
-    memory_id = stored("Deploys happen on Tuesdays", "--project", "shop", "--tag", "日本=語", "--key", "shop/deploys")
+    memory_id = stored(
+        "Deploys happen on Tuesdays",
+        "--project",
+        "shop",
+        "--tag",
+        "日本=語",
+        "--key",
+        "shop/deploys",
+    )
     return [
         ["search", "deploys"], ["search", "deploys", "--explain"], ["get", memory_id], ["history", memory_id], ["list"],
         ["tags"], ["tags", "project"], ["status"], ["config"], ["create", "Something else entirely"],
@@ -58,7 +68,10 @@ def test_the_format_comes_from_the_environment_and_a_flag_goes_before(
 
 def test_errors_follow_the_format(memory: Command) -> None:
     assert memory("get", ID).err == '{"error": "Memory not found"}\n'
-    for answer in (memory("get", ID, "--format", "text"), memory("get", ID, env={"MEMORY_FORMAT": "text"})):
+    for answer in (
+        memory("get", ID, "--format", "text"),
+        memory("get", ID, env={"MEMORY_FORMAT": "text"}),
+    ):
         assert (answer.code, answer.out, answer.err) == (1, "", "error: Memory not found\n")
 
 
@@ -70,12 +83,16 @@ def test_a_terminal_gets_text_in_colours(terminal: Command, stored: Callable[...
     assert f"just now · by {user()} · project=shop" in shown.out
 
 
-def test_a_terminal_gets_no_colours_where_that_is_asked(terminal: Command, stored: Callable[..., str]) -> None:
+def test_a_terminal_gets_no_colours_where_that_is_asked(
+    terminal: Command, stored: Callable[..., str]
+) -> None:
     stored("Deploys happen on Tuesdays")
     assert ESCAPE not in terminal("list", env={"NO_COLOR": "1"}).out
 
 
-def test_a_terminal_gets_json_on_demand_and_indented(terminal: Command, stored: Callable[..., str]) -> None:
+def test_a_terminal_gets_json_on_demand_and_indented(
+    terminal: Command, stored: Callable[..., str]
+) -> None:
     stored("content")
     shown = terminal("list", "--format", "json")
     assert json.loads(shown.out)["count"] == 1
@@ -106,11 +123,19 @@ def test_wide_characters_keep_the_columns(memory: Command, stored: Callable[...,
     assert sorted(rows) == ["abcd       1", "日本       1"]
 
 
-def test_unprintable_characters_are_shown_escaped(memory: Command, stored: Callable[..., str]) -> None:
+def test_unprintable_characters_are_shown_escaped(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     active = f"a{ESCAPE}[31mb\u202ec\x9bd\U000e0041e\u200bf\rg"
     memory_id = stored(active, "--tag", "k=v\u202e", "--key", "key\u202e")
     raw = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\U000e0000-\U000e007f]")
-    for command in (["get", memory_id], ["list"], ["search", "a"], ["history", memory_id], ["tags", "k"]):
+    for command in (
+        ["get", memory_id],
+        ["list"],
+        ["search", "a"],
+        ["history", memory_id],
+        ["tags", "k"],
+    ):
         for output in ("text", "json"):
             answer = memory(*command, "--format", output)
             assert not raw.search(answer.out), (command, output)
@@ -139,14 +164,19 @@ def test_a_long_list_item_is_cut(memory: Command, stored: Callable[..., str]) ->
     assert len(memory("list", "--format", "text").out) < 3_000
 
 
-# --- processes and their streams -------------------------------------------------------------------------------------
+# --- processes and their streams
+# -------------------------------------------------------------------------------------
 
 
 def test_answers_and_errors_use_different_streams(process: Command) -> None:
-    answer = process("create", "über 日本 🎉", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C", **_environment()})
+    answer = process(
+        "create", "über 日本 🎉", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C", **_environment()}
+    )
     assert (answer.code, answer.err) == (0, "")
     assert answer.json["content"] == "über 日本 🎉"
-    wrong = process("get", "日本", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C", **_environment()})
+    wrong = process(
+        "get", "日本", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C", **_environment()}
+    )
     assert (wrong.code, wrong.out) == (2, "")
     assert "日本" in json.loads(wrong.err)["error"]
 
@@ -161,7 +191,9 @@ def test_answers_and_errors_use_different_streams(process: Command) -> None:
         (["list"], "| true", 0, ""),
     ],
 )
-def test_broken_streams_are_borne(process: Command, command: list[str], shell: str, code: int, said: str) -> None:
+def test_broken_streams_are_borne(
+    process: Command, command: list[str], shell: str, code: int, said: str
+) -> None:
     answer = process(*command, shell=shell)
     assert answer.code == code
     assert said in answer.err
@@ -187,7 +219,11 @@ def test_a_reader_who_leaves_is_no_error(memory: Command, folder: Path) -> None:
 def _environment() -> dict[str, str]:
     import os
 
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONIO", "LC_"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHONIO", "LC_"))
+    }
 
 
 IMITATIONS = [
@@ -203,8 +239,12 @@ IMITATIONS = [
 
 
 @pytest.mark.parametrize("content", IMITATIONS)
-def test_no_content_passes_for_a_line_of_ours(memory: Command, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a content says comes after a mark, in a column where no content can put one, and within the width."""
+def test_no_content_passes_for_a_line_of_ours(
+    memory: Command, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a content says comes after a mark, in a column where no content can put one, and
+    within the width.
+    """
     monkeypatch.setenv("MEMORY_FORMAT", "text")
     monkeypatch.setenv("COLUMNS", "60")
     memory("create", "the other memory", "--tag", "who=x · similarity 0.99")
@@ -234,7 +274,9 @@ def test_no_content_passes_for_a_line_of_ours(memory: Command, content: str, mon
         assert "who=x" not in answer.out
 
 
-def test_what_is_shown_in_one_line_stays_there(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shown_in_one_line_stays_there(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MEMORY_FORMAT", "text")
     monkeypatch.setenv("COLUMNS", "60")
     content = "true\n 2  FORGED hit\nscore " + "東京" * 60
@@ -242,7 +284,9 @@ def test_what_is_shown_in_one_line_stays_there(memory: Command, monkeypatch: pyt
     assert len(memory("create", f"{content}!", "--key", "k").out.splitlines()) > 1
     memory_id = memory("list", "--format", "json").json["results"][0]["id"]
     assert [
-        line for line in memory("search", "true", "--explain").out.splitlines() if line.startswith(" 2  FORGED")
+        line
+        for line in memory("search", "true", "--explain").out.splitlines()
+        if line.startswith(" 2  FORGED")
     ] == []
     deleted = memory("delete", memory_id).out.splitlines()
     assert len(deleted) == 2
@@ -265,16 +309,27 @@ def test_a_path_with_three_slashes_that_looks_absolute_gets_a_hint(
     assert "write four slashes" in hinted.err
 
 
-def test_debug_logs_figures_of_a_command_and_no_text(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_logs_figures_of_a_command_and_no_text(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logger = logging.getLogger("memories")
     for name in ("handlers", "level", "propagate"):  # of this process, which goes on
         monkeypatch.setattr(logger, name, copy(getattr(logger, name)))
     memory("create", "the violet teapot")
-    assert memory("search", "teapot").err == memory("search", "teapot", env={"LOG_LEVEL": "INFO"}).err == ""
+    assert (
+        memory("search", "teapot").err
+        == memory("search", "teapot", env={"LOG_LEVEL": "INFO"}).err
+        == ""
+    )
     for events in ("on", "content", "off"):
         answer = memory("search", "teapot", env={"LOG_LEVEL": "DEBUG", "MEMORY_EVENTS": events})
         [line] = map(json.loads, answer.err.splitlines())
-        assert {"event": "search", "level": "DEBUG", "results": 1, "embedder": "fake"}.items() <= line.items()
+        assert {
+            "event": "search",
+            "level": "DEBUG",
+            "results": 1,
+            "embedder": "fake",
+        }.items() <= line.items()
         assert line["ms"] > 0
         assert "teapot" not in answer.err
         assert answer.json["count"] == 1

@@ -1,4 +1,6 @@
-"""After an import under another name, commands that take an ID, a key or a name mean the copy of that name."""
+"""After an import under another name, commands that take an ID, a key or a name mean the copy of
+that name.
+"""
 
 import json
 from collections.abc import Callable
@@ -10,7 +12,8 @@ import pytest
 from memories import Memories
 from memories.stores.records import Collection, Filter
 
-# Each ends with a part of the JSON that it answers; ID and TALK stand for a memory and a conversation of both.
+# Each ends with a part of the JSON that it answers; ID and TALK stand for a memory and a
+# conversation of both.
 COMMANDS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("get", "ID"), {"namespace": "bob", "version": 1}),
     (("get", "--key", "build/day"), {"namespace": "bob"}),
@@ -22,7 +25,10 @@ COMMANDS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("delete", "ID"), {"deleted": True}),
     (("restore", "ID"), {"namespace": "bob"}),
     (("restore", "ID", "--version", "1"), {"content": "the build runs on Monday"}),
-    (("create", "the build runs daily", "--key", "build/day"), {"namespace": "bob", "stored": True}),
+    (
+        ("create", "the build runs daily", "--key", "build/day"),
+        {"namespace": "bob", "stored": True},
+    ),
     (("delete", "--where", "key = build/day"), {"counts": {"delete": 1}}),
     (("restore", "ID"), {"namespace": "bob"}),
     (("tags", "set", "team=core", "--where", "key = build/day"), {"counts": {"tag": 1}}),
@@ -34,18 +40,29 @@ COMMANDS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_commands_change_the_own_copy_and_no_other_one(memory: Callable[..., Any], folder: Path, short: bool) -> None:
-    made = memory("create", "the build runs on Monday", "--key", "build/day", "--decay", "reinforceable").json["id"]
+def test_commands_change_the_own_copy_and_no_other_one(
+    memory: Callable[..., Any], folder: Path, short: bool
+) -> None:
+    made = memory(
+        "create", "the build runs on Monday", "--key", "build/day", "--decay", "reinforceable"
+    ).json["id"]
     memory("turns", "add", "standup", "one plum")
     memory("export", "--output", "all.jsonl")
     memory("import", "all.jsonl", "--as", "bob", "--trusted")
     names = {"ID": made[:18] if short else made, "TALK": "standup"}
     wrong: list[str] = []
     with Memories(namespace="shared") as shared:
-        wheres = [Filter(kind, ("shared",), state="any") for kind in (Collection.MEMORY, Collection.HISTORY)]
+        wheres = [
+            Filter(kind, ("shared",), state="any")
+            for kind in (Collection.MEMORY, Collection.HISTORY)
+        ]
 
         def contents() -> list[Any]:
-            return [record._replace(accesses=0) for where in wheres for record in shared._store.scan(where, limit=100)]
+            return [
+                record._replace(accesses=0)
+                for where in wheres
+                for record in shared._store.scan(where, limit=100)
+            ]
 
         before = contents()
         for command, expected in COMMANDS:
@@ -57,6 +74,9 @@ def test_commands_change_the_own_copy_and_no_other_one(memory: Callable[..., Any
             if contents() != before:
                 wrong.append(f"{' '.join(command)}: shared was changed")
         again = memory("forget", made, "--yes", "-n", "bob")
-        assert (again.code, "is in namespace shared and this writes to bob" in again.error) == (1, True)
+        assert (again.code, "is in namespace shared and this writes to bob" in again.error) == (
+            1,
+            True,
+        )
         assert contents() == before
     assert not wrong, "\n".join(wrong)

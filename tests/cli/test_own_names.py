@@ -1,6 +1,8 @@
-"""Namespaces never get the name of a file of the program: their folders lie beside these files, in the home.
+"""Namespaces never get the name of a file of the program: their folders lie beside these files, in
+the home.
 
-The names are derived twice: from the sources, wherever a path below the home is put together, and from a run.
+The names are derived twice: from the sources, wherever a path below the home is put together, and
+from a run.
 """
 
 import ast
@@ -63,7 +65,9 @@ def constants() -> dict[tuple[str, str], str]:
             if isinstance(targets, ast.Tuple) and isinstance(node.value, ast.Tuple)
             else [(targets, node.value)]
         )
-        if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str)
+        if isinstance(target, ast.Name)
+        and isinstance(value, ast.Constant)
+        and isinstance(value.value, str)
     }
 
 
@@ -80,13 +84,19 @@ def below_the_home() -> Iterator[tuple[Path, ast.expr]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and is_home(node.left):
                 yield file, node.right
-            joins = isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.path.join", "place.private", "Path")
+            joins = isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "os.path.join",
+                "place.private",
+                "Path",
+            )
             if joins and node.args[1:] and is_home(node.args[0]):
                 yield file, node.args[1]
 
 
 def text_of(file: Path, node: ast.expr) -> str:
-    """Return what an expression comes to, with a number in the place of what is only known when it runs."""
+    """Return what an expression comes to, with a number in the place of what is only known when it
+    runs.
+    """
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -108,9 +118,21 @@ def refused(name: str) -> bool:
 
 
 def test_every_name_that_the_sources_put_below_the_home_is_refused() -> None:
-    found = [(file, node) for file, node in below_the_home() if ast.unparse(node) not in OF_NAMESPACES]
-    names = {text_of(file, node) for file, node in found if "collection_name" not in ast.unparse(node)}
-    assert names > {"backups", "inbox", "off", "off.lock", "tokens.json", "events.0a1b2c3d.jsonl", "requests-0a1b2c3d"}
+    found = [
+        (file, node) for file, node in below_the_home() if ast.unparse(node) not in OF_NAMESPACES
+    ]
+    names = {
+        text_of(file, node) for file, node in found if "collection_name" not in ast.unparse(node)
+    }
+    assert names > {
+        "backups",
+        "inbox",
+        "off",
+        "off.lock",
+        "tokens.json",
+        "events.0a1b2c3d.jsonl",
+        "requests-0a1b2c3d",
+    }
     assert [name for name in sorted(names) if not refused(name)] == []
 
 
@@ -127,7 +149,9 @@ def test_every_file_that_a_run_makes_in_the_home_has_a_refused_name(
     tokens.own(home)
     config = load_config()
     RetryQueue.of_turns(*files_of(config, "bob")).add({"conversation_id": "talk"})
-    RetryQueue.of_turns(*files_of(config._replace(store="postgresql://host/one"), "bob")).add({"conversation_id": "t"})
+    RetryQueue.of_turns(*files_of(config._replace(store="postgresql://host/one"), "bob")).add(
+        {"conversation_id": "t"}
+    )
     FileClaims(file_of(config))
     FileClaims(file_of(config._replace(store="postgresql://host/one")))
     set_alias(home, "shop", "store")
@@ -139,10 +163,27 @@ def test_every_file_that_a_run_makes_in_the_home_has_a_refused_name(
         memories.create("The office is in Berlin")
         names = {each.name for each in home.iterdir() if not each.name.startswith(".")}
     names.add(Path(socket_of("", {"MEMORY_HOME": "/home"})).parent.name)
-    assert names > {"bob", "memories.db", "memories.db-wal", "memories.db.lock", "memories.db-requests"}
-    assert names > {"backups", "hooks", "hooks.log", "inbox", "sessions", "off", "tokens.json", "events.jsonl"}
+    assert names > {
+        "bob",
+        "memories.db",
+        "memories.db-wal",
+        "memories.db.lock",
+        "memories.db-requests",
+    }
+    assert names > {
+        "backups",
+        "hooks",
+        "hooks.log",
+        "inbox",
+        "sessions",
+        "off",
+        "tokens.json",
+        "events.jsonl",
+    }
     assert [name for name in sorted(names - {"bob", "shared"}) if not refused(name)] == []
-    monkeypatch.setenv("MEMORY_STORE", f"sqlite:///{home}/Notes")  # a store with a name of the user's choice
+    monkeypatch.setenv(
+        "MEMORY_STORE", f"sqlite:///{home}/Notes"
+    )  # a store with a name of the user's choice
     stored("The office is in Berlin")
     for name in (each.name for each in home.iterdir() if each.name.startswith("Notes")):
         assert "name of a file of this program" in memory("list", "-n", name).error
@@ -162,7 +203,8 @@ def test_other_names_stay_free(name: str) -> None:
     assert validate.namespace(name) == name
 
 
-# --- where a namespace is named --------------------------------------------------------------------------------------
+# --- where a namespace is named
+# --------------------------------------------------------------------------------------
 
 OWN = ["memories.db-journal", "Tokens.JSON", "off", "inbox", "requests-0a1b2c3d"]
 
@@ -176,8 +218,14 @@ def test_such_a_name_is_refused_wherever_one_is_given_and_nothing_is_made(
         ["turns", "add", "talk", "x"], ["turns", "list"], ["export"], ["context", "x"], ["tags"], ["stats"],
     ]  # fmt: skip
     for command in commands if name == OWN[0] else commands[:2]:
-        for answer in (memory(*command, "-n", name), memory(*command, env={"MEMORY_NAMESPACE": name})):
-            assert (answer.code, "has the name of a file of this program" in answer.error) == (2, True), command
+        for answer in (
+            memory(*command, "-n", name),
+            memory(*command, env={"MEMORY_NAMESPACE": name}),
+        ):
+            assert (answer.code, "has the name of a file of this program" in answer.error) == (
+                2,
+                True,
+            ), command
     with pytest.raises(InvalidInput, match="name of a file of this program"):
         Memories(namespace=name)
     assert not home.exists()
@@ -188,7 +236,10 @@ def test_such_a_name_is_refused_wherever_one_is_given_and_nothing_is_made(
         ["import", f"{folder}/e.jsonl", "--as", name], ["tokens", "create", "t", "--allow", f"{name}:rw"],
     ):  # fmt: skip
         answer = memory(*command)
-        assert (answer.code, "has the name of a file of this program" in answer.error) == (2, True), command
+        assert (answer.code, "has the name of a file of this program" in answer.error) == (
+            2,
+            True,
+        ), command
     assert not (home / name.lower()).exists()
     (home / "config.toml").write_text(f'namespace = "{name}"\n')
     assert "has the name of a file of this program" in memory("list").error
@@ -196,7 +247,12 @@ def test_such_a_name_is_refused_wherever_one_is_given_and_nothing_is_made(
 
 @pytest.mark.parametrize("name", ["inbox", "memories.db-journal"])
 def test_a_namespace_of_an_earlier_version_can_be_read_and_renamed(
-    memory: Command, stored: Stored, home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    memory: Command,
+    stored: Stored,
+    home: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
     stored("Ann likes tea", "-n", "ann")
     memory("turns", "add", "talk", "We ship on Friday", "-n", "ann")
@@ -208,13 +264,18 @@ def test_a_namespace_of_an_earlier_version_can_be_read_and_renamed(
     monkeypatch.setenv("MEMORY_NAMESPACE", name)
     for command in (["list"], ["search", "tea"], ["scratchpad", "show"], ["turns", "show", "talk"]):
         shown = memory(*command)
-        assert (shown.code, "tea" in shown.out or "Friday" in shown.out) == (0, True), (command, shown)
+        assert (shown.code, "tea" in shown.out or "Friday" in shown.out) == (0, True), (
+            command,
+            shown,
+        )
     assert memory("export", "-o", f"{folder}/e.jsonl").json["exported"] == 2
     assert memory("prompt").code == 0
     assert memory("create", "Ann likes coffee, too").code == 0
     assert not (home / name).exists()
     assert f'namespace "{name}"' in str(json.loads(memory("doctor").out)["findings"])
-    assert f"memory namespaces rename {name} NEW" in str(json.loads(memory("doctor").out)["findings"])
+    assert f"memory namespaces rename {name} NEW" in str(
+        json.loads(memory("doctor").out)["findings"]
+    )
     assert memory("namespaces", "rename", name, "tea").json["versions"] == 2
     assert memory("list").code == 2
     assert memory("list", "-n", "tea").json["count"] == 2
@@ -227,15 +288,23 @@ READING = [
 ]  # fmt: skip
 
 
-def test_reading_a_namespace_that_was_never_written_makes_nothing(memory: Command, stored: Stored, home: Path) -> None:
+def test_reading_a_namespace_that_was_never_written_makes_nothing(
+    memory: Command, stored: Stored, home: Path
+) -> None:
     for command in READING:
         assert (memory(*command, "-n", "carol").code, home.exists()) == (0, False), command
     stored("The office is in Berlin", "-n", "bob")
     before = {each.name for each in home.iterdir()}
     for command in READING:
         assert memory(*command, "-n", "carol").code == 0, command
-    assert {each.name for each in home.iterdir()} - before <= {"accesses-0", "export.key", "memories.db-shm"}
-    assert memory("scratchpad", "show", "-n", "bob").json["file"] == str(home / "bob" / "scratchpad.yaml")
+    assert {each.name for each in home.iterdir()} - before <= {
+        "accesses-0",
+        "export.key",
+        "memories.db-shm",
+    }
+    assert memory("scratchpad", "show", "-n", "bob").json["file"] == str(
+        home / "bob" / "scratchpad.yaml"
+    )
 
 
 @pytest.mark.cold
@@ -245,18 +314,24 @@ def test_doctor_names_the_cure_of_a_home_with_a_folder_in_the_place_of_a_file(
 ) -> None:
     stored("The office is in Berlin", "-n", "bob")
     name = f"memories.db{end}"
-    store = SQLiteStore(home / "memories.db", None)  # what an earlier version did: the memory, then the folder
+    store = SQLiteStore(
+        home / "memories.db", None
+    )  # what an earlier version did: the memory, then the folder
     [record] = store.scan(Filter(Collection.MEMORY, ("bob",)), limit=1)
     store.append([record._replace(ref=record.ref._replace(namespace=name))])
     store.close()
     (home / name).unlink(missing_ok=True)
-    (home / "bob" / "scratchpad.yaml").rename((home / name).mkdir() or home / name / "scratchpad.yaml")
+    (home / "bob" / "scratchpad.yaml").rename(
+        (home / name).mkdir() or home / name / "scratchpad.yaml"
+    )
     failed = memory("create", "The office is in Bonn", "-n", "bob")
     assert (failed.code, name in failed.error) == (1, True)
     findings = json.loads(memory("doctor").out)["findings"]
     finding = next(each for each in findings if "in the place of a file" in each["what"])
     assert "so nothing can be written to the store" in finding["what"]
-    move, rename = finding["remedy"].removeprefix("run: ").split("; its memories are in the store: ")
+    move, rename = (
+        finding["remedy"].removeprefix("run: ").split("; its memories are in the store: ")
+    )
     subprocess.run(move, shell=True, check=True, timeout=60)
     assert memory("create", "The office is in Bonn", "-n", "bob").json["stored"]
     assert memory(*shlex.split(rename.replace("NEW", "old"))[1:]).json["versions"] == 1

@@ -1,4 +1,6 @@
-"""What only a person decides: an agent can't, whatever flags it adds, and a person's script says so by --yes."""
+"""What only a person decides: an agent can't, whatever flags it adds, and a person's script says so
+by --yes.
+"""
 
 import json
 from collections.abc import Callable
@@ -13,7 +15,15 @@ from memories import Draft, Memories
 from memories.errors import RequestError
 
 Command = Callable[..., Any]
-AGENTS = ("CLAUDECODE", "AI_AGENT", "CODEX", "CODEX_THREAD_ID", "GEMINI_CLI", "CURSOR_AGENT", "OPENCODE")
+AGENTS = (
+    "CLAUDECODE",
+    "AI_AGENT",
+    "CODEX",
+    "CODEX_THREAD_ID",
+    "GEMINI_CLI",
+    "CURSOR_AGENT",
+    "OPENCODE",
+)
 DECISIONS = (
     ("review", "accept", "ID"),
     ("review", "accept", "--all"),
@@ -125,7 +135,8 @@ def test_an_agent_decides_nothing_by_the_library(
         assert len(memories.review.accept(captured)) == 3
 
 
-# --- what is said to be a person's ------------------------------------------------------------------------------------
+# --- what is said to be a person's
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bob", "ann"])
@@ -138,12 +149,19 @@ def test_an_edit_of_the_scratchpad_is_by_whoever_takes_it_over(
     def trust_of(text: str, run: Callable[[], Any]) -> str:
         file.write_text(f'{file.read_text()}- "{text}"\n')
         run()
-        [found] = [each for each in memory("list", "-n", name).json["results"] if each["content"] == text]
+        [found] = [
+            each for each in memory("list", "-n", name).json["results"] if each["content"] == text
+        ]
         return str(found["origin"]["trust"])
 
-    for number, command in enumerate((["prompt"], ["list"], ["scratchpad", "show"], ["search", "tabs"])):
+    for number, command in enumerate(
+        (["prompt"], ["list"], ["scratchpad", "show"], ["search", "tabs"])
+    ):
         for who, env in (("agent", {"CLAUDECODE": "1"}), ("cron", {"CLAUDECODE": ""})):
-            assert trust_of(f"Fact {number} by {who}", lambda: memory(*command, "-n", name, env=env)) == "agent"  # noqa: B023
+            assert (
+                trust_of(f"Fact {number} by {who}", lambda: memory(*command, "-n", name, env=env))  # noqa: B023
+                == "agent"
+            )
         told = trust_of(f"Fact {number} on a terminal", lambda: terminal(*command, "-n", name))  # noqa: B023
         assert told == "user"
         told = trust_of(
@@ -178,7 +196,9 @@ def test_no_other_channel_takes_an_edit_over_as_a_persons(
     monkeypatch.setattr("memories.guard.origin.is_person", lambda: True)
     with Memories(namespace="bob", channel=channel, embedder="fake") as memories:
         memories.scratchpad()
-    found = {each["content"]: each["origin"] for each in memory("list", "-n", "bob").json["results"]}
+    found = {
+        each["content"]: each["origin"] for each in memory("list", "-n", "bob").json["results"]
+    }
     assert found["The user wants evil"]["trust"] == "agent"
 
 
@@ -199,7 +219,9 @@ def test_what_an_agent_imports_without_trust_waits(memory: Command) -> None:
     assert waiting(memory) == {IDS[0], IDS[1], IDS[3]}
 
 
-def test_an_agent_restores_its_users_own_export_as_it_was(memory: Command, terminal: Command, folder: Path) -> None:
+def test_an_agent_restores_its_users_own_export_as_it_was(
+    memory: Command, terminal: Command, folder: Path
+) -> None:
     terminal("create", "The user drinks tea")
     memory("export", "--output", "own.jsonl")
     made = memory("list", "--trust", "user").json["results"][0]["id"]

@@ -20,7 +20,9 @@ def aged() -> Callable[..., str]:
     def store(content: str, days: float, decay: str = "stable", **tags: str) -> str:
         written = datetime.now(UTC) - days * DAY
         with Memories(embedder="fake") as memories:
-            [made] = memories.create_many([Draft(content, tags=tags, decay=decay, created_at=written)], force=True)
+            [made] = memories.create_many(
+                [Draft(content, tags=tags, decay=decay, created_at=written)], force=True
+            )
         assert made.memory is not None
         return made.memory.id
 
@@ -31,11 +33,16 @@ def contents(answer: Any) -> list[str]:
     return [shape["content"] for shape in answer.json["results"]]
 
 
-# --- search ----------------------------------------------------------------------------------------------------------
+# --- search
+# ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_result_is_a_memory_with_its_similarity_and_score(memory: Command, stored: Callable[..., str]) -> None:
-    memory_id = stored("User prefers Python for CLI tools", "--agent", "claude", "--type", "preference")
+def test_a_result_is_a_memory_with_its_similarity_and_score(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    memory_id = stored(
+        "User prefers Python for CLI tools", "--agent", "claude", "--type", "preference"
+    )
     answer = memory("search", "python tools")
     assert list(answer.json) == ["results", "count"]
     assert answer.json["count"] == 1
@@ -46,7 +53,11 @@ def test_a_result_is_a_memory_with_its_similarity_and_score(memory: Command, sto
     added = {"kind", "speaker", "date", "conversation_id", "similarity", "calibrated", "score"}
     assert result.keys() - shape.keys() == added
     assert {name: result[name] for name in shape} == shape
-    assert (result["kind"], result["speaker"], result["conversation_id"]) == ("memory", "claude", None)
+    assert (result["kind"], result["speaker"], result["conversation_id"]) == (
+        "memory",
+        "claude",
+        None,
+    )
     assert result["date"] == shape["updated_at"]
     for name in ("similarity", "calibrated", "score"):
         assert 0 < result[name] <= 1
@@ -59,7 +70,9 @@ def test_search_by_words_alone_has_no_similarity(memory: Command) -> None:
     assert (result["similarity"], result["calibrated"]) == (None, None)
 
 
-def test_a_memory_tells_the_conversation_that_it_is_tagged_with(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_memory_tells_the_conversation_that_it_is_tagged_with(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("deploys happen", "--tag", "conversation_id=standup")
     [result] = memory("search", "deploys").json["results"]
     assert (result["conversation_id"], result["speaker"]) == ("standup", None)
@@ -103,7 +116,9 @@ def test_limit_and_its_default(memory: Command, stored: Callable[..., str]) -> N
     assert memory("search", "deploys", env={"DEFAULT_LIMIT": "5"}).json["count"] == 5
 
 
-def test_min_confidence_leaves_out_what_is_less_current(memory: Command, aged: Callable[..., str]) -> None:
+def test_min_confidence_leaves_out_what_is_less_current(
+    memory: Command, aged: Callable[..., str]
+) -> None:
     faded = aged("deploys long ago", 24, "contextual")
     aged("deploys lately", 3, "contextual")
     aged("deploys always", 300, "stable")
@@ -112,16 +127,24 @@ def test_min_confidence_leaves_out_what_is_less_current(memory: Command, aged: C
     assert contents(memory("search", "deploys", "--min-confidence", "0.95")) == ["deploys always"]
     assert len(contents(memory("search", "deploys", env={"MIN_CONFIDENCE": "0.15"}))) == 3
     assert memory("get", faded).json["confidence"] == pytest.approx(0.2, abs=0.001)
-    assert set(contents(memory("search", "deploys", env={"DECAY_HALF_LIFE_HOURS": "48"}))) == {"deploys always"}
+    assert set(contents(memory("search", "deploys", env={"DECAY_HALF_LIFE_HOURS": "48"}))) == {
+        "deploys always"
+    }
 
 
-def test_min_similarity_leaves_out_what_is_less_similar(memory: Command, stored: Callable[..., str]) -> None:
+def test_min_similarity_leaves_out_what_is_less_similar(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("red apples")
     stored("red apples grow beside very many other trees in gardens everywhere")
     assert contents(memory("search", "red apples", "--min-similarity", "0.9")) == ["red apples"]
     least = min(shape["calibrated"] for shape in memory("search", "red apples").json["results"])
-    assert len(contents(memory("search", "red apples", "--min-similarity", str(least - 0.001)))) == 2
-    assert len(contents(memory("search", "red apples", "--min-similarity", str(least + 0.001)))) == 1
+    assert (
+        len(contents(memory("search", "red apples", "--min-similarity", str(least - 0.001)))) == 2
+    )
+    assert (
+        len(contents(memory("search", "red apples", "--min-similarity", str(least + 0.001)))) == 1
+    )
 
 
 def test_since_and_until_are_times_of_writing(memory: Command, aged: Callable[..., str]) -> None:
@@ -129,7 +152,10 @@ def test_since_and_until_are_times_of_writing(memory: Command, aged: Callable[..
     aged("deploys last week", 6)
     aged("deploys today", 0)
     for command in (["search", "deploys"], ["list"]):
-        assert set(contents(memory(*command, "--since", "7d"))) == {"deploys last week", "deploys today"}
+        assert set(contents(memory(*command, "--since", "7d"))) == {
+            "deploys last week",
+            "deploys today",
+        }
         assert set(contents(memory(*command, "--until", "1w"))) == {"deploys long ago"}
         assert contents(memory(*command, "--since", "2w", "--until", "2d")) == ["deploys last week"]
 
@@ -161,21 +187,30 @@ def test_as_of_shows_the_past(memory: Command) -> None:
 def test_search_finds_the_exact_words_first(memory: Command, stored: Callable[..., str]) -> None:
     stored("The deploy of the shop is frozen")
     stored("A freeze is something else")
-    assert contents(memory("search", "The deploy of the shop is frozen"))[0] == "The deploy of the shop is frozen"
+    assert (
+        contents(memory("search", "The deploy of the shop is frozen"))[0]
+        == "The deploy of the shop is frozen"
+    )
 
 
-def test_search_reads_the_query_from_standard_input(memory: Command, stored: Callable[..., str]) -> None:
+def test_search_reads_the_query_from_standard_input(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("deploys happen")
     assert memory("search", "-", stdin="deploys\n").json["count"] == 1
 
 
-def test_a_query_that_begins_with_a_dash_comes_behind_two(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_query_that_begins_with_a_dash_comes_behind_two(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("the flag -x is needed")
     assert "--" in memory("search", "-x").error
     assert memory("search", "--", "-x").json["count"] == 1
 
 
-def test_explain_shows_every_candidate_and_why_it_was_dropped(memory: Command, aged: Callable[..., str]) -> None:
+def test_explain_shows_every_candidate_and_why_it_was_dropped(
+    memory: Command, aged: Callable[..., str]
+) -> None:
     aged("deploys long ago", 29, "contextual")
     kept = aged("deploys today", 0)
     shape = memory("search", "deploys", "--explain").json
@@ -186,7 +221,16 @@ def test_explain_shows_every_candidate_and_why_it_was_dropped(memory: Command, a
     assert considered["deploys today"]["id"] == kept
     assert "confidence" in considered["deploys long ago"]["dropped"]
     for item in considered.values():
-        assert {"id", "content", "score", "similarity", "words", "confidence", "freshness", "boost"} <= item.keys()
+        assert {
+            "id",
+            "content",
+            "score",
+            "similarity",
+            "words",
+            "confidence",
+            "freshness",
+            "boost",
+        } <= item.keys()
     shown = memory("search", "deploys", "--explain", "--format", "text").out
     assert "words searched for: deploys" in shown
     assert "dropped: confidence" in shown
@@ -200,7 +244,9 @@ def test_reinforce_on_retrieval_is_a_setting(memory: Command, aged: Callable[...
     assert memory("get", memory_id).json["confidence"] == pytest.approx(1.0, abs=0.01)
 
 
-def test_accesses_are_counted_unless_a_setting_says_no(memory: Command, stored: Callable[..., str]) -> None:
+def test_accesses_are_counted_unless_a_setting_says_no(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     memory_id = stored("deploys happen")
     memory("search", "deploys")
     memory("get", memory_id)
@@ -210,11 +256,13 @@ def test_accesses_are_counted_unless_a_setting_says_no(memory: Command, stored: 
     assert memory("get", memory_id).json["access_count"] == 2
 
 
-# --- get and id prefixes ---------------------------------------------------------------------------------------------
+# --- get and id prefixes
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "shorten", [lambda text: text[:18], lambda text: text.upper(), lambda text: text.replace("-", "")]
+    "shorten",
+    [lambda text: text[:18], lambda text: text.upper(), lambda text: text.replace("-", "")],
 )
 def test_an_id_may_be_shortened_and_written_otherwise(
     memory: Command, stored: Callable[..., str], shorten: Callable[[str], str]
@@ -225,9 +273,21 @@ def test_an_id_may_be_shortened_and_written_otherwise(
 
 def test_an_ambiguous_prefix_lists_what_it_fits(memory: Command, aged: Callable[..., str]) -> None:
     with Memories(embedder="fake", clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)) as memories:
-        ids = [made.memory.id for made in memories.create_many(["one", "two", "three"]) if made.memory]
-    for command in (["get"], ["update"], ["delete"], ["forget", "--yes"], ["history"], ["restore"], ["reinforce"]):
-        answer = memory(command[0], ids[0][:13], *command[1:], *(["new"] if command == ["update"] else []))
+        ids = [
+            made.memory.id for made in memories.create_many(["one", "two", "three"]) if made.memory
+        ]
+    for command in (
+        ["get"],
+        ["update"],
+        ["delete"],
+        ["forget", "--yes"],
+        ["history"],
+        ["restore"],
+        ["reinforce"],
+    ):
+        answer = memory(
+            command[0], ids[0][:13], *command[1:], *(["new"] if command == ["update"] else [])
+        )
         assert answer.code == 2
         assert "fits 3 memories" in answer.error
         assert json.loads(answer.err)["matches"] == sorted(ids)
@@ -240,10 +300,13 @@ def test_get_shows_a_memory_that_has_faded(memory: Command, aged: Callable[..., 
     assert memory("get", aged("content", 90, "contextual")).json["confidence"] == 0.0
 
 
-# --- history ---------------------------------------------------------------------------------------------------------
+# --- history
+# ---------------------------------------------------------------------------------------------------------
 
 
-def test_history_shows_every_version_oldest_first(memory: Command, stored: Callable[..., str]) -> None:
+def test_history_shows_every_version_oldest_first(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     memory_id = stored("The port is 8080", "--project", "shop")
     memory("update", memory_id, "The port is 9090", "--tag", "sure=no")
     memory("delete", memory_id)
@@ -251,9 +314,21 @@ def test_history_shows_every_version_oldest_first(memory: Command, stored: Calla
     shape = memory("history", memory_id).json
     assert list(shape) == ["id", "versions", "count"]
     assert (shape["id"], shape["count"]) == (memory_id, 3)
-    keys = ["version", "content", "tags", "operation", "created_at", "ended_at", "ended_by", "origin"]
+    keys = [
+        "version",
+        "content",
+        "tags",
+        "operation",
+        "created_at",
+        "ended_at",
+        "ended_by",
+        "origin",
+    ]
     assert [list(version) for version in shape["versions"]] == [keys] * 3
-    told = [[version[key] for key in ("version", "content", "operation")] for version in shape["versions"]]
+    told = [
+        [version[key] for key in ("version", "content", "operation")]
+        for version in shape["versions"]
+    ]
     assert told == [
         [1, "The port is 8080", "create"],
         [2, "The port is 9090", "update"],
@@ -275,7 +350,8 @@ def test_history_shows_deleted_memories(memory: Command, stored: Callable[..., s
     assert version["ended_at"] >= version["created_at"]
 
 
-# --- list ------------------------------------------------------------------------------------------------------------
+# --- list
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_list_is_newest_first(memory: Command, stored: Callable[..., str]) -> None:
@@ -286,12 +362,17 @@ def test_list_is_newest_first(memory: Command, stored: Callable[..., str]) -> No
     assert (answer.json["count"], answer.json["next_cursor"]) == (5, None)
 
 
-@pytest.mark.parametrize("options", [[], ["--namespace", "bob"], ["--project", "shop"], ["--as-of", "2030-01-01"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--namespace", "bob"], ["--project", "shop"], ["--as-of", "2030-01-01"]]
+)
 def test_pages_reach_the_end_without_loss_or_repeat(
     memory: Command, stored: Callable[..., str], options: list[str]
 ) -> None:
     pool = options if options[:1] == ["--namespace"] else []
-    ids = {stored(f"number {number}", "--project", "shop", *(pool if number % 2 else [])) for number in range(11)}
+    ids = {
+        stored(f"number {number}", "--project", "shop", *(pool if number % 2 else []))
+        for number in range(11)
+    }
     memory("update", sorted(ids)[4], "changed", *pool)
     seen: list[str] = []
     cursor: list[str] = []
@@ -313,7 +394,8 @@ def test_list_takes_the_deleted_ones(memory: Command, stored: Callable[..., str]
     assert [shape["id"] for shape in page["results"] + rest["results"]] == ids[2::-1]
 
 
-# --- tags ------------------------------------------------------------------------------------------------------------
+# --- tags
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_tags_counts_keys_and_values(memory: Command, stored: Callable[..., str]) -> None:
@@ -323,19 +405,31 @@ def test_tags_counts_keys_and_values(memory: Command, stored: Callable[..., str]
     gone = stored("four", "--project", "gone")
     memory("delete", gone)
     memory("update", changed, "--project", "shop")
-    assert memory("tags").json == {"keys": [{"key": "project", "count": 3}, {"key": "team", "count": 1}]}
-    assert memory("tags", "project").json == {"key": "project", "values": [{"value": "shop", "count": 3}]}
+    assert memory("tags").json == {
+        "keys": [{"key": "project", "count": 3}, {"key": "team", "count": 1}]
+    }
+    assert memory("tags", "project").json == {
+        "key": "project",
+        "values": [{"value": "shop", "count": 3}],
+    }
     assert memory("tags", "nothing").json == {"key": "nothing", "values": []}
 
 
-# --- the past --------------------------------------------------------------------------------------------------------
+# --- the past
+# --------------------------------------------------------------------------------------------------------
 
 
-def test_a_memory_its_history_and_tags_are_shown_as_they_were(memory: Command, aged: Callable[..., str]) -> None:
+def test_a_memory_its_history_and_tags_are_shown_as_they_were(
+    memory: Command, aged: Callable[..., str]
+) -> None:
     one = aged("Deploys happen on Tuesdays", 9, type="fact")
     memory("update", one, "Deploys happen on Fridays", "--tag", "type=decision")
     then = memory("get", one, "--as-of", "3d").json
-    assert (then["content"], then["tags"], then["version"]) == ("Deploys happen on Tuesdays", {"type": "fact"}, 1)
+    assert (then["content"], then["tags"], then["version"]) == (
+        "Deploys happen on Tuesdays",
+        {"type": "fact"},
+        1,
+    )
     assert memory("get", one, one, "--as-of", "3d").json["results"] == [then]
     assert memory("history", one, "--as-of", "3d", "--diff").json["count"] == 1
     assert memory("tags", "type", "--as-of", "3d").json["values"] == [{"value": "fact", "count": 1}]
@@ -354,7 +448,10 @@ def test_conversations_are_shown_as_they_were(memory: Command) -> None:
     (then,) = memory("turns", "list", "--as-of", "3d").json["results"]
     assert then["turn_count"] == 1
     for verb in ("show", "tail"):
-        assert [turn["content"] for turn in memory("turns", verb, "talk", "--as-of", "3d").json["results"]] == ["hello"]
+        assert [
+            turn["content"]
+            for turn in memory("turns", verb, "talk", "--as-of", "3d").json["results"]
+        ] == ["hello"]
 
 
 @pytest.mark.parametrize(
@@ -393,7 +490,10 @@ def test_reinforceable_memories_decay_by_their_own_hours(memory: Command) -> Non
     own = {"DECAY_REINFORCEABLE_HOURS": "1440"}
 
     def shown(*command: str) -> dict[str, float]:
-        return {ids[hit["id"]]: round(hit["confidence"], 2) for hit in memory(*command, env=own).json["results"]}
+        return {
+            ids[hit["id"]]: round(hit["confidence"], 2)
+            for hit in memory(*command, env=own).json["results"]
+        }
 
     expected = {"contextual": 0.5, "reinforceable": 0.75}
     assert shown("list") == shown("search", "fact") == expected

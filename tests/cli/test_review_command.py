@@ -26,7 +26,9 @@ def captured(once: Once) -> list[str]:
 
     def fill() -> list[str]:
         with Memories(channel="hook", embedder="fake") as memories:
-            drafts = [Draft(text, tags={"number": str(number)}) for number, text in enumerate(TEXTS)]
+            drafts = [
+                Draft(text, tags={"number": str(number)}) for number, text in enumerate(TEXTS)
+            ]
             return [created.memory.id for created in memories.create_many(drafts) if created.memory]
 
     kept: list[str] = once(fill)
@@ -49,7 +51,9 @@ def waiting(memory: Command) -> set[str]:
     return set(ids(memory("review", "--limit", "1000")))
 
 
-def test_only_the_fields_that_are_asked_for_are_listed(memory: Command, captured: list[str]) -> None:
+def test_only_the_fields_that_are_asked_for_are_listed(
+    memory: Command, captured: list[str]
+) -> None:
     shapes = memory("review", "--fields", "id,content").json["results"]
     assert [list(shape) for shape in shapes] == [["id", "content"]] * 3
     lines = memory("review", "list", "--fields", "id,content", "--format", "text").out.splitlines()
@@ -57,7 +61,9 @@ def test_only_the_fields_that_are_asked_for_are_listed(memory: Command, captured
     assert memory("review", "--fields", "nothing").code == 2
 
 
-def test_what_was_captured_is_listed_for_review_and_nowhere_else(memory: Command, captured: list[str]) -> None:
+def test_what_was_captured_is_listed_for_review_and_nowhere_else(
+    memory: Command, captured: list[str]
+) -> None:
     listed = memory("review").json
     assert ids(memory("review")) == ids(memory("review", "list")) == captured[::-1]
     assert (listed["count"], listed["next_cursor"]) == (3, None)
@@ -71,7 +77,12 @@ def test_what_was_captured_is_listed_for_review_and_nowhere_else(memory: Command
     assert (told["pending"], told["versions"][0]["ended_by"]) == (True, "pending")
     assert memory("status").json["pending_count"] == 3
     assert memory("tags").json["keys"] == []
-    for arguments in (["get", captured[0]], ["history", captured[0]], ["list", "--pending"], ["review"]):
+    for arguments in (
+        ["get", captured[0]],
+        ["history", captured[0]],
+        ["list", "--pending"],
+        ["review"],
+    ):
         assert "waits for review" in memory(*arguments, "--format", "text").out
     assert "memory review" in memory("status", "--format", "text").out
 
@@ -119,7 +130,9 @@ def test_what_is_accepted_is_found(memory: Command, captured: list[str]) -> None
     ],
 )
 @pytest.mark.parametrize("verb", ["accept", "reject"])
-def test_rules_choose(memory: Command, captured: list[str], verb: str, rule: list[str], chosen: set[int]) -> None:
+def test_rules_choose(
+    memory: Command, captured: list[str], verb: str, rule: list[str], chosen: set[int]
+) -> None:
     dry = memory("review", verb, *rule, "--dry-run")
     assert (dry.json["dry_run"], set(ids(dry))) == (True, {captured[number] for number in chosen})
     assert waiting(memory) == set(captured)
@@ -133,7 +146,12 @@ def test_rules_choose(memory: Command, captured: list[str], verb: str, rule: lis
 
 
 def test_ids_come_from_standard_input(memory: Command, captured: list[str]) -> None:
-    assert memory("review", "accept", "--yes", "-", stdin=f"{captured[0]}\n{captured[1]}\n").json["accepted"] == 2
+    assert (
+        memory("review", "accept", "--yes", "-", stdin=f"{captured[0]}\n{captured[1]}\n").json[
+            "accepted"
+        ]
+        == 2
+    )
     assert memory("review", "reject", "--yes", "-", stdin="").json["rejected"] == 0
     assert waiting(memory) == {captured[2]}
 
@@ -149,9 +167,18 @@ def test_ids_come_from_standard_input(memory: Command, captured: list[str]) -> N
             ["reject", "--yes"],
             "name the memories by their ids, or choose them by --all or a filter, such",
         ),
-        (["accept", "--yes", "ID", "--all"], "name memories, or choose them by --all and filters, not both"),
-        (["reject", "--yes", "ID", "--tag", "a=b"], "name memories, or choose them by --all and filters, not both"),
-        (["edit", "--yes", "ID"], "there is no terminal to edit on; give the new text: memory review edit "),
+        (
+            ["accept", "--yes", "ID", "--all"],
+            "name memories, or choose them by --all and filters, not both",
+        ),
+        (
+            ["reject", "--yes", "ID", "--tag", "a=b"],
+            "name memories, or choose them by --all and filters, not both",
+        ),
+        (
+            ["edit", "--yes", "ID"],
+            "there is no terminal to edit on; give the new text: memory review edit ",
+        ),
         (["edit", "--yes", "ID", ""], "content is empty"),
         (["accept", "--yes", "nothing"], "id"),
         (["--limit", "0"], "limit must be a whole number from 1 to 1000"),
@@ -182,13 +209,26 @@ def test_a_memory_is_decided_about_once(memory: Command, captured: list[str]) ->
 
 
 def test_an_edited_one_is_a_version_by_the_editor(memory: Command, captured: list[str]) -> None:
-    answer = memory("review", "edit", "--yes", captured[0], "-", stdin="Deploys happen on Thursdays\n")
+    answer = memory(
+        "review", "edit", "--yes", captured[0], "-", stdin="Deploys happen on Thursdays\n"
+    )
     shape = answer.json["results"][0]
-    assert (shape["memory"]["id"], shape["memory"]["content"]) == (captured[0], "Deploys happen on Thursdays")
+    assert (shape["memory"]["id"], shape["memory"]["content"]) == (
+        captured[0],
+        "Deploys happen on Thursdays",
+    )
     told = memory("history", captured[0]).json
-    assert [version["content"] for version in told["versions"]] == [TEXTS[0], "Deploys happen on Thursdays"]
+    assert [version["content"] for version in told["versions"]] == [
+        TEXTS[0],
+        "Deploys happen on Thursdays",
+    ]
     assert "pending" not in told
-    assert memory("review", "edit", "--yes", captured[1], TEXTS[1]).json["results"][0]["memory"]["version"] == 1
+    assert (
+        memory("review", "edit", "--yes", captured[1], TEXTS[1]).json["results"][0]["memory"][
+            "version"
+        ]
+        == 1
+    )
 
 
 def test_on_a_terminal_the_editor_is_opened(
@@ -197,16 +237,22 @@ def test_on_a_terminal_the_editor_is_opened(
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i s/Tuesdays/Sundays/ "$1"\n')
     editor.chmod(0o755)
-    answer = terminal("review", "edit", "--yes", captured[0], env={"EDITOR": str(editor), "VISUAL": ""})
+    answer = terminal(
+        "review", "edit", "--yes", captured[0], env={"EDITOR": str(editor), "VISUAL": ""}
+    )
     assert answer.code == 0, answer.out
     assert memory("get", captured[0]).json["content"] == TEXTS[0].replace("Tuesdays", "Sundays")
     editor.write_text("#!/bin/sh\nexit 0\n")
-    answer = terminal("review", "edit", "--yes", captured[1], env={"EDITOR": str(editor), "VISUAL": ""})
+    answer = terminal(
+        "review", "edit", "--yes", captured[1], env={"EDITOR": str(editor), "VISUAL": ""}
+    )
     assert (answer.code, "Nothing was accepted." in answer.out) == (1, True)
     assert waiting(memory) == set(captured[1:])
 
 
-def test_a_duplicate_of_what_is_there_is_told_and_left(memory: Command, captured: list[str]) -> None:
+def test_a_duplicate_of_what_is_there_is_told_and_left(
+    memory: Command, captured: list[str]
+) -> None:
     there = memory("create", f"The {TEXTS[0].replace('Deploys', 'deploys')}").json
     same = memory("create", TEXTS[1]).json["id"]
     answer = memory("review", "accept", "--yes", "--all")
@@ -236,7 +282,9 @@ def test_what_is_suspicious_has_to_be_named(memory: Command, captured: list[str]
 
 
 @pytest.mark.parametrize("verb", ["accept", "reject"])
-def test_what_is_suspicious_can_be_chosen_by_a_rule(memory: Command, captured: list[str], verb: str) -> None:
+def test_what_is_suspicious_can_be_chosen_by_a_rule(
+    memory: Command, captured: list[str], verb: str
+) -> None:
     mark(captured[1])
     done = memory("review", verb, "--yes", "--all", "--suspicious")
     assert set(ids(done)) == (set(captured) if verb == "accept" else {captured[1]})
@@ -304,4 +352,8 @@ def test_the_answer_of_a_create_that_waits(memory: Command) -> None:
     from memories.answers import shapes
 
     shape = json.loads(json.dumps(shapes.created(created)))
-    assert (shape["stored"], shape["pending"], "memory review" in shape["hint"]) == (True, True, True)
+    assert (shape["stored"], shape["pending"], "memory review" in shape["hint"]) == (
+        True,
+        True,
+        True,
+    )

@@ -1,4 +1,6 @@
-"""`memory scratchpad`, `memory prompt`, `memory search --tier`, and what they answer when the store is down."""
+"""`memory scratchpad`, `memory prompt`, `memory search --tier`, and what they answer when the store
+is down.
+"""
 
 import json
 from collections.abc import Callable
@@ -10,7 +12,14 @@ import pytest
 from cli.conftest import Command
 from memories import Memories
 
-DOWN = ["missing", "corrupt", "empty", "chroma://127.0.0.1:1", "qdrant://127.0.0.1:1", "postgresql://u@127.0.0.1:1/db"]
+DOWN = [
+    "missing",
+    "corrupt",
+    "empty",
+    "chroma://127.0.0.1:1",
+    "qdrant://127.0.0.1:1",
+    "postgresql://u@127.0.0.1:1/db",
+]
 
 
 @pytest.fixture
@@ -53,9 +62,15 @@ def test_pins_are_exported(memory: Command, stored: Callable[..., str], tmp_path
     memory("export", "-n", "bob", "--output", "out.jsonl")
     environment = {"MEMORY_HOME": str(tmp_path / "elsewhere")}
     memory("import", "out.jsonl", "--trusted", "-n", "bob", env=environment)
-    assert memory("scratchpad", "show", "-n", "bob", env=environment).json["results"][0]["pinned"] is True
+    assert (
+        memory("scratchpad", "show", "-n", "bob", env=environment).json["results"][0]["pinned"]
+        is True
+    )
     memory("import", "out.jsonl", "-n", "carol", env=environment)
-    assert memory("scratchpad", "show", "-n", "carol", "--no-shared", env=environment).json["results"] == []
+    assert (
+        memory("scratchpad", "show", "-n", "carol", "--no-shared", env=environment).json["results"]
+        == []
+    )
 
 
 def test_what_an_import_brings_is_in_it(memory: Command, stored: Callable[..., str]) -> None:
@@ -66,11 +81,15 @@ def test_what_an_import_brings_is_in_it(memory: Command, stored: Callable[..., s
     text = Path("out.jsonl").read_text()
     Path("out.jsonl").write_text(text.replace('"bob"', '"carol"'))
     memory("import", "out.jsonl", "--trusted", "-n", "carol")
-    contents = [each["content"] for each in memory("scratchpad", "show", "-n", "carol").json["results"]]
+    contents = [
+        each["content"] for each in memory("scratchpad", "show", "-n", "carol").json["results"]
+    ]
     assert contents == [each["content"] for each in memory("list", "-n", "carol").json["results"]]
 
 
-def test_any_command_takes_an_edit_over(memory: Command, stored: Callable[..., str], home: Path) -> None:
+def test_any_command_takes_an_edit_over(
+    memory: Command, stored: Callable[..., str], home: Path
+) -> None:
     name = stored("The user prefers tabs", "-n", "bob")
     file = home / "bob" / "scratchpad.yaml"
     file.write_text(file.read_text().replace("prefers tabs", "prefers spaces"))
@@ -87,7 +106,9 @@ def test_any_command_takes_an_edit_over(memory: Command, stored: Callable[..., s
     assert memory("scratchpad", "rebuild", "-n", "bob").code == 2
 
 
-def test_edit_opens_an_editor(terminal: Command, stored: Callable[..., str], memory: Command, tmp_path: Path) -> None:
+def test_edit_opens_an_editor(
+    terminal: Command, stored: Callable[..., str], memory: Command, tmp_path: Path
+) -> None:
     stored("The user prefers tabs", "-n", "bob")
     script = tmp_path / "editor.sh"
     script.write_text("#!/bin/sh\nsed -i 's/prefers tabs/prefers spaces/' \"$1\"\n")
@@ -105,25 +126,47 @@ def test_edit_opens_an_editor(terminal: Command, stored: Callable[..., str], mem
     assert "there is no terminal" in memory("scratchpad", "edit", "-n", "bob").error
 
 
-def test_tiers(memory: Command, stored: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiers(
+    memory: Command, stored: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored("The user prefers tabs", "-n", "bob")
     stored("Deploys happen on Tuesday", "-n", "bob", "--project", "shop")
     hot = memory("search", "which tabs does the user want?", "--tier", "hot", "-n", "bob").json
-    assert (hot["tier"], [each["content"] for each in hot["results"]]) == ("hot", ["The user prefers tabs"])
+    assert (hot["tier"], [each["content"] for each in hot["results"]]) == (
+        "hot",
+        ["The user prefers tabs"],
+    )
     assert memory("search", "quux flurb", "--tier", "hot", "-n", "bob").json["results"] == []
     auto = memory("search", "user tabs", "--tier", "auto", "-n", "bob").json
     assert (auto["tier"], auto["count"]) == ("hot", 1)
     assert memory("search", "user quux", "--tier", "auto", "-n", "bob").json["tier"] == "auto"
     deep = memory("search", "user tabs", "-n", "bob").json
     assert "tier" not in deep
-    assert memory("search", "deploys", "--tier", "hot", "-n", "bob", "--project", "other").json["count"] == 0
-    assert memory("search", "deploys", "--tier", "hot", "-n", "bob", "--where", "project = shop").json["count"] == 1
-    assert "01" in memory("search", "deploys", "--tier", "hot", "-n", "bob", "--format", "compact").out
-    assert "can't answer this (as_of)" in memory("search", "x", "--tier", "hot", "--as-of", "2020-01-01").error
+    assert (
+        memory("search", "deploys", "--tier", "hot", "-n", "bob", "--project", "other").json[
+            "count"
+        ]
+        == 0
+    )
+    assert (
+        memory("search", "deploys", "--tier", "hot", "-n", "bob", "--where", "project = shop").json[
+            "count"
+        ]
+        == 1
+    )
+    assert (
+        "01" in memory("search", "deploys", "--tier", "hot", "-n", "bob", "--format", "compact").out
+    )
+    assert (
+        "can't answer this (as_of)"
+        in memory("search", "x", "--tier", "hot", "--as-of", "2020-01-01").error
+    )
     assert "tier must be" in memory("search", "x", "--tier", "cold").error
 
 
-def test_the_hot_tier_loads_no_model(process: Command, stored: Callable[..., str], home: Path) -> None:
+def test_the_hot_tier_loads_no_model(
+    process: Command, stored: Callable[..., str], home: Path
+) -> None:
     stored("The user prefers tabs", "-n", "bob")
     stored("Lunch is at noon")
     for name in ("bob", "shared"):
@@ -139,13 +182,17 @@ from memories.__main__ import run
 code = run(["search", "user tabs", "--tier", "hot", "-n", "bob"])
 sys.stderr.write(repr(sorted({"numpy", "onnxruntime", "yaml"} & sys.modules.keys())))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
+    )
     assert json.loads(done.stdout)["count"] == 1
     assert done.stderr == "[]"
 
 
 @pytest.mark.parametrize("how", DOWN)
-def test_the_scratchpad_answers_when_the_store_is_down(memory: Command, down: Callable[[str], None], how: str) -> None:
+def test_the_scratchpad_answers_when_the_store_is_down(
+    memory: Command, down: Callable[[str], None], how: str
+) -> None:
     down(how)
     environment = {"MEMORY_TIMEOUT_SECONDS": "20"}
     answer = memory("search", "which tabs?", "-n", "bob", env=environment)
@@ -168,19 +215,35 @@ def test_the_scratchpad_answers_when_the_store_is_down(memory: Command, down: Ca
     if how != "missing":
         assert memory("create", "something new", "-n", "bob", env=environment).code == 1
         assert memory("search", "tabs", "-n", "bob", "--in", "history", env=environment).code == 1
-        assert memory("search", "tabs", "-n", "bob", "--as-of", "2020-01-01", env=environment).code == 1
+        assert (
+            memory("search", "tabs", "-n", "bob", "--as-of", "2020-01-01", env=environment).code
+            == 1
+        )
 
 
 def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the gate of contexts, MEMORY_CONFIDENCE_MIN: a model never reads a certainty that nobody has."""
+    """Also the gate of contexts, MEMORY_CONFIDENCE_MIN: a model never reads a certainty that nobody
+    has.
+    """
     with Memories(namespace="bob") as memories:
         for number, (sure, days, decay) in enumerate(
-            [(0.32, 0, "stable"), (0.5, 0, "reinforceable"), (0.9, 3, "contextual"), (1.0, 15, "reinforceable")]
+            [
+                (0.32, 0, "stable"),
+                (0.5, 0, "reinforceable"),
+                (0.9, 3, "contextual"),
+                (1.0, 15, "reinforceable"),
+            ]
         ):
             then = datetime.now(UTC) - timedelta(days=days)
-            memories.create(f"ocelot sighting {number}", confidence=sure, decay=decay, created_at=then, force=True)
+            memories.create(
+                f"ocelot sighting {number}",
+                confidence=sure,
+                decay=decay,
+                created_at=then,
+                force=True,
+            )
 
     def answer(*options: str, **environment: str) -> dict[str, float]:
         found = memory("search", "ocelot sighting", "-n", "bob", *options, env=environment)
@@ -212,7 +275,9 @@ def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
 
 
 @pytest.mark.cold  # a server has the store open, so nobody can lock it alone
-def test_a_store_that_hangs_has_a_deadline(memory: Command, down: Callable[[str], None], home: Path) -> None:
+def test_a_store_that_hangs_has_a_deadline(
+    memory: Command, down: Callable[[str], None], home: Path
+) -> None:
     import subprocess
     import sys
 
@@ -227,7 +292,9 @@ print("locked", flush=True)
 sys.stdin.read()
 """
     holder = subprocess.Popen(
-        [sys.executable, "-c", script, str(home / "memories.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", script, str(home / "memories.db")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         assert holder.stdout is not None
@@ -259,9 +326,16 @@ def test_without_a_scratchpad_a_store_that_is_down_is_an_error(
 def test_prompt(memory: Command, stored: Callable[..., str]) -> None:
     name = stored("The user prefers tabs", "-n", "bob")
     shape = memory("prompt", "-n", "bob", "--project", "shop").json
-    assert (shape["memories"], shape["sessions"], shape["pending_count"], shape["degraded"]) == ([name], [], 0, False)
+    assert (shape["memories"], shape["sessions"], shape["pending_count"], shape["degraded"]) == (
+        [name],
+        [],
+        0,
+        False,
+    )
     assert memory("prompt", "-n", "bob", "--format", "text").out.startswith("## Memory System\n")
-    assert "search_memories" in memory("prompt", "-n", "bob", "--for", "mcp", "--format", "text").out
+    assert (
+        "search_memories" in memory("prompt", "-n", "bob", "--for", "mcp", "--format", "text").out
+    )
     for wrong in (["--budget", "0"], ["--budget", "x"], ["--for", "pigeon"]):
         answer = memory("prompt", "-n", "bob", *wrong)
         assert answer.code == 2
@@ -281,10 +355,19 @@ def test_a_number_that_only_begins_like_the_one_asked_for_goes_on_to_the_store(
     stored("The web proxy listens on port 80", "-n", "bob")
     for number in range(40):
         stored(f"note {number} about another part of the shop", "-n", "bob")
-    memory("scratchpad", "pin", stored("The web service listens on port 8080", "-n", "bob"), "-n", "bob")
+    memory(
+        "scratchpad",
+        "pin",
+        stored("The web service listens on port 8080", "-n", "bob"),
+        "-n",
+        "bob",
+    )
     assert memory("search", "web port 8080", "--tier", "auto", "-n", "bob").json["tier"] == "hot"
     auto = memory("search", "web port 80", "--tier", "auto", "-n", "bob").json
-    assert (auto["tier"], auto["results"][0]["content"]) == ("auto", "The web proxy listens on port 80")
+    assert (auto["tier"], auto["results"][0]["content"]) == (
+        "auto",
+        "The web proxy listens on port 80",
+    )
     hot = memory("search", "web port 80", "--tier", "hot", "-n", "bob").json
     assert [each["score"] < 0.7 for each in hot["results"]] == [True]
 

@@ -19,7 +19,9 @@ def noted(home: Path) -> list[tuple[str, str]]:
     return [(event["op"], event["outcome"]) for event in events.read(home)]
 
 
-def test_each_command_is_noted_once_and_without_what_it_says(memory: Command, stored: Store, home: Path) -> None:
+def test_each_command_is_noted_once_and_without_what_it_says(
+    memory: Command, stored: Store, home: Path
+) -> None:
     one = stored("the sky is blue", "--project", "sky-blue-shop")
     memory("search", "sky-secret-question")
     memory("get", one)
@@ -63,7 +65,9 @@ def test_stats_in_every_format(memory: Command, stored: Store) -> None:
 def test_a_bar_of_several_days_says_so(memory: Command) -> None:
     with Memories(embedder="fake") as memories:
         for days in (0, 100):
-            memories.create(f"written {days} days ago", created_at=datetime.now(UTC) - timedelta(days=days))
+            memories.create(
+                f"written {days} days ago", created_at=datetime.now(UTC) - timedelta(days=days)
+            )
     text = memory("stats", "--format", "text").out
     assert "memories per 5 days, from the day named" in text
     assert "memories per day" not in text
@@ -95,7 +99,9 @@ def test_a_context_is_noted_with_its_tokens(memory: Command, stored: Store, home
     assert tokens > 5
 
 
-def test_rank_shows_the_plain_order(memory: Command, stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_shows_the_plain_order(
+    memory: Command, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
     used, other = stored("the train leaves on Friday"), stored("the train leaves on Monday")
     for _ in range(5):

@@ -1,4 +1,6 @@
-"""Twenty-five things that one wants of a memory, each one command in a process of its own, in a fresh store."""
+"""Twenty-five things that one wants of a memory, each one command in a process of its own, in a
+fresh store.
+"""
 
 import json
 import os
@@ -22,14 +24,30 @@ def shop(memory: Command, once: Once) -> dict[str, str]:
 
     def fill() -> dict[str, str]:
         made = {
-            "Deploys happen on Tuesdays": ("--project", "shop", "--type", "fact", "--agent", "claude"),
-            "The database is PostgreSQL": ("--project", "shop", "--type", "fact", "--agent", "codex"),
+            "Deploys happen on Tuesdays": (
+                "--project",
+                "shop",
+                "--type",
+                "fact",
+                "--agent",
+                "claude",
+            ),
+            "The database is PostgreSQL": (
+                "--project",
+                "shop",
+                "--type",
+                "fact",
+                "--agent",
+                "codex",
+            ),
             "The site is static": ("--project", "web", "--type", "note"),
             "Invoices are in euros": ("--project", "bank", "--type", "note"),
             "Answer in short sentences": ("--global", "--type", "preference"),
             "The editor is Vim": ("--key", "user/editor"),
         }
-        ids = {text: str(memory("create", text, *options).json["id"]) for text, options in made.items()}
+        ids = {
+            text: str(memory("create", text, *options).json["id"]) for text, options in made.items()
+        }
         memory("turns", "add", "standup", "When do deploys happen?", "--speaker", "Ann")
         return ids
 
@@ -160,10 +178,18 @@ def test_there_are_twenty_five() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_each_task_is_one_command(
-    task: str, shop: dict[str, str], memory: Command, process: Command, terminal: Command, tmp_path: Path
+    task: str,
+    shop: dict[str, str],
+    memory: Command,
+    process: Command,
+    terminal: Command,
+    tmp_path: Path,
 ) -> None:
     arguments, stdin, check = TASKS[task]
-    names: dict[str, Any] = {**shop, "user": memory("list", "--limit", "1").json["results"][0]["origin"]["by"]}
+    names: dict[str, Any] = {
+        **shop,
+        "user": memory("list", "--limit", "1").json["results"][0]["origin"]["by"],
+    }
     text = " ".join((*arguments, stdin))
     if "{edited}" in text:
         names["edited"] = shop["The site is static"]
@@ -173,7 +199,10 @@ def test_each_task_is_one_command(
         memory("delete", names["deleted"])
     if arguments == ["duplicates"]:
         memory("create", "The database is PostgreSQL.", "--project", "shop", "--force")
-    filled = [re.sub(r"\{([^}]+)\}", lambda found: str(names[found[1]]), argument) for argument in arguments]
+    filled = [
+        re.sub(r"\{([^}]+)\}", lambda found: str(names[found[1]]), argument)
+        for argument in arguments
+    ]
     given = re.sub(r"^\{([^}]+)\}$", lambda found: str(names[found[1]]), stdin, flags=re.M)
     if arguments[0] == "edit":
         script = tmp_path / "editor"
@@ -192,5 +221,7 @@ def test_an_answer_goes_into_another_program(shop: dict[str, str]) -> None:
     program = "import json, sys; print('\\n'.join(found['id'] for found in json.load(sys.stdin)['results']))"
     command = f"'{sys.executable}' -m memories"
     piped = f"{command} list --limit 3 | '{sys.executable}' -c \"{program}\" | {command} get -"
-    done = subprocess.run(["sh", "-c", piped], capture_output=True, text=True, timeout=300, env={**os.environ})
+    done = subprocess.run(
+        ["sh", "-c", piped], capture_output=True, text=True, timeout=300, env={**os.environ}
+    )
     assert json.loads(done.stdout)["count"] == 3

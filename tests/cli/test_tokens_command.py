@@ -18,7 +18,12 @@ def test_a_token_is_told_once_and_only_its_hash_is_kept(memory: Command, home: P
     assert made["token"] not in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
     [row] = memory("tokens", "list").json["tokens"]
-    assert (row["id"], row["name"], row["expires_at"], row["last_used_at"]) == (made["id"], "laptop", None, None)
+    assert (row["id"], row["name"], row["expires_at"], row["last_used_at"]) == (
+        made["id"],
+        "laptop",
+        None,
+        None,
+    )
     assert "hash" not in row and "token" not in row
 
 
@@ -47,10 +52,14 @@ def _known(made: dict[str, Any]) -> dict[str, Any]:
         (["x", "--allow", "bob", "--expires", "soon"], "soon"),
     ],
 )
-def test_wrong_input_makes_no_token(memory: Command, arguments: list[str], said: str, home: Path) -> None:
+def test_wrong_input_makes_no_token(
+    memory: Command, arguments: list[str], said: str, home: Path
+) -> None:
     shown = memory("tokens", "create", *arguments)
     assert (shown.code, said in shown.err) == (2, True)
-    assert not (home / "tokens.json").exists() or json.loads((home / "tokens.json").read_text()) == {"tokens": []}
+    assert not (home / "tokens.json").exists() or json.loads(
+        (home / "tokens.json").read_text()
+    ) == {"tokens": []}
 
 
 def test_a_span_counts_from_now_on(memory: Command) -> None:

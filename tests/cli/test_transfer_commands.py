@@ -41,7 +41,8 @@ def url(folder: Path, name: str) -> str:
     return f"sqlite:///{folder}/{name}.db"
 
 
-# --- export ----------------------------------------------------------------------------------------------------------
+# --- export
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("filled")
@@ -85,7 +86,9 @@ def test_export_to_a_file_is_the_same_and_for_its_owner_only(memory: Command, fo
     assert [found.name for found in folder.iterdir()] == ["backup.jsonl"]
 
 
-def test_an_export_that_fails_leaves_the_file_before_it(memory: Command, folder: Path, home: Path) -> None:
+def test_an_export_that_fails_leaves_the_file_before_it(
+    memory: Command, folder: Path, home: Path
+) -> None:
     (folder / "backup.jsonl").write_text("precious")
     home.mkdir(mode=0o700, parents=True)
     (home / "memories.db").write_bytes(b"this is a text and no database\n" * 200)
@@ -129,18 +132,30 @@ def disk_of_one_megabyte(folder: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("given", ["file", "pipe", "redirected"])
-def test_a_cut_export_is_refused_before_anything_is_stored(process: Command, folder: Path, given: str) -> None:
-    """Whatever it comes from, and though more than one batch would have been stored before the cut is seen."""
+def test_a_cut_export_is_refused_before_anything_is_stored(
+    process: Command, folder: Path, given: str
+) -> None:
+    """Whatever it comes from, and though more than one batch would have been stored before the cut
+    is seen.
+    """
     with Memories(f"sqlite:///{folder}/large.db", embedder="none") as large:
         large.create_many([f"note {number}" for number in range(600)], force=True)
     environment = {**os.environ, "EMBEDDER": "none"}
     whole = process("export", "--store", f"sqlite:///{folder}/large.db", env=environment).out
     cut = folder / "cut.jsonl"
     cut.write_text("".join(whole.splitlines(keepends=True)[:590]))
-    name, shell = {"file": ("cut.jsonl", ""), "pipe": ("-", ""), "redirected": ("-", f"< {cut}")}[given]
+    name, shell = {"file": ("cut.jsonl", ""), "pipe": ("-", ""), "redirected": ("-", f"< {cut}")}[
+        given
+    ]
     other = url(folder, "other")
     answer = process(
-        "import", name, "--store", other, shell=shell, env=environment, stdin=cut.read_bytes() if name == "-" else b""
+        "import",
+        name,
+        "--store",
+        other,
+        shell=shell,
+        env=environment,
+        stdin=cut.read_bytes() if name == "-" else b"",
     )
     assert answer.code == 2
     assert answer.error == "the export is incomplete: it was cut after line 590; use another copy"
@@ -149,14 +164,17 @@ def test_a_cut_export_is_refused_before_anything_is_stored(process: Command, fol
 
 @pytest.mark.usefixtures("filled")
 def test_an_export_of_an_older_program_is_read_with_a_note(memory: Command, folder: Path) -> None:
-    older = "".join(memory("export").out.splitlines(keepends=True)[:-1]).replace('"version":2', '"version":1')
+    older = "".join(memory("export").out.splitlines(keepends=True)[:-1]).replace(
+        '"version":2', '"version":1'
+    )
     answer = memory("import", "-", "--store", url(folder, "other"), stdin=older)
     assert answer.json["imported"] == 4
     assert "nothing tells whether it is complete" in answer.json["note"]
     assert "nothing tells whether it is complete" in answer.err
 
 
-# --- import ----------------------------------------------------------------------------------------------------------
+# --- import
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("filled")
@@ -184,12 +202,16 @@ def test_what_is_imported_is_exported_as_the_same_bytes(memory: Command, folder:
 
 
 @pytest.mark.usefixtures("filled")
-def test_import_writes_to_the_callers_namespaces_unless_all_are_meant(memory: Command, folder: Path) -> None:
+def test_import_writes_to_the_callers_namespaces_unless_all_are_meant(
+    memory: Command, folder: Path
+) -> None:
     exported = memory("export", "--all-namespaces").out
     other = ("--store", url(folder, "other"))
     answer = memory("import", "-", *other, stdin=exported)
     assert answer.code == 2
-    assert answer.error.startswith("line 2 is of namespace bob; name that one, or add --all-namespaces")
+    assert answer.error.startswith(
+        "line 2 is of namespace bob; name that one, or add --all-namespaces"
+    )
     assert not (folder / "other.db").exists()
     own = memory("export", "-n", "ann").out
     assert memory("import", "-", "-n", "ann", *other, stdin=own).json["imported"] == 5
@@ -199,8 +221,12 @@ def test_import_writes_to_the_callers_namespaces_unless_all_are_meant(memory: Co
 @pytest.mark.usefixtures("filled")
 def test_conflicts_are_told_and_change_nothing(memory: Command) -> None:
     exported = memory("export").out
-    changed = "".join(exported.replace("We ship on Friday", "We ship on Monday").splitlines(keepends=True)[:-1])
-    changed = changed.replace('"version":2', '"version":1')  # whoever changes it takes the last line off
+    changed = "".join(
+        exported.replace("We ship on Friday", "We ship on Monday").splitlines(keepends=True)[:-1]
+    )
+    changed = changed.replace(
+        '"version":2', '"version":1'
+    )  # whoever changes it takes the last line off
     for options in ([], ["--dry-run"]):
         answer = memory("import", "-", *options, stdin=changed)
         assert answer.code == 1
@@ -254,7 +280,10 @@ def test_what_is_no_export_is_refused_in_one_sentence(
 
 
 def test_a_file_that_is_not_there_is_refused(memory: Command, folder: Path) -> None:
-    assert memory("import", "missing.jsonl").error == "cannot read missing.jsonl: No such file or directory"
+    assert (
+        memory("import", "missing.jsonl").error
+        == "cannot read missing.jsonl: No such file or directory"
+    )
     (folder / "inner").mkdir()
     assert "cannot read inner: Is a directory" in memory("import", "inner").error
 
@@ -270,11 +299,14 @@ def test_without_an_embedder_an_import_goes_by_words(memory: Command, folder: Pa
     assert memory("status", *other).json["without_vector_count"] == 0
 
 
-# --- migrate ---------------------------------------------------------------------------------------------------------
+# --- migrate
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("filled")
-def test_migrate_copies_everything_and_says_how_to_switch(memory: Command, folder: Path, home: Path) -> None:
+def test_migrate_copies_everything_and_says_how_to_switch(
+    memory: Command, folder: Path, home: Path
+) -> None:
     exported, target = memory("export", "--all-namespaces").out, url(folder, "copy")
     shape = memory("migrate", "--to", target).json
     original = f"sqlite:///{home}/memories.db"
@@ -306,10 +338,14 @@ def test_how_to_switch_holds_in_every_folder(memory: Command, folder: Path, sche
     assert memory("migrate", "--to", f"{scheme}:///copy of it").json["switch"] == (
         f"export MEMORY_STORE='{scheme}:///{folder}/copy of it'"
     )
-    back = memory("migrate", "--store", f"{scheme}:///copy of it", "--to", "sqlite:///second.db").json
+    back = memory(
+        "migrate", "--store", f"{scheme}:///copy of it", "--to", "sqlite:///second.db"
+    ).json
     assert back["go_back"] == f"export MEMORY_STORE='{scheme}:///{folder}/copy of it'"
     assert back["switch"] == f"export MEMORY_STORE=sqlite:///{folder}/second.db"
-    same = memory("migrate", "--store", "sqlite:///second.db", "--to", f"sqlite:///{folder}/second.db")
+    same = memory(
+        "migrate", "--store", "sqlite:///second.db", "--to", f"sqlite:///{folder}/second.db"
+    )
     assert (same.code, "is the store itself" in same.error) == (2, True)
 
 
@@ -323,19 +359,29 @@ def test_migrate_refuses_a_store_that_is_no_copy(memory: Command, folder: Path) 
     assert memory("status", "--store", target).json["memory_count"] == 1
 
 
-def test_a_password_is_not_shown_and_no_command_is_given_that_would_not_work(memory: Command, folder: Path) -> None:
+def test_a_password_is_not_shown_and_no_command_is_given_that_would_not_work(
+    memory: Command, folder: Path
+) -> None:
     secret = f"sqlite:///{folder}/one.db?password=s3cret"
     memory("create", "Something", "--store", secret)
     there = memory("migrate", "--store", secret, "--to", url(folder, "copy"))
     assert there.json["switch"] == f"export MEMORY_STORE={url(folder, 'copy')}"
-    assert there.json["go_back"] == "set MEMORY_STORE back to the URL that you had (its password is not shown)"
+    assert (
+        there.json["go_back"]
+        == "set MEMORY_STORE back to the URL that you had (its password is not shown)"
+    )
     back = memory("migrate", "--store", url(folder, "copy"), "--to", secret.replace("one", "two"))
-    assert back.json["switch"] == "set MEMORY_STORE to the URL that you gave (its password is not shown)"
+    assert (
+        back.json["switch"]
+        == "set MEMORY_STORE to the URL that you gave (its password is not shown)"
+    )
     assert back.json["go_back"] == f"export MEMORY_STORE={url(folder, 'copy')}"
     assert "s3cret" not in there.out + there.err + back.out + back.err
 
 
-def test_a_line_that_can_not_be_read_ends_every_move(memory: Command, folder: Path, monkeypatch: Any) -> None:
+def test_a_line_that_can_not_be_read_ends_every_move(
+    memory: Command, folder: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}/notes")
     memory("create", "Deploys happen on Tuesdays")
     assert memory("export", "-o", "backup.jsonl").json["exported"] == 1
@@ -352,13 +398,18 @@ def test_a_line_that_can_not_be_read_ends_every_move(memory: Command, folder: Pa
         answer = memory(*command)
         assert answer.code == 1
         assert answer.out == ""
-        assert "shared.jsonl:2 can't be read: it is no JSON" in json.loads(answer.err.splitlines()[-1])["error"]
+        assert (
+            "shared.jsonl:2 can't be read: it is no JSON"
+            in json.loads(answer.err.splitlines()[-1])["error"]
+        )
     assert (folder / "backup.jsonl").read_bytes() == backup
     assert not (folder / "copy.db").exists()
     assert json.loads(memory("search", "deploys").out)["results"] == []
 
 
-def test_migrate_needs_a_store_to_copy_from_and_another_to_copy_to(memory: Command, folder: Path, home: Path) -> None:
+def test_migrate_needs_a_store_to_copy_from_and_another_to_copy_to(
+    memory: Command, folder: Path, home: Path
+) -> None:
     assert "nothing to migrate" in memory("migrate", "--to", url(folder, "copy")).error
     assert memory("migrate").code == 2
     assert memory("migrate", "--to", f"sqlite:///{home}/memories.db").code == 2
@@ -368,7 +419,8 @@ def test_migrate_needs_a_store_to_copy_from_and_another_to_copy_to(memory: Comma
     assert list(folder.iterdir()) == []
 
 
-# --- reembed ---------------------------------------------------------------------------------------------------------
+# --- reembed
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("filled")
@@ -388,7 +440,9 @@ def test_reembed_changes_the_embedder(memory: Command) -> None:
     }
     assert answer.err == "The store now uses all-MiniLM-L6-v2/int8/1; set EMBEDDER=minilm.\n"
     minilm = {"EMBEDDER": "minilm"}
-    found = memory("search", "Which programming language does she like?", env=minilm).json["results"]
+    found = memory("search", "Which programming language does she like?", env=minilm).json[
+        "results"
+    ]
     assert found[0]["content"] == "The user prefers Rust"
     assert "memory reembed" in memory("search", "language").error
     assert memory("status", env=minilm).json["without_vector_count"] == 0
@@ -404,8 +458,14 @@ def test_reembed_moves_between_the_packaged_models_and_back(memory: Command) -> 
     before = "fake/1"
     for name in ("minilm", "e5", "minilm"):
         moved = memory("reembed", "--model", name).json
-        assert (moved["embedded"], moved["model_before"], moved["model"]) == (7, before, models[name])
-        found = memory("search", "Which programming language does she like?", env={"EMBEDDER": name}).json["results"]
+        assert (moved["embedded"], moved["model_before"], moved["model"]) == (
+            7,
+            before,
+            models[name],
+        )
+        found = memory(
+            "search", "Which programming language does she like?", env={"EMBEDDER": name}
+        ).json["results"]
         assert found[0]["content"] == "The user prefers Rust"
         before = models[name]
     assert "were made by all-MiniLM" in memory("search", "language", env={"EMBEDDER": "e5"}).error
@@ -423,17 +483,28 @@ def test_reembed_makes_a_store_compact_and_back(memory: Command) -> None:
         assert memory("search", "prefers Rust").json["results"]
         assert memory("doctor", "--deep").code == 0
     again = lines(memory("export", "--all-namespaces").out)[1:-1]
-    assert [{**line, "accesses": 0} for line in again] == [{**line, "accesses": 0} for line in exported]
+    assert [{**line, "accesses": 0} for line in again] == [
+        {**line, "accesses": 0} for line in exported
+    ]
 
 
 def test_reembed_makes_what_is_missing(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays", env={"EMBEDDER": "none"})
-    assert memory("reembed").json == {"embedded": 1, "model": "fake/1", "model_before": None, "embedder": "fake"}
+    assert memory("reembed").json == {
+        "embedded": 1,
+        "model": "fake/1",
+        "model_before": None,
+        "embedder": "fake",
+    }
     assert memory("reembed", "--format", "text").out == "Embedded 0 records with fake/1.\n"
 
 
-@pytest.mark.parametrize("command", [["reembed", "--model", "none"], ["reembed", "--model", "word2vec"]])
-def test_reembed_refuses_what_makes_no_vectors(memory: Command, command: list[str], home: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [["reembed", "--model", "none"], ["reembed", "--model", "word2vec"]]
+)
+def test_reembed_refuses_what_makes_no_vectors(
+    memory: Command, command: list[str], home: Path
+) -> None:
     answer = memory(*command)
     assert answer.code == 2
     assert "embedder" in answer.error
@@ -465,7 +536,10 @@ def test_what_is_no_file_is_not_waited_for(memory: Command, folder: Path, made: 
         name.symlink_to(folder / "pipe") if made != "pipe" else (folder / "pipe").rename(name)
     answer = memory("import", str(name))
     assert answer.code == 2
-    assert answer.error == f"cannot read {name}: it is a pipe or a device; name a file, or pipe it to: memory import -"
+    assert (
+        answer.error
+        == f"cannot read {name}: it is a pipe or a device; name a file, or pipe it to: memory import -"
+    )
 
 
 @pytest.mark.usefixtures("filled")
@@ -481,7 +555,9 @@ def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> No
     assert (answer.code, answer.error) == (
         2, 'line 2 has the key "text" twice; keep one of them; nothing of its batch was stored',
     )  # fmt: skip
-    answer = memory("turns", "add", "trip", "-", stdin='{"content":"a"}\n{"content":"b","content":"c"}\n')
+    answer = memory(
+        "turns", "add", "trip", "-", stdin='{"content":"a"}\n{"content":"b","content":"c"}\n'
+    )
     assert (answer.code, answer.error) == (
         2, 'line 2 has the key "content" twice; keep one of them; nothing was stored',
     )  # fmt: skip
@@ -492,9 +568,12 @@ def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> No
 def test_an_id_that_another_program_gave_survives_an_export_and_an_import(
     memory: Command, folder: Path, memory_id: str
 ) -> None:
-    seed = {"id": memory_id, "user_id": "shared", "content": "seed", "kind": "fact"} | dict.fromkeys(
-        ("created_at", "updated_at"), "2026-05-01T09:00:00Z"
-    )
+    seed = {
+        "id": memory_id,
+        "user_id": "shared",
+        "content": "seed",
+        "kind": "fact",
+    } | dict.fromkeys(("created_at", "updated_at"), "2026-05-01T09:00:00Z")
     (folder / "seeds").mkdir()
     (folder / "seeds" / "shared.jsonl").write_text(f"\ufeff{json.dumps(seed)}\r\n")
     seeds = ("--store", f"files:///{folder}/seeds")
@@ -517,7 +596,9 @@ def test_the_store_to_copy_to_need_not_be_an_option(
 ) -> None:
     """Options are seen by every user of the machine, and stay in the shell's history."""
     memory("create", "x")
-    assert memory("migrate", "--to", "-", stdin=f"sqlite:///{folder}/a.db\n").json["verified"] is True
+    assert (
+        memory("migrate", "--to", "-", stdin=f"sqlite:///{folder}/a.db\n").json["verified"] is True
+    )
     monkeypatch.setenv("MEMORY_MIGRATE_TO", f"sqlite:///{folder}/b.db")
     assert memory("migrate").json["verified"] is True
     assert (folder / "a.db").exists()
@@ -525,7 +606,9 @@ def test_the_store_to_copy_to_need_not_be_an_option(
     monkeypatch.delenv("MEMORY_MIGRATE_TO")
     assert memory("migrate").error == "Missing option '--to'; see memory migrate --help"
     for given in ("", "\n", "sqlite:///a.db sqlite:///b.db", "one\ntwo"):
-        assert memory("migrate", "--to", "-", stdin=given).error.startswith("standard input is not one URL")
+        assert memory("migrate", "--to", "-", stdin=given).error.startswith(
+            "standard input is not one URL"
+        )
     assert memory("migrate", "--to", "-", stdin="x" * 9_000).code == 2
 
 

@@ -38,9 +38,21 @@ def filled(memory: Command, once: Once) -> None:
 
     def fill() -> None:
         written = lines(
-            {"content": "when does the ferry leave?", "speaker": "Bob", "created_at": "2026-05-01T09:00:00Z"},
-            {"content": "the ferry leaves at nine", "speaker": "Ann", "created_at": "2026-05-01T09:01:00Z"},
-            {"content": "a ferry is a boat", "role": "assistant", "created_at": "2026-05-02T09:00:00Z"},
+            {
+                "content": "when does the ferry leave?",
+                "speaker": "Bob",
+                "created_at": "2026-05-01T09:00:00Z",
+            },
+            {
+                "content": "the ferry leaves at nine",
+                "speaker": "Ann",
+                "created_at": "2026-05-01T09:01:00Z",
+            },
+            {
+                "content": "a ferry is a boat",
+                "role": "assistant",
+                "created_at": "2026-05-02T09:00:00Z",
+            },
         )
         assert memory("turns", "add", "trip", "-", stdin=written).json["count"] == 3
         memory("create", "The ferry is red")
@@ -48,11 +60,21 @@ def filled(memory: Command, once: Once) -> None:
     once(fill)
 
 
-# --- turns add -------------------------------------------------------------------------------------------------------
+# --- turns add
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_add_shows_the_turn(memory: Command) -> None:
-    options = ["--role", "tool", "--speaker", "Ann", "--at", "2026-05-01T09:00:00Z", "--message-id", "a"]
+    options = [
+        "--role",
+        "tool",
+        "--speaker",
+        "Ann",
+        "--at",
+        "2026-05-01T09:00:00Z",
+        "--message-id",
+        "a",
+    ]
     assert memory("turns", "add", "trip", "we ship on friday", *options).json == {
         "id": "trip#0",
         "content": "we ship on friday",
@@ -65,7 +87,13 @@ def test_add_shows_the_turn(memory: Command) -> None:
         "created_at": "2026-05-01T09:00:00.000Z",
         "message_id": "a",
         "status": "stored",
-        "origin": {"trust": "agent", "channel": "cli", "by": user(), "host": host(), "program": "0.1.0"},
+        "origin": {
+            "trust": "agent",
+            "channel": "cli",
+            "by": user(),
+            "host": host(),
+            "program": "0.1.0",
+        },
     }
     plain = memory("turns", "add", "trip", "hello").json
     assert (plain["turn_index"], plain["role"], plain["speaker"]) == (1, "user", None)
@@ -79,22 +107,39 @@ def test_a_message_id_is_stored_once_and_that_is_told(memory: Command) -> None:
     assert [answer.code for answer in told] == [0, 0, 1]
     assert [shape["status"] for shape in shapes] == ["stored", "known", "refused"]
     assert [shape["content"] for shape in shapes] == ["first"] * 3
-    assert shapes[2]["reason"].startswith('message id "a" is that of trip#0, which says something else')
+    assert shapes[2]["reason"].startswith(
+        'message id "a" is that of trip#0, which says something else'
+    )
     assert json.loads(told[2].err)["error"] == f"1 of 1 messages not stored: {shapes[2]['reason']}"
     assert contents(memory("turns", "tail", "trip")) == ["first"]
     known = memory(*add, "first", "--message-id", "a", "--format", "text")
     assert (known.code, known.out.splitlines()[-1]) == (0, "Known already: not stored again.")
     refused = memory(*add, "second", "--message-id", "a", "--format", "text")
     assert refused.code == 1
-    assert refused.out.splitlines()[-1] == "Nothing was stored: its message id is that of this turn."
+    assert (
+        refused.out.splitlines()[-1] == "Nothing was stored: its message id is that of this turn."
+    )
 
 
-def test_of_many_messages_each_is_told_and_one_that_is_refused_does_not_stop_the_others(memory: Command) -> None:
-    written = lines({"content": "one", "message_id": "a"}, {"content": "two", "message_id": "b"}, {"content": "three"})
+def test_of_many_messages_each_is_told_and_one_that_is_refused_does_not_stop_the_others(
+    memory: Command,
+) -> None:
+    written = lines(
+        {"content": "one", "message_id": "a"},
+        {"content": "two", "message_id": "b"},
+        {"content": "three"},
+    )
     assert memory("turns", "add", "trip", "-", stdin=written).code == 0
     again = memory("turns", "add", "trip", "-", stdin=written.rpartition("\n")[0])
-    assert (again.code, [again.json[name] for name in ("stored", "known", "refused")]) == (0, [0, 2, 0])
-    mixed = lines({"content": "ONE", "message_id": "a"}, {"content": "two", "message_id": "b"}, {"content": "four"})
+    assert (again.code, [again.json[name] for name in ("stored", "known", "refused")]) == (
+        0,
+        [0, 2, 0],
+    )
+    mixed = lines(
+        {"content": "ONE", "message_id": "a"},
+        {"content": "two", "message_id": "b"},
+        {"content": "four"},
+    )
     answer = memory("turns", "add", "trip", "-", stdin=mixed)
     shape = json.loads(answer.out)
     assert (answer.code, [shape[name] for name in ("stored", "known", "refused")]) == (1, [1, 1, 1])
@@ -128,8 +173,14 @@ def test_a_time_is_shown_in_the_zone_in_which_it_was_given(memory: Command) -> N
     ],
     ids=" ".join,
 )
-def test_turns_are_filtered_by_who_said_them_and_when(memory: Command, options: list[str], expected: list[str]) -> None:
-    for command in (["turns", "tail", "trip"], ["turns", "show", "trip"], ["search", "ferry", "--in", "history"]):
+def test_turns_are_filtered_by_who_said_them_and_when(
+    memory: Command, options: list[str], expected: list[str]
+) -> None:
+    for command in (
+        ["turns", "tail", "trip"],
+        ["turns", "show", "trip"],
+        ["search", "ferry", "--in", "history"],
+    ):
         found = memory(*command, *options).json["results"]
         assert [each["id"] for each in found] == expected, command
     assert memory("search", "ferry", *options[:2]).code == (2 if options[0] != "--until" else 0)
@@ -137,12 +188,22 @@ def test_turns_are_filtered_by_who_said_them_and_when(memory: Command, options: 
 
 def test_a_long_message_is_one_turn_and_is_found_by_its_part(memory: Command, home: Path) -> None:
     text = "The ferry leaves at nine. " * 7_000 + "A quokka is on board. " + "It is cold. " * 2_000
-    added = memory("turns", "add", "trip", "-", stdin=lines({"content": text, "message_id": "a"}, {"content": "ok"}))
+    added = memory(
+        "turns",
+        "add",
+        "trip",
+        "-",
+        stdin=lines({"content": text, "message_id": "a"}, {"content": "ok"}),
+    )
     assert (added.code, added.json["stored"]) == (0, 2)
     message, after = memory("turns", "show", "trip").json["results"]
     assert (message["content"], message["id"], after["content"]) == (text, "trip#0", "ok")
     [hit, *_] = memory("search", "quokka on board", "--in", "history").json["results"]
-    assert (hit["id"], "quokka" in hit["content"], len(hit["content"]) < 5_000) == ("trip#0", True, True)
+    assert (hit["id"], "quokka" in hit["content"], len(hit["content"]) < 5_000) == (
+        "trip#0",
+        True,
+        True,
+    )
     assert 1 < hit["part"] < hit["parts"]
     shown = memory("search", "quokka on board", "--in", "history", "--format", "text").out
     assert f"part {hit['part']} of {hit['parts']}" in shown
@@ -154,7 +215,13 @@ def test_a_long_message_is_one_turn_and_is_found_by_its_part(memory: Command, ho
 
 def test_add_reads_json_lines_from_standard_input(memory: Command) -> None:
     written = lines(
-        {"content": "one", "role": "assistant", "speaker": "Zoë", "message_id": "a", "tags": {"k": "v"}},
+        {
+            "content": "one",
+            "role": "assistant",
+            "speaker": "Zoë",
+            "message_id": "a",
+            "tags": {"k": "v"},
+        },
         {"text": "two\nof two lines", "ts": "2026-05-01T09:00:00Z"},
         {"content": "one again", "message_id": "a"},
     )
@@ -163,14 +230,25 @@ def test_add_reads_json_lines_from_standard_input(memory: Command) -> None:
     assert [shape[name] for name in ("conversation_id", "count", "last_index")] == ["trip", 3, 0]
     assert (answer.code, [shape[name] for name in ("stored", "known", "refused")]) == (1, [2, 0, 1])
     first, second = memory("turns", "tail", "trip").json["results"]
-    assert (first["content"], first["role"], first["speaker"], first["tags"]) == ("one", "assistant", "Zoë", {"k": "v"})
-    assert (second["content"], second["created_at"]) == ("two\nof two lines", "2026-05-01T09:00:00.000Z")
+    assert (first["content"], first["role"], first["speaker"], first["tags"]) == (
+        "one",
+        "assistant",
+        "Zoë",
+        {"k": "v"},
+    )
+    assert (second["content"], second["created_at"]) == (
+        "two\nof two lines",
+        "2026-05-01T09:00:00.000Z",
+    )
 
 
 @pytest.mark.parametrize("given", [b"", b"\n", b" \r\n\n", b"\xef\xbb\xbf"])
 def test_input_without_turns_is_told(memory: Command, given: bytes) -> None:
     answer = memory("turns", "add", "trip", "-", stdin=given)
-    assert (answer.code, answer.error) == (2, "input has no turns; write a JSON object on each line")
+    assert (answer.code, answer.error) == (
+        2,
+        "input has no turns; write a JSON object on each line",
+    )
     assert memory("turns", "tail", "trip").json == {"results": [], "count": 0}
 
 
@@ -180,11 +258,16 @@ def test_a_line_ends_only_where_a_line_of_json_ends(memory: Command, sign: str) 
 
 
 def test_options_beside_standard_input_hold_or_are_refused(memory: Command) -> None:
-    answer = memory("turns", "add", "trip", "-", "--speaker", "Ann", stdin=lines({"content": "hello"}))
-    assert answer.code == 2 or memory("turns", "tail", "trip").json["results"][0]["speaker"] == "Ann"
+    answer = memory(
+        "turns", "add", "trip", "-", "--speaker", "Ann", stdin=lines({"content": "hello"})
+    )
+    assert (
+        answer.code == 2 or memory("turns", "tail", "trip").json["results"][0]["speaker"] == "Ann"
+    )
 
 
-# --- turns tail ------------------------------------------------------------------------------------------------------
+# --- turns tail
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("filled")
@@ -204,7 +287,9 @@ def test_text_says_who_said_it_where_and_when(memory: Command) -> None:
     assert "assistant in trip" in shown
     assert shown.endswith("trip#2\n")
     assert memory("turns", "tail", "missing", "--format", "text").out == "Nothing here.\n"
-    added = memory("turns", "add", "trip", "-", "--format", "text", stdin=lines({"content": "hello"}))
+    added = memory(
+        "turns", "add", "trip", "-", "--format", "text", stdin=lines({"content": "hello"})
+    )
     assert added.out == "Added 1 turns; the last one has index 3.\n"
     found = memory("search", "ferry", "--in", "history", "--format", "text").out
     assert " 1  " in found
@@ -215,7 +300,10 @@ def test_text_says_who_said_it_where_and_when(memory: Command) -> None:
 def test_unprintable_characters_are_shown_escaped(memory: Command) -> None:
     active = "a\x1b[31mb\u202ec"
     memory("turns", "add", "talk \u202e", active, "--speaker", "x\u202e")
-    for command in (["turns", "tail", "talk \u202e"], ["search", "a", "--in", "history", "--explain"]):
+    for command in (
+        ["turns", "tail", "talk \u202e"],
+        ["search", "a", "--in", "history", "--explain"],
+    ):
         for output in ("text", "json"):
             shown = memory(*command, "--format", output).out
             assert shown.strip()
@@ -239,14 +327,21 @@ def test_tail_does_not_load_the_libraries_of_vectors(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["count"] == 1
 
 
-# --- search ----------------------------------------------------------------------------------------------------------
+# --- search
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("filled")
 def test_a_hit_that_is_a_turn_has_all_keys(memory: Command) -> None:
-    [result] = memory("search", "when does it leave? at nine", "--in", "history", "--limit", "1").json["results"]
+    [result] = memory(
+        "search", "when does it leave? at nine", "--in", "history", "--limit", "1"
+    ).json["results"]
     assert set(TURN_KEYS) <= result.keys()
-    assert (result["kind"], result["conversation_id"], result["confidence"]) == ("turn", "trip", 1.0)
+    assert (result["kind"], result["conversation_id"], result["confidence"]) == (
+        "turn",
+        "trip",
+        1.0,
+    )
     assert result["id"] == f"trip#{result['turn_index']}"
     assert 0 <= result["calibrated"] <= 1
     assert 0 < result["score"] <= 1
@@ -285,15 +380,27 @@ def test_known_tags_of_a_turn_stand_by_themselves(memory: Command) -> None:
     ],
     ids=" ".join,
 )
-def test_options_say_where_it_is_searched(memory: Command, options: list[str], expected: list[str]) -> None:
+def test_options_say_where_it_is_searched(
+    memory: Command, options: list[str], expected: list[str]
+) -> None:
     results = memory("search", "ferry", *options).json["results"]
-    assert {hit["id"] if hit["kind"] == "turn" else hit["content"] for hit in results} == set(expected)
+    assert {hit["id"] if hit["kind"] == "turn" else hit["content"] for hit in results} == set(
+        expected
+    )
 
 
 @pytest.mark.usefixtures("filled")
 def test_now_says_what_yesterday_is(memory: Command) -> None:
     for now, expected in (("2026-05-02", "2026-05-01"), ("2026-05-03", "2026-05-02")):
-        answer = memory("search", "what was said of the ferry yesterday?", "--in", "history", "--now", now, "--explain")
+        answer = memory(
+            "search",
+            "what was said of the ferry yesterday?",
+            "--in",
+            "history",
+            "--now",
+            now,
+            "--explain",
+        )
         dates = {item["id"]: item["date"] for item in answer.json["explain"]["considered"]}
         best = max(dates, key=dates.__getitem__)
         [hit] = [hit for hit in answer.json["results"] if hit["id"] == best]
@@ -303,14 +410,18 @@ def test_now_says_what_yesterday_is(memory: Command) -> None:
 
 @pytest.mark.usefixtures("filled")
 def test_explain_shows_turns_and_memories_in_one_table(memory: Command) -> None:
-    shape = memory("search", "what did Ann say of the ferry?", "--in", "all", "--explain").json["explain"]
+    shape = memory("search", "what did Ann say of the ferry?", "--in", "all", "--explain").json[
+        "explain"
+    ]
     assert shape["terms"] == ["ann", "say", "ferry"]
     items = {item["id"]: item for item in shape["considered"]}
     assert items["trip#1"]["named"] == 1.0
     assert items["trip#2"]["aside"] == 1.0
     [written] = [item for item in shape["considered"] if "#" not in item["id"]]
     assert written["named"] is None
-    shown = memory("search", "what did Ann say of the ferry?", "--in", "all", "--explain", "--format", "text").out
+    shown = memory(
+        "search", "what did Ann say of the ferry?", "--in", "all", "--explain", "--format", "text"
+    ).out
     assert "named" in shown
     assert "session sim." in shown
 
@@ -322,7 +433,8 @@ def test_search_by_words_alone_finds_turns(memory: Command) -> None:
     assert (result["similarity"], result["calibrated"]) == (None, None)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused
+# -------------------------------------------------------------------------------------------------
 
 LINE = {"content": "good"}
 ADD = ("turns", "add", "trip")
@@ -331,7 +443,11 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     ((*ADD, ""), "", "content is empty"),
     ((*ADD, " \n"), "", "content has no visible text"),
     ((*ADD, "a\0b"), "", "content has a NUL character at 1"),
-    ((*ADD, "hello", "--role", "robot"), "", 'role "robot" is not one of user, assistant, system, tool'),
+    (
+        (*ADD, "hello", "--role", "robot"),
+        "",
+        'role "robot" is not one of user, assistant, system, tool',
+    ),
     ((*ADD, "hello", "--role", ""), "", 'role "" is not one of'),
     ((*ADD, "hello", "--speaker", ""), "", "speaker"),
     ((*ADD, "hello", "--speaker", "a\nb"), "", "speaker"),
@@ -344,20 +460,40 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     (ADD, "", "Missing argument"),
     (("turns", "add", "", "hello"), "", "conversation id is empty"),
     (("turns", "add", "a\nb", "hello"), "", "conversation id has a line break"),
-    (("turns", "add", "x" * 257, "hello"), "", "conversation id is 257 characters; the limit is 256"),
+    (
+        ("turns", "add", "x" * 257, "hello"),
+        "",
+        "conversation id is 257 characters; the limit is 256",
+    ),
     (("turns", "tail", ""), "", "conversation id is empty"),
     (("turns", "tail", "trip", "--limit", "0"), "", "limit must be a whole number from 1 to 1000"),
-    (("turns", "tail", "trip", "--limit", "many"), "", "limit must be a whole number from 1 to 1000"),
+    (
+        ("turns", "tail", "trip", "--limit", "many"),
+        "",
+        "limit must be a whole number from 1 to 1000",
+    ),
     (("turns", "say", "trip"), "", "No such command"),
     ((*ADD, "-"), lines(LINE, {"content": ""}), "turn 2: content is empty; nothing was stored"),
     ((*ADD, "-"), lines(LINE, {"content": 5}), "turn 2: content is of type int"),
     ((*ADD, "-"), lines(LINE, {"content": None}), "turn 2: content is of type NoneType"),
-    ((*ADD, "-"), lines(LINE, {"content": "x" * 4_000_001}), "turn 2: content is 4000001 characters"),
-    ((*ADD, "-"), lines(LINE, {"content": "a", "role": "robot"}), 'turn 2: role "robot" is not one of'),
+    (
+        (*ADD, "-"),
+        lines(LINE, {"content": "x" * 4_000_001}),
+        "turn 2: content is 4000001 characters",
+    ),
+    (
+        (*ADD, "-"),
+        lines(LINE, {"content": "a", "role": "robot"}),
+        'turn 2: role "robot" is not one of',
+    ),
     ((*ADD, "-"), lines(LINE, {"content": "a", "speaker": 5}), "turn 2: "),
     ((*ADD, "-"), lines(LINE, {"content": "a", "tags": ["k=v"]}), "turn 2: tags are of type list"),
     ((*ADD, "-"), lines(LINE, {"content": "a", "tags": {"k": 1}}), "turn 2: "),
-    ((*ADD, "-"), lines(LINE, {"content": "a", "tags": {"speaker": "Ann"}}), "is no free tag of a turn"),
+    (
+        (*ADD, "-"),
+        lines(LINE, {"content": "a", "tags": {"speaker": "Ann"}}),
+        "is no free tag of a turn",
+    ),
     ((*ADD, "-"), lines(LINE, {"content": "a", "created_at": 5}), "not a date"),
     ((*ADD, "-"), lines(LINE, {"content": "a", "ts": "some day"}), "not a date"),
     ((*ADD, "-"), lines(LINE, {"content": "a", "colour": "red"}), "line 2 is not a turn"),
@@ -370,12 +506,20 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     ((*ADD, "-"), b'{"content": "\xff"}', "line 1 of input is not UTF-8"),
     ((*ADD, "-"), lines(LINE).encode("utf-16"), "looks like UTF-16; save it as UTF-8"),
     ((*ADD, "-"), '{"content": "\\ud800"}', "content is not valid Unicode at 0"),
-    (("search", "q", "--in", "everything"), "", '"everything" can\'t be searched; use memories, history, all'),
+    (
+        ("search", "q", "--in", "everything"),
+        "",
+        '"everything" can\'t be searched; use memories, history, all',
+    ),
     (("search", "q", "--in", "History"), "", "can't be searched"),
     (("search", "q", "--conversation", "trip"), "", "add scope history"),
     (("search", "q", "--in", "all", "--conversation", "trip"), "", "add scope history"),
     (("search", "q", "--in", "history", "--conversation", ""), "", "conversation id is empty"),
-    (("search", "q", "--in", "history", "--conversation", "a\nb"), "", "conversation id has a line break"),
+    (
+        ("search", "q", "--in", "history", "--conversation", "a\nb"),
+        "",
+        "conversation id has a line break",
+    ),
     (("search", "q", "--now", "some day"), "", "not a date"),
     (("search", "q", "--in", "history", "--now", ""), "", "not a date"),
 ]
@@ -405,17 +549,24 @@ def test_json_of_any_depth_gets_one_sentence(memory: Command, text: str) -> None
 
 def test_turns_alone_shows_its_help(memory: Command) -> None:
     answer = memory("turns")
-    assert (answer.code, answer.out) == (0, memory("turns", "--help").out) or len(answer.error) < 200
+    assert (answer.code, answer.out) == (0, memory("turns", "--help").out) or len(
+        answer.error
+    ) < 200
 
 
 @pytest.mark.cold
 def test_a_bad_first_turn_makes_no_store(memory: Command, home: Path) -> None:
-    for command in (["turns", "add", "trip", ""], ["turns", "tail", "trip"], ["search", "q", "--in", "history"]):
+    for command in (
+        ["turns", "add", "trip", ""],
+        ["turns", "tail", "trip"],
+        ["search", "q", "--in", "history"],
+    ):
         memory(*command)
     assert not home.exists()
 
 
-# --- turns show, turns list ------------------------------------------------------------------------------------------
+# --- turns show, turns list
+# ------------------------------------------------------------------------------------------
 
 
 def test_show_pages_through_a_conversation(memory: Command, filled: None) -> None:
@@ -436,7 +587,10 @@ def test_show_begins_at_an_index(memory: Command, start: str) -> None:
 def test_list_shows_counts_and_dates(memory: Command, filled: None) -> None:
     memory("turns", "add", "other", "hello", "--at", "2026-05-03T09:00:00Z")
     listed = memory("turns", "list").json["results"]
-    assert [(each["conversation_id"], each["turn_count"]) for each in listed] == [("other", 1), ("trip", 3)]
+    assert [(each["conversation_id"], each["turn_count"]) for each in listed] == [
+        ("other", 1),
+        ("trip", 3),
+    ]
     assert listed[1] == {
         "conversation_id": "trip",
         "namespace": "shared",
@@ -463,12 +617,16 @@ def test_a_key_has_one_name_in_a_line(memory: Command) -> None:
     assert "line 1 has a key twice" in answer.error
 
 
-# --- turns forget ----------------------------------------------------------------------------------------------------
+# --- turns forget
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_forget_removes_a_turn_or_all_of_them(memory: Command, filled: None, home: Path) -> None:
     assert memory("turns", "forget", "trip", "--index", "1", "--yes").json["turns"] == 1
-    assert contents(memory("turns", "show", "trip")) == ["when does the ferry leave?", "a ferry is a boat"]
+    assert contents(memory("turns", "show", "trip")) == [
+        "when does the ferry leave?",
+        "a ferry is a boat",
+    ]
     assert memory("turns", "add", "trip", "a new one").json["turn_index"] == 3
     assert memory("turns", "forget", "trip", "--yes").json == {
         "conversation_id": "trip", "forgotten": True, "turns": 3, "also_in": [],
@@ -480,7 +638,9 @@ def test_forget_removes_a_turn_or_all_of_them(memory: Command, filled: None, hom
 
 
 @pytest.mark.parametrize("options", [["nowhere"], ["trip", "--index", "9"]])
-def test_what_is_not_there_is_not_forgotten(memory: Command, filled: None, options: list[str]) -> None:
+def test_what_is_not_there_is_not_forgotten(
+    memory: Command, filled: None, options: list[str]
+) -> None:
     answer = memory("turns", "forget", *options, "--yes")
     assert (answer.code, "not found" in answer.error) == (1, True)
     assert memory("status").json["turn_count"] == 3
@@ -492,7 +652,9 @@ def test_forget_asks_and_without_anybody_it_refuses(memory: Command, filled: Non
 
 
 @pytest.mark.parametrize(("typed", "gone"), [("y\n", True), ("n\n", False)])
-def test_forget_asks_on_a_terminal(memory: Command, terminal: Command, filled: None, typed: str, gone: bool) -> None:
+def test_forget_asks_on_a_terminal(
+    memory: Command, terminal: Command, filled: None, typed: str, gone: bool
+) -> None:
     shown = terminal("turns", "forget", "trip", typed=typed)
     assert shown.code == (0 if gone else 1)
     assert "Forget the conversation trip for good? [y/N]" in shown.out
@@ -501,7 +663,8 @@ def test_forget_asks_on_a_terminal(memory: Command, terminal: Command, filled: N
     assert memory("status").json["turn_count"] == (0 if gone else 3)
 
 
-# --- what conversations are called -----------------------------------------------------------------------------------
+# --- what conversations are called
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("filled")
@@ -527,11 +690,23 @@ def test_a_conversation_gets_a_title_a_user_and_tags(memory: Command) -> None:
 @pytest.mark.usefixtures("filled")
 def test_conversations_are_listed_in_pages_and_by_what_is_in_them(memory: Command) -> None:
     for number in range(3):
-        memory("turns", "add", f"talk {number}", "hello", "--at", f"2026-06-0{number + 1}", "--speaker", f"S{number}")
+        memory(
+            "turns",
+            "add",
+            f"talk {number}",
+            "hello",
+            "--at",
+            f"2026-06-0{number + 1}",
+            "--speaker",
+            f"S{number}",
+        )
     first = memory("turns", "list", "--limit", "3").json
     assert [each["conversation_id"] for each in first["results"]] == ["talk 2", "talk 1", "talk 0"]
     rest = memory("turns", "list", "--limit", "3", "--cursor", first["next_cursor"]).json
-    assert ([each["conversation_id"] for each in rest["results"]], rest["next_cursor"]) == (["trip"], None)
+    assert ([each["conversation_id"] for each in rest["results"]], rest["next_cursor"]) == (
+        ["trip"],
+        None,
+    )
     assert "Next page: --cursor" in memory("turns", "list", "--limit", "1", "--format", "text").out
     memory("turns", "update", "talk 1", "--title", "Über uns", "--tag", "k=v")
     for options, expected in (
@@ -546,7 +721,8 @@ def test_conversations_are_listed_in_pages_and_by_what_is_in_them(memory: Comman
         assert [each["conversation_id"] for each in found] == expected, options
 
 
-# --- while the store is down -----------------------------------------------------------------------------------------
+# --- while the store is down
+# -----------------------------------------------------------------------------------------
 
 
 def test_turns_that_wait_are_shown_while_the_store_is_down(memory: Command, tmp_path: Path) -> None:
@@ -554,18 +730,31 @@ def test_turns_that_wait_are_shown_while_the_store_is_down(memory: Command, tmp_
     with MemoryGateway(down) as gateway:
         for number in range(2):
             with pytest.raises(ConnectionError):
-                gateway.append_history("trip", "user", f"ferry {number}", 0, "2026-05-01T09:00:00+02:00", f"m{number}")
+                gateway.append_history(
+                    "trip", "user", f"ferry {number}", 0, "2026-05-01T09:00:00+02:00", f"m{number}"
+                )
     for command in ("tail", "show"):
         answer = memory("turns", command, "trip", "--store", down)
         shown = json.loads(answer.out)["results"]
         assert [(turn["content"], turn["waiting"], turn["turn_index"]) for turn in shown] == [
             ("ferry 0", True, 0), ("ferry 1", True, 1),
         ]  # fmt: skip
-        assert (answer.code, "only turns that wait to be stored are shown" in answer.err) == (1, True)
+        assert (answer.code, "only turns that wait to be stored are shown" in answer.err) == (
+            1,
+            True,
+        )
     listed = memory("turns", "list", "--store", down)
     [found] = json.loads(listed.out)["results"]
-    assert (listed.code, found["conversation_id"], found["turn_count"], found["waiting_count"]) == (1, "trip", 0, 2)
-    assert "waits to be stored" in memory("turns", "tail", "trip", "--store", down, "--format", "text").out
+    assert (listed.code, found["conversation_id"], found["turn_count"], found["waiting_count"]) == (
+        1,
+        "trip",
+        0,
+        2,
+    )
+    assert (
+        "waits to be stored"
+        in memory("turns", "tail", "trip", "--store", down, "--format", "text").out
+    )
     assert memory("turns", "tail", "other", "--store", down).code == 1
 
 
@@ -573,8 +762,16 @@ def test_turns_that_wait_come_last_and_are_never_shown_twice(memory: Command, ho
     memory("turns", "add", "trip", "stored", "--message-id", "m0")
     with Memories() as found, MemoryGateway("memories", backend=EngineBackend(found)) as gateway:
         for entry in (("m0", "stored"), ("m1", "waits")):
-            waiting = {"conversation_id": "trip", "role": "user", "turn_index": 0, "ts": "2026-05-01T09:00:00+00:00"}
-            gateway.queue.add(waiting | {"message_id": entry[0], "text": entry[1], "channel": None, "speaker": "Ann"})
+            waiting = {
+                "conversation_id": "trip",
+                "role": "user",
+                "turn_index": 0,
+                "ts": "2026-05-01T09:00:00+00:00",
+            }
+            gateway.queue.add(
+                waiting
+                | {"message_id": entry[0], "text": entry[1], "channel": None, "speaker": "Ann"}
+            )
         shown = memory("turns", "tail", "trip").json["results"]
         assert [(turn["id"], turn["content"], turn.get("waiting")) for turn in shown] == [
             ("trip#0", "stored", None), ("trip#1", "waits", True),
@@ -595,8 +792,15 @@ def test_a_conversation_that_only_waits_leads_the_first_page_of_all_and_no_other
     with Memories() as found, MemoryGateway("memories", backend=EngineBackend(found)) as gateway:
         for name in ("one", "two"):
             found.add_turns(name, ["stored"])
-        waiting = {"conversation_id": "new", "role": "user", "turn_index": 0, "ts": "2026-05-01T09:00:00+00:00"}
-        gateway.queue.add(waiting | {"message_id": "m", "text": "waits", "channel": None, "speaker": "Ann"})
+        waiting = {
+            "conversation_id": "new",
+            "role": "user",
+            "turn_index": 0,
+            "ts": "2026-05-01T09:00:00+00:00",
+        }
+        gateway.queue.add(
+            waiting | {"message_id": "m", "text": "waits", "channel": None, "speaker": "Ann"}
+        )
         assert {each.id for each in found.conversations()} == {"new", "one", "two"}
         first = found.list_conversations(limit=1)
         second = found.list_conversations(limit=1, cursor=first.next_cursor)

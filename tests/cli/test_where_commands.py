@@ -1,4 +1,6 @@
-"""Commands that take `--where`, and `memory rollback`: what they change, what they tell, and how it is undone."""
+"""Commands that take `--where`, and `memory rollback`: what they change, what they tell, and how it
+is undone.
+"""
 
 import json
 import re
@@ -38,7 +40,10 @@ def contents(memory: Command, *options: str) -> list[str]:
 def tags(memory: Command, *key: str) -> dict[str, int]:
     """Return how many memories have each tag, or value of one."""
     answer = memory("tags", *key).json
-    return {found.get("value", found.get("key")): found["count"] for found in answer["values" if key else "keys"]}
+    return {
+        found.get("value", found.get("key")): found["count"]
+        for found in answer["values" if key else "keys"]
+    }
 
 
 def undo(memory: Command, answer: Any) -> Any:
@@ -50,21 +55,34 @@ def undo(memory: Command, answer: Any) -> Any:
 
 @pytest.mark.usefixtures("filled")
 def test_a_list_shows_what_meets_an_expression(memory: Command) -> None:
-    assert contents(memory, "--where", "type = fact and not project exists") == ["Ann leads the web team"]
+    assert contents(memory, "--where", "type = fact and not project exists") == [
+        "Ann leads the web team"
+    ]
     assert contents(memory, "--where", "type = pref or content ~ deploys") == [
         "Deploys happen on Tuesdays",
         "The user prefers tabs",
     ]
-    assert contents(memory, "--where", "source = standup", "--type", "fact") == ["Ann leads the web team"]
+    assert contents(memory, "--where", "source = standup", "--type", "fact") == [
+        "Ann leads the web team"
+    ]
     assert contents(memory, "--where", "type = rule") == []
     assert contents(memory, "--where", "updated < last week") == []
 
 
 @pytest.mark.parametrize(
     "command",
-    [("list",), ("delete",), ("forget", "--dry-run"), ("tags", "set", "a=b"), ("rollback", "--to", "1h"), ("export",)],
+    [
+        ("list",),
+        ("delete",),
+        ("forget", "--dry-run"),
+        ("tags", "set", "a=b"),
+        ("rollback", "--to", "1h"),
+        ("export",),
+    ],
 )
-def test_an_expression_that_can_not_be_read_changes_nothing(memory: Command, command: tuple[str, ...]) -> None:
+def test_an_expression_that_can_not_be_read_changes_nothing(
+    memory: Command, command: tuple[str, ...]
+) -> None:
     answer = memory(*command, "--where", "type = fact and and")
     assert answer.code == 2
     assert answer.error.startswith("where is wrong at character 17: ")
@@ -85,14 +103,22 @@ def test_many_are_deleted_and_brought_back(memory: Command) -> None:
 
 @pytest.mark.usefixtures("filled")
 def test_where_nothing_meets_it_the_command_says_so_and_succeeds(memory: Command) -> None:
-    for command in (("delete",), ("forget", "--yes"), ("forget",), ("tags", "set", "a=b"), ("rollback", "--to", "1h")):
+    for command in (
+        ("delete",),
+        ("forget", "--yes"),
+        ("forget",),
+        ("tags", "set", "a=b"),
+        ("rollback", "--to", "1h"),
+    ):
         answer = memory(*command, "--where", "type = rule")
         assert (answer.code, answer.json["count"]) == (0, 0)
         told = memory(*command, "--where", "type = rule", "--format", "text")
         assert told.out == "Nothing meets it; nothing was changed.\n"
 
 
-def test_an_answer_for_people_names_the_first_and_the_way_back(memory: Command, filled: dict[str, str]) -> None:
+def test_an_answer_for_people_names_the_first_and_the_way_back(
+    memory: Command, filled: dict[str, str]
+) -> None:
     assert filled
     out = memory("delete", "--where", "type = fact", "--show", "1", "--format", "text").out
     assert re.fullmatch(
@@ -107,20 +133,40 @@ def test_an_answer_for_people_names_the_first_and_the_way_back(memory: Command, 
     [
         (("delete",), "Missing argument 'ID', or --where; see memory delete --help"),
         (("forget",), "Missing argument 'ID', or --where; see memory forget --help"),
-        (("delete", "01a1fdf1", "--where", "a = b"), "ID and --where do not go together; give one of them"),
-        (("delete", "01a1fdf1", "--dry-run"), "--dry-run goes with --where; memory get shows one memory"),
-        (("delete", "--where", "deleted"), "only current memories can be deleted; leave deleted out of where"),
-        (("forget", "--where", "a = b", "--in", "there"), '"there" can\'t be searched; use memories, history, all'),
-        (("delete", "--where", "a = b", "--show", "5000"), "show must be a whole number from 0 to 1000"),
+        (
+            ("delete", "01a1fdf1", "--where", "a = b"),
+            "ID and --where do not go together; give one of them",
+        ),
+        (
+            ("delete", "01a1fdf1", "--dry-run"),
+            "--dry-run goes with --where; memory get shows one memory",
+        ),
+        (
+            ("delete", "--where", "deleted"),
+            "only current memories can be deleted; leave deleted out of where",
+        ),
+        (
+            ("forget", "--where", "a = b", "--in", "there"),
+            '"there" can\'t be searched; use memories, history, all',
+        ),
+        (
+            ("delete", "--where", "a = b", "--show", "5000"),
+            "show must be a whole number from 0 to 1000",
+        ),
         (("tags", "rename", "a"), "rename takes OLD NEW: keys, or tags such as type=fact"),
-        (("tags", "merge", "a=b", "c"), '"a=b" and "c" must both be keys, or both be tags such as type=fact'),
+        (
+            ("tags", "merge", "a=b", "c"),
+            '"a=b" and "c" must both be keys, or both be tags such as type=fact',
+        ),
         (("tags", "paint", "red"), '"paint" is no change of tags; use set, remove, rename, merge'),
         (("tags", "set", "=by=x"), 'tag "=by=x" is not of the form key=value'),
         (("rollback",), "Missing option '--to'; see memory rollback --help"),
         (("rollback", "--to", "2100-01-01"), "is in the future"),
     ],
 )
-def test_what_does_not_go_together_is_refused(memory: Command, arguments: tuple[str, ...], error: str) -> None:
+def test_what_does_not_go_together_is_refused(
+    memory: Command, arguments: tuple[str, ...], error: str
+) -> None:
     answer = memory(*arguments)
     assert answer.code == 2
     assert error in answer.error
@@ -150,11 +196,15 @@ def test_turns_and_what_was_made_from_them_are_forgotten(memory: Command) -> Non
     done = memory("turns", "forget", "standup", "--index", "1", "--with-memories", "--yes").json
     assert (done["turns"], done["memories"]) == (1, 1)
     assert contents(memory) == ["Deploys happen on Tuesdays", "The user prefers tabs"]
-    assert memory("forget", "--where", "role = user", "--in", "history", "--yes").json["counts"] == {"forget": 1}
+    assert memory("forget", "--where", "role = user", "--in", "history", "--yes").json[
+        "counts"
+    ] == {"forget": 1}
     assert memory("turns", "forget", "standup", "--with-memories", "--yes").code == 1
 
 
-def test_what_a_turn_was_made_into_goes_although_it_was_changed_since(memory: Command, filled: dict[str, str]) -> None:
+def test_what_a_turn_was_made_into_goes_although_it_was_changed_since(
+    memory: Command, filled: dict[str, str]
+) -> None:
     memory("update", filled["Ann leads the web team"], "Ann leads the shop team")
     assert memory("get", filled["Ann leads the web team"]).json["source"] == "standup#1"
     memory("turns", "forget", "standup", "--with-memories", "--yes")
@@ -167,7 +217,10 @@ def test_tags_are_renamed_and_merged(memory: Command) -> None:
     assert memory("tags", "rename", "type=pref", "type=preference").json["counts"] == {"tag": 1}
     assert tags(memory, "type") == {"fact": 2, "preference": 1}
     refused = memory("tags", "rename", "type=fact", "type=preference").error
-    assert refused == '"type=preference" is in use; to make them one: memory tags merge OLD type=preference'
+    assert (
+        refused
+        == '"type=preference" is in use; to make them one: memory tags merge OLD type=preference'
+    )
     planned = memory("tags", "merge", "type=fact", "type=preference", "--dry-run").json
     assert planned["counts"] == {"tag": 2}
     done = memory("tags", "merge", "type=fact", "type=preference", "--where", "project = shop").json
@@ -181,7 +234,9 @@ def test_tags_are_renamed_and_merged(memory: Command) -> None:
     assert tags(memory, "set") == {}  # a word alone is a key
 
 
-def test_a_rollback_is_planned_done_named_in_the_log_and_undone(memory: Command, filled: dict[str, str]) -> None:
+def test_a_rollback_is_planned_done_named_in_the_log_and_undone(
+    memory: Command, filled: dict[str, str]
+) -> None:
     to = memory("get", filled["Ann leads the web team"]).json["created_at"]
     memory("update", filled["The user prefers tabs"], "The user prefers spaces")
     memory("create", "Planted later")
@@ -204,31 +259,45 @@ def test_no_other_namespace_is_touched(memory: Command) -> None:
     done = memory("delete", "--where", "type = fact", "-n", "ann").json
     assert done["count"] == 1
     assert "--namespace ann" in done["undo"]
-    memory("forget", "--where", "type = fact or not type = fact", "--in", "all", "--yes", "-n", "ann")
+    memory(
+        "forget", "--where", "type = fact or not type = fact", "--in", "all", "--yes", "-n", "ann"
+    )
     memory("tags", "set", "x=y", "-n", "ann")
     memory("rollback", "--to", "2020-01-01", "-n", "ann")
     for name in ("bob", "shared"):
-        assert [found["tags"] for found in memory("list", "-n", name, "--no-shared").json["results"]] == [
-            {"type": "fact"}
-        ]
+        assert [
+            found["tags"] for found in memory("list", "-n", name, "--no-shared").json["results"]
+        ] == [{"type": "fact"}]
     undo(memory, done)
     assert memory("list", "-n", "ann", "--no-shared").json["count"] == 0  # it was forgotten
 
 
 @pytest.mark.usefixtures("filled")
-def test_an_export_holds_what_meets_an_expression_with_every_version(memory: Command, folder: Path) -> None:
+def test_an_export_holds_what_meets_an_expression_with_every_version(
+    memory: Command, folder: Path
+) -> None:
     [found] = memory("list", "--where", "project = shop").json["results"]
     memory("update", found["id"], "Deploys happen on Thursdays")
-    lines = [json.loads(line) for line in memory("export", "--where", "project = shop").out.splitlines()]
-    assert [line["text"] for line in lines[1:-1]] == ["Deploys happen on Tuesdays", "Deploys happen on Thursdays"]
-    lines = [json.loads(line) for line in memory("export", "--where", "conversation = standup").out.splitlines()]
+    lines = [
+        json.loads(line) for line in memory("export", "--where", "project = shop").out.splitlines()
+    ]
+    assert [line["text"] for line in lines[1:-1]] == [
+        "Deploys happen on Tuesdays",
+        "Deploys happen on Thursdays",
+    ]
+    lines = [
+        json.loads(line)
+        for line in memory("export", "--where", "conversation = standup").out.splitlines()
+    ]
     assert len(lines[1:-1]) == 4
     memory("export", "--where", "project = shop", "--output", "some.jsonl")
     other = f"sqlite:///{folder}/other.db"
     assert memory("import", "some.jsonl", "--store", other).json["imported"] == 2
 
 
-def test_expressions_of_the_command_and_the_library_are_the_same(memory: Command, filled: dict[str, str]) -> None:
+def test_expressions_of_the_command_and_the_library_are_the_same(
+    memory: Command, filled: dict[str, str]
+) -> None:
     assert filled
     with Memories() as memories:
         listed = [found.content for found in memories.list(where="type != fact").memories]

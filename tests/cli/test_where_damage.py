@@ -12,7 +12,9 @@ db.execute("UPDATE record SET text = 'changed behind its back' WHERE text = 'the
 """
 
 
-def test_what_is_damaged_is_left_and_told(memory: Command, folder: Path, run_python: object) -> None:
+def test_what_is_damaged_is_left_and_told(
+    memory: Command, folder: Path, run_python: object
+) -> None:
     store = folder / "m.db"
     url = ("--store", f"sqlite:///{store}")
     for text in ("the roof is flat", "the door is red", "the wall is white"):

@@ -1,4 +1,6 @@
-"""create, update, reinforce, delete, restore and forget, as the command's specifications give them."""
+"""create, update, reinforce, delete, restore and forget, as the command's specifications give
+them.
+"""
 
 import json
 import re
@@ -36,10 +38,14 @@ UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 def everything(memory: Command) -> Any:
     """Return all that the store shows, to compare before and after."""
-    return [memory("list", "--limit", "1000").json, memory("list", "--deleted", "--limit", "1000").json]
+    return [
+        memory("list", "--limit", "1000").json,
+        memory("list", "--deleted", "--limit", "1000").json,
+    ]
 
 
-# --- create ----------------------------------------------------------------------------------------------------------
+# --- create
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_create_answers_with_every_specified_field(memory: Command) -> None:
@@ -90,7 +96,16 @@ def test_options_and_tags_are_the_same_thing(memory: Command) -> None:
 
 
 def test_free_tags_are_kept(memory: Command) -> None:
-    shape = memory("create", "content", "--tag", "team=blue", "--tag", "url=https://x/?a=b", "--tag", "ort=Köln").json
+    shape = memory(
+        "create",
+        "content",
+        "--tag",
+        "team=blue",
+        "--tag",
+        "url=https://x/?a=b",
+        "--tag",
+        "ort=Köln",
+    ).json
     assert shape["tags"] == {"team": "blue", "url": "https://x/?a=b", "ort": "Köln"}
 
 
@@ -108,13 +123,20 @@ def test_create_drops_a_byte_order_mark(memory: Command) -> None:
 
 
 @pytest.mark.thorough
-def test_the_longest_content_may_come_with_a_byte_order_mark_and_a_line_end(memory: Command) -> None:
+def test_the_longest_content_may_come_with_a_byte_order_mark_and_a_line_end(
+    memory: Command,
+) -> None:
     longest = b"a fox. " * 149_796 + b"abcd"  # 1,048,576 bytes
-    assert len(memory("create", "-", stdin=b"\xef\xbb\xbf" + longest + b"\r\n").json["content"]) == 1_048_576
+    assert (
+        len(memory("create", "-", stdin=b"\xef\xbb\xbf" + longest + b"\r\n").json["content"])
+        == 1_048_576
+    )
 
 
 def test_content_is_stored_as_it_is(memory: Command) -> None:
-    content = '{0.__class__} %s ${HOME} $(id) <script>alert("x")</script> \\n \' OR 1=1 -- 🎉 日本語'
+    content = (
+        '{0.__class__} %s ${HOME} $(id) <script>alert("x")</script> \\n \' OR 1=1 -- 🎉 日本語'
+    )
     created = memory("create", content).json
     assert created["content"] == content
     assert memory("get", created["id"]).json["content"] == content
@@ -125,7 +147,8 @@ def test_declared_confidence_lowers_what_is_computed(memory: Command) -> None:
     assert (shape["confidence"], shape["base_confidence"]) == (0.6, 0.6)
 
 
-# --- create: what is there already -----------------------------------------------------------------------------------
+# --- create: what is there already
+# -----------------------------------------------------------------------------------
 
 
 def test_the_same_text_is_not_stored_again(memory: Command) -> None:
@@ -139,15 +162,35 @@ def test_the_same_text_is_not_stored_again(memory: Command) -> None:
 
 
 def test_what_a_repetition_adds_is_merged_and_what_contradicts_is_told(memory: Command) -> None:
-    first = memory("create", "The user prefers tabs", "--type", "fact", "--decay", "contextual").json
-    more = ("--type", "preference", "--global", "--decay", "reinforceable", "--confidence", "0.5", "--tag", "via=chat")
+    first = memory(
+        "create", "The user prefers tabs", "--type", "fact", "--decay", "contextual"
+    ).json
+    more = (
+        "--type",
+        "preference",
+        "--global",
+        "--decay",
+        "reinforceable",
+        "--confidence",
+        "0.5",
+        "--tag",
+        "via=chat",
+    )
     again = memory("create", "The user prefers tabs", *more)
     assert again.code == 0
-    assert (again.json["id"], again.json["stored"], again.json["version"]) == (first["id"], False, 2)
+    assert (again.json["id"], again.json["stored"], again.json["version"]) == (
+        first["id"],
+        False,
+        2,
+    )
     assert again.json["merged"] == ["tags", "decay"]
     assert again.json["not_merged"] == {"tags": {"type": "preference"}, "confidence": 0.5}
     assert again.json["reinforced"] is True
-    assert (again.json["type"], again.json["global"], again.json["tags"]["via"]) == ("fact", True, "chat")
+    assert (again.json["type"], again.json["global"], again.json["tags"]["via"]) == (
+        "fact",
+        True,
+        "chat",
+    )
     assert again.json["hint"] == (
         "not stored again: this memory says the same; merged into it: tags, decay; it was reinforced; not merged: "
         f"tag type, confidence; to change that: memory update {first['id']} for tags, memory create CONTENT "
@@ -158,21 +201,38 @@ def test_what_a_repetition_adds_is_merged_and_what_contradicts_is_told(memory: C
     assert "last_reinforced_at" in kept
     shown = memory("create", "The user prefers tabs", "--tag", "x=1", "--format", "text")
     assert shown.code == 0
-    assert shown.out.startswith("Not stored again: this memory says the same; merged into it: tags; it was reinforced")
+    assert shown.out.startswith(
+        "Not stored again: this memory says the same; merged into it: tags; it was reinforced"
+    )
 
 
 def test_every_answer_to_a_create_has_the_same_form(memory: Command) -> None:
     env = {"EMBEDDER": "minilm"}
-    texts = ("The API listens on port 8080.", "The API listens on port 8080", "The API listens on port 9090.")
+    texts = (
+        "The API listens on port 8080.",
+        "The API listens on port 8080",
+        "The API listens on port 9090.",
+    )
     answers = [memory("create", text, env=env).json for text in texts]
     answers.append(memory("create", "The API is listening on port 9090.", env=env).json)
     answers.append(memory("create", "Tea", "--key", "user/drink", env=env).json)
     answers.append(memory("create", "Coffee", "--key", "user/drink", env=env).json)
     answers.append(memory("create", "The API listens on port 8080", "--force", env=env).json)
     assert [answer["stored"] for answer in answers] == [True, False, True, False, True, True, True]
-    kinds = [{name: type(answer[name]) for name in ANSWER if name not in ("id", "corrects")} for answer in answers]
+    kinds = [
+        {name: type(answer[name]) for name in ANSWER if name not in ("id", "corrects")}
+        for answer in answers
+    ]
     assert all(kind == kinds[0] for kind in kinds)
-    assert [answer["id"] is None for answer in answers] == [False, False, False, True, False, False, False]
+    assert [answer["id"] is None for answer in answers] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert [answer["corrects"] for answer in answers] == [None, None, answers[0]["id"], *[None] * 4]
 
 
@@ -182,10 +242,16 @@ def test_a_duplicate_of_what_was_corrected_names_the_correction(memory: Command)
     new = memory("create", "The API listens on port 9090.", env=env).json["id"]
     refused = memory("create", "The API is listening on port 8080.", env=env)
     assert refused.code == 3
-    assert [(each["id"], each["corrected_by"]) for each in refused.json["duplicates"]] == [(old, new)]
+    assert [(each["id"], each["corrected_by"]) for each in refused.json["duplicates"]] == [
+        (old, new)
+    ]
     assert f"memory update {new} CONTENT" in refused.json["hint"]
     memory("update", new, "The API is listening on port 8080.", env=env)
-    assert memory("search", "API port", "--limit", "1", env=env).json["results"][0]["content"].endswith("8080.")
+    assert (
+        memory("search", "API port", "--limit", "1", env=env)
+        .json["results"][0]["content"]
+        .endswith("8080.")
+    )
 
 
 def test_the_same_text_in_another_project_is_stored(memory: Command) -> None:
@@ -242,10 +308,14 @@ def test_a_corrected_memory_is_marked_and_a_wrong_link_is_taken_back(memory: Com
     assert [(hit["id"], hit.get("corrected_by")) for hit in hits] == [(newer, None), (older, newer)]
     assert f"corrected by {newer[:18]}" in memory("list", "--format", "text").out
     assert memory("history", older).json["corrected_by"] == newer
-    shown = memory("context", "which port does the API listen on", "--conversation", "x", "--format", "text").out
+    shown = memory(
+        "context", "which port does the API listen on", "--conversation", "x", "--format", "text"
+    ).out
     assert "9090" in shown
     assert "8080" not in shown
-    both = memory("context", "which port", "--conversation", "x", "--include-corrected", "--format", "text").out
+    both = memory(
+        "context", "which port", "--conversation", "x", "--include-corrected", "--format", "text"
+    ).out
     assert "8080" in both
     assert "corrects" not in memory("update", newer, "--not-corrects", older).json
     refused = memory("update", newer, "--not-corrects", older)
@@ -255,12 +325,18 @@ def test_a_corrected_memory_is_marked_and_a_wrong_link_is_taken_back(memory: Com
 
 
 def test_key_makes_a_new_version_of_the_memory_that_has_it(memory: Command) -> None:
-    first = memory("create", "The editor is vim", "--key", "user/editor", "--type", "preference").json
-    second = memory("create", "The editor is emacs", "--key", "user/editor", "--type", "preference").json
+    first = memory(
+        "create", "The editor is vim", "--key", "user/editor", "--type", "preference"
+    ).json
+    second = memory(
+        "create", "The editor is emacs", "--key", "user/editor", "--type", "preference"
+    ).json
     assert (first["key"], second["key"]) == ("user/editor", "user/editor")
     assert (second["id"], second["version"], second["stored"]) == (first["id"], 2, True)
     assert memory("get", first["id"]).json["content"] == "The editor is emacs"
-    again = memory("create", "The editor is emacs", "--key", "user/editor", "--type", "preference").json
+    again = memory(
+        "create", "The editor is emacs", "--key", "user/editor", "--type", "preference"
+    ).json
     assert (again["version"], again["stored"]) == (2, False)
 
 
@@ -280,14 +356,17 @@ def test_superseding_nothing_stores_nothing(memory: Command) -> None:
     assert memory("status").json["memory_count"] == 0
 
 
-def test_supersedes_holds_beside_a_key_that_is_in_use(memory: Command, stored: Callable[..., str]) -> None:
+def test_supersedes_holds_beside_a_key_that_is_in_use(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("The editor is vim", "--key", "user/editor")
     old = stored("Some years ago the user wrote everything in nano")
     memory("create", "The editor is emacs", "--key", "user/editor", "--supersedes", old)
     assert "superseded_by" in memory("get", old).json
 
 
-# --- update ----------------------------------------------------------------------------------------------------------
+# --- update
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_update_appends_a_version(memory: Command) -> None:
@@ -303,7 +382,9 @@ def test_update_appends_a_version(memory: Command) -> None:
 
 def test_update_adds_changes_and_removes_tags(memory: Command, stored: Callable[..., str]) -> None:
     memory_id = stored("content", "--tag", "a=1", "--tag", "b=2", "--project", "shop")
-    shape = memory("update", memory_id, "--tag", "a=9", "--agent", "claude", "--remove-tag", "b").json
+    shape = memory(
+        "update", memory_id, "--tag", "a=9", "--agent", "claude", "--remove-tag", "b"
+    ).json
     assert shape["tags"] == {"a": "9", "project": "shop", "agent": "claude"}
     assert (shape["content"], shape["version"]) == ("content", 2)
 
@@ -312,19 +393,24 @@ def test_update_reads_standard_input(memory: Command, stored: Callable[..., str]
     assert memory("update", stored("old"), "-", stdin="new").json["content"] == "new"
 
 
-def test_an_update_that_changes_nothing_makes_no_version(memory: Command, stored: Callable[..., str]) -> None:
+def test_an_update_that_changes_nothing_makes_no_version(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     memory_id = stored("content")
     assert memory("update", memory_id, "content").json["version"] == 1
     assert memory("history", memory_id).json["count"] == 1
 
 
-# --- reinforce -------------------------------------------------------------------------------------------------------
+# --- reinforce
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_reinforce_resets_decay(memory: Command, home: Path) -> None:
     old = datetime.now(UTC) - timedelta(days=15)
     with Memories(embedder="fake") as memories:
-        [made] = memories.create_many([Draft("Commits are conventional", decay="reinforceable", created_at=old)])
+        [made] = memories.create_many(
+            [Draft("Commits are conventional", decay="reinforceable", created_at=old)]
+        )
     memory_id = made.memory.id
     assert memory("get", memory_id).json["confidence"] == pytest.approx(0.5, abs=0.001)
     shape = memory("reinforce", memory_id).json
@@ -350,10 +436,13 @@ def test_other_policies_are_not_reinforced(
     assert (answer.code, answer.error) == (1, sentence)
 
 
-# --- delete and restore ----------------------------------------------------------------------------------------------
+# --- delete and restore
+# ----------------------------------------------------------------------------------------------
 
 
-def test_delete_hides_a_memory_and_restore_brings_it_back(memory: Command, stored: Callable[..., str]) -> None:
+def test_delete_hides_a_memory_and_restore_brings_it_back(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     memory_id = stored("Deploys are frozen", "--project", "shop")
     answer = memory("delete", memory_id)
     assert (answer.code, answer.json) == (0, {"id": memory_id, "deleted": True})
@@ -364,21 +453,31 @@ def test_delete_hides_a_memory_and_restore_brings_it_back(memory: Command, store
     [deleted] = memory("list", "--deleted").json["results"]
     assert (deleted["id"], deleted["deleted"]) == (memory_id, True)
     restored = memory("restore", memory_id).json
-    assert (restored["id"], restored["content"], restored["project"]) == (memory_id, "Deploys are frozen", "shop")
+    assert (restored["id"], restored["content"], restored["project"]) == (
+        memory_id,
+        "Deploys are frozen",
+        "shop",
+    )
     assert memory("search", "deploys frozen").json["count"] == 1
     assert memory("list", "--deleted").json["count"] == 0
 
 
 @pytest.mark.parametrize("command", ["get", "reinforce", "delete", "update"])
-def test_what_was_deleted_is_not_found(memory: Command, stored: Callable[..., str], command: str) -> None:
+def test_what_was_deleted_is_not_found(
+    memory: Command, stored: Callable[..., str], command: str
+) -> None:
     memory_id = stored("content")
     memory("delete", memory_id)
     answer = memory(command, memory_id, *(["new"] if command == "update" else []))
     assert (answer.code, answer.error) == (1, "Memory not found")
 
 
-@pytest.mark.parametrize("command", ["get", "reinforce", "delete", "update", "restore", "history", "forget"])
-def test_an_unknown_id_is_not_found(memory: Command, stored: Callable[..., str], command: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["get", "reinforce", "delete", "update", "restore", "history", "forget"]
+)
+def test_an_unknown_id_is_not_found(
+    memory: Command, stored: Callable[..., str], command: str
+) -> None:
     stored("content")
     more = {"update": ["new"], "forget": ["--yes"]}.get(command, [])
     answer = memory(command, "01a1fdf1-92cd-72f2-8000-000000000000", *more)
@@ -397,7 +496,9 @@ def test_a_superseded_memory_can_be_restored(memory: Command, stored: Callable[.
     assert memory("search", "office").json["count"] == 2
 
 
-def test_restore_does_not_take_a_key_from_another_memory(memory: Command, stored: Callable[..., str]) -> None:
+def test_restore_does_not_take_a_key_from_another_memory(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     old = stored("The editor is vim", "--key", "user/editor")
     memory("delete", old)
     stored("The editor is emacs", "--key", "user/editor")
@@ -406,7 +507,8 @@ def test_restore_does_not_take_a_key_from_another_memory(memory: Command, stored
     assert "user/editor" in answer.error
 
 
-# --- forget ----------------------------------------------------------------------------------------------------------
+# --- forget
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_forget_leaves_no_byte(memory: Command, stored: Callable[..., str], home: Path) -> None:
@@ -422,7 +524,9 @@ def test_forget_leaves_no_byte(memory: Command, stored: Callable[..., str], home
             assert trace not in file.read_bytes(), file
 
 
-def test_forget_refuses_where_nobody_can_be_asked(memory: Command, stored: Callable[..., str]) -> None:
+def test_forget_refuses_where_nobody_can_be_asked(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     memory_id = stored("content")
     before = everything(memory)
     answer = memory("forget", memory_id, stdin="y\n")
@@ -438,7 +542,9 @@ def test_forget_finds_deleted_memories(memory: Command, stored: Callable[..., st
     assert memory("list", "--deleted").json["count"] == 0
 
 
-@pytest.mark.parametrize(("typed", "gone"), [("y\n", True), ("yes\n", True), ("n\n", False), ("\n", False)])
+@pytest.mark.parametrize(
+    ("typed", "gone"), [("y\n", True), ("yes\n", True), ("n\n", False), ("\n", False)]
+)
 def test_forget_asks_on_a_terminal(
     memory: Command, terminal: Command, stored: Callable[..., str], typed: str, gone: bool
 ) -> None:
@@ -457,7 +563,8 @@ def test_error_shapes_are_json_on_a_pipe(memory: Command) -> None:
     assert json.loads(answer.err) == {"error": "Memory not found"}
 
 
-# --- what was decided where the specifications are silent ------------------------------------------------------------
+# --- what was decided where the specifications are silent
+# ------------------------------------------------------------
 
 
 def test_an_empty_option_counts_as_not_given(memory: Command) -> None:
@@ -466,8 +573,19 @@ def test_an_empty_option_counts_as_not_given(memory: Command) -> None:
 
 
 def test_an_upsert_keeps_the_tags_that_it_does_not_change(memory: Command) -> None:
-    memory("create", "The editor is Vim", "--key", "user/editor", "--type", "preference", "-t", "source=chat")
-    shape = memory("create", "The editor is Helix", "--key", "user/editor", "-t", "source=shell").json
+    memory(
+        "create",
+        "The editor is Vim",
+        "--key",
+        "user/editor",
+        "--type",
+        "preference",
+        "-t",
+        "source=chat",
+    )
+    shape = memory(
+        "create", "The editor is Helix", "--key", "user/editor", "-t", "source=shell"
+    ).json
     assert shape["tags"] == {"type": "preference", "source": "shell"}
 
 

@@ -120,7 +120,11 @@ def test_what_is_no_object_is_not_replaced(text: str) -> None:
 relaxed = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 keys = st.text(max_size=5)
 trees = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
     max_leaves=12,
 )
@@ -177,7 +181,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ('{\n  "a": 2, // about a\n  "m": 1 }\n', {"a": 2}),
     ],
 )
-def test_what_stands_behind_an_entry_does_not_end_in_the_comment_before_it(text: str, kept: Any) -> None:
+def test_what_stands_behind_an_entry_does_not_end_in_the_comment_before_it(
+    text: str, kept: Any
+) -> None:
     document = Document(text, comments=True)
     document.remove(("m",))
     assert values(document.text) == kept

@@ -7,7 +7,12 @@ import pytest
 from memories.connect import toml
 
 TABLE = ("mcp_servers", "memories")
-ROWS = {"command": 'C:\\a "b"/memory', "args": ["mcp", "-n", "bob"], "env": {"MEMORY_HOME": "/x ä\x7f"}, "timeout": 20}
+ROWS = {
+    "command": 'C:\\a "b"/memory',
+    "args": ["mcp", "-n", "bob"],
+    "env": {"MEMORY_HOME": "/x ä\x7f"},
+    "timeout": 20,
+}
 LAYOUTS = [
     "",
     "# only a comment\n",
@@ -36,7 +41,11 @@ def test_what_is_put_in_can_be_taken_out_and_leaves_every_byte(text: str) -> Non
 @pytest.mark.parametrize("text", LAYOUTS)
 def test_what_was_added_behind_it_stays(text: str) -> None:
     behind = "\n# about z\n[z]\na = 1\n"
-    put = toml.put(text, TABLE, ROWS) + '\n[mcp_servers.memories.tools.x]\napproval_mode = "prompt"\n' + behind
+    put = (
+        toml.put(text, TABLE, ROWS)
+        + '\n[mcp_servers.memories.tools.x]\napproval_mode = "prompt"\n'
+        + behind
+    )
     assert toml.take_out(put, TABLE) == text + behind
 
 

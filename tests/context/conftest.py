@@ -14,7 +14,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read_block(text: str, title: str, boundary: str) -> list[dict[str, Any]]:
-    """Return the items of a block of a fence, as a model tells them apart; none if the block is not there."""
+    """Return the items of a block of a fence, as a model tells them apart; none if the block is not
+    there.
+    """
     opening, closing = marks(title, boundary)
     rows = text.split("\n")
     if opening not in rows:

@@ -25,7 +25,9 @@ TS = "2026-05-31T10:00:00+02:00"
 
 
 class Death(NamedTuple):
-    """When a process dies: with a call of this tool, before or after it was carried out, and what the client raises."""
+    """When a process dies: with a call of this tool, before or after it was carried out, and what
+    the client raises.
+    """
 
     tool: str
     done: bool
@@ -44,7 +46,9 @@ class Mortal:
             raise self._gone
         deaths = self._chroma.dies
         death = deaths.pop(0) if deaths and deaths[0].tool == name.removeprefix("chroma_") else None
-        answer = await self._client.call_tool(name, arguments) if death is None or death.done else None
+        answer = (
+            await self._client.call_tool(name, arguments) if death is None or death.done else None
+        )
         if death is not None:
             self._gone = death.error
             raise death.error
@@ -91,39 +95,55 @@ class FakeChroma:
         async def chroma_create_collection(collection_name: str, metadata: dict[str, Any]) -> str:
             self.checked()
             if len(collection_name) < 3:
-                raise ToolError("Validation error: name: Expected a name containing 3-512 characters")
+                raise ToolError(
+                    "Validation error: name: Expected a name containing 3-512 characters"
+                )
             self.kept[collection_name] = {}
             return "Successfully created"
 
         @server.tool()
         async def chroma_add_documents(
-            collection_name: str, documents: list[str], ids: list[str], metadatas: list[dict[str, Any]]
+            collection_name: str,
+            documents: list[str],
+            ids: list[str],
+            metadatas: list[dict[str, Any]],
         ) -> str:
             kept = self.checked(collection_name)
             if self.add_error:
                 raise ToolError(self.add_error)
             if ids[0] in kept:
-                raise ToolError(f"The following IDs already exist in collection '{collection_name}': {ids}")
+                raise ToolError(
+                    f"The following IDs already exist in collection '{collection_name}': {ids}"
+                )
             kept[ids[0]] = documents[0], metadatas[0]
             return "Successfully added"
 
         @server.tool()
         async def chroma_get_documents(
-            collection_name: str, where: dict[str, Any], include: list[str], limit: int | None = None
+            collection_name: str,
+            where: dict[str, Any],
+            include: list[str],
+            limit: int | None = None,
         ) -> str:
             found = self.matching(collection_name, where)
             await asyncio.sleep(self.seconds)
-            return self.answer(found[::-1][:limit], lambda column: column)  # in no order that anybody wants
+            return self.answer(
+                found[::-1][:limit], lambda column: column
+            )  # in no order that anybody wants
 
         @server.tool()
         async def chroma_query_documents(
             collection_name: str, query_texts: list[str], n_results: int, where: dict[str, Any]
         ) -> str:
-            return self.answer(self.matching(collection_name, where)[:n_results], lambda column: [column])
+            return self.answer(
+                self.matching(collection_name, where)[:n_results], lambda column: [column]
+            )
 
         return server
 
-    def matching(self, collection: str, where: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    def matching(
+        self, collection: str, where: dict[str, Any]
+    ) -> list[tuple[str, str, dict[str, Any]]]:
         def fits(metadata: dict[str, Any], wanted: dict[str, Any]) -> bool:
             [(name, value)] = wanted.items()
             if name == "$and":
@@ -135,9 +155,16 @@ class FakeChroma:
         kept = self.checked(collection)
         return [(named, text, known) for named, (text, known) in kept.items() if fits(known, where)]
 
-    def answer(self, rows: list[tuple[str, str, dict[str, Any]]], shape: Callable[[list[Any]], list[Any]]) -> str:
+    def answer(
+        self, rows: list[tuple[str, str, dict[str, Any]]], shape: Callable[[list[Any]], list[Any]]
+    ) -> str:
         ids, texts, known = ([row[place] for row in rows] for place in range(3))
-        columns = {"ids": ids, "documents": texts, "metadatas": known, "distances": [0.25] * len(rows)}
+        columns = {
+            "ids": ids,
+            "documents": texts,
+            "metadatas": known,
+            "distances": [0.25] * len(rows),
+        }
         return json.dumps({name: shape(column) for name, column in columns.items()})
 
 
@@ -168,11 +195,21 @@ def test_what_is_stored_is_as_specified(gateway: MemoryGateway, chroma: FakeChro
         "conversation_id": "conv_123", "role": "user", "ts": TS, "turn_index": 42, "message_id": "m1", "channel": "web",
     })  # fmt: skip
     [(text, known)] = chroma.kept["memory"].values()
-    assert known == {"type": "preference", "confidence": 1.0, "ts": TS, "conversation_id": "conv_123", "window": "w"}
+    assert known == {
+        "type": "preference",
+        "confidence": 1.0,
+        "ts": TS,
+        "conversation_id": "conv_123",
+        "window": "w",
+    }
     assert gateway.count_window("w") == 1
     assert gateway.count_window("v") == 0
     [found] = gateway.recall_memory("Docker?", 8, 0.7, "conv_123")
-    assert (found["text"], found["similarity"], "window" in found["metadata"]) == (text, 0.75, False)
+    assert (found["text"], found["similarity"], "window" in found["metadata"]) == (
+        text,
+        0.75,
+        False,
+    )
     assert gateway.recall_memory("Docker?", 8, 0.7, "other") == []
 
 
@@ -198,7 +235,9 @@ def test_a_name_means_the_same_however_it_is_written(
 ) -> None:
     for name in (written, kept):
         gateway.append_history(name, "user", f"in {name}", 0, TS)
-    first, _ = (gateway.write_memory("Ann keeps bees", "fact", 0.9, TS, name) for name in (written, kept))
+    first, _ = (
+        gateway.write_memory("Ann keeps bees", "fact", 0.9, TS, name) for name in (written, kept)
+    )
     for name in (written, kept):
         turns = gateway.tail_history(name, 9)
         assert [(turn["text"], turn["metadata"]["turn_index"]) for turn in turns] == [
@@ -213,8 +252,13 @@ def test_a_name_means_the_same_however_it_is_written(
 def test_a_message_id_means_the_same_however_it_is_written(
     gateway: MemoryGateway, chroma: FakeChroma, written: str, kept: str
 ) -> None:
-    chroma.dies = [Death("add_documents", True, ENDINGS[0]), Death("add_documents", True, ENDINGS[0])]
-    with pytest.raises(ConnectionError):  # stored, but nobody heard of it: it waits in the queue as well
+    chroma.dies = [
+        Death("add_documents", True, ENDINGS[0]),
+        Death("add_documents", True, ENDINGS[0]),
+    ]
+    with pytest.raises(
+        ConnectionError
+    ):  # stored, but nobody heard of it: it waits in the queue as well
         gateway.append_history("c", "user", "once", 0, TS, written)
     assert [turn["text"] for turn in gateway.tail_history("c", 9)] == ["once"]
     gateway.drain()
@@ -229,21 +273,33 @@ def test_a_long_conversation_of_others_is_searched_for_its_end(
     numbers = range(0, 20 * PAGE, step)
     backend.ensure_collections([])
     chroma.kept["history"] = {
-        str(number): (str(number), {"conversation_id": "c", "role": "user", "ts": TS, "turn_index": number})
+        str(number): (
+            str(number),
+            {"conversation_id": "c", "role": "user", "ts": TS, "turn_index": number},
+        )
         for number in numbers
     }
     chroma.calls = 0
-    assert [turn["text"] for turn in backend.tail("c", 4)] == [str(number) for number in numbers[-4:]]
+    assert [turn["text"] for turn in backend.tail("c", 4)] == [
+        str(number) for number in numbers[-4:]
+    ]
     assert chroma.calls < 20
     MemoryGateway("x", backend=backend).append_history("c", "user", "next", 0, TS)
     assert backend.tail("c", 1)[0]["metadata"]["turn_index"] == numbers[-1] + 1
 
 
-def test_turns_come_in_the_order_of_numbers_and_times(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:
+def test_turns_come_in_the_order_of_numbers_and_times(
+    backend: ChromaMcpBackend, chroma: FakeChroma
+) -> None:
     """Writers with other homes may have given one number twice."""
     backend.ensure_collections([])
     for named, number, second in [("d", 3, 0), ("b", 1, 9), ("a", 1, 5), ("e", 3, 0), ("c", 2, 1)]:
-        known = {"conversation_id": "c", "role": "user", "ts": f"2026-05-31T10:00:0{second}Z", "turn_index": number}
+        known = {
+            "conversation_id": "c",
+            "role": "user",
+            "ts": f"2026-05-31T10:00:0{second}Z",
+            "turn_index": number,
+        }
         chroma.kept["history"][named] = named, known
     assert "".join(turn["text"] for turn in backend.tail("c", 9)) == "abcde"
     assert "".join(turn["text"] for turn in backend.tail("c", 2)) == "de"
@@ -253,7 +309,11 @@ def test_threads_give_no_number_twice(gateway: MemoryGateway, chroma: FakeChroma
     gateway.ensure_collections([])
     chroma.seconds = 0.01
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda number: gateway.append_history("c", "user", str(number), 0, TS), range(12)))
+        list(
+            threads.map(
+                lambda number: gateway.append_history("c", "user", str(number), 0, TS), range(12)
+            )
+        )
     numbers = sorted(known["turn_index"] for _, known in chroma.kept["history"].values())
     assert numbers == list(range(12))
 
@@ -278,10 +338,13 @@ def test_processes_with_one_home_give_no_number_twice(chroma: FakeChroma, tmp_pa
     placed = sorted((known["turn_index"], text) for text, known in chroma.kept["history"].values())
     assert [number for number, _ in placed] == list(range(12))
     for who in "01":
-        assert [text for _, text in placed if text[0] == who] == [f"{who}-{number}" for number in range(6)]
+        assert [text for _, text in placed if text[0] == who] == [
+            f"{who}-{number}" for number in range(6)
+        ]
 
 
-# --- a process that dies ---------------------------------------------------------------------------------------------
+# --- a process that dies
+# ---------------------------------------------------------------------------------------------
 
 ENDINGS = [ClosedByPeer(-32000, "Connection closed"), anyio.ClosedResourceError()]
 
@@ -297,7 +360,10 @@ def test_what_is_lost_with_a_process_is_sent_again_and_stored_once(
     assert made in chroma.kept["history"]
     chroma.dies = [Death("get_documents", done, error)]
     turns = gateway.tail_history("c", 9)
-    assert [(turn["text"], turn["metadata"]["turn_index"]) for turn in turns] == [("one", 0), ("two", 1)]
+    assert [(turn["text"], turn["metadata"]["turn_index"]) for turn in turns] == [
+        ("one", 0),
+        ("two", 1),
+    ]
     assert chroma.starts == 3
     assert not gateway.queue
 
@@ -344,7 +410,9 @@ def test_after_a_restart_numbers_follow_what_the_server_has(
     assert (turn["text"], turn["metadata"]["turn_index"]) == ("anew", 0)
 
 
-def test_what_already_exists_is_only_the_very_document(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+def test_what_already_exists_is_only_the_very_document(
+    gateway: MemoryGateway, chroma: FakeChroma
+) -> None:
     gateway.ensure_collections([])
     chroma.add_error = "Failed to add documents: index already exists with another dimension"
     with pytest.raises(MCPError, match="another dimension"):
@@ -363,10 +431,13 @@ def test_the_same_memory_is_stored_once(gateway: MemoryGateway, chroma: FakeChro
     assert len(chroma.kept["memory"]) == 2
 
 
-# --- starting and errors ---------------------------------------------------------------------------------------------
+# --- starting and errors
+# ---------------------------------------------------------------------------------------------
 
 
-def test_a_start_that_fails_is_left_to_whoever_asked(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:
+def test_a_start_that_fails_is_left_to_whoever_asked(
+    backend: ChromaMcpBackend, chroma: FakeChroma
+) -> None:
     chroma.connect_errors = [Unreachable("no")]
     with pytest.raises(ConnectionError, match="could not be started: no"):
         backend.ensure_collections(["history"])
@@ -395,13 +466,18 @@ def test_what_is_not_installed_is_tried_once(backend: ChromaMcpBackend, chroma: 
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHROMA_MCP_COMMAND", "/nowhere/chroma-mcp --x")
-    with MemoryGateway("chroma-mcp://127.0.0.1:1") as gateway, pytest.raises(ConnectionError, match="CHROMA_MCP_COMM"):
+    with (
+        MemoryGateway("chroma-mcp://127.0.0.1:1") as gateway,
+        pytest.raises(ConnectionError, match="CHROMA_MCP_COMM"),
+    ):
         gateway.ensure_collections(["history"])
 
 
 def test_errors_are_told_apart(gateway: MemoryGateway, chroma: FakeChroma) -> None:
     gateway.ensure_collections(["history"])
-    chroma.error = "Failed to get documents from collection 'history': [Errno 111] Connection refused"
+    chroma.error = (
+        "Failed to get documents from collection 'history': [Errno 111] Connection refused"
+    )
     with pytest.raises(ConnectionError, match="the Chroma server does not answer") as caught:
         gateway.append_history("c", "user", "waits", 0, TS, "m1")
     assert getattr(caught.value, "queued", False)
@@ -417,7 +493,9 @@ def test_errors_are_told_apart(gateway: MemoryGateway, chroma: FakeChroma) -> No
     assert [turn["text"] for turn in gateway.tail_history("c", 9)] == ["waits", "second"]
 
 
-def test_one_that_does_not_answer_is_started_again(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+def test_one_that_does_not_answer_is_started_again(
+    gateway: MemoryGateway, chroma: FakeChroma
+) -> None:
     gateway.ensure_collections(["history"])
     chroma.seconds = 30
     with pytest.raises(ConnectionError, match="did not answer in 1 seconds"):
@@ -427,14 +505,19 @@ def test_one_that_does_not_answer_is_started_again(gateway: MemoryGateway, chrom
     assert chroma.starts == 2
 
 
-@pytest.mark.parametrize("endpoint", ["chroma-mcp://", "chroma-mcp://h:x", "chroma-mcp://u@h", "chroma-mcp://h/p"])
+@pytest.mark.parametrize(
+    "endpoint", ["chroma-mcp://", "chroma-mcp://h:x", "chroma-mcp://u@h", "chroma-mcp://h/p"]
+)
 def test_addresses_that_are_none(endpoint: str) -> None:
     with pytest.raises(ValueError, match="not acceptable"):
         MemoryGateway(endpoint)
 
 
 def test_each_server_has_files_of_its_own(home: Path) -> None:
-    names = [MemoryGateway(f"chroma-mcp{rest}").queue.path for rest in ("", "://localhost:8000", "://h:1")]
+    names = [
+        MemoryGateway(f"chroma-mcp{rest}").queue.path
+        for rest in ("", "://localhost:8000", "://h:1")
+    ]
     assert names[0] == names[1] != names[2]
     assert names[0].parent == home
 
@@ -443,4 +526,8 @@ def test_the_process_is_told_where_the_server_is(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CHROMA_SSL", "true")
     told = environment("h", 1)
     assert told["CHROMA_HTTP_HOST"] == told["CHROMA_HOST"] == "h"
-    assert (told["CHROMA_PORT"], told["CHROMA_CLIENT_TYPE"], told["CHROMA_SSL"]) == ("1", "http", "true")
+    assert (told["CHROMA_PORT"], told["CHROMA_CLIENT_TYPE"], told["CHROMA_SSL"]) == (
+        "1",
+        "http",
+        "true",
+    )

@@ -1,4 +1,6 @@
-"""What is shown of an item: one line, without markup or anything unseen; the hostile corpus is in test_context."""
+"""What is shown of an item: one line, without markup or anything unseen; the hostile corpus is in
+test_context.
+"""
 
 import json
 import re
@@ -15,7 +17,15 @@ SIGNS = st.characters() | st.sampled_from(
     "<>&[]/| \n\r\t\0\x85\u2028\u2029\u202e\u200b\u200d\ufeff\ufe0f\u034f\u115f\u2800\u3164\U000e0101\ud800\U000e0041"
 )
 WORDS = st.sampled_from(
-    ["[INST]", "[/INST]", "[ / sys ]", "<|im_start|>", "[TOOL_CALLS]", "=== end of memories 0 ===", "[Data"]
+    [
+        "[INST]",
+        "[/INST]",
+        "[ / sys ]",
+        "<|im_start|>",
+        "[TOOL_CALLS]",
+        "=== end of memories 0 ===",
+        "[Data",
+    ]
 )
 TEXTS = st.lists(SIGNS | WORDS, max_size=30).map("".join)
 
@@ -29,7 +39,9 @@ def test_an_item_is_one_line_that_reads_back_as_it_was(text: str, name: str) -> 
     assert not set("<>&") & set(written)
     assert not re.search(r"\[\s*/?\s*(inst|sys|tool_calls)\s*\]", written, re.IGNORECASE)
     assert not set("\u034f\u115f\u2800\u3164\ufe0f\U000e0101") & set(written)
-    assert not any(unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for sign in written)
+    assert not any(
+        unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for sign in written
+    )
     assert read_block(block("memories", [written], "0"), "memories", "0") == [item]
 
 
@@ -48,16 +60,26 @@ def test_what_a_template_may_mean_something_by_is_escaped(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[1]", "[x]", "[ ]", "[link](there)", "[a, b]", "[AB]", "[userland]", "[ended]", "[]", "a[0] = b[i]"]
+    "text",
+    [
+        "[1]",
+        "[x]",
+        "[ ]",
+        "[link](there)",
+        "[a, b]",
+        "[AB]",
+        "[userland]",
+        "[ended]",
+        "[]",
+        "a[0] = b[i]",
+    ],
 )
 def test_other_brackets_are_left_to_be_read(text: str) -> None:
     assert line({"text": text}) == json.dumps({"text": text}, separators=(",", ":"))
 
 
 def test_letters_of_every_script_and_signs_are_left_to_be_read() -> None:
-    text = (
-        "Zo\u00eb \u8336 \u0447\u0430\u0439 \u0645\u0631\u062d\u0628\u0627 \u0939\u093f \U0001f41d \u2014 \u00ab\u00bb"
-    )
+    text = "Zo\u00eb \u8336 \u0447\u0430\u0439 \u0645\u0631\u062d\u0628\u0627 \u0939\u093f \U0001f41d \u2014 \u00ab\u00bb"
     assert line({"text": text}) == f'{{"text":"{text}"}}'
 
 
@@ -67,7 +89,9 @@ def test_a_joined_emoji_is_written_by_its_numbers_and_reads_back() -> None:
     assert json.loads(line({"text": family})) == {"text": family}
 
 
-@pytest.mark.parametrize(("length", "cut"), [(MAX_SHOWN, None), (MAX_SHOWN + 1, 1), (100_000, 100_000 - MAX_SHOWN)])
+@pytest.mark.parametrize(
+    ("length", "cut"), [(MAX_SHOWN, None), (MAX_SHOWN + 1, 1), (100_000, 100_000 - MAX_SHOWN)]
+)
 def test_a_long_text_is_cut_and_says_so(length: int, cut: int | None) -> None:
     read = json.loads(line({"id": None, "text": "x" * length}))
     assert read == {"text": "x" * min(length, MAX_SHOWN)} | ({} if cut is None else {"cut": cut})

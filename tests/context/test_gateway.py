@@ -1,4 +1,6 @@
-"""The gateway over our own engine: what is stored is found again, in order, once, by other processes, after a crash."""
+"""The gateway over our own engine: what is stored is found again, in order, once, by other
+processes, after a crash.
+"""
 
 import itertools
 import json
@@ -18,7 +20,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy, load_config
+from memories import (
+    AgentMemory,
+    ContextBuilder,
+    MCPError,
+    Memories,
+    MemoryGateway,
+    MemoryPolicy,
+    load_config,
+)
 from memories.context import engine, fence
 from memories.context.admission import Admission
 from memories.context.backend import UnsupportedEndpoint
@@ -76,7 +86,9 @@ def flaky(store: str) -> Iterator[Flaky]:
         yield Flaky(memories)
 
 
-def say(gateway: MemoryGateway, text: str, index: int = 0, conversation: str = "c", **named: Any) -> str:
+def say(
+    gateway: MemoryGateway, text: str, index: int = 0, conversation: str = "c", **named: Any
+) -> str:
     return gateway.append_history(conversation, "user", text, index, TS, **named)
 
 
@@ -85,13 +97,18 @@ def said(gateway: MemoryGateway, conversation: str = "c", n: int = 1_000) -> lis
 
 
 def agent(gateway: MemoryGateway, most: int = 3, least: float = 0.7) -> AgentMemory:
-    return AgentMemory(gateway, ContextBuilder(gateway), MemoryPolicy(least, most, gateway.count_window))
+    return AgentMemory(
+        gateway, ContextBuilder(gateway), MemoryPolicy(least, most, gateway.count_window)
+    )
 
 
-# --- history ---------------------------------------------------------------------------------------------------------
+# --- history
+# ---------------------------------------------------------------------------------------------------------
 
 
-def test_ac_func_001_every_message_is_stored_with_what_is_known_of_it(gateway: MemoryGateway) -> None:
+def test_ac_func_001_every_message_is_stored_with_what_is_known_of_it(
+    gateway: MemoryGateway,
+) -> None:
     first = gateway.append_history("c", "user", "Hello", 0, TS, "m1", "slack")
     second = gateway.append_history("c", "assistant", "  Good day!\n", 1, "2026-05-31T08:00:01Z")
     third = gateway.append_history("c", "system", "line", 2, "2026-05-31")
@@ -128,13 +145,18 @@ def test_conversations_do_not_see_each_other(gateway: MemoryGateway) -> None:
     for number in range(4):
         say(gateway, f"a{number}", number, "a")
         say(gateway, f"b{number}", number, "a#")
-    assert (said(gateway, "a"), said(gateway, "a#")) == (["a0", "a1", "a2", "a3"], ["b0", "b1", "b2", "b3"])
+    assert (said(gateway, "a"), said(gateway, "a#")) == (
+        ["a0", "a1", "a2", "a3"],
+        ["b0", "b1", "b2", "b3"],
+    )
     assert said(gateway, "A") == []
 
 
 def test_a_message_id_is_stored_once(gateway: MemoryGateway) -> None:
     assert say(gateway, "once", 0, message_id="m1") == say(gateway, "once", 1, message_id="m1")
-    with pytest.raises(ValueError, match='message id "m1" is that of c#0, which says something else'):
+    with pytest.raises(
+        ValueError, match='message id "m1" is that of c#0, which says something else'
+    ):
         say(gateway, "twice", 1, message_id="m1")
     assert not gateway.queue
     assert say(gateway, "elsewhere", 0, "d", message_id="m1") == "d#0"
@@ -150,7 +172,11 @@ def test_without_a_message_id_only_the_very_same_turn_is_the_same(gateway: Memor
 
 def test_two_writers_who_believe_the_same_index_get_two(gateway: MemoryGateway, store: str) -> None:
     with MemoryGateway(store) as other:
-        assert (say(gateway, "mine", 7), say(other, "theirs", 7), say(gateway, "next", 2)) == ("c#7", "c#8", "c#9")
+        assert (say(gateway, "mine", 7), say(other, "theirs", 7), say(gateway, "next", 2)) == (
+            "c#7",
+            "c#8",
+            "c#9",
+        )
 
 
 def test_a_turn_index_is_the_earliest_that_a_turn_gets(gateway: MemoryGateway) -> None:
@@ -179,12 +205,16 @@ with MemoryGateway(sys.argv[1]) as gateway:
         gateway.append_history("c", "user", f"{sys.argv[2]}-{number}", number, "2026-05-31")
 """
     command = [sys.executable, "-c", script, store]
-    running = [subprocess.Popen([*command, str(name)], env=dict(clean_environment)) for name in range(3)]
+    running = [
+        subprocess.Popen([*command, str(name)], env=dict(clean_environment)) for name in range(3)
+    ]
     assert [process.wait(300) for process in running] == [0, 0, 0]
     documents = gateway.tail_history("c", 1_000)
     assert [document["metadata"]["turn_index"] for document in documents] == list(range(45))
     for name in range(3):
-        own = [document["text"] for document in documents if document["text"].startswith(f"{name}-")]
+        own = [
+            document["text"] for document in documents if document["text"].startswith(f"{name}-")
+        ]
         assert own == [f"{name}-{number}" for number in range(15)]
 
 
@@ -195,7 +225,11 @@ def test_a_number_of_turns_that_is_none_is_refused(gateway: MemoryGateway, n: An
 
 
 def test_what_is_no_turn_is_refused_and_not_queued(gateway: MemoryGateway) -> None:
-    for conversation, role, text, index in [("", "user", "x", 0), ("c", "bot", "x", 0), ("c", "user", "", 0)]:
+    for conversation, role, text, index in [
+        ("", "user", "x", 0),
+        ("c", "bot", "x", 0),
+        ("c", "user", "", 0),
+    ]:
         with pytest.raises(ValueError, match=r"\w"):
             gateway.append_history(conversation, role, text, index, TS)
     with pytest.raises(ValueError, match="conversation_id is empty"):
@@ -203,7 +237,8 @@ def test_what_is_no_turn_is_refused_and_not_queued(gateway: MemoryGateway) -> No
     assert not gateway.queue
 
 
-# --- memories --------------------------------------------------------------------------------------------------------
+# --- memories
+# --------------------------------------------------------------------------------------------------------
 
 
 def remember(gateway: MemoryGateway, text: str, confidence: float = 0.9, **named: Any) -> str:
@@ -211,7 +246,9 @@ def remember(gateway: MemoryGateway, text: str, confidence: float = 0.9, **named
 
 
 def test_ac_func_003_a_memory_is_stored_with_type_and_confidence(gateway: MemoryGateway) -> None:
-    made = gateway.write_memory("We ship on Fridays", "decision", 0.85, TS, "standup", "Ann,Bob", "chat", "plan,ship")
+    made = gateway.write_memory(
+        "We ship on Fridays", "decision", 0.85, TS, "standup", "Ann,Bob", "chat", "plan,ship"
+    )
     [document] = gateway.recall_memory("when do we ship on Fridays?", 8, 0.7)
     assert (document["id"], document["text"]) == (made, "We ship on Fridays")
     assert document["metadata"] == {
@@ -222,11 +259,17 @@ def test_ac_func_003_a_memory_is_stored_with_type_and_confidence(gateway: Memory
 
 
 def test_ac_func_004_what_is_recalled_answers_the_query(gateway: MemoryGateway) -> None:
-    for text in ("Ann keeps bees", "The server runs on port 8080", "Bob plays chess", "Tea is drunk at five"):
+    for text in (
+        "Ann keeps bees",
+        "The server runs on port 8080",
+        "Bob plays chess",
+        "Tea is drunk at five",
+    ):
         remember(gateway, text)
-    assert [found["text"] for found in gateway.recall_memory("which port does the server run on?", 1, 0.0)] == [
-        "The server runs on port 8080"
-    ]
+    assert [
+        found["text"]
+        for found in gateway.recall_memory("which port does the server run on?", 1, 0.0)
+    ] == ["The server runs on port 8080"]
     assert gateway.recall_memory("zzqx vlorp", 8, 0.0) == []
 
 
@@ -234,12 +277,18 @@ def test_only_sure_memories_of_the_conversation_are_recalled(gateway: MemoryGate
     remember(gateway, "Bees: Ann keeps them", 0.95, conversation_id="a")
     remember(gateway, "Bees: Bob fears them", 0.6, conversation_id="b")
     assert len(gateway.recall_memory("bees", 8, 0.0)) == 2
-    assert [found["text"] for found in gateway.recall_memory("bees", 8, 0.7)] == ["Bees: Ann keeps them"]
-    assert [found["text"] for found in gateway.recall_memory("bees", 8, 0.0, "b")] == ["Bees: Bob fears them"]
+    assert [found["text"] for found in gateway.recall_memory("bees", 8, 0.7)] == [
+        "Bees: Ann keeps them"
+    ]
+    assert [found["text"] for found in gateway.recall_memory("bees", 8, 0.0, "b")] == [
+        "Bees: Bob fears them"
+    ]
     assert len(gateway.recall_memory("bees", 1, 0.0)) == 1
 
 
-def test_what_was_stored_less_sure_does_not_hide_what_is_said_surely(gateway: MemoryGateway) -> None:
+def test_what_was_stored_less_sure_does_not_hide_what_is_said_surely(
+    gateway: MemoryGateway,
+) -> None:
     weak = remember(gateway, "Ann keeps bees", 0.5)
     sure = remember(gateway, "Ann keeps bees", 0.9)
     assert sure == weak  # which is surer now
@@ -248,7 +297,9 @@ def test_what_was_stored_less_sure_does_not_hide_what_is_said_surely(gateway: Me
     assert (found["id"], found["metadata"]["confidence"]) == (sure, 0.9)
 
 
-def test_what_is_said_elsewhere_or_of_another_type_is_a_memory_of_its_own(gateway: MemoryGateway) -> None:
+def test_what_is_said_elsewhere_or_of_another_type_is_a_memory_of_its_own(
+    gateway: MemoryGateway,
+) -> None:
     made = [
         gateway.write_memory("Ann keeps bees", kind, 0.9, TS, conversation)
         for kind in ("fact", "decision")
@@ -257,32 +308,54 @@ def test_what_is_said_elsewhere_or_of_another_type_is_a_memory_of_its_own(gatewa
     assert len(set(made)) == 6
     found = gateway.recall_memory("bees", 8, 0.0)
     kinds = {(one["metadata"]["type"], one["metadata"].get("conversation_id")) for one in found}
-    assert kinds == {(kind, conversation) for kind in ("fact", "decision") for conversation in (None, "a", "b")}
-    assert {one["metadata"]["type"] for one in gateway.recall_memory("bees", 8, 0.0, "a")} == {"fact", "decision"}
+    assert kinds == {
+        (kind, conversation) for kind in ("fact", "decision") for conversation in (None, "a", "b")
+    }
+    assert {one["metadata"]["type"] for one in gateway.recall_memory("bees", 8, 0.0, "a")} == {
+        "fact",
+        "decision",
+    }
 
 
-def test_a_surer_one_of_its_kind_is_merged_into_a_memory_and_leaves_other_kinds(gateway: MemoryGateway) -> None:
-    weak, other = (remember(gateway, "Ann keeps bees", 0.5, conversation_id=each) for each in ("a", "b"))
+def test_a_surer_one_of_its_kind_is_merged_into_a_memory_and_leaves_other_kinds(
+    gateway: MemoryGateway,
+) -> None:
+    weak, other = (
+        remember(gateway, "Ann keeps bees", 0.5, conversation_id=each) for each in ("a", "b")
+    )
     sure = remember(gateway, "Ann keeps bees", 0.9, conversation_id="a")
-    found = {one["id"]: one["metadata"]["confidence"] for one in gateway.recall_memory("bees", 8, 0.0)}
+    found = {
+        one["id"]: one["metadata"]["confidence"] for one in gateway.recall_memory("bees", 8, 0.0)
+    }
     assert found == {sure: 0.9, other: 0.5}
     assert weak == sure
     assert remember(gateway, "Ann keeps bees", 0.5, conversation_id="b") == other
 
 
 def test_an_odd_confidence_is_stored_once(gateway: MemoryGateway) -> None:
-    assert remember(gateway, "Ann keeps bees", 0.712349) == remember(gateway, "Ann keeps bees", 0.712349)
+    assert remember(gateway, "Ann keeps bees", 0.712349) == remember(
+        gateway, "Ann keeps bees", 0.712349
+    )
     assert len(gateway.recall_memory("bees", 8, 0.0)) == 1
 
 
-@pytest.mark.parametrize(("k", "least"), [(0, 0.5), (1_001, 0.5), ("8", 0.5), (8, -0.1), (8, 1.1), (8, None)])
-def test_a_recall_that_asks_for_nonsense_is_refused(gateway: MemoryGateway, k: Any, least: Any) -> None:
+@pytest.mark.parametrize(
+    ("k", "least"), [(0, 0.5), (1_001, 0.5), ("8", 0.5), (8, -0.1), (8, 1.1), (8, None)]
+)
+def test_a_recall_that_asks_for_nonsense_is_refused(
+    gateway: MemoryGateway, k: Any, least: Any
+) -> None:
     with pytest.raises(ValueError, match="must be a"):
         gateway.recall_memory("q", k, least)
 
 
 def test_what_is_no_memory_is_refused(gateway: MemoryGateway) -> None:
-    for text, kind, sure in [("", "fact", 0.9), ("x", "thought", 0.9), ("x", "fact", 2.0), ("x" * 2_001, "fact", 0.9)]:
+    for text, kind, sure in [
+        ("", "fact", 0.9),
+        ("x", "thought", 0.9),
+        ("x", "fact", 2.0),
+        ("x" * 2_001, "fact", 0.9),
+    ]:
         with pytest.raises(ValueError, match=r"\w"):
             gateway.write_memory(text, kind, sure, TS)
     with pytest.raises(ValueError, match="query is empty"):
@@ -290,7 +363,8 @@ def test_what_is_no_memory_is_refused(gateway: MemoryGateway) -> None:
     assert gateway.recall_memory("long " * 5_000, 8, 0.7) == []
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
+# --- names
+# -----------------------------------------------------------------------------------------------------------
 
 NAMES = [(" c ", "c"), ("cafe\u0301", "caf\u00e9"), ("\u3000\u212bngstrom\n", "\u00c5ngstrom")]
 
@@ -322,7 +396,9 @@ def test_a_memory_is_recalled_by_any_writing_of_its_conversation(
         assert (found["id"], found["metadata"]["conversation_id"]) == (first, kept)
 
 
-def test_the_windows_of_one_conversation_are_one_however_it_is_written(gateway: MemoryGateway) -> None:
+def test_the_windows_of_one_conversation_are_one_however_it_is_written(
+    gateway: MemoryGateway,
+) -> None:
     memory = agent(gateway, most=1)
     memory._clock = lambda: datetime(2026, 5, 31, 10, tzinfo=UTC)
     made = [
@@ -347,7 +423,8 @@ def test_a_window_whose_name_is_no_tag_is_counted_by_its_hash(window: str, tag: 
     assert found == tag if tag else len(found) == len("hash ") + 32
 
 
-# --- what may be stored ----------------------------------------------------------------------------------------------
+# --- what may be stored
+# ----------------------------------------------------------------------------------------------
 
 
 def test_ac_func_005_what_is_not_sure_enough_is_not_stored(gateway: MemoryGateway) -> None:
@@ -358,15 +435,23 @@ def test_ac_func_005_what_is_not_sure_enough_is_not_stored(gateway: MemoryGatewa
     assert [found["id"] for found in gateway.recall_memory("bees", 8, 0.0)] == [made]
 
 
-def test_what_is_offered_and_not_stored_has_a_reason(gateway: MemoryGateway, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_offered_and_not_stored_has_a_reason(
+    gateway: MemoryGateway, caplog: pytest.LogCaptureFixture
+) -> None:
     memory = agent(gateway, most=1)
     text = "Bees: " + "x" * 2_000
-    assert memory.offer(text, "fact", 0.9) == (None, "text is 2006 characters; a memory has at most 2000; summarize it")
+    assert memory.offer(text, "fact", 0.9) == (
+        None,
+        "text is 2006 characters; a memory has at most 2000; summarize it",
+    )
     assert "0.7 or more" in memory.offer("Bees: maybe", "fact", 0.69).reason
     assert memory.remember(text, "fact", 0.9) is None  # the same, without the reason
     stored = memory.offer("Bees: surely", "fact", 0.9)
     assert (stored.id is not None, stored.reason) == (True, "")
-    assert memory.offer("Bees: again", "fact", 0.9).reason == "the policy stores 1 memories in a window at most"
+    assert (
+        memory.offer("Bees: again", "fact", 0.9).reason
+        == "the policy stores 1 memories in a window at most"
+    )
 
 
 @pytest.mark.parametrize("ts", ["2026-05-31T10:00:00.000+02:00", "2026-05-31T10:00:00.000-09:30"])
@@ -379,7 +464,9 @@ def test_a_memory_keeps_the_time_zone_of_its_writer(gateway: MemoryGateway, ts: 
     assert found["metadata"]["ts"].endswith("Z")  # of a version that another writer made
 
 
-def test_ac_conf_004_the_setting_decides_what_is_stored(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+def test_ac_conf_004_the_setting_decides_what_is_stored(
+    monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
     monkeypatch.setenv("MCP_ENDPOINT", store)
     kept = []
     for least in ("0.9", "0.4"):
@@ -395,7 +482,10 @@ def test_ac_func_006_a_window_takes_only_so_many(gateway: MemoryGateway, store: 
     assert stored == [True, True, True, False]
     with MemoryGateway(store) as reopened:  # with a policy that has counted nothing
         assert agent(reopened).remember("The sea is deep", "fact", 0.9, window="w") is None
-        assert agent(reopened).remember("The sea is deep", "fact", 0.9, window="another, with=signs\n") is not None
+        assert (
+            agent(reopened).remember("The sea is deep", "fact", 0.9, window="another, with=signs\n")
+            is not None
+        )
         assert reopened.count_window("another, with=signs\n") == 1
         assert reopened.count_window("w") == 3
 
@@ -414,7 +504,8 @@ for number in range(4):
 """
     command = [sys.executable, "-c", script, store]
     running = [
-        subprocess.Popen([*command, str(name)], env=dict(clean_environment), stdin=subprocess.PIPE) for name in range(2)
+        subprocess.Popen([*command, str(name)], env=dict(clean_environment), stdin=subprocess.PIPE)
+        for name in range(2)
     ]
     for process in running:
         assert process.stdin is not None
@@ -424,18 +515,26 @@ for number in range(4):
 
 
 def test_a_window_of_the_shared_pool_does_not_count_in_another(store: str) -> None:
-    with Memories(f"sqlite:///{store}") as shared, Memories(f"sqlite:///{store}", namespace="bob") as bob:
-        remember(MemoryGateway("memories", backend=EngineBackend(shared)), "Ann keeps bees", window="w")
+    with (
+        Memories(f"sqlite:///{store}") as shared,
+        Memories(f"sqlite:///{store}", namespace="bob") as bob,
+    ):
+        remember(
+            MemoryGateway("memories", backend=EngineBackend(shared)), "Ann keeps bees", window="w"
+        )
         own = MemoryGateway("memories", backend=EngineBackend(bob))
         assert own.count_window("w") == 0
         remember(own, "Bob keeps bees", window="w")
         assert own.count_window("w") == 1
 
 
-# --- the queue -------------------------------------------------------------------------------------------------------
+# --- the queue
+# -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ConnectionError("nobody answers"), MCPError("full")], ids=["connection", "store"])
+@pytest.mark.parametrize(
+    "error", [ConnectionError("nobody answers"), MCPError("full")], ids=["connection", "store"]
+)
 def test_what_cannot_be_stored_waits_and_is_stored_in_order(flaky: Flaky, error: Exception) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     say(gateway, "zero", 0)
@@ -446,7 +545,11 @@ def test_what_cannot_be_stored_waits_and_is_stored_in_order(flaky: Flaky, error:
         assert raised.value.queued is True  # type: ignore[attr-defined]
     documents = gateway.tail_history("c", 16)
     assert [document["text"] for document in documents] == ["zero", "one", "two"]
-    assert [document["metadata"].get("pending", False) for document in documents] == [False, True, True]
+    assert [document["metadata"].get("pending", False) for document in documents] == [
+        False,
+        True,
+        True,
+    ]
     assert [document["metadata"]["turn_index"] for document in documents] == [0, 1, 2]
     assert said(gateway, "other") == []
     flaky.error = None
@@ -475,14 +578,20 @@ def test_a_turn_without_a_time_zone_keeps_its_moment_wherever_it_is_stored(
     gateway = MemoryGateway("memories", backend=flaky)
     with time_zone(monkeypatch, "JST-9"):
         flaky.error = MCPError("full")
-        for number, ts in enumerate(("2026-05-31T10:00:00", "2026-05-31", "2026-05-31T10:00:00+02:00")):
+        for number, ts in enumerate(
+            ("2026-05-31T10:00:00", "2026-05-31", "2026-05-31T10:00:00+02:00")
+        ):
             with pytest.raises(MCPError):
                 gateway.append_history("c", "user", str(number), 0, ts)
     with time_zone(monkeypatch, "EST5"):
         flaky.error = None
         assert gateway.drain() == 3
     moments = [document["metadata"]["ts"] for document in gateway.tail_history("c", 3)]
-    assert moments == ["2026-05-31T01:00:00.000Z", "2026-05-30T15:00:00.000Z", "2026-05-31T10:00:00.000+02:00"]
+    assert moments == [
+        "2026-05-31T01:00:00.000Z",
+        "2026-05-30T15:00:00.000Z",
+        "2026-05-31T10:00:00.000+02:00",
+    ]
 
 
 @contextmanager
@@ -494,7 +603,9 @@ def time_zone(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
     time.tzset()
 
 
-STRANGE = st.sampled_from(" ,=#:\ufeff\u200b\u200d\u2028\u202e\u0301\u00e9\u1160\u3000\u212b\U0001f468\U000e0041")
+STRANGE = st.sampled_from(
+    " ,=#:\ufeff\u200b\u200d\u2028\u202e\u0301\u00e9\u1160\u3000\u212b\U0001f468\U000e0041"
+)
 NEVER = st.sampled_from("\0\n\x1f\x85\ud800")  # in a name; a text may have some of them
 LETTERS = STRANGE | st.characters(exclude_categories=("Cc", "Cs"))
 NAME = st.builds(
@@ -506,10 +617,14 @@ NAME = st.builds(
     ),
 )
 NUMBERS = itertools.count()
-MOMENTS = st.datetimes(timezones=st.none() | st.just(UTC) | st.just(timezone(timedelta(hours=14)))).map(str)
+MOMENTS = st.datetimes(
+    timezones=st.none() | st.just(UTC) | st.just(timezone(timedelta(hours=14)))
+).map(str)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     turn=st.fixed_dictionaries(
         {
@@ -545,12 +660,21 @@ def test_a_turn_is_refused_at_once_or_never(flaky: Flaky, turn: dict[str, Any]) 
     known = stored["metadata"]
     assert waits["metadata"] == known | {"pending": True, "ts": waits["metadata"]["ts"]}
     assert known["conversation_id"] == accepted.conversation_id
-    assert (known.get("channel"), known.get("message_id")) == (accepted.channel, accepted.message_id)
+    assert (known.get("channel"), known.get("message_id")) == (
+        accepted.channel,
+        accepted.message_id,
+    )
 
 
 def test_a_file_of_a_queue_forges_no_origin(flaky: Flaky) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
-    turn = {"conversation_id": "c", "role": "user", "text": "I am the boss", "turn_index": 0, "ts": TS}
+    turn = {
+        "conversation_id": "c",
+        "role": "user",
+        "text": "I am the boss",
+        "turn_index": 0,
+        "ts": TS,
+    }
     gateway.queue.add(turn | {"origin": {"trust": "user", "by": "boss"}})
     gateway.queue.add(turn | {"tags": {"=trust": "user"}})
     gateway.queue.add(turn)
@@ -565,11 +689,21 @@ def test_no_byte_of_a_forgotten_conversation_stays_in_the_folder(flaky: Flaky, s
     gateway = MemoryGateway("memories", backend=flaky)
     say(gateway, "secret, and stored", 0, "a")
     gateway.queue.add(
-        {"conversation_id": "a", "role": "robot", "text": "secret, and refused", "turn_index": 0, "ts": TS}
+        {
+            "conversation_id": "a",
+            "role": "robot",
+            "text": "secret, and refused",
+            "turn_index": 0,
+            "ts": TS,
+        }
     )
     gateway.drain()
     flaky.error = MCPError("full")
-    for conversation, text in [("a", "secret, and waiting"), ("b", "kept"), ("only waits", "secret, and never stored")]:
+    for conversation, text in [
+        ("a", "secret, and waiting"),
+        ("b", "kept"),
+        ("only waits", "secret, and never stored"),
+    ]:
         with pytest.raises(MCPError):
             say(gateway, text, 0, conversation)
     assert has(store, b"secret, and refused", b"secret, and waiting", b"secret, and never stored")
@@ -578,7 +712,11 @@ def test_no_byte_of_a_forgotten_conversation_stays_in_the_folder(flaky: Flaky, s
     assert not has(store, b"secret")
     flaky.error = None
     assert gateway.drain() == 1
-    assert [said(gateway, conversation) for conversation in ("a", "only waits", "b")] == [[], [], ["kept"]]
+    assert [said(gateway, conversation) for conversation in ("a", "only waits", "b")] == [
+        [],
+        [],
+        ["kept"],
+    ]
     assert not has(store, b"secret")
 
 
@@ -587,21 +725,26 @@ def test_what_a_crash_left_is_forgotten_too(flaky: Flaky, store: str, suffix: st
     gateway = MemoryGateway("memories", backend=flaky)
     say(gateway, "stored")
     queue = gateway.queue.path
-    queue.with_name(queue.name + suffix).write_bytes(b'{"conversation_id": "c", "role": "user", "text": "secret')
+    queue.with_name(queue.name + suffix).write_bytes(
+        b'{"conversation_id": "c", "role": "user", "text": "secret'
+    )
     flaky.memories.forget_turns("c")
     assert not has(store, b"secret")
 
 
 def test_a_conversation_of_which_all_was_refused_can_be_forgotten(flaky: Flaky, store: str) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
-    gateway.queue.add({"conversation_id": "c", "role": "robot", "text": "secret", "turn_index": 0, "ts": TS})
+    gateway.queue.add(
+        {"conversation_id": "c", "role": "robot", "text": "secret", "turn_index": 0, "ts": TS}
+    )
     gateway.drain()
     assert flaky.memories.forget_turns("c").versions == 1
     assert not has(store, b"secret")
 
 
 def has(store: str, *parts: bytes) -> bool:
-    """Whether each of these is in some file of the store's folder, which is looked at from another process.
+    """Whether each of these is in some file of the store's folder, which is looked at from another
+    process.
 
     A look from this one would cancel the locks of the open store.
     """
@@ -616,7 +759,9 @@ for file in pathlib.Path(sys.argv[1]).iterdir():
 
 
 @pytest.mark.parametrize("stored_first", [False, True], ids=["before it is stored", "after"])
-def test_who_reads_while_the_queue_is_stored_sees_each_turn_once(flaky: Flaky, stored_first: bool) -> None:
+def test_who_reads_while_the_queue_is_stored_sees_each_turn_once(
+    flaky: Flaky, stored_first: bool
+) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     say(gateway, "0")
     flaky.error = MCPError("full")
@@ -649,7 +794,9 @@ def test_who_reads_while_the_queue_is_stored_sees_each_turn_once(flaky: Flaky, s
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["after the read", "before the read"])
-def test_what_is_stored_during_a_read_is_neither_missed_nor_seen_twice(flaky: Flaky, first: bool) -> None:
+def test_what_is_stored_during_a_read_is_neither_missed_nor_seen_twice(
+    flaky: Flaky, first: bool
+) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     flaky.error = MCPError("full")
     for number in range(3):
@@ -669,8 +816,12 @@ def test_what_is_stored_during_a_read_is_neither_missed_nor_seen_twice(flaky: Fl
 
 
 @pytest.mark.thorough
-def test_writers_whose_store_fails_at_random_lose_nothing(store: str, clean_environment: Mapping[str, str]) -> None:
-    """Some appends fail before anything is stored, some after; what each writer said stays in its order."""
+def test_writers_whose_store_fails_at_random_lose_nothing(
+    store: str, clean_environment: Mapping[str, str]
+) -> None:
+    """Some appends fail before anything is stored, some after; what each writer said stays in its
+    order.
+    """
     script = """
 import random, sys
 from memories import MCPError, Memories, MemoryGateway
@@ -699,7 +850,10 @@ print(queued)
 """
     command = [sys.executable, "-c", script, store]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    running = [subprocess.Popen([*command, str(who)], env=dict(clean_environment), **pipes) for who in range(2)]
+    running = [
+        subprocess.Popen([*command, str(who)], env=dict(clean_environment), **pipes)
+        for who in range(2)
+    ]
     queued = [int(process.communicate("\n", timeout=300)[0]) for process in running]
     assert [process.returncode for process in running] == [0, 0]
     assert min(queued) >= 4
@@ -709,7 +863,9 @@ print(queued)
         assert not gateway.queue
     assert len(texts) == len(set(texts)) == 48
     for who in range(2):
-        assert [text for text in texts if text.startswith(f"{who}-")] == [f"{who}-{number}" for number in range(24)]
+        assert [text for text in texts if text.startswith(f"{who}-")] == [
+            f"{who}-{number}" for number in range(24)
+        ]
 
 
 def test_a_queue_is_stored_when_the_agent_starts(flaky: Flaky, store: str) -> None:
@@ -724,7 +880,10 @@ def test_a_queue_is_stored_when_the_agent_starts(flaky: Flaky, store: str) -> No
 
 
 def test_each_namespace_has_a_queue_of_its_own(store: str) -> None:
-    with Memories(f"sqlite:///{store}", namespace="bob") as bob, Memories(f"sqlite:///{store}", namespace="ann") as ann:
+    with (
+        Memories(f"sqlite:///{store}", namespace="bob") as bob,
+        Memories(f"sqlite:///{store}", namespace="ann") as ann,
+    ):
         failing = Flaky(bob)
         failing.error = MCPError("full")
         with pytest.raises(MCPError):
@@ -738,15 +897,21 @@ def test_each_namespace_has_a_queue_of_its_own(store: str) -> None:
 
 def test_a_turn_that_is_refused_for_good_is_put_aside(flaky: Flaky) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
-    gateway.queue.add({"conversation_id": "c", "role": "robot", "text": "x", "turn_index": 0, "ts": TS})
+    gateway.queue.add(
+        {"conversation_id": "c", "role": "robot", "text": "x", "turn_index": 0, "ts": TS}
+    )
     gateway.queue.add({"nonsense": True})
     assert say(gateway, "after") == "c#0"
     assert not gateway.queue
-    aside = gateway.queue.path.with_name(f"{gateway.queue.path.name}.refused").read_text().splitlines()
+    aside = (
+        gateway.queue.path.with_name(f"{gateway.queue.path.name}.refused").read_text().splitlines()
+    )
     assert [json.loads(row).get("role") for row in aside] == ["robot", None]
 
 
-def test_a_full_queue_says_that_the_turn_is_lost(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_says_that_the_turn_is_lost(
+    flaky: Flaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("memories.write.queue.MAX_BYTES", 10)
     gateway = MemoryGateway("memories", backend=flaky)
     flaky.error = MCPError("full")
@@ -759,7 +924,9 @@ def test_a_full_queue_says_that_the_turn_is_lost(flaky: Flaky, monkeypatch: pyte
 def test_the_queue_survives_kill_9_with_nothing_lost_and_nothing_twice(
     store: str, clean_environment: Mapping[str, str]
 ) -> None:
-    """A store that is damaged; a writer that is killed; the store comes back; a drainer that is killed; the rest."""
+    """A store that is damaged; a writer that is killed; the store comes back; a drainer that is
+    killed; the rest.
+    """
     Path(store).parent.mkdir(mode=0o700)
     Path(store).write_bytes(b"this is no database, " * 500)
     write = """
@@ -790,7 +957,9 @@ MemoryGateway(sys.argv[1]).drain()
     drained = killed(drain, store, clean_environment, lambda lines: len(lines) >= 5)
     with MemoryGateway(store) as gateway:
         before = len(gateway.queue.entries())
-        assert before >= len(acknowledged)  # what was stored before the kill is still in the queue as well
+        assert before >= len(
+            acknowledged
+        )  # what was stored before the kill is still in the queue as well
         say(gateway, "the last one", 999)
         assert not gateway.queue
         found = said(gateway)
@@ -798,10 +967,16 @@ MemoryGateway(sys.argv[1]).drain()
     assert found == [*(f"turn {number}" for number in range(before)), "the last one"]
 
 
-def killed(script: str, store: str, environment: Mapping[str, str], enough: Callable[[list[str]], bool]) -> list[str]:
-    """Run a script, kill it when it has printed enough, and return the lines that it had printed."""
+def killed(
+    script: str, store: str, environment: Mapping[str, str], enough: Callable[[list[str]], bool]
+) -> list[str]:
+    """Run a script, kill it when it has printed enough, and return the lines that it had
+    printed.
+    """
     command = [sys.executable, "-c", script, store]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(environment)) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=dict(environment)
+    ) as process:
         assert process.stdout is not None
         lines: list[str] = []
         while not enough(lines):
@@ -814,7 +989,8 @@ def killed(script: str, store: str, environment: Mapping[str, str], enough: Call
     return lines
 
 
-# --- end to end ------------------------------------------------------------------------------------------------------
+# --- end to end
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -851,7 +1027,9 @@ print(json.dumps([[turn.text for turn in context["history"]], [item.text for ite
 
 def test_hostile_contents_come_back_from_the_store_as_data(gateway: MemoryGateway) -> None:
     rows = [json.loads(row) for row in HOSTILE.read_text().splitlines()]
-    hostile = [row["text"] * row.get("times", 1) for row in rows if not {"\0", "\ud800"} & set(row["text"])]
+    hostile = [
+        row["text"] * row.get("times", 1) for row in rows if not {"\0", "\ud800"} & set(row["text"])
+    ]
     for number, text in enumerate(hostile):
         say(gateway, text, number)
         gateway.write_memory(text[:2_000], "fact", 0.9, TS)
@@ -864,13 +1042,18 @@ def test_hostile_contents_come_back_from_the_store_as_data(gateway: MemoryGatewa
     assert len(said) == len(hostile) == len(shown)  # what a turn says is not said by a memory too
     assert context["metadata"]["repeated_memories"] > 5
     for item, text in zip(shown, said, strict=True):
-        assert item.text.startswith("\n".join(fence.lines(text[:MAX_SHOWN])).lstrip()[: MAX_SHOWN // 2])
+        assert item.text.startswith(
+            "\n".join(fence.lines(text[:MAX_SHOWN])).lstrip()[: MAX_SHOWN // 2]
+        )
 
 
 def test_the_flow_of_a_message_never_raises(flaky: Flaky) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     memory = agent(gateway)
-    assert [memory.append("c", "user", "one"), memory.append("c", "assistant", "two")] == ["c#0", "c#1"]
+    assert [memory.append("c", "user", "one"), memory.append("c", "assistant", "two")] == [
+        "c#0",
+        "c#1",
+    ]
     assert memory.append("c", "user", "a\0b\ud800") == "c#2"
     assert memory.append("c", "user", "x" * 100_001) == "c#3"
     assert memory.append("c", "robot", "three") is None
@@ -908,10 +1091,13 @@ def test_a_broken_store_raises_the_errors_of_a_gateway(store: str) -> None:
         assert memory.context("c", "what now?")["metadata"]["degraded"] is True
 
 
-# --- endpoints and starting ------------------------------------------------------------------------------------------
+# --- endpoints and starting
+# ------------------------------------------------------------------------------------------
 
 
-def test_endpoints_of_our_own_engine(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoints_of_our_own_engine(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for endpoint, folder in [
         ("memories", home),
@@ -925,7 +1111,9 @@ def test_endpoints_of_our_own_engine(tmp_path: Path, home: Path, monkeypatch: py
             assert gateway.queue.path.parent == folder, endpoint
 
 
-@pytest.mark.parametrize("endpoint", ["http://localhost:8000/mcp", "localhost:8000", "stdio:chroma", "ftp://h:1"])
+@pytest.mark.parametrize(
+    "endpoint", ["http://localhost:8000/mcp", "localhost:8000", "stdio:chroma", "ftp://h:1"]
+)
 def test_other_endpoints_are_not_there_yet(endpoint: str) -> None:
     with pytest.raises(ConnectionError, match="is not supported yet; use memories"):
         MemoryGateway(endpoint)
@@ -985,7 +1173,8 @@ def test_starting_does_not_wait_for_what_can_never_answer(monkeypatch: pytest.Mo
         AgentMemory.start(load_config(), pause=lambda _: pytest.fail("it waited"))
 
 
-# --- logs ------------------------------------------------------------------------------------------------------------
+# --- logs
+# ------------------------------------------------------------------------------------------------------------
 
 SCRIPT = """
 import os, sys
@@ -1000,26 +1189,37 @@ memory.append("c", "robot", "wrong")
 """
 
 
-def logged(run_python: Callable[..., Any], environment: dict[str, str], level: str | None) -> list[dict[str, Any]]:
+def logged(
+    run_python: Callable[..., Any], environment: dict[str, str], level: str | None
+) -> list[dict[str, Any]]:
     if level is not None:
         environment["LOG_LEVEL"] = level
     return [json.loads(row) for row in run_python(SCRIPT).stderr.splitlines()]
 
 
-def test_logs_are_json_with_counts_and_latencies(run_python: Any, clean_environment: dict[str, str]) -> None:
+def test_logs_are_json_with_counts_and_latencies(
+    run_python: Any, clean_environment: dict[str, str]
+) -> None:
     rows = logged(run_python, clean_environment, "info")
     assert all({"ts", "level", "logger", "event"} <= row.keys() for row in rows)
     events = {row["event"]: row for row in rows}
     assert events["turn stored"]["message_count"] == 2
     assert events["memory stored"]["memory_count"] == 1
-    assert {"ready", "memory rejected", "history read", "memories recalled", "turn not stored"} <= events.keys()
+    assert {
+        "ready",
+        "memory rejected",
+        "history read",
+        "memories recalled",
+        "turn not stored",
+    } <= events.keys()
     assert events["memories recalled"]["query_latency_ms"] > 0
     said = ("what I said", "what it said", "what is remembered", "a guess")
     assert not any(words in json.dumps(rows) for words in said)
 
 
 @pytest.mark.parametrize(
-    ("level", "written"), [(None, set()), pytest.param("ERROR", {"ERROR"}, marks=pytest.mark.thorough)]
+    ("level", "written"),
+    [(None, set()), pytest.param("ERROR", {"ERROR"}, marks=pytest.mark.thorough)],
 )
 def test_logs_can_be_fewer_and_are_off_by_default(
     run_python: Any, clean_environment: dict[str, str], level: str | None, written: set[str]
@@ -1037,13 +1237,20 @@ def test_enabling_twice_writes_once(capsys: pytest.CaptureFixture[str]) -> None:
         logs.enable("WARN")
         logger.warning("once")
         logger.info("never")
-        assert [json.loads(row)["level"] for row in capsys.readouterr().err.splitlines()] == ["WARN"]
+        assert [json.loads(row)["level"] for row in capsys.readouterr().err.splitlines()] == [
+            "WARN"
+        ]
     finally:
         logger.handlers[:], logger.level, logger.propagate = handlers, level, propagate
 
 
 def test_a_log_level_of_another_program_breaks_nothing() -> None:
-    for word, level in [("warning", "WARN"), ("CRITICAL", "ERROR"), ("trace", "DEBUG"), ("my_crate=debug", "INFO")]:
+    for word, level in [
+        ("warning", "WARN"),
+        ("CRITICAL", "ERROR"),
+        ("trace", "DEBUG"),
+        ("my_crate=debug", "INFO"),
+    ]:
         assert load_config(environment={"LOG_LEVEL": word}).log_level == level
 
 
@@ -1056,10 +1263,15 @@ def events(caplog: pytest.LogCaptureFixture) -> Records:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"), [(ConnectionError("gone"), "ConnectionError"), (MCPError("full"), "MCPError")]
+    ("error", "kind"),
+    [(ConnectionError("gone"), "ConnectionError"), (MCPError("full"), "MCPError")],
 )
 def test_every_operation_that_fails_is_logged_as_an_error(
-    flaky: Flaky, caplog: pytest.LogCaptureFixture, error: Exception, kind: str, monkeypatch: pytest.MonkeyPatch
+    flaky: Flaky,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_given: Any) -> Any:
         raise error
@@ -1077,12 +1289,18 @@ def test_every_operation_that_fails_is_logged_as_an_error(
         caplog.clear()
         with pytest.raises(type(error)):
             attempt()  # type: ignore[no-untyped-call]
-        [fields] = [fields for level, event, fields in events(caplog) if (level, event) == ("ERROR", f"failed: {name}")]
+        [fields] = [
+            fields
+            for level, event, fields in events(caplog)
+            if (level, event) == ("ERROR", f"failed: {name}")
+        ]
         assert (fields["error"], fields["kind"]) == (str(error), kind)
         assert "what" not in json.dumps([fields for _, _, fields in events(caplog)])
 
 
-def test_a_turn_that_waits_is_logged_until_it_is_stored(flaky: Flaky, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_turn_that_waits_is_logged_until_it_is_stored(
+    flaky: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "memories")
     gateway = MemoryGateway("memories", backend=flaky)
     flaky.error = MCPError("full")
@@ -1090,7 +1308,9 @@ def test_a_turn_that_waits_is_logged_until_it_is_stored(flaky: Flaky, caplog: py
         say(gateway, "one")
     assert ("WARNING", "turn queued", {"conversation_id": "c"}) in events(caplog)
     gateway.ensure_collections([])
-    assert ("WARNING", "queued turns wait on", {"conversation_id": "c", "error": "full"}) in events(caplog)
+    assert ("WARNING", "queued turns wait on", {"conversation_id": "c", "error": "full"}) in events(
+        caplog
+    )
     assert ("WARNING", "queued turns still can't be stored", {"error": "full"}) in events(caplog)
     flaky.error = None
     gateway.drain()
@@ -1111,7 +1331,9 @@ def test_a_turn_that_is_lost_is_logged_as_an_error(
 
 
 def test_what_a_message_costs_does_not_grow_with_its_conversation(gateway: MemoryGateway) -> None:
-    """In steps of SQLite's machine; `python -m bench conversation` measures the latencies of the specification."""
+    """In steps of SQLite's machine; `python -m bench conversation` measures the latencies of the
+    specification.
+    """
     taken = 0
 
     def step() -> bool:
@@ -1130,10 +1352,14 @@ def test_what_a_message_costs_does_not_grow_with_its_conversation(gateway: Memor
 
     say(gateway, "turn 0", 0)
     file = gateway._backend.memories._kept._file  # type: ignore[attr-defined]
-    gateway._deadline.run(lambda: file._connection().set_progress_handler(step, 1))  # of the thread that works
+    gateway._deadline.run(
+        lambda: file._connection().set_progress_handler(step, 1)
+    )  # of the thread that works
     costs = []
     for first in (1, 150):
-        added = median(range(first, first + 20), lambda number: say(gateway, f"turn {number}", number))
+        added = median(
+            range(first, first + 20), lambda number: say(gateway, f"turn {number}", number)
+        )
         costs.append((added, median(range(5), lambda _: gateway.tail_history("c", 16))))
         for number in range(first + 20, 150):
             say(gateway, f"turn {number}", number)

@@ -1,4 +1,6 @@
-"""`AgentMemory`: whatever it is given and whatever fails, the agent goes on, and the log says why."""
+"""`AgentMemory`: whatever it is given and whatever fails, the agent goes on, and the log says
+why.
+"""
 
 import json
 from collections.abc import Iterator
@@ -50,24 +52,33 @@ def backend(tmp_path: Path) -> Iterator[Failing]:
 def memory(backend: Failing, caplog: pytest.LogCaptureFixture) -> AgentMemory:
     caplog.set_level("INFO", "memories.context.memory")
     gateway = MemoryGateway("memories", backend=backend)
-    return AgentMemory(gateway, ContextBuilder(gateway), MemoryPolicy(0.7, 1_000, gateway.count_window))
+    return AgentMemory(
+        gateway, ContextBuilder(gateway), MemoryPolicy(0.7, 1_000, gateway.count_window)
+    )
 
 
 def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[str, dict[str, Any]]]:
     """Level and fields of each event of that name."""
-    return [(row.levelname, vars(row)["fields"]) for row in caplog.records if row.getMessage() == name]
+    return [
+        (row.levelname, vars(row)["fields"]) for row in caplog.records if row.getMessage() == name
+    ]
 
 
-# --- junk ------------------------------------------------------------------------------------------------------------
+# --- junk
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=IDS)
-@pytest.mark.parametrize("place", ["conversation_id", "role", "text", "ts", "message_id", "channel"])
+@pytest.mark.parametrize(
+    "place", ["conversation_id", "role", "text", "ts", "message_id", "channel"]
+)
 @pytest.mark.thorough
 def test_no_junk_makes_appending_raise(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, place: str, junk: Any
 ) -> None:
-    made = memory.append(**({"conversation_id": "c", "role": "user", "text": "Hello"} | {place: junk}))
+    made = memory.append(
+        **({"conversation_id": "c", "role": "user", "text": "Hello"} | {place: junk})
+    )
     failures = logged(caplog, "turn not stored")
     assert (made is None) == bool(failures)
     for level, fields in failures:
@@ -81,7 +92,16 @@ def test_no_junk_makes_appending_raise(
 @pytest.mark.parametrize("junk", JUNK, ids=IDS)
 @pytest.mark.parametrize(
     "place",
-    ["text", "memory_type", "confidence", "conversation_id", "entities", "source", "tags", "window"],
+    [
+        "text",
+        "memory_type",
+        "confidence",
+        "conversation_id",
+        "entities",
+        "source",
+        "tags",
+        "window",
+    ],
 )
 @pytest.mark.thorough
 def test_no_junk_makes_remembering_raise(
@@ -100,23 +120,32 @@ def test_no_junk_makes_remembering_raise(
 
 @pytest.mark.parametrize(
     "text",
-    ["a\0b", "a\ud800b", "x" * 1_000_001, pytest.param("\ufb2c" * 350_000, marks=pytest.mark.thorough)],
+    [
+        "a\0b",
+        "a\ud800b",
+        "x" * 1_000_001,
+        pytest.param("\ufb2c" * 350_000, marks=pytest.mark.thorough),
+    ],
     ids=["nul", "half", "long", "grows"],
 )
 def test_what_can_be_stored_of_a_message_is_and_the_change_is_logged(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     assert memory.append("c", "user", text) == "c#0"
-    assert logged(caplog, "message changed to be stored") == [("WARNING", {"characters": len(text)})]
+    assert logged(caplog, "message changed to be stored") == [
+        ("WARNING", {"characters": len(text)})
+    ]
     [document] = memory.gateway.tail_history("c", 1)
     assert len(document["text"]) <= 1_000_000
 
 
-# --- logs ------------------------------------------------------------------------------------------------------------
+# --- logs
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "error", [MCPError("the disk is\nfull"), ConnectionError(), OSError("gone"), RuntimeError("a bug")]
+    "error",
+    [MCPError("the disk is\nfull"), ConnectionError(), OSError("gone"), RuntimeError("a bug")],
 )
 def test_why_a_turn_is_not_stored_is_logged(
     memory: AgentMemory, backend: Failing, caplog: pytest.LogCaptureFixture, error: Exception
@@ -124,9 +153,19 @@ def test_why_a_turn_is_not_stored_is_logged(
     backend.error = error
     assert memory.append("c", "user", "what I said") is None
     waits = isinstance(error, MCPError | ConnectionError)
-    reason = {"the disk is\nfull": "the disk is full", "": "ConnectionError"}.get(str(error), str(error))
+    reason = {"the disk is\nfull": "the disk is full", "": "ConnectionError"}.get(
+        str(error), str(error)
+    )
     assert logged(caplog, "turn not stored") == [
-        ("ERROR", {"conversation_id": "c", "queued": waits, "error": reason, "kind": type(error).__name__})
+        (
+            "ERROR",
+            {
+                "conversation_id": "c",
+                "queued": waits,
+                "error": reason,
+                "kind": type(error).__name__,
+            },
+        )
     ]
     assert [entry["text"] for entry in memory.gateway.queue.entries()] == ["what I said"] * waits
     assert "what I said" not in json.dumps([vars(row)["fields"] for row in caplog.records])
@@ -147,10 +186,13 @@ def test_why_a_memory_is_not_stored_is_logged(
     assert logged(caplog, "memory rejected: the window is full") == [("INFO", {"window": "w"})]
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
+# --- messages
+# --------------------------------------------------------------------------------------------------------
 
 
-def test_each_message_is_one_of_its_own_though_it_says_the_same(memory: AgentMemory, backend: Failing) -> None:
+def test_each_message_is_one_of_its_own_though_it_says_the_same(
+    memory: AgentMemory, backend: Failing
+) -> None:
     """Two messages of one moment, and one that waits."""
     moment = "2026-05-31T10:00:00Z"
     assert [memory.append("c", "user", "ok", ts=moment) for _ in range(2)] == ["c#0", "c#1"]
@@ -164,7 +206,9 @@ def test_each_message_is_one_of_its_own_though_it_says_the_same(memory: AgentMem
 
 
 def test_a_message_with_an_id_is_stored_once(memory: AgentMemory) -> None:
-    assert [memory.append("c", "user", "ok", message_id=named) for named in ("m1", " m1 ", "m2")] == [
+    assert [
+        memory.append("c", "user", "ok", message_id=named) for named in ("m1", " m1 ", "m2")
+    ] == [
         "c#0",
         "c#0",
         "c#1",

@@ -54,7 +54,13 @@ def memory(backend: Failing) -> AgentMemory:
 def test_a_memory_that_answers_is_healthy(memory: AgentMemory) -> None:
     health = memory.health()
     assert health.pop("query_latency_ms") > 0
-    assert health == {"status": "healthy", "history": "ok", "memory": "ok", "queued_turns": 0, "refused_turns": 0}
+    assert health == {
+        "status": "healthy",
+        "history": "ok",
+        "memory": "ok",
+        "queued_turns": 0,
+        "refused_turns": 0,
+    }
 
 
 def test_looking_stores_nothing_and_counts_no_access(memory: AgentMemory, backend: Failing) -> None:
@@ -68,7 +74,9 @@ def test_looking_stores_nothing_and_counts_no_access(memory: AgentMemory, backen
     assert backend.memories.list().memories == (before,)
 
 
-@pytest.mark.parametrize("error", [ConnectionError("nobody answers"), MCPError("the disk is\nbroken"), OSError("gone")])
+@pytest.mark.parametrize(
+    "error", [ConnectionError("nobody answers"), MCPError("the disk is\nbroken"), OSError("gone")]
+)
 @pytest.mark.parametrize(("operation", "part"), [("tail", "history"), ("count_window", "memory")])
 def test_what_fails_is_named(
     memory: AgentMemory, backend: Failing, error: Exception, operation: str, part: str
@@ -88,7 +96,10 @@ def test_what_is_wrong_is_logged_and_nothing_else_is(
     caplog.set_level("WARNING", "memories.context.memory")
     memory.health()
     assert [row for row in caplog.records if row.name == "memories.context.memory"] == []
-    backend.errors = {"tail": MCPError("the disk is\nbroken"), "append": MCPError("the disk is full")}
+    backend.errors = {
+        "tail": MCPError("the disk is\nbroken"),
+        "append": MCPError("the disk is full"),
+    }
     memory.append("c", "user", "waits")
     caplog.clear()
     memory.health()

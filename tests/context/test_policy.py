@@ -1,4 +1,6 @@
-"""What the policy stores and what it refuses; that its limit holds over stored memories is shown in test_gateway."""
+"""What the policy stores and what it refuses; that its limit holds over stored memories is shown in
+test_gateway.
+"""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
@@ -13,7 +15,9 @@ from memories.errors import InvalidInput
 
 def test_ac_func_005_only_what_is_sure_enough_is_stored() -> None:
     policy = MemoryPolicy(min_confidence=0.7)
-    assert [policy.should_store("fact", sure) for sure in (0.0, 0.69, 0.7, 0.71, 1.0, 1)] == [False] * 2 + [True] * 4
+    assert [policy.should_store("fact", sure) for sure in (0.0, 0.69, 0.7, 0.71, 1.0, 1)] == [
+        False
+    ] * 2 + [True] * 4
 
 
 def test_ac_conf_004_the_least_confidence_can_be_changed() -> None:
@@ -53,7 +57,9 @@ def test_a_limit_of_nothing_allows_nothing() -> None:
 def test_what_is_stored_decides_if_it_is_counted() -> None:
     stored = {"a": 2}
     policy = MemoryPolicy(0.7, 3, lambda window: stored.get(window, 0))
-    assert [policy.enforce_rate_limit("a") for _ in range(5)] == [True] * 5  # asking changes nothing
+    assert [policy.enforce_rate_limit("a") for _ in range(5)] == [
+        True
+    ] * 5  # asking changes nothing
     stored["a"] = 3
     assert not policy.enforce_rate_limit("a")
     assert policy.enforce_rate_limit("b")
@@ -86,14 +92,21 @@ def test_a_limit_that_is_no_number_is_refused(most: Any) -> None:
 def test_a_window_is_a_conversation_and_an_hour() -> None:
     at = datetime(2026, 5, 31, 10, 59, 59, tzinfo=UTC)
     assert window_key("c", at) == "c@2026-05-31T10:00Z"
-    assert window_key("c", at.astimezone(timezone(timedelta(hours=5, minutes=30)))) == "c@2026-05-31T10:00Z"
+    assert (
+        window_key("c", at.astimezone(timezone(timedelta(hours=5, minutes=30))))
+        == "c@2026-05-31T10:00Z"
+    )
     assert window_key("c", at + timedelta(seconds=1)) == "c@2026-05-31T11:00Z"
     assert window_key(None, at, timedelta(days=1)) == "@2026-05-31T00:00Z"
 
 
 def test_the_windows_of_a_conversation_are_one_however_it_is_written() -> None:
     at = datetime(2026, 5, 31, 10, tzinfo=UTC)
-    assert window_key("cafe\u0301", at) == window_key(" caf\u00e9\n", at) == "caf\u00e9@2026-05-31T10:00Z"
+    assert (
+        window_key("cafe\u0301", at)
+        == window_key(" caf\u00e9\n", at)
+        == "caf\u00e9@2026-05-31T10:00Z"
+    )
     assert window_key("", at) == window_key(None, at)
 
 

@@ -1,4 +1,6 @@
-"""The upper bound of tokens against two real tokenizers: the packaged WordPiece, and the unigram model of e5."""
+"""The upper bound of tokens against two real tokenizers: the packaged WordPiece, and the unigram
+model of e5.
+"""
 
 import base64
 import json
@@ -77,13 +79,20 @@ EACH = [pytest.param(kind, marks=() if kind in CORE else pytest.mark.thorough) f
 
 @pytest.fixture(scope="module")
 def tokenizers() -> list[Callable[[str], int]]:
-    pieces = WordPiece(WEIGHTS / "all-MiniLM-L6-v2.vocab.txt", WEIGHTS / "all-MiniLM-L6-v2.characters.json")
+    pieces = WordPiece(
+        WEIGHTS / "all-MiniLM-L6-v2.vocab.txt", WEIGHTS / "all-MiniLM-L6-v2.characters.json"
+    )
     unigram = Unigram(E5, "multilingual-e5-small")
-    return [lambda text: sum(1 for _ in pieces.ids(text)), lambda text: sum(1 for _ in unigram.ids(text))]
+    return [
+        lambda text: sum(1 for _ in pieces.ids(text)),
+        lambda text: sum(1 for _ in unigram.ids(text)),
+    ]
 
 
 class Talk:
-    """A gateway of one conversation whose turns are pieces of a text, and which recalls the first ones."""
+    """A gateway of one conversation whose turns are pieces of a text, and which recalls the first
+    ones.
+    """
 
     def __init__(self, text: str) -> None:
         self._texts = list(_pieces(text, 240))
@@ -101,16 +110,25 @@ class Talk:
         return [self._turn(at) for at in range(len(self._texts))][start : start + n]
 
     def _turn(self, at: int) -> dict[str, Any]:
-        known = {"conversation_id": "c", "turn_index": at, "role": "user", "ts": f"2024-05-{1 + at // 40:02}T10:00:00Z"}
+        known = {
+            "conversation_id": "c",
+            "turn_index": at,
+            "role": "user",
+            "ts": f"2024-05-{1 + at // 40:02}T10:00:00Z",
+        }
         return {"id": f"c#{at}", "text": self._texts[at], "metadata": known}
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:
-    yield from (text[at : at + size] for at in range(0, len(text), size) if text[at : at + size].strip())
+    yield from (
+        text[at : at + size] for at in range(0, len(text), size) if text[at : at + size].strip()
+    )
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_a_context_is_within_its_budget_and_uses_it(kind: str, tokenizers: list[Callable[[str], int]]) -> None:
+def test_a_context_is_within_its_budget_and_uses_it(
+    kind: str, tokenizers: list[Callable[[str], int]]
+) -> None:
     gateway = Talk(KINDS[kind]() * 3)
     for budget in BUDGETS:
         builder = ContextBuilder(gateway, token_budget=budget, admission=EVERYTHING)  # type: ignore[arg-type]
@@ -175,7 +193,9 @@ def test_the_bound_is_close(kind: str, tokenizers: list[Callable[[str], int]]) -
     ],
 )
 def test_each_class_of_characters_has_its_price(text: str, apart: int, together: int) -> None:
-    """The prices were fitted together: another one for one class makes the bound too low, or too far away."""
+    """The prices were fitted together: another one for one class makes the bound too low, or too
+    far away.
+    """
     assert (estimate_tokens(f"{text} " * 100), estimate_tokens(text * 100)) == (apart, together)
 
 

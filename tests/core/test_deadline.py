@@ -1,4 +1,6 @@
-"""A memory that hangs keeps nobody waiting longer than the setting; what it can't store is queued and shown."""
+"""A memory that hangs keeps nobody waiting longer than the setting; what it can't store is queued
+and shown.
+"""
 
 import os
 import threading
@@ -52,7 +54,9 @@ def gateway(hanging: Hanging) -> Iterator[MemoryGateway]:
 
 
 def hang(gateway: MemoryGateway, hanging: Hanging) -> None:
-    """From now on no call is answered, and none is waited for: calls that are answered have time on any machine."""
+    """From now on no call is answered, and none is waited for: calls that are answered have time on
+    any machine.
+    """
     hanging.release.clear()
     gateway._deadline.seconds = SOON
 
@@ -79,7 +83,14 @@ def said(gateway: MemoryGateway) -> list[tuple[str, bool]]:
         lambda gateway: gateway.recall_memory("hello", 5, 0.5),
         lambda gateway: gateway.count_window("w"),
     ],
-    ids=["ensure_collections", "append_history", "tail_history", "write_memory", "recall_memory", "count_window"],
+    ids=[
+        "ensure_collections",
+        "append_history",
+        "tail_history",
+        "write_memory",
+        "recall_memory",
+        "count_window",
+    ],
 )
 def test_no_call_waits_for_a_memory_that_hangs(
     gateway: MemoryGateway, hanging: Hanging, call: Callable[[MemoryGateway], object]
@@ -92,8 +103,12 @@ def test_no_call_waits_for_a_memory_that_hangs(
     go_on(gateway, hanging)  # a call that was given up may not use the store that is closed next
 
 
-def test_an_agent_goes_on_and_what_it_said_is_shown_and_stored_once(gateway: MemoryGateway, hanging: Hanging) -> None:
-    agent = AgentMemory(gateway, ContextBuilder(gateway), MemoryPolicy(0.7, 3, gateway.count_window))
+def test_an_agent_goes_on_and_what_it_said_is_shown_and_stored_once(
+    gateway: MemoryGateway, hanging: Hanging
+) -> None:
+    agent = AgentMemory(
+        gateway, ContextBuilder(gateway), MemoryPolicy(0.7, 3, gateway.count_window)
+    )
     agent.append("c", "user", "before")
     hang(gateway, hanging)
     assert agent.append("c", "user", "one") is None
@@ -154,7 +169,9 @@ def test_no_thread_is_left_of_one_that_was_closed() -> None:
 
 
 def test_the_time_of_the_embedder_is_not_that_of_the_store() -> None:
-    """It has limits of its own; a hook, which has none to spare, counts both and says which was late."""
+    """It has limits of its own; a hook, which has none to spare, counts both and says which was
+    late.
+    """
 
     def embed(release: threading.Event, seconds: float) -> bool:
         wait = WAIT.get()
@@ -207,12 +224,18 @@ def test_a_long_message_is_kept_whole_by_an_agent(gateway: MemoryGateway, hangin
     assert agent.append("c", "user", f"{text} again") is None
     go_on(gateway, hanging)
     gateway.drain()
-    assert [len(each["text"]) for each in gateway.tail_history("c", 5)] == [len(text), len(text) + 6]
+    assert [len(each["text"]) for each in gateway.tail_history("c", 5)] == [
+        len(text),
+        len(text) + 6,
+    ]
 
 
 def test_a_queued_turn_that_will_never_be_accepted_does_not_wait(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/m.db"
-    with Memories(url, embedder="fake") as shared, Memories(url, namespace="bob", embedder="fake") as bob:
+    with (
+        Memories(url, embedder="fake") as shared,
+        Memories(url, namespace="bob", embedder="fake") as bob,
+    ):
         shared.add_turns("team", ["hello"])
         gateway = MemoryGateway("memories", backend=EngineBackend(bob))
         with pytest.raises(ValueError, match="is in namespace shared and this writes to bob"):

@@ -46,7 +46,9 @@ def lock(tmp_path: Path) -> Path:
     return tmp_path / "lock"
 
 
-needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc/locks")
+needs_linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="looks into /proc/locks"
+)
 
 
 @needs_linux

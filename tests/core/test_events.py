@@ -1,4 +1,6 @@
-"""What is noted of operations: whole lines of figures, whoever else writes, and no operation fails for it."""
+"""What is noted of operations: whole lines of figures, whoever else writes, and no operation fails
+for it.
+"""
 
 import errno
 import json
@@ -55,7 +57,9 @@ def test_lines_of_many_processes_are_whole_and_none_is_lost_in_a_rotation(
     monkeypatch.setattr(events, "MAX_BYTES", 100_000)
     monkeypatch.setattr(events, "KEPT", 9)
     context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_write_many, args=(home, f"writer {number}")) for number in range(6)]
+    writers = [
+        context.Process(target=_write_many, args=(home, f"writer {number}")) for number in range(6)
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -88,7 +92,9 @@ def test_what_was_torn_does_not_spoil_the_next_line(home: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "home is a file"])
-def test_what_cannot_be_written_fails_nothing_and_is_told(home: Path, kind: str, tmp_path: Path) -> None:
+def test_what_cannot_be_written_fails_nothing_and_is_told(
+    home: Path, kind: str, tmp_path: Path
+) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
     elsewhere = tmp_path / "elsewhere"
     if kind == "home is a file":
@@ -121,13 +127,18 @@ def test_a_full_disk_fails_nothing_and_is_told(home: Path, monkeypatch: pytest.M
 
 def test_reading_begins_at_a_time(home: Path) -> None:
     home.mkdir(parents=True)
-    lines = [f'{{"at":"2026-11-{day:02}T10:00:00.000Z","op":"get","results":{day}}}\n' for day in range(1, 20)]
+    lines = [
+        f'{{"at":"2026-11-{day:02}T10:00:00.000Z","op":"get","results":{day}}}\n'
+        for day in range(1, 20)
+    ]
     (home / "events.jsonl").write_text("".join(lines) + "[]\n\x00\n7\n")
     assert [event["results"] for event in events.read(home, "2026-11-18T00:00:00.000Z")] == [18, 19]
     assert len(noted(home)) == 19
 
 
-def test_events_of_what_is_erased_go_from_every_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_what_is_erased_go_from_every_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(events, "MAX_BYTES", 1_000)
     for number in range(30):
         events.note(home, "search", namespace=("bob", "alice")[number % 2], results=number)
@@ -140,7 +151,9 @@ def test_events_of_what_is_erased_go_from_every_file(home: Path, monkeypatch: py
 
 def test_decisions_and_pins_are_noted_too(home: Path) -> None:
     with Memories(embedder="fake", channel="cli") as memories:
-        held = memories.create_many([Draft(text, pending=True) for text in ("apples are red", "pears are green")])
+        held = memories.create_many(
+            [Draft(text, pending=True) for text in ("apples are red", "pears are green")]
+        )
         first, second = (made.memory.id for made in held if made.memory)
         memories.review.accept([first], dry_run=True)
         memories.review.accept([first])
@@ -148,14 +161,18 @@ def test_decisions_and_pins_are_noted_too(home: Path) -> None:
         memories.pin(first)
         memories.scratchpad()
         assert list(memories.duplicates()) == []
-    noted = [(event["op"], event.get("written", event.get("results"))) for event in events.read(home)]
+    noted = [
+        (event["op"], event.get("written", event.get("results"))) for event in events.read(home)
+    ]
     assert [each for each in noted if each[0] not in ("create", "get", "update")] == [
         ("review.accept", 0), ("review.accept", 1), ("review.reject", 1), ("pin", 1), ("scratchpad", 1),
         ("duplicates", None),
     ]  # fmt: skip
 
 
-def test_the_log_of_an_operation_has_no_password_of_a_store(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_an_operation_has_no_password_of_a_store(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = load_config({"store": "postgresql://ann:xyzzy@db/memories", "log_level": "DEBUG"})
     with caplog.at_level(logging.DEBUG, "memories"), events.noting(config, "search"):
         pass

@@ -57,7 +57,9 @@ def test_a_forked_child_makes_other_ids() -> None:
     os.waitpid(child, 0)
     theirs = os.read(ours, 100).decode()
     assert theirs not in (before, new_id(NOW))
-    assert abs(uuid.UUID(theirs).int - uuid.UUID(before).int) > 1 << 40  # not the next ones of the same row
+    assert (
+        abs(uuid.UUID(theirs).int - uuid.UUID(before).int) > 1 << 40
+    )  # not the next ones of the same row
     os.close(ours)
     os.close(its)
 
@@ -107,7 +109,9 @@ def test_ids_and_prefixes_are_read_in_any_spelling(written: str, read: str) -> N
     assert parse_id(written) == read
 
 
-@pytest.mark.parametrize("text", ["", "01a1fdf", "01a1fdfg", "a" * 33, "x" * 36, "01a1fdf1_92cd", "０１ａ１ｆｄｆ１"])
+@pytest.mark.parametrize(
+    "text", ["", "01a1fdf", "01a1fdfg", "a" * 33, "x" * 36, "01a1fdf1_92cd", "０１ａ１ｆｄｆ１"]
+)
 def test_what_is_no_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not a memory id"):
         parse_id(text)

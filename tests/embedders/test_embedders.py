@@ -1,4 +1,6 @@
-"""Embedders: the same text gives the same unit vector, whatever was embedded before or beside it."""
+"""Embedders: the same text gives the same unit vector, whatever was embedded before or beside
+it.
+"""
 
 import threading
 from pathlib import Path
@@ -12,7 +14,16 @@ from memories.embedders.minilm import MAX_WINDOWS, MiniLM
 from memories.errors import ConfigError, EmbedderError
 from memories.search.relevance import calibrate, to_cosine
 
-TEXTS = ["The user prefers Python", "", "!", "用户住在柏林", "🎉", "a" * 500, "word " * 300, "Emails go out at noon"]
+TEXTS = [
+    "The user prefers Python",
+    "",
+    "!",
+    "用户住在柏林",
+    "🎉",
+    "a" * 500,
+    "word " * 300,
+    "Emails go out at noon",
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +60,10 @@ def test_vectors_do_not_depend_on_what_was_embedded_before(embedder: Embedder) -
 def test_vectors_do_not_depend_on_the_instance_or_the_thread(model: MiniLM) -> None:
     found: list[list[np.ndarray]] = []  # type: ignore[type-arg]
     another = MiniLM()
-    threads = [threading.Thread(target=lambda: found.append([another.embed(text) for text in TEXTS])) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: found.append([another.embed(text) for text in TEXTS]))
+        for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -67,7 +81,9 @@ def test_spelling_that_means_nothing_changes_nothing(model: MiniLM) -> None:
 class Windows:
     """In place of the model: answers with the length of each window that it is asked for."""
 
-    def run(self, _: None, given: dict[str, "np.ndarray[Any, Any]"]) -> "list[np.ndarray[Any, Any]]":
+    def run(
+        self, _: None, given: dict[str, "np.ndarray[Any, Any]"]
+    ) -> "list[np.ndarray[Any, Any]]":
         return [np.full((1, 384), given["input_ids"].shape[1], dtype=np.float32)]
 
 
@@ -90,7 +106,9 @@ def test_the_end_of_a_long_text_is_seen(model: MiniLM) -> None:
 
 
 def test_windows_of_an_answer_lean_to_its_beginning(model: MiniLM) -> None:
-    text = f"{'How to bake bread with rye flour. ' * 34}{'The train to Basel leaves at nine. ' * 34}"
+    text = (
+        f"{'How to bake bread with rye flour. ' * 34}{'The train to Basel leaves at nine. ' * 34}"
+    )
     plain = model.embed(text)
     assert len(plain) > 2
     user, answer, tool = embed_many(model, [text] * 3, ["user", "assistant", "tool"])
@@ -109,13 +127,23 @@ def test_windows_of_an_answer_lean_to_its_beginning(model: MiniLM) -> None:
 @pytest.mark.parametrize(
     ("text", "paraphrase", "stranger"),
     [
-        ("The user prefers dark mode", "She likes a black background", "Deploys happen on Tuesdays"),
+        (
+            "The user prefers dark mode",
+            "She likes a black background",
+            "Deploys happen on Tuesdays",
+        ),
         ("Deploys happen on Tuesdays", "When do we release?", "The user is allergic to nuts"),
-        ("The user is allergic to nuts", "What must we not cook for her?", "The API listens on port 8080"),
+        (
+            "The user is allergic to nuts",
+            "What must we not cook for her?",
+            "The API listens on port 8080",
+        ),
         ("Alice leads the payments team", "Who is in charge of billing?", "The tests run on Linux"),
     ],
 )
-def test_a_paraphrase_is_nearer_than_a_stranger(model: MiniLM, text: str, paraphrase: str, stranger: str) -> None:
+def test_a_paraphrase_is_nearer_than_a_stranger(
+    model: MiniLM, text: str, paraphrase: str, stranger: str
+) -> None:
     assert cosine(model, text, paraphrase) > cosine(model, text, stranger) + 0.05
 
 
@@ -125,7 +153,11 @@ def test_a_calibrated_similarity_says_what_is_alike(embedder: Embedder) -> None:
     scale = embedder.space.calibration
     same, like, stranger = (
         calibrate(float(embedder.embed(text)[0] @ embedder.embed(other)[0]), *scale)
-        for other in (text, "the password of the database is rotated", "Bob brings a cake for lunch")
+        for other in (
+            text,
+            "the password of the database is rotated",
+            "Bob brings a cake for lunch",
+        )
     )
     assert 1 >= same > 0.95
     assert same > like > 0.8
@@ -141,19 +173,28 @@ def test_the_fake_knows_words_only() -> None:
     assert cosine(fake, "red apples", "scarlet fruit") < 0.5
 
 
-def test_missing_weights_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_weights_are_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
-    with pytest.raises(EmbedderError, match=rf"cannot load all-MiniLM-L6-v2 from {tmp_path}.*install memories again"):
+    with pytest.raises(
+        EmbedderError,
+        match=rf"cannot load all-MiniLM-L6-v2 from {tmp_path}.*install memories again",
+    ):
         MiniLM().embed("text")
 
 
 @pytest.mark.parametrize("end", ["int8.onnx", "vocab.txt", "characters.json"])
-def test_damaged_weights_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str) -> None:
+def test_damaged_weights_are_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
     damaged = f"all-MiniLM-L6-v2.{end}"
     whole = {file.name: file.read_bytes() for file in minilm._WEIGHTS.glob("all-MiniLM-L6-v2.*")}
     for name, content in whole.items():
         (tmp_path / name).write_bytes(content)
-    (tmp_path / damaged).write_bytes(whole[damaged][:100_000] if damaged.endswith("txt") else b"nonsense")
+    (tmp_path / damaged).write_bytes(
+        whole[damaged][:100_000] if damaged.endswith("txt") else b"nonsense"
+    )
     monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
     with pytest.raises(EmbedderError, match="install memories again"):
         MiniLM().embed("text")

@@ -1,4 +1,6 @@
-"""Embedders over HTTP, against a server on this machine that speaks each service's language and can misbehave."""
+"""Embedders over HTTP, against a server on this machine that speaks each service's language and can
+misbehave.
+"""
 
 import contextlib
 import json
@@ -38,7 +40,12 @@ from memories.embedders import (
 from memories.embedders.fake import FakeEmbedder
 from memories.embedders.minilm import MiniLM
 from memories.embedders.service import providers
-from memories.embedders.service.client import MAX_ANSWER_BYTES, MAX_REFUSED_TRIES, MAX_TRIES, ServiceClient
+from memories.embedders.service.client import (
+    MAX_ANSWER_BYTES,
+    MAX_REFUSED_TRIES,
+    MAX_TRIES,
+    ServiceClient,
+)
 from memories.embedders.service.embedder import (
     LEAST_SECONDS,
     MAX_REQUEST_BYTES,
@@ -75,7 +82,9 @@ def spoken(path: str, made: list[Any]) -> dict[str, Any]:
         return {"model": "tiny", "embeddings": made, "total_duration": 1}
     if path.endswith("/embed"):
         return {"id": "1", "embeddings": {"float": made}, "response_type": "embeddings_by_type"}
-    numbered = [{"object": "embedding", "embedding": vector, "index": at} for at, vector in enumerate(made)]
+    numbered = [
+        {"object": "embedding", "embedding": vector, "index": at} for at, vector in enumerate(made)
+    ]
     return {"object": "list", "data": numbered, "model": "tiny", "usage": {"total_tokens": 1}}
 
 
@@ -139,7 +148,9 @@ def proper(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def status(code: int, said: object = None, **headers: str) -> Behaviour:
-    return lambda handler, _: handler.answer(code, b"" if said is None else json.dumps(said).encode(), **headers)
+    return lambda handler, _: handler.answer(
+        code, b"" if said is None else json.dumps(said).encode(), **headers
+    )
 
 
 def saying(body: bytes, **headers: str) -> Behaviour:
@@ -148,7 +159,9 @@ def saying(body: bytes, **headers: str) -> Behaviour:
 
 def made(change: Callable[[list[list[Any]]], list[Any]]) -> Behaviour:
     """Answer in the right shape, with vectors that were changed."""
-    return lambda handler, body: handler.answer(200, json.dumps(spoken(handler.path, change(vectors(body)))).encode())
+    return lambda handler, body: handler.answer(
+        200, json.dumps(spoken(handler.path, change(vectors(body)))).encode()
+    )
 
 
 def drop(handler: Handler, _: dict[str, Any]) -> None:
@@ -212,22 +225,36 @@ class Time:
 
 
 def settings(**given: object) -> Config:
-    return load_config({name: str(value) for name, value in given.items()}, environment={}, folder=Path("/"))
+    return load_config(
+        {name: str(value) for name, value in given.items()}, environment={}, folder=Path("/")
+    )
 
 
-def opened(server: Server, name: str = "openai", time: Time | None = None, **given: object) -> HTTPEmbedder:
-    """Return an embedder of 64 dimensions at the server, whose pauses take no time and whose draws are 1."""
+def opened(
+    server: Server, name: str = "openai", time: Time | None = None, **given: object
+) -> HTTPEmbedder:
+    """Return an embedder of 64 dimensions at the server, whose pauses take no time and whose draws
+    are 1.
+    """
     base = server.url + PATHS[name].rpartition("/")[0]
     base = server.url if name == "ollama" else base
-    known = {"embedder_url": base, "embedder_dimensions": 64, "embedder_cache_mb": 0, "embedder_api_key": KEY} | given
+    known = {
+        "embedder_url": base,
+        "embedder_dimensions": 64,
+        "embedder_cache_mb": 0,
+        "embedder_api_key": KEY,
+    } | given
     config = settings(**known)
     chosen = providers.choose(f"{name}:tiny", config)
     time = time or Time()
-    client = ServiceClient(chosen.service, Retry(pause=time.pause, clock=lambda: time.now, draw=lambda: 1.0))
+    client = ServiceClient(
+        chosen.service, Retry(pause=time.pause, clock=lambda: time.now, draw=lambda: 1.0)
+    )
     return HTTPEmbedder(chosen, config, client=client, clock=lambda: time.now)
 
 
-# --- the four languages --------------------------------------------------------------------------------------------
+# --- the four languages
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -245,23 +272,44 @@ def test_each_service_is_asked_in_its_language(server: Server, name: str) -> Non
     assert (asked.path, asked.headers["Authorization"]) == (PATHS[name], f"Bearer {KEY}")
     texts = ["red apples", "green pears"]  # the third is the first
     expected: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "openai": ({"input": texts, "encoding_format": "float"}, {"input": ["apples?"], "encoding_format": "float"}),
+        "openai": (
+            {"input": texts, "encoding_format": "float"},
+            {"input": ["apples?"], "encoding_format": "float"},
+        ),
         "ollama": ({"input": texts, "truncate": True}, {"input": ["apples?"], "truncate": True}),
         "voyage": (
             {"input": texts, "input_type": "document", "truncation": True},
             {"input": ["apples?"], "input_type": "query", "truncation": True},
         ),
         "cohere": (
-            {"texts": texts, "input_type": "search_document", "embedding_types": ["float"], "truncate": "END"},
-            {"texts": ["apples?"], "input_type": "search_query", "embedding_types": ["float"], "truncate": "END"},
+            {
+                "texts": texts,
+                "input_type": "search_document",
+                "embedding_types": ["float"],
+                "truncate": "END",
+            },
+            {
+                "texts": ["apples?"],
+                "input_type": "search_query",
+                "embedding_types": ["float"],
+                "truncate": "END",
+            },
         ),
     }
-    assert (asked.body, questioned.body) == tuple({"model": "tiny", **body} for body in expected[name])
+    assert (asked.body, questioned.body) == tuple(
+        {"model": "tiny", **body} for body in expected[name]
+    )
 
 
 def test_the_first_version_of_coheres_shape_is_read_too(server: Server) -> None:
-    server.next.append(lambda handler, body: handler.answer(200, json.dumps({"embeddings": vectors(body)}).encode()))
-    assert np.allclose(opened(server, "cohere").embed("red apples"), FAKE.embed("red apples"), atol=1e-6)
+    server.next.append(
+        lambda handler, body: handler.answer(
+            200, json.dumps({"embeddings": vectors(body)}).encode()
+        )
+    )
+    assert np.allclose(
+        opened(server, "cohere").embed("red apples"), FAKE.embed("red apples"), atol=1e-6
+    )
 
 
 def test_memories_are_found_through_a_service(server: Server, tmp_path: Path) -> None:
@@ -289,7 +337,8 @@ def test_a_shorter_vector_is_asked_for_where_the_model_knows_it(server: Server) 
         assert server.seen[-1].body[field_] == 256
 
 
-# --- long and strange texts ----------------------------------------------------------------------------------------
+# --- long and strange texts
+# ----------------------------------------------------------------------------------------
 
 
 def test_a_long_text_is_cut_into_windows_up_to_a_limit(server: Server) -> None:
@@ -303,7 +352,14 @@ def test_a_long_text_is_cut_into_windows_up_to_a_limit(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("signs", "space"), [("用户住在柏林的人喜欢", ""), ("🎉🐍🦀🌍", ""), ("abcdef", ""), ("äöüßé", " "), ("नमस्तेद", " ")]
+    ("signs", "space"),
+    [
+        ("用户住在柏林的人喜欢", ""),
+        ("🎉🐍🦀🌍", ""),
+        ("abcdef", ""),
+        ("äöüßé", " "),
+        ("नमस्तेद", " "),
+    ],
 )
 def test_windows_of_any_script_hold_the_whole_text(signs: str, space: str) -> None:
     draw = random.Random(1)
@@ -332,14 +388,20 @@ def test_what_a_model_wants_before_its_texts_is_put_there(server: Server) -> Non
     server.next += [made(lambda found: [[1.0] * 768 for _ in found])] * 2
     embedder.embed("an apple")
     embedder.embed_query("an apple")
-    assert [seen.body["input"] for seen in server.seen] == [["search_document: an apple"], ["search_query: an apple"]]
+    assert [seen.body["input"] for seen in server.seen] == [
+        ["search_document: an apple"],
+        ["search_query: an apple"],
+    ]
 
 
 def test_many_texts_go_in_batches(server: Server) -> None:
     texts = [f"text number {at}" for at in range(40)]
     found = opened(server, "ollama").embed_many(texts)
     assert [len(seen.body["input"]) for seen in server.seen] == [16, 16, 8]
-    assert all(np.allclose(made, FAKE.embed(text), atol=1e-6) for text, made in zip(texts, found, strict=True))
+    assert all(
+        np.allclose(made, FAKE.embed(text), atol=1e-6)
+        for text, made in zip(texts, found, strict=True)
+    )
     assert len({seen.port for seen in server.seen}) == 1  # one connection serves them all
 
 
@@ -356,10 +418,13 @@ def test_a_long_question_is_one_request(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-# --- a service that is unwell --------------------------------------------------------------------------------------
+# --- a service that is unwell
+# --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trouble", [status(500), status(503), status(529), status(408), drop, cut_short])
+@pytest.mark.parametrize(
+    "trouble", [status(500), status(503), status(529), status(408), drop, cut_short]
+)
 def test_trouble_that_passes_is_not_noticed(server: Server, trouble: Behaviour) -> None:
     server.next += [trouble, trouble]
     time = Time()
@@ -408,7 +473,9 @@ def test_a_service_may_say_when_to_come_back(server: Server) -> None:
 
 @pytest.mark.parametrize("after", ["soon", "", "-5", "²", "Fri, 31 Dec 99999 23:59:59 GMT"])
 def test_a_time_that_is_none_is_our_own(server: Server, after: str) -> None:
-    server.next.append(lambda handler, _: handler.answer(429, b"", Retry_After=after.encode().decode("latin-1")))
+    server.next.append(
+        lambda handler, _: handler.answer(429, b"", Retry_After=after.encode().decode("latin-1"))
+    )
     time = Time()
     opened(server, time=time).embed("text")
     assert time.pauses == [FIRST_PAUSE_SECONDS]
@@ -418,15 +485,20 @@ def test_a_search_does_not_wait_for_longer_than_it_may(server: Server) -> None:
     server.next.append(status(429, {"error": {"message": "slow down"}}, Retry_After="60"))
     time = Time()
     with pytest.raises(
-        EmbedderUnavailable, match=r"is asked too often \(429\): slow down; it asks to wait 60 seconds$"
+        EmbedderUnavailable,
+        match=r"is asked too often \(429\): slow down; it asks to wait 60 seconds$",
     ):
         opened(server, time=time).embed_query("text")
     assert time.pauses == []
 
 
 def test_an_account_without_credit_is_not_asked_again(server: Server) -> None:
-    server.next.append(status(429, {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}))
-    with pytest.raises(EmbedderUnavailable, match=r"no credit left \(429\): You exceeded your quota$"):
+    server.next.append(
+        status(429, {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}})
+    )
+    with pytest.raises(
+        EmbedderUnavailable, match=r"no credit left \(429\): You exceeded your quota$"
+    ):
         opened(server).embed("text")
     assert len(server.seen) == 1
 
@@ -434,10 +506,16 @@ def test_an_account_without_credit_is_not_asked_again(server: Server) -> None:
 @pytest.mark.parametrize("silence", [hang, drip])
 def test_a_server_that_does_not_answer_is_given_up(server: Server, silence: Behaviour) -> None:
     server.next += [silence] * 9
-    config = {"embedder_timeout": 0.5, "embedder_cache_mb": 0, "embedder_dimensions": 64, "embedder_url": server.url}
+    config = {
+        "embedder_timeout": 0.5,
+        "embedder_cache_mb": 0,
+        "embedder_dimensions": 64,
+        "embedder_url": server.url,
+    }
     embedder = open_embedder("openai:tiny", settings(**config))
     assert isinstance(embedder, HTTPEmbedder)
-    given_up = r"did not answer within 0\.\d+ seconds; (tried 2 times, )?try again later$"  # one try may take it all
+    # one try may take it all
+    given_up = r"did not answer within 0\.\d+ seconds; (tried 2 times, )?try again later$"
     with pytest.raises(EmbedderUnavailable, match=given_up):
         embedder.embed_query("text")  # the server says nothing for minutes
     assert 1 <= len(server.seen) <= 2
@@ -456,7 +534,8 @@ def test_a_timeout_is_tried_again(server: Server) -> None:
 def test_nobody_listens(server: Server) -> None:
     embedder = opened(server, "ollama", time := Time(), embedder_url="http://127.0.0.1:9")
     with pytest.raises(
-        EmbedderUnavailable, match=r"^Ollama \(http://127.0.0.1:9/api/embed\) can't be reached: .*refused"
+        EmbedderUnavailable,
+        match=r"^Ollama \(http://127.0.0.1:9/api/embed\) can't be reached: .*refused",
     ):
         embedder.embed("text")
     assert len(time.pauses) == MAX_REFUSED_TRIES - 1
@@ -464,7 +543,9 @@ def test_nobody_listens(server: Server) -> None:
 
 def test_a_host_that_is_not_there(server: Server) -> None:
     embedder = opened(server, embedder_url="https://nowhere.invalid/v1", embedder_timeout=1)
-    with pytest.raises(EmbedderUnavailable, match=r"can't be reached|did not answer within 1 seconds"):
+    with pytest.raises(
+        EmbedderUnavailable, match=r"can't be reached|did not answer within 1 seconds"
+    ):
         embedder.embed("text")  # name servers may take their time; we don't
 
 
@@ -481,7 +562,8 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
     assert (len(server.seen), time.pauses) == (3, [])
 
 
-# --- answers that can't be used ------------------------------------------------------------------------------------
+# --- answers that can't be used
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -502,7 +584,10 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
         (made(lambda found: [[True] * 64 for _ in found]), "something other than numbers"),
         (made(lambda found: [[None] * 64 for _ in found]), "something other than numbers"),
         (made(lambda found: ["AACAPwAAAEA=" for _ in found]), "something other than numbers"),
-        (saying(b"<html>Sign in</html>", Content_Type="text/html"), "answered with text/html that holds no vectors"),
+        (
+            saying(b"<html>Sign in</html>", Content_Type="text/html"),
+            "answered with text/html that holds no vectors",
+        ),
         (saying(b""), "holds no vectors"),
         (saying(b"[]"), "holds no vectors"),
         (saying(b"null"), "holds no vectors"),
@@ -510,13 +595,36 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
         (saying(b'{"data": [1, 2]}'), "holds no vectors"),
         (saying(b'{"error": {"message": "no such model"}}'), r"holds no vectors \(no such model\)"),
         (saying(b"[" * 100_000), "holds no vectors"),
-        (saying(b'{"data": [{"embedding": [1], "index": 0}, {"embedding": [1], "index": 0}]}'), "holds no vectors"),
-        (saying(b'{"data": [{"embedding": [1], "index": 1}, {"embedding": [1], "index": 2}]}'), "holds no vectors"),
-        (saying(b'{"data": [{"embedding": [1], "index": 0}, {"embedding": [1]}]}'), "holds no vectors"),
-        (saying(b'{"data": [{"embedding": [1], "index": "0"}, {"embedding": [1], "index": "1"}]}'), "holds no vectors"),
-        (status(301, Location="https://elsewhere.example/v1"), "points to https://elsewhere.example/v1"),
-        (status(400, {"error": {"message": "input too long"}}), r"refused the request \(400\): input too long"),
-        (status(404, {"error": "model 'tiny' not found"}), r"the model tiny \(404\): model 'tiny' not found; check"),
+        (
+            saying(b'{"data": [{"embedding": [1], "index": 0}, {"embedding": [1], "index": 0}]}'),
+            "holds no vectors",
+        ),
+        (
+            saying(b'{"data": [{"embedding": [1], "index": 1}, {"embedding": [1], "index": 2}]}'),
+            "holds no vectors",
+        ),
+        (
+            saying(b'{"data": [{"embedding": [1], "index": 0}, {"embedding": [1]}]}'),
+            "holds no vectors",
+        ),
+        (
+            saying(
+                b'{"data": [{"embedding": [1], "index": "0"}, {"embedding": [1], "index": "1"}]}'
+            ),
+            "holds no vectors",
+        ),
+        (
+            status(301, Location="https://elsewhere.example/v1"),
+            "points to https://elsewhere.example/v1",
+        ),
+        (
+            status(400, {"error": {"message": "input too long"}}),
+            r"refused the request \(400\): input too long",
+        ),
+        (
+            status(404, {"error": "model 'tiny' not found"}),
+            r"the model tiny \(404\): model 'tiny' not found; check",
+        ),
         (status(422, {"detail": [{"msg": "bad"}]}), r"refused the request \(422\)$"),
     ],
 )
@@ -570,11 +678,14 @@ def test_huge_and_tiny_numbers_have_a_direction(server: Server) -> None:
         assert np.allclose(opened(server).embed("text"), 0.125)
 
 
-# --- keys and addresses --------------------------------------------------------------------------------------------
+# --- keys and addresses
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [401, 403])
-def test_a_refused_key_is_explained_and_not_shown(server: Server, code: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_key_is_explained_and_not_shown(
+    server: Server, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     server.next.append(status(code, {"error": {"message": f"Incorrect API key provided: {KEY}."}}))
     with pytest.raises(EmbedderUnavailable) as caught:
@@ -619,7 +730,9 @@ def test_a_makers_key_goes_to_the_maker_only(server: Server) -> None:
         ("ollama", None, ""),
     ):
         given = (
-            keys | {"embedder_dimensions": "64", "embedder_plain_http": "true"} | ({"embedder_url": url} if url else {})
+            keys
+            | {"embedder_dimensions": "64", "embedder_plain_http": "true"}
+            | ({"embedder_url": url} if url else {})
         )
         assert key_of(f"{name}:tiny", settings(**given)) == key, url
     ours = settings(**keys, embedder_api_key="four", embedder_dimensions=64)
@@ -654,17 +767,32 @@ def test_a_key_is_not_sent_where_a_dotenv_that_lies_around_says(
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "ключ", "sk-\x7f"])
 def test_a_key_that_is_none_is_refused_unseen(key: str) -> None:
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY has characters that no key has") as caught:
+    with pytest.raises(
+        ConfigError, match="OPENAI_API_KEY has characters that no key has"
+    ) as caught:
         open_embedder("openai", settings(openai_api_key=key))
     assert key not in str(caught.value)
 
 
 def test_texts_cross_no_network_unencrypted() -> None:
-    for url in ("http://example.org/v1", "http://192.168.1.5:11434", "http://ollama:11434", "http://localhost.example"):
+    for url in (
+        "http://example.org/v1",
+        "http://192.168.1.5:11434",
+        "http://ollama:11434",
+        "http://localhost.example",
+    ):
         with pytest.raises(ConfigError, match="unencrypted"):
             open_embedder("ollama", settings(embedder_url=url))
-        assert open_embedder("ollama", settings(embedder_url=url, embedder_plain_http="true")) is not None
-    for url in ("http://localhost:11434", "http://127.0.0.1:1", "http://[::1]:11434/", "https://example.org"):
+        assert (
+            open_embedder("ollama", settings(embedder_url=url, embedder_plain_http="true"))
+            is not None
+        )
+    for url in (
+        "http://localhost:11434",
+        "http://127.0.0.1:1",
+        "http://[::1]:11434/",
+        "https://example.org",
+    ):
         assert open_embedder("ollama", settings(embedder_url=url)) is not None
 
 
@@ -688,26 +816,38 @@ def test_an_address_that_is_none(url: str, message: str) -> None:
 
 def test_the_path_may_be_whole_or_not() -> None:
     for url in ("https://a.example/v1", "https://a.example/v1/", "https://a.example/v1/embeddings"):
-        assert providers.choose("openai", settings(embedder_url=url)).service.url == "https://a.example/v1/embeddings"
+        assert (
+            providers.choose("openai", settings(embedder_url=url)).service.url
+            == "https://a.example/v1/embeddings"
+        )
     url = "https://a.example/v1/embeddings?api-version=1"
     assert providers.choose("openai", settings(embedder_url=url)).service.url == url
 
 
-def test_this_machine_is_spoken_to_without_a_proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine_is_spoken_to_without_a_proxy(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert opened(server).embed("text").shape == (1, 64)
 
 
-def test_the_proxy_of_the_environment_is_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_the_environment_is_used(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", server.url.replace("http://", "http://me:pass%20word@"))
     embedder = opened(server, embedder_url="http://embedder.example/v1", embedder_plain_http="true")
     assert embedder.embed("text").shape == (1, 64)
     assert server.seen[0].path == "http://embedder.example/v1/embeddings"
     assert server.seen[0].headers["Host"] == "embedder.example"
-    assert server.seen[0].headers["Proxy-Authorization"] == f"Basic {b64encode(b'me:pass word').decode()}"
+    assert (
+        server.seen[0].headers["Proxy-Authorization"]
+        == f"Basic {b64encode(b'me:pass word').decode()}"
+    )
 
 
-def test_a_proxy_sees_no_key_of_an_encrypted_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_sees_no_key_of_an_encrypted_request(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("https_proxy", server.url)
     embedder = opened(server, embedder_url="https://embedder.example/v1")
     with pytest.raises(EmbedderUnavailable, match="Tunnel connection failed: 502"):
@@ -717,13 +857,16 @@ def test_a_proxy_sees_no_key_of_an_encrypted_request(server: Server, monkeypatch
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://proxy.example"])
-def test_proxies_of_other_kinds_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+def test_proxies_of_other_kinds_are_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
     monkeypatch.setenv("https_proxy", proxy)
     with pytest.raises(EmbedderError, match="https_proxy must be http://"):
         opened(server, embedder_url="https://embedder.example/v1").embed("text")
 
 
-# --- models and their spaces ---------------------------------------------------------------------------------------
+# --- models and their spaces
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -747,7 +890,10 @@ def test_a_space_is_known_before_anything_is_asked(name: str, model: str, dimens
 
 
 def test_the_dimension_of_an_unknown_model_must_be_said() -> None:
-    with pytest.raises(ConfigError, match="embedder model nobody-knows are is not known here; set EMBEDDER_DIMENSIONS"):
+    with pytest.raises(
+        ConfigError,
+        match="embedder model nobody-knows are is not known here; set EMBEDDER_DIMENSIONS",
+    ):
         open_embedder("openai:nobody-knows", settings())
     embedder = open_embedder("openai:nobody-knows", settings(embedder_dimensions=99))
     assert embedder is not None
@@ -755,7 +901,9 @@ def test_the_dimension_of_an_unknown_model_must_be_said() -> None:
 
 
 def test_a_dimension_that_a_model_does_not_have_is_refused() -> None:
-    with pytest.raises(ConfigError, match="EMBEDDER_DIMENSIONS is 100, and the vectors of voyage-3 have 1024"):
+    with pytest.raises(
+        ConfigError, match="EMBEDDER_DIMENSIONS is 100, and the vectors of voyage-3 have 1024"
+    ):
         open_embedder("voyage:voyage-3", settings(embedder_dimensions=100))
     with pytest.raises(ConfigError, match="is 2000"):
         open_embedder("openai", settings(embedder_dimensions=2000))
@@ -777,14 +925,20 @@ def test_what_was_measured_can_be_set() -> None:
     assert (space.duplicate, space.weight) == (0.93, 2.5)
 
 
-@pytest.mark.parametrize("text", ["slope", "slope=steep", "slope=0", "slope=nan", "incline=3", "duplicate=80", "=1"])
+@pytest.mark.parametrize(
+    "text", ["slope", "slope=steep", "slope=0", "slope=nan", "incline=3", "duplicate=80", "=1"]
+)
 def test_a_measure_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="EMBEDDER_CALIBRATION has"):
         open_embedder("voyage", settings(embedder_calibration=text))
 
 
 def test_names_of_models_are_looked_up_as_they_are_written() -> None:
-    assert find_model("nomic-embed-text:latest") == find_model("Nomic-Embed-Text") == MODELS["nomic-embed-text"]
+    assert (
+        find_model("nomic-embed-text:latest")
+        == find_model("Nomic-Embed-Text")
+        == MODELS["nomic-embed-text"]
+    )
     assert find_model("BAAI/bge-large-en-v1.5") == MODELS["bge-large-en-v1.5"]
     assert find_model("gpt") is None
     assert all(name == name.lower() and model.window_bytes >= 640 for name, model in MODELS.items())
@@ -792,15 +946,21 @@ def test_names_of_models_are_looked_up_as_they_are_written() -> None:
         open_embedder("openai:a\nb", settings())
 
 
-# --- what is kept --------------------------------------------------------------------------------------------------
+# --- what is kept
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_text_is_asked_once(server: Server, cache: Path) -> None:
     first = opened(server, embedder_cache_mb=1).embed_many(["red apples", "green pears"])
-    again = opened(server, embedder_cache_mb=1).embed_many(["green pears", "red apples", "blue plums"])
+    again = opened(server, embedder_cache_mb=1).embed_many(
+        ["green pears", "red apples", "blue plums"]
+    )
     assert np.array_equal(first[0], again[1])
     assert np.array_equal(first[1], again[0])
-    assert [seen.body["input"] for seen in server.seen] == [["red apples", "green pears"], ["blue plums"]]
+    assert [seen.body["input"] for seen in server.seen] == [
+        ["red apples", "green pears"],
+        ["blue plums"],
+    ]
     [file] = cache.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
@@ -845,7 +1005,12 @@ def test_a_damaged_cache_is_no_cache(server: Server, cache: Path) -> None:
     [file] = cache.iterdir()
     data = file.read_bytes()
     at = len(data) - 100  # in the vector of the only row
-    for damaged in (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], data[:at], b"", os.urandom(len(data))):
+    for damaged in (
+        data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
+        data[:at],
+        b"",
+        os.urandom(len(data)),
+    ):
         file.write_bytes(damaged)
         assert np.array_equal(opened(server, embedder_cache_mb=1).embed("red apples"), right)
     assert len(server.seen) == 5
@@ -889,7 +1054,10 @@ for at in range(30):
 print(len(embedder.embed("end")))
 """
     command = [sys.executable, "-W", "error", "-c", script, server.url]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
     embedder = opened(server, embedder_url=server.url, embedder_cache_mb=1)
     texts = [f"shared text {at}" for at in range(30)]
     with ThreadPoolExecutor(4) as pool:
@@ -900,7 +1068,8 @@ print(len(embedder.embed("end")))
         assert np.allclose(vector, FAKE.embed(text), atol=1e-6)
 
 
-# --- without the service -------------------------------------------------------------------------------------------
+# --- without the service
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trouble", [status(500), status(429), status(401), drop])
@@ -910,12 +1079,16 @@ def test_words_stand_in_for_a_service_that_fails_where_that_is_wanted(
     server.next += [trouble] * MAX_TRIES
     made = embed_to_store(opened(server, embedder_fallback="local"), ["one", "two"])
     assert list(made.vectors) == [None, None]
-    assert made.note.startswith("stored without a vector, so until `memory reembed` only its words find it: the emb")
+    assert made.note.startswith(
+        "stored without a vector, so until `memory reembed` only its words find it: the emb"
+    )
     assert made.note in caplog.text
 
 
 def test_words_are_waited_for_by_one_try_of_three_seconds(server: Server) -> None:
-    """A large request has more time; what has no use for words is as patient as without a fallback."""
+    """A large request has more time; what has no use for words is as patient as without a
+    fallback.
+    """
     seen: list[Patience] = []
 
     class Failing(ServiceClient):
@@ -932,12 +1105,16 @@ def test_words_are_waited_for_by_one_try_of_three_seconds(server: Server) -> Non
 
     assert ask(lambda embedder: embed_query(embedder, "text")) == Patience(3, 3, 1)
     assert ask(lambda embedder: embed_to_store(embedder, ["text"])) == Patience(3, 3, 1)
-    assert ask(lambda embedder: embed_to_store(embedder, [f"text {at}" for at in range(32)])) == Patience(6, 6, 1)
+    assert ask(
+        lambda embedder: embed_to_store(embedder, [f"text {at}" for at in range(32)])
+    ) == Patience(6, 6, 1)
     assert ask(lambda embedder: embed_many(embedder, ["text"])) == Patience(10, 40)
     assert ask(lambda embedder: embed_query(embedder, "text"), "none") == Patience(10, 20)
     deadline = Deadline(2, whole=True)
     for fallback, tries in (("none", None), ("local", 1)):
-        patience = ask(lambda embedder: deadline.run(lambda: embed_query(embedder, "text")), fallback)
+        patience = ask(
+            lambda embedder: deadline.run(lambda: embed_query(embedder, "text")), fallback
+        )
         assert patience == Patience(1, 1, tries)
 
 
@@ -949,7 +1126,10 @@ def test_a_failure_counts_for_those_who_would_not_wait_much_longer(tmp_path: Pat
     assert (other.reason(0.3), other.reason(3)) == ("too late for a hook", "")
     rest.begin("it asks to wait 120 seconds", 3, 120)
     now[0] += 119
-    assert (other.reason(3), Rest(tmp_path, "another", lambda: now[0]).reason(3)) == ("it asks to wait 120 seconds", "")
+    assert (other.reason(3), Rest(tmp_path, "another", lambda: now[0]).reason(3)) == (
+        "it asks to wait 120 seconds",
+        "",
+    )
     now[0] += 2
     assert other.reason(3) == ""
     rest.begin("now", 3, 0)
@@ -1007,11 +1187,15 @@ print(sorted(sys.modules.keys() & {"numpy", "ssl", "http.client", "logging"}))
 """
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     command = [sys.executable, "-W", "error", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, cwd=tmp_path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=300, cwd=tmp_path
+    )
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_a_service_that_is_down_does_not_hide_that_the_store_is_another_models(server: Server, tmp_path: Path) -> None:
+def test_a_service_that_is_down_does_not_hide_that_the_store_is_another_models(
+    server: Server, tmp_path: Path
+) -> None:
     store = f"sqlite:///{tmp_path}/m.db"
     with Memories(store, embedder="fake") as memories:
         memories.create("made with the embedder for tests")

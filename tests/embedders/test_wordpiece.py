@@ -1,4 +1,6 @@
-"""Our WordPiece against the package `tokenizers`: the same ids, on whatever text this machine has or can be made."""
+"""Our WordPiece against the package `tokenizers`: the same ids, on whatever text this machine has
+or can be made.
+"""
 
 import gettext
 import itertools
@@ -14,11 +16,34 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from memories.embedders.minilm import _NAME, _WEIGHTS, MAX_WINDOWS, WINDOW_STEP, WINDOW_TOKENS, MiniLM, WordPiece
+from memories.embedders.minilm import (
+    _NAME,
+    _WEIGHTS,
+    MAX_WINDOWS,
+    WINDOW_STEP,
+    WINDOW_TOKENS,
+    MiniLM,
+    WordPiece,
+)
 from memories.languages.text import normal_form
 
 VOCABULARY, CHARACTERS = (_WEIGHTS / f"{_NAME}.{end}" for end in ("vocab.txt", "characters.json"))
-SOURCES = {".py", ".pyi", ".js", ".css", ".html", ".md", ".rst", ".txt", ".json", ".csv", ".xml", ".c", ".h", ".toml"}
+SOURCES = {
+    ".py",
+    ".pyi",
+    ".js",
+    ".css",
+    ".html",
+    ".md",
+    ".rst",
+    ".txt",
+    ".json",
+    ".csv",
+    ".xml",
+    ".c",
+    ".h",
+    ".toml",
+}
 FOLDERS = [*map(sysconfig.get_path, ("purelib", "stdlib")), "/usr/share", "/usr/lib/python3"]
 # Where writing systems lie, so that random text is not mostly unassigned or Chinese.
 BLOCKS = (
@@ -43,29 +68,44 @@ def assert_same(ours: WordPiece, theirs: Tokenizer, lines: Iterable[str]) -> int
     """Compare all lines; return how many there were."""
     count, rest = 0, iter(lines)
     while batch := list(itertools.islice(rest, 1000)):
-        for line, expected in zip(batch, theirs.encode_batch(batch, add_special_tokens=False), strict=True):
+        for line, expected in zip(
+            batch, theirs.encode_batch(batch, add_special_tokens=False), strict=True
+        ):
             assert list(ours.ids(line)) == expected.ids, ascii(line)
         count += len(batch)
     return count
 
 
 def random_lines(seed: int) -> Iterator[str]:
-    """Make up lines without end: of one or several blocks, with words of all lengths, with pieces of the vocabulary."""
+    """Make up lines without end: of one or several blocks, with words of all lengths, with pieces
+    of the vocabulary.
+    """
     rng = random.Random(seed)
-    blocks = [range(int(first, 16), int(last, 16) + 1) for first, last in (block.split("-") for block in BLOCKS)]
-    tokens = [token.removeprefix("##") for token in VOCABULARY.read_text(encoding="utf-8").split("\n")]
+    blocks = [
+        range(int(first, 16), int(last, 16) + 1)
+        for first, last in (block.split("-") for block in BLOCKS)
+    ]
+    tokens = [
+        token.removeprefix("##") for token in VOCABULARY.read_text(encoding="utf-8").split("\n")
+    ]
     while True:
         mixed = rng.sample(blocks, rng.choice((1, 1, 2, 3)))
         words = []
         for _ in range(rng.randrange(1, 12)):
-            length = rng.choice((1, 2, 3, 5, 8, 8, 13, 99, 100, 101, 150) if rng.random() < 0.1 else (1, 2, 3, 5, 8))
+            length = rng.choice(
+                (1, 2, 3, 5, 8, 8, 13, 99, 100, 101, 150) if rng.random() < 0.1 else (1, 2, 3, 5, 8)
+            )
             word = "".join(chr(rng.choice(rng.choice(mixed))) for _ in range(length))
-            words.append(word if rng.random() < 0.5 else "".join(rng.choices(tokens, k=rng.randrange(1, 6))))
+            words.append(
+                word if rng.random() < 0.5 else "".join(rng.choices(tokens, k=rng.randrange(1, 6)))
+            )
         yield rng.choice((" ", " ", "", "\u0301", "\u200d", "\u3000")).join(words)
 
 
 def found_lines() -> Iterator[str]:
-    """Yield the lines of the sources, pages and translations that this machine has, each file's one after another."""
+    """Yield the lines of the sources, pages and translations that this machine has, each file's one
+    after another.
+    """
     files = (file for folder in FOLDERS for file in sorted(Path(folder).rglob("*")))
     for file in files:
         if file.suffix == ".mo" and file.is_file():
@@ -74,7 +114,9 @@ def found_lines() -> Iterator[str]:
                     translations = gettext.GNUTranslations(opened)
                 except (UnicodeDecodeError, OSError, LookupError, ValueError):
                     continue
-            yield from (line for value in translations._catalog.values() for line in value.splitlines())  # type: ignore[attr-defined]
+            yield from (
+                line for value in translations._catalog.values() for line in value.splitlines()
+            )  # type: ignore[attr-defined]
         elif file.suffix in SOURCES and file.is_file() and file.stat().st_size < 4_000_000:
             yield from file.read_text(encoding="utf-8", errors="ignore").splitlines()
 
@@ -103,7 +145,9 @@ def test_a_long_text_is_read_only_as_far_as_it_is_asked(ours: WordPiece) -> None
     assert list(itertools.islice(ours.ids("word " * 200_000), 3)) == [2773, 2773, 2773]
 
 
-def test_the_ids_of_some_lines_are_those_of_the_package_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
+def test_the_ids_of_some_lines_are_those_of_the_package_tokenizers(
+    ours: WordPiece, theirs: Tokenizer
+) -> None:
     assert assert_same(ours, theirs, itertools.islice(random_lines(6), 500)) == 500
 
 
@@ -122,7 +166,9 @@ def test_vectors_are_those_that_the_ids_of_the_package_tokenizers_give(theirs: T
         ids = theirs.encode(normal_form(text), add_special_tokens=False).ids
         starts = range(0, max(1, len(ids) - WINDOW_TOKENS + WINDOW_STEP), WINDOW_STEP)[:MAX_WINDOWS]
         windows = [np.array([[101, *ids[at : at + WINDOW_TOKENS], 102]]) for at in starts]
-        expected = np.concatenate([session.run(None, {"input_ids": window})[0] for window in windows])
+        expected = np.concatenate(
+            [session.run(None, {"input_ids": window})[0] for window in windows]
+        )
         assert np.array_equal(model.embed(text), expected)
 
 
@@ -143,19 +189,25 @@ def test_familiarity_is_the_share_of_known_words() -> None:
 
 
 @pytest.mark.slow
-def test_the_ids_of_a_million_lines_are_those_of_the_package_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
+def test_the_ids_of_a_million_lines_are_those_of_the_package_tokenizers(
+    ours: WordPiece, theirs: Tokenizer
+) -> None:
     made = assert_same(ours, theirs, itertools.islice(random_lines(2), 300_000))
     found = assert_same(ours, theirs, itertools.islice(found_lines(), 700_000))
     assert_same(ours, theirs, itertools.islice(random_lines(3), 1_000_000 - made - found))
 
 
 @pytest.mark.slow
-def test_every_character_is_read_as_in_the_package_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
+def test_every_character_is_read_as_in_the_package_tokenizers(
+    ours: WordPiece, theirs: Tokenizer
+) -> None:
     characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     assert_same(ours, theirs, (f"a{character}a {character}" for character in characters))
 
 
 @pytest.mark.slow
-def test_a_very_long_line_is_read_as_in_the_package_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
+def test_a_very_long_line_is_read_as_in_the_package_tokenizers(
+    ours: WordPiece, theirs: Tokenizer
+) -> None:
     lines = list(itertools.islice(random_lines(4), 20_000))
     assert_same(ours, theirs, [" ".join(lines), "".join(lines), re.sub(r"\s", "", "".join(lines))])

@@ -1,5 +1,7 @@
-# ruff: noqa: E501 - one line of a text stays on one line
-"""Lines without a secret, of the kinds that memories and transcripts are full of; drawn from a fixed seed."""
+# ruff: noqa: RUF100, E501 - one line of a text stays on one line
+"""Lines without a secret, of the kinds that memories and transcripts are full of; drawn from a
+fixed seed.
+"""
 
 import ast
 import base64
@@ -79,7 +81,9 @@ def lines(seed: int = 3) -> Iterator[str]:
         yield f"<img src='data:image/png;base64,{base64.b64encode(rng.randbytes(rng.randrange(60, 900))).decode()}'>"
         yield f"https://x.example/{text(rng, 11)}/{rng.randrange(10**6)}?page={rng.randrange(99)}&ref={text(rng, 8)}"
         yield f"{rng.randrange(10**9, 2 * 10**9)} {rng.random()} {rng.randrange(10**15, 2 * 10**15)} {rng.random() * 1e9}"
-        yield json.dumps({"id": text(rng, 12), "n": rng.randrange(10**6), "at": "2026-01-02T03:04:05Z"})
+        yield json.dumps(
+            {"id": text(rng, 12), "n": rng.randrange(10**6), "at": "2026-01-02T03:04:05Z"}
+        )
         yield f"resolved chatcmpl-{text(rng, 29)} in {rng.randrange(900)} ms"
     for at in range(450):
         yield CODE[at % len(CODE)].format(n=rng.randrange(1, 99))
@@ -90,9 +94,22 @@ def _of_the_library() -> Iterator[str]:
     """Yield lines of the standard library that speak of passwords and the like."""
     folder = Path(ast.__file__).parent
     spoken = ("password", "token", "secret", "cookie", "auth", "key")
-    for name in ("ftplib", "getpass", "netrc", "secrets", "smtplib", "imaplib", "ssl", "tokenize", "shlex", "nntplib"):
+    for name in (
+        "ftplib",
+        "getpass",
+        "netrc",
+        "secrets",
+        "smtplib",
+        "imaplib",
+        "ssl",
+        "tokenize",
+        "shlex",
+        "nntplib",
+    ):
         file = folder / f"{name}.py"
         if file.exists():
             yield from (
-                line for line in file.read_text(encoding="utf-8").splitlines() if any(word in line for word in spoken)
+                line
+                for line in file.read_text(encoding="utf-8").splitlines()
+                if any(word in line for word in spoken)
             )

@@ -1,8 +1,9 @@
-# ruff: noqa: E501, ISC004 - one line of a text stays on one line
-"""Secrets that are built here, from a published prefix and seeded random text: none stands in the repository.
+# ruff: noqa: RUF100, E501, ISC004 - one line of a text stays on one line
+"""Secrets that are built here, from a published prefix and seeded random text: none stands in the
+repository.
 
-`PLANTED` are 30 kinds in 4 surroundings each. `HELD_OUT` are other formats, and the same in other surroundings: no rule
-was adjusted to them. `benign` are lines without a secret.
+`PLANTED` are 30 kinds in 4 surroundings each. `HELD_OUT` are other formats, and the same in other
+surroundings: no rule was adjusted to them. `benign` are lines without a secret.
 """
 
 import base64
@@ -28,7 +29,10 @@ def after(prefix: str, length: int, letters: str = BOTH) -> Make:
 
 def password(rng: random.Random, length: int = 14) -> str:
     """At least one of each class, none of them a sign that ends a word in a shell or in JSON."""
-    drawn = [rng.choice(part) for part in (string.ascii_lowercase, string.ascii_uppercase, string.digits, "!#%*+?@")]
+    drawn = [
+        rng.choice(part)
+        for part in (string.ascii_lowercase, string.ascii_uppercase, string.digits, "!#%*+?@")
+    ]
     drawn += [rng.choice(f"{BOTH}!#%*+?@_") for _ in range(length - len(drawn))]
     rng.shuffle(drawn)
     return "".join(drawn) if drawn[0].isalpha() else password(rng, length)
@@ -39,8 +43,13 @@ def based(given: str) -> str:
 
 
 def jwt(rng: random.Random) -> str:
-    parts = [{"alg": "HS256", "typ": "JWT"}, {"sub": text(rng, 12), "iat": rng.randrange(10**9, 2 * 10**9)}]
-    head, body = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+    parts = [
+        {"alg": "HS256", "typ": "JWT"},
+        {"sub": text(rng, 12), "iat": rng.randrange(10**9, 2 * 10**9)},
+    ]
+    head, body = (
+        base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts
+    )
     return f"{head}.{body}.{text(rng, 43, WORD)}"
 
 
@@ -80,8 +89,12 @@ TOKENS: dict[str, Make] = {
     "github": after("ghp_", 36),
     "github fine-grained": lambda rng: f"github_pat_{text(rng, 22)}_{text(rng, 59)}",
     "gitlab": after("glpat-", 20, WORD),
-    "slack": lambda rng: f"xoxb-{text(rng, 12, string.digits)}-{text(rng, 13, string.digits)}-{text(rng, 24)}",
-    "slack webhook": lambda rng: f"https://hooks.slack.com/services/T{text(rng, 8)}/B{text(rng, 8)}/{text(rng, 24)}",
+    "slack": lambda rng: (
+        f"xoxb-{text(rng, 12, string.digits)}-{text(rng, 13, string.digits)}-{text(rng, 24)}"
+    ),
+    "slack webhook": lambda rng: (
+        f"https://hooks.slack.com/services/T{text(rng, 8)}/B{text(rng, 8)}/{text(rng, 24)}"
+    ),
     "stripe": after("sk_" + "live_", 24),
     "openai": after("sk-proj-", 64, WORD),
     "anthropic": after("sk-ant-api03-", 93, WORD),
@@ -100,7 +113,12 @@ TOKENS: dict[str, Make] = {
     "card": card,
     "iban": iban,
 }
-AROUND = ("export TOKEN={}", '{{"note": "{}", "n": 1}}', "Use {} for the staging system.", "X-Api-Key: {}")
+AROUND = (
+    "export TOKEN={}",
+    '{{"note": "{}", "n": 1}}',
+    "Use {} for the staging system.",
+    "X-Api-Key: {}",
+)
 
 # What is told by where it stands: the secret, and four lines with it.
 PLACED: dict[str, tuple[Make, tuple[str, ...]]] = {
@@ -156,7 +174,8 @@ def planted(seed: int = 11) -> Iterator[tuple[str, str, str]]:
             yield kind, secret, line.format(secret)
 
 
-# --- held out --------------------------------------------------------------------------------------------------------
+# --- held out
+# --------------------------------------------------------------------------------------------------------
 
 HELD_AROUND = (
     "the key is `{}`", "  - {}", "$ deploy --verbose {} && echo done", "It is {}.", "https://x.example/?token={}&n=1",
@@ -184,7 +203,9 @@ HELD_TOKENS: dict[str, Make] = {
     "newrelic": after("NRAK-", 27, string.ascii_uppercase + string.digits),
     "grafana": lambda rng: f"glsa_{text(rng, 32)}_{text(rng, 8, HEX)}",
     "sentry": after("sntryu_", 64, HEX),
-    "dynatrace": lambda rng: f"dt0c01.{text(rng, 24, string.ascii_uppercase)}.{text(rng, 64, string.ascii_uppercase)}",
+    "dynatrace": lambda rng: (
+        f"dt0c01.{text(rng, 24, string.ascii_uppercase)}.{text(rng, 64, string.ascii_uppercase)}"
+    ),
     "mailgun": after("key-", 32, HEX),
     "mailchimp": lambda rng: f"{text(rng, 32, HEX)}-us{rng.randrange(1, 21)}",
     "airtable": lambda rng: f"pat{text(rng, 14)}.{text(rng, 64, HEX)}",
@@ -228,7 +249,9 @@ def held_out(seed: int = 23) -> Iterator[tuple[str, str, str]]:
 
 
 def left(secret: str, redacted: str) -> bool:
-    """Return whether a piece of twelve characters of a secret is still there, or all of a shorter one."""
+    """Return whether a piece of twelve characters of a secret is still there, or all of a shorter
+    one.
+    """
     plain = secret.replace(" ", "") if secret[:4].isdigit() or secret[:2] == "DE" else secret
     spread = redacted.replace(" ", "") if plain != secret else redacted
     most = min(12, len(plain))

@@ -1,4 +1,6 @@
-"""No byte of a secret gets into the home: one is planted in each field of each way to write, and every file is read."""
+"""No byte of a secret gets into the home: one is planted in each field of each way to write, and
+every file is read.
+"""
 
 import asyncio
 import itertools
@@ -74,7 +76,9 @@ FIELDS: dict[str, Callable[[Memories, str], object]] = {
     "tag value": lambda memories, planted: _create(memories, tags={"note": f"my {planted}"}),
     "project": lambda memories, planted: _create(memories, tags={"project": planted}, key="a"),
     "key": lambda memories, planted: _create(memories, key=f"tokens/{planted}"),
-    "create_many": lambda memories, planted: memories.create_many([Draft(f"x {planted}"), f"y {planted}"]),
+    "create_many": lambda memories, planted: memories.create_many(
+        [Draft(f"x {planted}"), f"y {planted}"]
+    ),
     "update": lambda memories, planted: _update(memories, content=f"now {planted}"),
     "update of a tag": lambda memories, planted: _update(memories, tags={"note": planted}),
     "turn": lambda memories, planted: _turn(memories, content=f"I use {planted}"),
@@ -89,14 +93,18 @@ def test_no_field_of_a_write_keeps_a_secret(memories: Memories, home: Path) -> N
     shown = {field: repr(write(memories, planted[field])) for field, write in FIELDS.items()}
     memories.search("token")
     memories.close()
-    assert {field: held(home, planted[field]) for field in FIELDS} == {field: [] for field in FIELDS}
+    assert {field: held(home, planted[field]) for field in FIELDS} == {
+        field: [] for field in FIELDS
+    }
     assert [field for field in FIELDS if planted[field] in shown[field]] == []
     assert [field for field in FIELDS if "github_token" not in shown[field]] == []
 
 
 def test_a_conversation_is_not_named_by_a_secret(memories: Memories, home: Path) -> None:
     planted = secret()
-    with pytest.raises(InvalidInput, match="conversation id holds what looks like a secret") as refused:
+    with pytest.raises(
+        InvalidInput, match="conversation id holds what looks like a secret"
+    ) as refused:
         memories.add_turns(f"about {planted}", ["Hello"])
     assert planted not in str(refused.value)
     assert held(home, planted) == []
@@ -117,7 +125,10 @@ def test_errors_do_not_quote_a_secret(memories: Memories) -> None:
 
 def test_one_key_is_one_memory_although_it_held_a_secret(memories: Memories) -> None:
     one, other = secret(), secret()
-    made = [memories.create(f"said {n}", key=f"k/{key}").memory for n, key in enumerate((one, one, other))]
+    made = [
+        memories.create(f"said {n}", key=f"k/{key}").memory
+        for n, key in enumerate((one, one, other))
+    ]
     assert made[0] and made[1] and made[2]
     assert made[0].id == made[1].id != made[2].id
     assert made[1].version == 2
@@ -172,11 +183,14 @@ def test_what_was_taken_out_is_told_of_each_version(memories: Memories) -> None:
     assert memories.update(made.id, "there is none").redacted == ()
 
 
-# --- agents ----------------------------------------------------------------------------------------------------------
+# --- agents
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def logged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+def logged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[[], str]]:
     """What is written to standard error, the log included."""
     logger = logging.getLogger("memories")
     before = logger.handlers[:], logger.level, logger.propagate
@@ -189,7 +203,9 @@ def logged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 def test_agents_keep_no_secret(home: Path, logged: Callable[[], str]) -> None:
     planted = secret()
     with AgentMemory.start() as memory:
-        assert memory.append("standup", "user", f"I use {planted}", message_id=f"m {planted}", channel=planted)
+        assert memory.append(
+            "standup", "user", f"I use {planted}", message_id=f"m {planted}", channel=planted
+        )
         assert memory.append(f"standup {planted}", "user", "hello") is None
         assert memory.remember(
             f"the token is {planted}", "fact", 0.9,
@@ -213,14 +229,17 @@ def test_what_waits_in_the_queue_has_no_secret(home: Path, logged: Callable[[], 
     planted = secret()
     with Memories() as memories, MemoryGateway("memories", backend=Down(memories)) as gateway:
         with pytest.raises(ConnectionError):
-            gateway.append_history("standup", "user", f"take {planted}", 0, "2026-01-02T03:04:05Z", f"m {planted}")
+            gateway.append_history(
+                "standup", "user", f"take {planted}", 0, "2026-01-02T03:04:05Z", f"m {planted}"
+            )
         assert gateway.tail_history("standup", 5)
         assert gateway.queue.entries()
     assert planted not in logged()
     assert held(home, planted) == []
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
+# --- the command
+# -----------------------------------------------------------------------------------------------------
 
 
 def run(*arguments: str, given: str = "") -> Answer:
@@ -235,14 +254,37 @@ def run(*arguments: str, given: str = "") -> Answer:
 def test_the_command_keeps_and_prints_no_secret(home: Path) -> None:
     planted = secret()
     lines = json.dumps(
-        {"content": f"c {planted}", "speaker": planted, "message_id": f"{planted} 2", "tags": {"a": planted}}
+        {
+            "content": f"c {planted}",
+            "speaker": planted,
+            "message_id": f"{planted} 2",
+            "tags": {"a": planted},
+        }
     )
     done = [
-        run("create", f"the token is {planted}", "--key", planted, "--tag", f"a={planted}", "--agent", planted),
+        run(
+            "create",
+            f"the token is {planted}",
+            "--key",
+            planted,
+            "--tag",
+            f"a={planted}",
+            "--agent",
+            planted,
+        ),
         run("create", "-", given=f"from a pipe: {planted}"),
         run("create", "x", "--tag", planted),
         run("create", "x", f"--{planted}"),
-        run("turns", "add", "standup", f"I use {planted}", "--speaker", planted, "--message-id", planted),
+        run(
+            "turns",
+            "add",
+            "standup",
+            f"I use {planted}",
+            "--speaker",
+            planted,
+            "--message-id",
+            planted,
+        ),
         run("turns", "add", "standup", "-", given=lines),
         run("turns", "add", planted, "hello"),
     ]
@@ -256,9 +298,20 @@ def test_an_import_stores_no_secret_and_knows_its_lines_again(home: Path, tmp_pa
     planted = secret()
     with Memories(f"sqlite:///{tmp_path}/other.db", embedder="fake") as other:
         other.create(f"the token is {planted}", key=planted, tags={"a": planted}, redact=False)
-        other.add_turns("standup", [TurnDraft(f"I use {planted}", speaker=planted, message_id=planted)], redact=False)
+        other.add_turns(
+            "standup",
+            [TurnDraft(f"I use {planted}", speaker=planted, message_id=planted)],
+            redact=False,
+        )
     exported = tmp_path / "export.jsonl"
-    run("export", "--vectors", "--output", str(exported), "--store", f"sqlite:///{tmp_path}/other.db")
+    run(
+        "export",
+        "--vectors",
+        "--output",
+        str(exported),
+        "--store",
+        f"sqlite:///{tmp_path}/other.db",
+    )
     assert planted in exported.read_text()
     first, again, kept = (
         run("import", str(exported)),
@@ -283,7 +336,8 @@ def test_no_redact_is_for_one_call_of_the_command(home: Path) -> None:
     assert taken["redacted"] == ["github_token"]
 
 
-# --- MCP -------------------------------------------------------------------------------------------------------------
+# --- MCP
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_mcp_keeps_no_secret_and_has_no_way_around(home: Path) -> None:
@@ -298,14 +352,17 @@ def test_mcp_keeps_no_secret_and_has_no_way_around(home: Path) -> None:
         with Memories(embedder="fake") as memories:
             async with Client(server(memories)) as client:
                 made = await client.call_tool(
-                    "create_memory", {"content": f"token {planted}", "key": planted, "tags": {"a": planted}}
+                    "create_memory",
+                    {"content": f"token {planted}", "key": planted, "tags": {"a": planted}},
                 )
                 said.append(str(made))
                 told = json.loads(made.content[0].text.split("\n")[0])
                 assert told["redacted"] == ["github_token"] * 3
                 changed = {"id": told["id"], "content": f"now {planted}", "tags": {planted: "b"}}
                 said += [str(await client.call_tool("update_memory", changed))]
-                refused = await client.call_tool("create_memory", {"content": planted, "redact": False})
+                refused = await client.call_tool(
+                    "create_memory", {"content": planted, "redact": False}
+                )
                 said += [str(refused)]
         return "".join(said)
 
@@ -314,7 +371,8 @@ def test_mcp_keeps_no_secret_and_has_no_way_around(home: Path) -> None:
     assert held(home, planted) == []
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
+# --- settings
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_the_user_may_turn_it_off_and_a_folder_may_not(home: Path, tmp_path: Path) -> None:
@@ -342,11 +400,14 @@ def test_rules_of_the_user_are_read_and_bad_ones_refused(home: Path) -> None:
         made = memories.create("the key is SHOP-123456")
     assert made.redacted == ("shop_key",)
     file.write_text(rule.replace("{6}", "*"))
-    with pytest.raises(ConfigError, match=r"\[\[redact\]\] number 1: pattern repeats without a limit"):
+    with pytest.raises(
+        ConfigError, match=r"\[\[redact\]\] number 1: pattern repeats without a limit"
+    ):
         load_config()
 
 
-# --- what was stored before ------------------------------------------------------------------------------------------
+# --- what was stored before
+# ------------------------------------------------------------------------------------------
 
 
 def test_doctor_names_secrets_that_were_stored_and_never_their_values(home: Path) -> None:
@@ -359,7 +420,9 @@ def test_doctor_names_secrets_that_were_stored_and_never_their_values(home: Path
         memories.add_turns("standup", ["hello", f"I use {planted}"], redact=False)
         memories.create("clean")
         queued = home / "memories.db.shared.turns.jsonl"
-        queued.write_text(json.dumps({"conversation_id": "standup", "text": f"take {planted}"}) + "\n")
+        queued.write_text(
+            json.dumps({"conversation_id": "standup", "text": f"take {planted}"}) + "\n"
+        )
         queued.chmod(0o600)
     done = run("doctor", "--secrets")
     found = [each for each in json.loads(done.stdout)["findings"] if "holds" in each["what"]]
@@ -367,7 +430,9 @@ def test_doctor_names_secrets_that_were_stored_and_never_their_values(home: Path
     assert planted not in done.stdout + done.stderr
     assert all("github_token" in each["what"] for each in found)
     assert len(found) == 4
-    assert "version 1, 2, in namespace shared" in next(each["what"] for each in found if made.id in each["what"])
+    assert "version 1, 2, in namespace shared" in next(
+        each["what"] for each in found if made.id in each["what"]
+    )
     for each in found:
         command = each["remedy"].partition("memory ")[2]
         if command:

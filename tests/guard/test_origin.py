@@ -1,4 +1,6 @@
-"""Who wrote what: told by the program that stores it, kept beside the tags, and nothing that a writer sets."""
+"""Who wrote what: told by the program that stores it, kept beside the tags, and nothing that a
+writer sets.
+"""
 
 import io
 import sys
@@ -30,12 +32,16 @@ def test_labels_tell_an_origin_and_tags_stay() -> None:
     assert (mine.namespace, mine.program) == ("ann", "0.1.0")
 
 
-@pytest.mark.parametrize("labels", [{}, {"=via": "x"}, FORGED | {"=trust": "king"}, FORGED | {"=via": "cli"}])
+@pytest.mark.parametrize(
+    "labels", [{}, {"=via": "x"}, FORGED | {"=trust": "king"}, FORGED | {"=via": "cli"}]
+)
 def test_what_is_no_origin_tells_none(labels: dict[str, str]) -> None:
     assert origin_of(labels) is None
 
 
-@pytest.mark.parametrize("name", ["x" * 10_000, "a\nb\x1b[2J", "user\u202e\u2066\u3164", "a|b|c", "\ud800", "", "=by"])
+@pytest.mark.parametrize(
+    "name", ["x" * 10_000, "a\nb\x1b[2J", "user\u202e\u2066\u3164", "a|b|c", "\ud800", "", "=by"]
+)
 def test_an_odd_name_of_a_client_is_shown_safely_and_told_as_it_is_kept(name: str) -> None:
     mine = origin("mcp", "ann", (name, name))
     assert origin_of(stamped({}, mine)) == mine
@@ -45,7 +51,9 @@ def test_an_odd_name_of_a_client_is_shown_safely_and_told_as_it_is_kept(name: st
 
 
 def test_every_version_and_turn_has_its_origin(memories: Memories) -> None:
-    made = memories.create("Deploys happen on Tuesdays", tags={"agent": "gpt", "by": "me", "trust": "user"}).memory
+    made = memories.create(
+        "Deploys happen on Tuesdays", tags={"agent": "gpt", "by": "me", "trust": "user"}
+    ).memory
     assert made is not None
     assert isinstance(made.origin, Origin)
     assert made.origin[:2] == ("agent", "python")
@@ -61,15 +69,20 @@ def test_a_version_tells_who_wrote_it_and_earlier_ones_keep_theirs(memories: Mem
     made = memories.create("Deploys happen on Tuesdays", key="deploy").memory
     assert made is not None
     theirs = memories.of_client("cursor", "9")
-    assert theirs.update(made.id, tags={"type": "fact"}).origin == origin("mcp", "shared", ("cursor", "9"))._replace(
-        channel="python"
-    )
+    assert theirs.update(made.id, tags={"type": "fact"}).origin == origin(
+        "mcp", "shared", ("cursor", "9")
+    )._replace(channel="python")
     memories.delete(made.id)
     memories.restore(made.id)
     other = theirs.create("Deploys happen on Fridays", key="deploy").memory
     assert other is not None
     versions = memories.history(made.id).versions
-    assert [version.origin and version.origin.client for version in versions] == [None, "cursor 9", None, "cursor 9"]
+    assert [version.origin and version.origin.client for version in versions] == [
+        None,
+        "cursor 9",
+        None,
+        "cursor 9",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +112,9 @@ def test_no_tag_can_be_an_origin(memories: Memories) -> None:
 
 def test_the_identity_is_the_namespace_that_is_set_whatever_is_written_to(tmp_path: Path) -> None:
     def namespace_of(environment: dict[str, str], flag: str | None = None) -> tuple[str, str]:
-        config = load_config({"namespace": flag}, environment={"MEMORY_HOME": str(tmp_path), **environment})
+        config = load_config(
+            {"namespace": flag}, environment={"MEMORY_HOME": str(tmp_path), **environment}
+        )
         with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", config=config) as opened:
             made = opened.create("Something to keep", force=True).memory
             assert made is not None

@@ -54,7 +54,9 @@ def test_few_of_the_literals_within_a_value_that_is_no_secret_are_tried() -> Non
         tried.append(found.start())
 
     text = f"{'key' * 200} key"
-    assert list(scan._one(text, text, rules.Rule("kind", ("key",), "[a-z]+", locate), "key", 0)) == []
+    assert (
+        list(scan._one(text, text, rules.Rule("kind", ("key",), "[a-z]+", locate), "key", 0)) == []
+    )
     assert tried == [3 * number for number in range(scan._INSIDE + 1)] + [601]
 
 
@@ -66,7 +68,9 @@ def test_redacting_again_changes_nothing() -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.sampled_from([*corpus.PIECES, "\n", " ", "\\n", "%3D", "\u200b", "é"]), max_size=14))
+@given(
+    st.lists(st.sampled_from([*corpus.PIECES, "\n", " ", "\\n", "%3D", "\u200b", "é"]), max_size=14)
+)
 def test_redacting_any_text_again_changes_nothing(pieces: list[str]) -> None:
     once = redact("".join(pieces)).text
     assert redact(once).text is once
@@ -114,7 +118,10 @@ def test_disguises_are_seen_through() -> None:
 def test_personal_data_stays_unless_it_is_asked_for() -> None:
     text = "Ann, ann@example.org, +49 30 1234567, 192.168.1.20"
     assert redact(text).text is text
-    assert redact(text, personal=True).text == "Ann, [redacted:email], [redacted:phone], [redacted:ip_address]"
+    assert (
+        redact(text, personal=True).text
+        == "Ann, [redacted:email], [redacted:phone], [redacted:ip_address]"
+    )
 
 
 PRIVATE = [
@@ -129,7 +136,9 @@ PRIVATE = [
 
 
 def test_what_is_marked_as_private_is_dropped() -> None:
-    found = [(text, without_private(text).text, Redactor("off").text(text).text) for text, _ in PRIVATE]
+    found = [
+        (text, without_private(text).text, Redactor("off").text(text).text) for text, _ in PRIVATE
+    ]
     assert found == [(text, left, left) for text, left in PRIVATE]
 
 
@@ -164,7 +173,8 @@ def test_keys_that_differ_stay_different_and_one_stays_the_same() -> None:
     assert Redactor().name(one, "key").text == one
 
 
-# --- growth ----------------------------------------------------------------------------------------------------------
+# --- growth
+# ----------------------------------------------------------------------------------------------------------
 
 HOSTILE = (
     *("a", "A", "0", " ", "aB3", "-", "_", ".", "=", "/", "\\", "\n", "%41", "\u200b", '"', ":", "a.", "a-", "a_", "é"),
@@ -196,14 +206,17 @@ def test_time_grows_with_the_length_of_a_hostile_text(piece: str) -> None:
     short, long = ((piece * 32_000)[:length] for length in (4_000, 32_000))
     redact(short)  # compiles what is needed
     growth = cost(long) / max(cost(short), 0.001)
-    assert growth < 28, f"eight times the length took {growth:.0f} times as long"  # a square would be 64
+    assert growth < 28, (
+        f"eight times the length took {growth:.0f} times as long"
+    )  # a square would be 64
 
 
 def test_every_repetition_has_a_limit() -> None:
     assert [rule.kind for rule in ALL if own.steps(rule.pattern) is None] == []
 
 
-# --- rules of the user -----------------------------------------------------------------------------------------------
+# --- rules of the user
+# -----------------------------------------------------------------------------------------------
 
 
 def test_rules_of_the_user_count() -> None:
@@ -229,14 +242,21 @@ HARMFUL: list[tuple[dict[str, object], str]] = [
 def test_rules_of_the_user_that_can_do_harm_are_refused() -> None:
     for changes, complaint in HARMFUL:
         with pytest.raises(InvalidInput, match=complaint):
-            own.rule(1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"], **changes})
+            own.rule(
+                1,
+                {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"], **changes},
+            )
 
 
 def secret_like(folder: Path) -> Iterator[tuple[str, str]]:
     for file in sorted(folder.rglob("*.py")):
         for line in file.read_text(encoding="utf-8").splitlines():
             done = redact(line)
-            yield from ((file.name, kind) for kind in done.kinds if done.text is not line and "[redacted" not in line)
+            yield from (
+                (file.name, kind)
+                for kind in done.kinds
+                if done.text is not line and "[redacted" not in line
+            )
 
 
 def test_the_tests_hold_no_token_that_a_hosting_service_would_stop() -> None:
@@ -246,7 +266,12 @@ def test_the_tests_hold_no_token_that_a_hosting_service_would_stop() -> None:
 
 def test_the_name_before_a_value_of_json_tells_a_secret_in_lists_too() -> None:
     secret = "swordfish7Kx9Qa2"
-    for told in (f'"{secret}"', f'["{secret}"]', f'[["{secret}"], 1]', f'[{{"api_key": "{secret}"}}]'):
+    for told in (
+        f'"{secret}"',
+        f'["{secret}"]',
+        f'[["{secret}"], 1]',
+        f'[{{"api_key": "{secret}"}}]',
+    ):
         found = Redactor().data(f'{{"api_key": {told}}}')
         assert (secret in found.text, found.kinds) == (False, ("api_key",)), told
     plain = f'{{"note": ["{secret}"]}}'

@@ -1,5 +1,7 @@
 # ruff: noqa: E501 - one line of a text stays on one line
-"""Secrets that sentences name are taken out in every language, and sentences that name none stay."""
+"""Secrets that sentences name are taken out in every language, and sentences that name none
+stay.
+"""
 
 import random
 import string
@@ -20,15 +22,23 @@ WORDS = ("tiger", "sommer", "banana", "falcon", "lola", "kaffee")
 
 def rows(name: str) -> list[tuple[str, str]]:
     lines = (DATA / name).read_text(encoding="utf-8").splitlines()
-    return [(code, text.replace("\\n", "\n")) for code, text in (line.split(": ", 1) for line in lines)]
+    return [
+        (code, text.replace("\\n", "\n")) for code, text in (line.split(": ", 1) for line in lines)
+    ]
 
 
 def secret(rng: random.Random, kind: str) -> str:
-    """Return a PIN, a key, or a password as people choose them: three of four are drawn, one is a word with a number."""
+    """Return a PIN, a key, or a password as people choose them: three of four are drawn, one is a
+    word with a number.
+    """
     if kind == "pin":
         return corpus.text(rng, rng.choice((4, 6)), string.digits)
     if kind == "key":
-        return corpus.text(rng, 32, corpus.HEX) if rng.random() < 0.5 else corpus.text(rng, rng.randrange(24, 41))
+        return (
+            corpus.text(rng, 32, corpus.HEX)
+            if rng.random() < 0.5
+            else corpus.text(rng, rng.randrange(24, 41))
+        )
     if rng.random() < 0.25:
         return f"{rng.choice(WORDS).capitalize()}{rng.randrange(100, 9_999)}{rng.choice('!#*$')}"
     return (
@@ -80,7 +90,10 @@ NAMED = [
     ("Das Passwort:\nx4Kz9qLmT2\nund weiter", "Das Passwort:\n[redacted:password]\nund weiter"),
     ("The password is FluffyKaktus*8", "The password is [redacted:password]"),
     ("비밀번호는 ZorroHorse*1야", "비밀번호는 [redacted:password]야"),
-    ("anna, wachtwoord SonneDragon+8, poort 5432", "anna, wachtwoord [redacted:password], poort 5432"),
+    (
+        "anna, wachtwoord SonneDragon+8, poort 5432",
+        "anna, wachtwoord [redacted:password], poort 5432",
+    ),
     ("Otter!459 — це пароль від сервера", "[redacted:password] — це пароль від сервера"),
     ("VerdeDragon*1 – это пароль", "[redacted:password] – это пароль"),
 ]
@@ -124,7 +137,9 @@ WRITTEN = {
     "plain": str,
     "upper": lambda text: text,
     "decomposed": lambda text: unicodedata.normalize("NFD", text),
-    "full width": lambda text: "".join(chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else sign for sign in text),
+    "full width": lambda text: "".join(
+        chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else sign for sign in text
+    ),
 }
 
 
@@ -136,7 +151,9 @@ def test_whatever_stands_between_the_word_and_its_value(way: str) -> None:
         for form in BETWEEN:
             value = f"{corpus.text(rng, 9)}4k{corpus.text(rng, 2)}Z7"
             written = WRITTEN[way](form.format(n=name.upper() if way == "upper" else name, v=value))
-            if (value[:6] if way != "full width" else WRITTEN[way](value)[:6]) in redact(written).text:
+            if (value[:6] if way != "full width" else WRITTEN[way](value)[:6]) in redact(
+                written
+            ).text:
                 missed.append(written)
     assert missed == []
 

@@ -1,4 +1,6 @@
-"""What is accepted, in which form it is kept, and the limits; the sentences of refusals are in cli/test_bad_input."""
+"""What is accepted, in which form it is kept, and the limits; the sentences of refusals are in
+cli/test_bad_input.
+"""
 
 import pytest
 
@@ -27,7 +29,9 @@ def test_limits_are_inclusive() -> None:
     assert [validate.unit(number, "it") for number in (0, 1, 0.5)] == [0.0, 1.0, 0.5]
 
 
-@pytest.mark.parametrize("check", [validate.content, validate.query, validate.namespace, validate.key])
+@pytest.mark.parametrize(
+    "check", [validate.content, validate.query, validate.namespace, validate.key]
+)
 @pytest.mark.parametrize("text", ["", "a\0b", "a\ud800", None, 5, b"bytes"])
 def test_no_text_is_refused(check, text) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidInput):
@@ -42,7 +46,14 @@ def test_one_visible_character_is_enough(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("given", "kept"),
-    [("Bob", "bob"), (" bob ", "bob"), ("Ａ", "a"), ("a.b_c-9", "a.b_c-9"), ("9", "9"), ("allan", "allan")],
+    [
+        ("Bob", "bob"),
+        (" bob ", "bob"),
+        ("Ａ", "a"),
+        ("a.b_c-9", "a.b_c-9"),
+        ("9", "9"),
+        ("allan", "allan"),
+    ],
 )
 def test_namespaces_are_folded(given: str, kept: str) -> None:
     assert validate.namespace(given) == kept

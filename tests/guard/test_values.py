@@ -1,4 +1,6 @@
-"""How long and how mixed a value has to be before it is taken for a secret: both sides of each bound."""
+"""How long and how mixed a value has to be before it is taken for a secret: both sides of each
+bound.
+"""
 
 import base64
 from collections.abc import Callable
@@ -13,25 +15,54 @@ from memories.guard import spoken, values
     [
         pytest.param(values.is_random, "aB3$eF7gH", "aB3$eF7gH1", id="random: 10 characters"),
         pytest.param(
-            values.is_random, "qwertyuiopasdfghjklzxcv", "qwertyuiopasdfghjklzxcvb", id="random: a word of 24 letters"
+            values.is_random,
+            "qwertyuiopasdfghjklzxcv",
+            "qwertyuiopasdfghjklzxcvb",
+            id="random: a word of 24 letters",
         ),
-        pytest.param(values.is_random, "abcdefghi1$", "abcdefgh1$", id="random: a change in 5 characters"),
-        pytest.param(values.is_random, "Zx1Zx1Zx1Zx1", "Zx1Zy1Zx1Zx1", id="random: a third of the characters differ"),
-        pytest.param(lambda value: spoken._is_random(value, 3), "aB3eF7g", "aB3eF7g1", id="random: 8 in a sentence"),
         pytest.param(
-            lambda value: spoken._is_random(value, 9), "aB3eF7gX1", "aB3eF7gX1y2", id="random: so many changes"
+            values.is_random, "abcdefghi1$", "abcdefgh1$", id="random: a change in 5 characters"
+        ),
+        pytest.param(
+            values.is_random,
+            "Zx1Zx1Zx1Zx1",
+            "Zx1Zy1Zx1Zx1",
+            id="random: a third of the characters differ",
+        ),
+        pytest.param(
+            lambda value: spoken._is_random(value, 3),
+            "aB3eF7g",
+            "aB3eF7g1",
+            id="random: 8 in a sentence",
+        ),
+        pytest.param(
+            lambda value: spoken._is_random(value, 9),
+            "aB3eF7gX1",
+            "aB3eF7gX1y2",
+            id="random: so many changes",
         ),
         pytest.param(values.is_password, "7f#q2", "7f#q2x", id="password: 6 characters"),
         pytest.param(values.is_password, "48151", "481516", id="password: 6 digits"),
-        pytest.param(values.is_password, "hunter!", "hunter!x", id="password: 8 characters with an odd one"),
-        pytest.param(values.is_password, "hunte42", "hunter42", id="password: 8 letters and digits"),
-        pytest.param(values.is_password, "correcthorsebatters", "correcthorsebattersy", id="password: 20 letters"),
+        pytest.param(
+            values.is_password, "hunter!", "hunter!x", id="password: 8 characters with an odd one"
+        ),
+        pytest.param(
+            values.is_password, "hunte42", "hunter42", id="password: 8 letters and digits"
+        ),
+        pytest.param(
+            values.is_password,
+            "correcthorsebatters",
+            "correcthorsebattersy",
+            id="password: 20 letters",
+        ),
         pytest.param(values.is_token, "k3y-abc-49x", "k3y-abc-49xz", id="token: 12 characters"),
         pytest.param(values.is_token, "zebra-1-2-mango", "zebra-1-2-3-mango", id="token: 3 digits"),
         pytest.param(values.is_given, "hun", "hunt", id="given: 4 characters"),
     ],
 )
-def test_a_value_is_a_secret_from_a_bound_on(decide: Callable[[str], bool], too_little: str, enough: str) -> None:
+def test_a_value_is_a_secret_from_a_bound_on(
+    decide: Callable[[str], bool], too_little: str, enough: str
+) -> None:
     assert not decide(too_little)
     assert decide(enough)
 

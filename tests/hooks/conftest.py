@@ -1,4 +1,6 @@
-"""Hooks as a host runs them: a process, an event on its standard input, an answer on its standard output."""
+"""Hooks as a host runs them: a process, an event on its standard input, an answer on its standard
+output.
+"""
 
 import json
 import os
@@ -45,7 +47,9 @@ Hook = Callable[..., Ran]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the agent works; the embedder is that for tests, and flushers are started by the tests alone."""
+    """Where the agent works; the embedder is that for tests, and flushers are started by the tests
+    alone.
+    """
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -1,4 +1,6 @@
-"""Cursor: its own names for the same things, and one session that runs the hooks of Claude Code beside its own."""
+"""Cursor: its own names for the same things, and one session that runs the hooks of Claude Code
+beside its own.
+"""
 
 import json
 import os
@@ -41,7 +43,11 @@ def root(tmp_path: Path, folder: Path) -> Path:
 
 def payload(root: Path, event: str, turn: str = "g1", **more: Any) -> dict[str, Any]:
     told = {"conversation_id": "c1", "generation_id": turn, "model": "m", "session_id": "c1"}
-    told |= {"hook_event_name": NAMES[event], "cursor_version": "3.20.17", "workspace_roots": [str(root)]}
+    told |= {
+        "hook_event_name": NAMES[event],
+        "cursor_version": "3.20.17",
+        "workspace_roots": [str(root)],
+    }
     return {**told, "user_email": EMAIL, "transcript_path": None, **more}
 
 
@@ -49,7 +55,9 @@ def payload(root: Path, event: str, turn: str = "g1", **more: Any) -> dict[str, 
 def run(forked: Forked) -> Run:
     """Run a hook as Cursor does; return its answer, None if it printed nothing."""
 
-    def run(told: dict[str, Any], event: str, *options: str, host: str = OWN, **env: str) -> dict[str, Any] | None:
+    def run(
+        told: dict[str, Any], event: str, *options: str, host: str = OWN, **env: str
+    ) -> dict[str, Any] | None:
         variables = {"CURSOR_VERSION": "3.20.17", "CURSOR_USER_EMAIL": EMAIL, **env}
         command = ["hook", event, "--host", host, "--seconds", PLENTY, *options]
         done = forked.run(command, input=json.dumps(told).encode(), env={**os.environ, **variables})
@@ -66,7 +74,10 @@ def remembered(text: str = "Deploys happen on Tuesdays") -> None:
 
 def test_a_session_begins_with_what_is_known(run: Run, root: Path, home: Path) -> None:
     remembered()
-    answer = run(payload(root, "session-start", is_background_agent=False, composer_mode="agent"), "session-start")
+    answer = run(
+        payload(root, "session-start", is_background_agent=False, composer_mode="agent"),
+        "session-start",
+    )
     assert answer is not None
     assert answer.keys() == {"additional_context"}
     assert "Deploys happen on Tuesdays" in answer["additional_context"]
@@ -75,12 +86,16 @@ def test_a_session_begins_with_what_is_known(run: Run, root: Path, home: Path) -
 
 def test_a_prompt_goes_on_with_what_it_calls_to_mind(run: Run, root: Path, home: Path) -> None:
     remembered()
-    answer = run(payload(root, "user-prompt", prompt="On which day do deploys happen?"), "user-prompt")
+    answer = run(
+        payload(root, "user-prompt", prompt="On which day do deploys happen?"), "user-prompt"
+    )
     assert answer is not None
     assert answer.keys() == {"continue", "additional_context"}
     assert answer["continue"] is True
     assert "Deploys happen on Tuesdays" in answer["additional_context"]
-    again = run(payload(root, "user-prompt", "g2", prompt="On which day do deploys happen?"), "user-prompt")
+    again = run(
+        payload(root, "user-prompt", "g2", prompt="On which day do deploys happen?"), "user-prompt"
+    )
     assert again == {"continue": True}
 
 
@@ -89,7 +104,11 @@ def test_a_prompt_goes_on_with_what_it_calls_to_mind(run: Run, root: Path, home:
 def test_what_says_nothing_is_valid_all_the_same(
     run: Run, event: str, options: tuple[str, ...], root: Path, home: Path
 ) -> None:
-    answer = run(payload(root, event, prompt="/help", text="Done.", status="completed", loop_count=0), event, *options)
+    answer = run(
+        payload(root, event, prompt="/help", text="Done.", status="completed", loop_count=0),
+        event,
+        *options,
+    )
     assert answer == {"user-prompt": {"continue": True}, "session-start": answer}.get(event, {})
     off = run(payload(root, event, prompt="when?"), event, *options, MEMORY_OFF="1")
     assert off == ({"continue": True} if event == "user-prompt" else {})
@@ -121,8 +140,12 @@ def said() -> list[tuple[str, str]]:
         return [(turn.role, turn.content) for turn in memories.turns("cursor:c1", limit=1000)]
 
 
-def turn(root: Path, number: int, prompt: str, *answers: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the events of one turn, as Cursor tells them; an agent that uses tools says several things."""
+def turn(
+    root: Path, number: int, prompt: str, *answers: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the events of one turn, as Cursor tells them; an agent that uses tools says several
+    things.
+    """
     generation = f"g{number}"
     yield "user-prompt", payload(root, "user-prompt", generation, prompt=prompt, attachments=[])
     for answer in answers:
@@ -132,10 +155,16 @@ def turn(root: Path, number: int, prompt: str, *answers: str) -> Iterator[tuple[
 
 def test_a_session_is_captured(run: Run, root: Path, home: Path) -> None:
     run(payload(root, "session-start"), "session-start", "--capture")
-    for event, told in turn(root, 1, "Remember that Ann owns deploys.", "I look.", "Noted. <private>x9</private>"):
+    for event, told in turn(
+        root, 1, "Remember that Ann owns deploys.", "I look.", "Noted. <private>x9</private>"
+    ):
         run(told, event, "--capture", MEMORY_HOME=str(home))
     run(payload(root, "pre-compact", "g1", trigger="auto"), "pre-compact", "--capture")
-    run(payload(root, "session-end", "g1", reason="user_close", duration_ms=5), "session-end", "--capture")
+    run(
+        payload(root, "session-end", "g1", reason="user_close", duration_ms=5),
+        "session-end",
+        "--capture",
+    )
     settle(home)
     assert said()[:2] == [("user", "Remember that Ann owns deploys."), ("assistant", "I look.")]
     assert [content.strip() for _, content in said()[2:]] == ["Noted."]
@@ -144,7 +173,9 @@ def test_a_session_is_captured(run: Run, root: Path, home: Path) -> None:
     assert found.tags["agent"] == "cursor"
 
 
-def test_answers_alone_start_no_flusher(root: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_alone_start_no_flusher(
+    root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An agent that uses tools says many things in a turn; they are stored when it stops."""
     script = """
 import sys
@@ -157,7 +188,9 @@ events.handle(given)
     for event in ("answer", "stop"):
         command = [sys.executable, "-c", script, event]
         told = json.dumps(payload(root, event, text="Done.")).encode()
-        started[event] = subprocess.run(command, input=told, capture_output=True, timeout=300).stderr
+        started[event] = subprocess.run(
+            command, input=told, capture_output=True, timeout=300
+        ).stderr
     assert started == {"answer": b"", "stop": b"started"}
 
 
@@ -182,21 +215,31 @@ def held(home: Path) -> Iterator[Path]:
 
 
 @BOTH
-def test_two_hooks_of_one_event_give_once(run: Run, hosts: tuple[str, str], root: Path, home: Path) -> None:
+def test_two_hooks_of_one_event_give_once(
+    run: Run, hosts: tuple[str, str], root: Path, home: Path
+) -> None:
     remembered()
     begun = [run(payload(root, "session-start"), "session-start", host=host) for host in hosts]
     assert [sorted(answer or {}) for answer in begun] == [["additional_context"], []]
     told = payload(root, "user-prompt", prompt="On which day do deploys happen?")
     asked = [run(told, "user-prompt", host=host) for host in hosts]
-    assert [sorted(answer or {}) for answer in asked] == [["additional_context", "continue"], ["continue"]]
+    assert [sorted(answer or {}) for answer in asked] == [
+        ["additional_context", "continue"],
+        ["continue"],
+    ]
     told = payload(root, "user-prompt", "g2", prompt="start as bob with memory enabled")
     wished = [run(told, "user-prompt", host=host) for host in hosts]
-    assert ['"bob"' in (answer or {}).get("additional_context", "") for answer in wished] == [True, False]
+    assert ['"bob"' in (answer or {}).get("additional_context", "") for answer in wished] == [
+        True,
+        False,
+    ]
     assert session.read(str(home), "cursor.c1").namespace == "bob"
 
 
 @BOTH
-def test_two_hooks_of_one_event_capture_once(run: Run, hosts: tuple[str, str], root: Path, held: Path) -> None:
+def test_two_hooks_of_one_event_capture_once(
+    run: Run, hosts: tuple[str, str], root: Path, held: Path
+) -> None:
     for number, prompt in enumerate(["Remember that Ann owns deploys.", "yes", "yes"], 1):
         for event, told in turn(root, number, prompt, "One.", "Two."):
             for host in hosts if event != "answer" else (OWN,):  # Claude Code has no such event
@@ -205,12 +248,18 @@ def test_two_hooks_of_one_event_capture_once(run: Run, hosts: tuple[str, str], r
         for host in hosts:
             run(payload(root, event, "g3", reason="completed"), event, "--capture", host=host)
     told = [each["event"] for each in events_of(held)]
-    assert told == [*(["user-prompt", "answer", "answer", "stop"] * 3), "pre-compact", "session-end"]
+    assert told == [
+        *(["user-prompt", "answer", "answer", "stop"] * 3),
+        "pre-compact",
+        "session-end",
+    ]
     assert inbox.names(str(held)) == ["cursor.c1"]
 
 
 @BOTH
-def test_what_was_captured_twice_is_stored_once(run: Run, hosts: tuple[str, str], root: Path, home: Path) -> None:
+def test_what_was_captured_twice_is_stored_once(
+    run: Run, hosts: tuple[str, str], root: Path, home: Path
+) -> None:
     for event, told in turn(root, 1, "Remember that Ann owns deploys.", "Noted."):
         for host in hosts if event != "answer" else (OWN,):
             run(told, event, "--capture", host=host)
@@ -228,7 +277,9 @@ def test_one_hook_captures_although_the_other_recalled(
     remembered()
     told = payload(root, "user-prompt", prompt="On which day do deploys happen?")
     hosts = [first, OWN if first == CLAUDE else CLAUDE]
-    answers = [run(told, "user-prompt", *["--capture"] * (host == capturing), host=host) for host in hosts]
+    answers = [
+        run(told, "user-prompt", *["--capture"] * (host == capturing), host=host) for host in hosts
+    ]
     assert ["additional_context" in (answer or {}) for answer in answers] == [True, False]
     assert [each["event"] for each in events_of(held)] == ["user-prompt"]
 
@@ -246,7 +297,12 @@ def test_hooks_at_once_give_once(root: Path, home: Path) -> None:
         each.stdin.close()
         each.stdin = None
     answers = [json.loads(each.communicate(timeout=300)[0]) for each in running]
-    assert sorted("additional_context" in answer for answer in answers) == [False, False, False, True]
+    assert sorted("additional_context" in answer for answer in answers) == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_host_that_tells_no_turn_is_told_once_at_a_time(
@@ -262,13 +318,17 @@ def test_a_host_that_tells_no_turn_is_told_once_at_a_time(
     assert not session.first(str(home), "cursor.c1", "given x", within=None)
 
 
-def test_a_new_conversation_and_a_new_turn_are_given_something(run: Run, root: Path, home: Path) -> None:
+def test_a_new_conversation_and_a_new_turn_are_given_something(
+    run: Run, root: Path, home: Path
+) -> None:
     remembered()
     for more in ({}, {"generation_id": "g2"}, {"conversation_id": "c2", "session_id": "c2"}):
         assert run({**payload(root, "session-start"), **more}, "session-start") != {}
 
 
-def test_a_session_file_that_is_full_stops_nothing(root: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_file_that_is_full_stops_nothing(
+    root: Path, held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = held / "sessions"
     folder.mkdir(mode=0o700)
     (folder / "cursor.c1").write_bytes(b"\n" * (session.MAX_BYTES + 1))
@@ -279,13 +339,23 @@ def test_a_session_file_that_is_full_stops_nothing(root: Path, held: Path, monke
 
 def test_a_conversation_is_one_session_although_not_each_event_names_that(root: Path) -> None:
     told = payload(root, "session-start")
-    assert {Told(host, {**told, "session_id": each}).name for host in (OWN, CLAUDE) for each in ("c1", "s1", None)} == {
-        "cursor.c1"
-    }
+    assert {
+        Told(host, {**told, "session_id": each}).name
+        for host in (OWN, CLAUDE)
+        for each in ("c1", "s1", None)
+    } == {"cursor.c1"}
 
 
 def test_vs_code_runs_the_hooks_of_claude_code_and_names_its_session_otherwise(root: Path) -> None:
-    told = Told(CLAUDE, {"sessionId": "v1", "hookEventName": "UserPromptSubmit", "cwd": str(root), "prompt": "Hello"})
+    told = Told(
+        CLAUDE,
+        {
+            "sessionId": "v1",
+            "hookEventName": "UserPromptSubmit",
+            "cwd": str(root),
+            "prompt": "Hello",
+        },
+    )
     assert (told.name, told.folder) == ("claude-code.v1", str(root))
 
 
@@ -307,7 +377,9 @@ def test_the_workspace_decides_not_where_a_hook_runs(
     assert run(told, "user-prompt", "--capture") == {"continue": True}
     # one that was told nothing yet
     command = ["hook", "stop", "--host", OWN, "--capture"]
-    done = forked.run(command, input=b"no JSON", env={**os.environ, "CURSOR_PROJECT_DIR": str(root)})
+    done = forked.run(
+        command, input=b"no JSON", env={**os.environ, "CURSOR_PROJECT_DIR": str(root)}
+    )
     assert done.returncode == 0
     assert tree(home) == before
 
@@ -337,7 +409,9 @@ def test_who_uses_cursor_is_kept_nowhere(run: Run, root: Path, home: Path) -> No
 def test_what_its_rules_say_is_not_proposed(run: Run, name: str, root: Path, home: Path) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("Ann owns deploys.\n")
-    for event, told in turn(root, 1, "Remember that Ann owns deploys.", "We decided to use Go for the worker."):
+    for event, told in turn(
+        root, 1, "Remember that Ann owns deploys.", "We decided to use Go for the worker."
+    ):
         run(told, event, "--capture")
     settle(home)
     assert [each.content for each in waiting(home)] == ["We decided to use Go for the worker."]
@@ -346,7 +420,9 @@ def test_what_its_rules_say_is_not_proposed(run: Run, name: str, root: Path, hom
 def test_a_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) -> None:
     file = Path.home() / ".cursor" / "projects" / "p" / "agent-transcripts" / "c1" / "c1.jsonl"
     file.parent.mkdir(parents=True)
-    file.write_text('{"role": "user", "message": {"content": [{"type": "text", "text": "from the file"}]}}\n')
+    file.write_text(
+        '{"role": "user", "message": {"content": [{"type": "text", "text": "from the file"}]}}\n'
+    )
     for event, told in turn(root, 1, "Hello", "Hi."):
         run({**told, "transcript_path": str(file)}, event, "--capture", host=OWN)
     settle(home)
@@ -357,7 +433,9 @@ def test_a_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) ->
 def test_memory_off_ends_a_session_of_both(run: Run, root: Path, held: Path) -> None:
     told = payload(root, "user-prompt", prompt="memory off")
     answers = [run(told, "user-prompt", "--capture", host=host) for host in (CLAUDE, OWN)]
-    assert ["Memory is off" in (answer or {}).get("additional_context", "") for answer in answers] == [True, False]
+    assert [
+        "Memory is off" in (answer or {}).get("additional_context", "") for answer in answers
+    ] == [True, False]
     for event, each in turn(root, 2, "Remember that Ann owns deploys.", "Noted."):
         for host in (OWN, CLAUDE):
             run(each, event, "--capture", host=host)

@@ -6,14 +6,22 @@ from memories.hooks.echo import repeats
 from memories.hooks.extract import candidates
 
 WORTH = [
-    ("user", "Remember that the staging database listens on port 5433.", "The staging database listens on port 5433."),
+    (
+        "user",
+        "Remember that the staging database listens on port 5433.",
+        "The staging database listens on port 5433.",
+    ),
     ("user", "remember: I prefer tabs over spaces", "I prefer tabs over spaces"),
     ("user", "Please remember my favorite editor is Helix.", "My favorite editor is Helix."),
     ("user", "Remember this:\nWe deploy on Tuesdays.", "We deploy on Tuesdays."),
     ("user", "Can you remember that Ann owns deploys?", "Ann owns deploys."),
     ("user", "Don't forget that tests run with make test", "Tests run with make test"),
     ("user", "ok, keep in mind that the API allows 10 requests", "The API allows 10 requests"),
-    ("user", "remember to run make lint before each commit", "Remember to run make lint before each commit"),
+    (
+        "user",
+        "remember to run make lint before each commit",
+        "Remember to run make lint before each commit",
+    ),
     ("user", "We decided to use PostgreSQL.", "We decided to use PostgreSQL."),
     ("user", "I learned that uv caches its wheels.", "I learned that uv caches its wheels."),
     ("user", "preference: dark mode in all editors", "Dark mode in all editors"),
@@ -26,10 +34,22 @@ WORTH = [
     ("user", "- TODO: add a retry to the uploader", "TODO: add a retry to the uploader"),
     ("user", "FIXME: the parser drops trailing commas", "FIXME: the parser drops trailing commas"),
     ("assistant", "Done. I decided to cache the tokens.\nBye.", "I decided to cache the tokens."),
-    ("assistant", "The flaky test was solved by pinning the clock.", "The flaky test was solved by pinning the clock."),
-    ("tool", "Root cause: the index on users.email was missing", "Root cause: the index on users.email was missing"),
+    (
+        "assistant",
+        "The flaky test was solved by pinning the clock.",
+        "The flaky test was solved by pinning the clock.",
+    ),
+    (
+        "tool",
+        "Root cause: the index on users.email was missing",
+        "Root cause: the index on users.email was missing",
+    ),
     ("user", "Merke dir, dass wir dienstags deployen.", "Wir dienstags deployen."),
-    ("user", "Wir haben uns entschieden, PostgreSQL zu nutzen.", "Wir haben uns entschieden, PostgreSQL zu nutzen."),
+    (
+        "user",
+        "Wir haben uns entschieden, PostgreSQL zu nutzen.",
+        "Wir haben uns entschieden, PostgreSQL zu nutzen.",
+    ),
     ("user", "Recuerda que el puerto es 5433.", "El puerto es 5433."),
     ("user", "记住：部署在星期二", "部署在星期二"),
 ]
@@ -71,7 +91,9 @@ JUNK = [
 
 
 @pytest.mark.parametrize(("role", "text", "content"), WORTH)
-def test_what_is_worth_it_is_proposed_as_a_whole_sentence(role: str, text: str, content: str) -> None:
+def test_what_is_worth_it_is_proposed_as_a_whole_sentence(
+    role: str, text: str, content: str
+) -> None:
     assert [each.content for each in candidates(text, role)] == [content]
 
 
@@ -88,13 +110,20 @@ def test_a_person_is_surer_than_an_assistant_and_a_tool() -> None:
     said = "The team learned that caches expire."
     told, user, assistant, tool = (
         candidates(text, role)[0].confidence
-        for text, role in (("remember that caches expire", "user"), (said, "user"), (said, "assistant"), (said, "tool"))
+        for text, role in (
+            ("remember that caches expire", "user"),
+            (said, "user"),
+            (said, "assistant"),
+            (said, "tool"),
+        )
     )
     assert told > user > assistant > tool >= 0.7
 
 
 def test_types_are_those_that_the_policy_knows() -> None:
-    kinds = {text: candidates(text, "user")[0].kind for _, text, _ in WORTH if candidates(text, "user")}
+    kinds = {
+        text: candidates(text, "user")[0].kind for _, text, _ in WORTH if candidates(text, "user")
+    }
     assert kinds["remember: I prefer tabs over spaces"] == "preference"
     assert kinds["We decided to use PostgreSQL."] == "decision"
     assert set(kinds.values()) <= {"preference", "fact", "project", "decision"}
@@ -111,4 +140,6 @@ def test_types_are_those_that_the_policy_knows() -> None:
     ],
 )
 def test_what_differs_in_a_number_or_a_negation_repeats_nothing(said: str, again: bool) -> None:
-    assert repeats(said, ["Ann owns deploys.", "The staging database listens on port 54331."]) is again
+    assert (
+        repeats(said, ["Ann owns deploys.", "The staging database listens on port 54331."]) is again
+    )

@@ -19,15 +19,21 @@ from memories.hooks.switch import State
 from memories.stores.sqlite.store import SQLiteStore
 
 
-def told(home: Path, event: str, *, host: str = "claude-code", namespace: str | None = None, **raw: Any) -> None:
+def told(
+    home: Path, event: str, *, host: str = "claude-code", namespace: str | None = None, **raw: Any
+) -> None:
     """Append an event as a hook does."""
     given = Asked()
     given.event, given.host, given.capture = event, host, True
     state = State(on=True, capture=True, why="", namespace=namespace)
-    _capture(given, Told(host, {"session_id": "s1", "cwd": str(Path.cwd()), **raw}), str(home), state)
+    _capture(
+        given, Told(host, {"session_id": "s1", "cwd": str(Path.cwd()), **raw}), str(home), state
+    )
 
 
-def said(conversation: str = "claude-code:s1", namespace: str | None = None) -> list[tuple[str, str]]:
+def said(
+    conversation: str = "claude-code:s1", namespace: str | None = None
+) -> list[tuple[str, str]]:
     with Memories(namespace=namespace) as memories:
         return [(turn.role, turn.content) for turn in memories.turns(conversation, limit=1000)]
 
@@ -35,7 +41,14 @@ def said(conversation: str = "claude-code:s1", namespace: str | None = None) -> 
 def line(role: str, content: Any, at: int = 0, **more: Any) -> dict[str, Any]:
     stamp = datetime(2026, 5, 31, 10, at // 60, at % 60, tzinfo=UTC).isoformat()
     message = {"role": role, "content": content}
-    return {"type": role, "uuid": f"u{at}", "sessionId": "s1", "timestamp": stamp, "message": message, **more}
+    return {
+        "type": role,
+        "uuid": f"u{at}",
+        "sessionId": "s1",
+        "timestamp": stamp,
+        "message": message,
+        **more,
+    }
 
 
 @pytest.fixture
@@ -56,24 +69,45 @@ def test_a_prompt_and_an_answer_become_turns_and_a_proposal(home: Path) -> None:
     told(home, "user-prompt", prompt="Remember that deploys happen on Tuesdays.")
     told(home, "stop", last_assistant_message="Noted.")
     done = flushed(home)
-    assert (done.sessions, done.turns, done.proposed, done.summaries, done.waiting) == (1, 2, 1, 0, 0)
-    assert said() == [("user", "Remember that deploys happen on Tuesdays."), ("assistant", "Noted.")]
+    assert (done.sessions, done.turns, done.proposed, done.summaries, done.waiting) == (
+        1,
+        2,
+        1,
+        0,
+        0,
+    )
+    assert said() == [
+        ("user", "Remember that deploys happen on Tuesdays."),
+        ("assistant", "Noted."),
+    ]
     [found] = waiting(home)
     assert (found.content, found.source) == ("Deploys happen on Tuesdays.", "claude-code:s1#0")
     assert (found.origin.trust, found.origin.channel) == ("captured", "hook")
     assert (found.tags["agent"], found.tags["type"]) == ("claude-code", "fact")
     with Memories() as memories:
         assert memories.list().memories == ()
-        assert {turn.origin and turn.origin.trust for turn in memories.turns("claude-code:s1")} == {"captured"}
+        assert {turn.origin and turn.origin.trust for turn in memories.turns("claude-code:s1")} == {
+            "captured"
+        }
         about = memories.conversation("claude-code:s1")
     assert about.tags["agent"] == "claude-code"
     assert about.user
     assert inbox.names(str(home)) == []
 
 
-def test_a_second_flush_and_a_second_witness_store_nothing_twice(home: Path, transcript: Path) -> None:
-    append(transcript, line("user", "yes", 1), line("assistant", [{"type": "text", "text": "Done."}], 2))
-    append(transcript, line("user", "yes", 3), line("assistant", [{"type": "text", "text": "Done."}], 4))
+def test_a_second_flush_and_a_second_witness_store_nothing_twice(
+    home: Path, transcript: Path
+) -> None:
+    append(
+        transcript,
+        line("user", "yes", 1),
+        line("assistant", [{"type": "text", "text": "Done."}], 2),
+    )
+    append(
+        transcript,
+        line("user", "yes", 3),
+        line("assistant", [{"type": "text", "text": "Done."}], 4),
+    )
     for _ in range(2):  # each prompt is told of twice: a plugin and a user have installed the hook
         for turn in ("t1", "t2"):
             told(home, "user-prompt", prompt="yes", prompt_id=turn)
@@ -83,9 +117,16 @@ def test_a_second_flush_and_a_second_witness_store_nothing_twice(home: Path, tra
     assert sorted(said()) == sorted([("user", "yes"), ("assistant", "Done.")] * 2)
 
 
-def test_an_inbox_that_was_stored_but_not_removed_is_stored_once(home: Path, transcript: Path) -> None:
+def test_an_inbox_that_was_stored_but_not_removed_is_stored_once(
+    home: Path, transcript: Path
+) -> None:
     append(transcript, line("user", "Remember that Ann owns deploys.", 1))
-    told(home, "user-prompt", prompt="Remember that Ann owns deploys.", transcript_path=str(transcript))
+    told(
+        home,
+        "user-prompt",
+        prompt="Remember that Ann owns deploys.",
+        transcript_path=str(transcript),
+    )
     told(home, "session-end", transcript_path=str(transcript), reason="other")
     kept = (home / "inbox" / "claude-code.s1.jsonl").read_bytes()
     flushed(home)
@@ -121,10 +162,14 @@ def test_what_was_said_while_memory_was_off_is_passed_over(home: Path, transcrip
     told(home, "stop", transcript_path=str(transcript))
     flushed(home)
     append(
-        transcript, line("user", "secret plan", 2), line("assistant", [{"type": "text", "text": "secret answer"}], 3)
+        transcript,
+        line("user", "secret plan", 2),
+        line("assistant", [{"type": "text", "text": "secret answer"}], 3),
     )
     told(home, "user-prompt", prompt="two", transcript_path=str(transcript))
-    append(transcript, line("user", "two", 4), line("assistant", [{"type": "text", "text": "fine"}], 5))
+    append(
+        transcript, line("user", "two", 4), line("assistant", [{"type": "text", "text": "fine"}], 5)
+    )
     told(home, "stop", transcript_path=str(transcript))
     flushed(home)
     assert said() == [("user", "one"), ("user", "two"), ("assistant", "fine")]
@@ -134,7 +179,11 @@ def test_a_session_that_begins_with_memory_off(hook: Hook, home: Path, transcrip
     here = {"transcript_path": str(transcript)}
     append(transcript, line("user", "start with memory off", 1))
     hook("user-prompt", {"prompt": "start with memory off", **here}, "--capture")
-    append(transcript, line("user", "secret plan", 2), line("assistant", [{"type": "text", "text": "secret"}], 3))
+    append(
+        transcript,
+        line("user", "secret plan", 2),
+        line("assistant", [{"type": "text", "text": "secret"}], 3),
+    )
     hook("user-prompt", {"prompt": "secret plan", **here}, "--capture")
     append(transcript, line("user", "memory on", 4))
     hook("user-prompt", {"prompt": "memory on", **here}, "--capture")
@@ -174,16 +223,31 @@ def test_lines_of_hosts_that_nobody_said(home: Path, transcript: Path) -> None:
         transcript,
         {"type": "summary", "summary": "remember that a"},
         {"type": "attachment", "message": {"content": "remember that b"}},
-        {"type": "a kind of the next release", "message": {"role": "user", "content": "remember that c"}},
+        {
+            "type": "a kind of the next release",
+            "message": {"role": "user", "content": "remember that c"},
+        },
         line("user", "remember that d is meta", 1, isMeta=True),
         line("user", "remember that e is a side chain", 2, isSidechain=True),
         line("user", "<command-name>/compact</command-name>", 3),
         line("user", "<hook_context>remember that f</hook_context>really said", 4),
         line("user", "a poll", 5, promptSource="poll_event"),
-        line("assistant", [{"type": "thinking", "thinking": "remember that g"}, {"type": "tool_use", "name": "x"}], 6),
+        line(
+            "assistant",
+            [
+                {"type": "thinking", "thinking": "remember that g"},
+                {"type": "tool_use", "name": "x"},
+            ],
+            6,
+        ),
         line(
             "user",
-            [{"type": "tool_result", "content": [{"type": "text", "text": "Root cause: a missing index there"}]}],
+            [
+                {
+                    "type": "tool_result",
+                    "content": [{"type": "text", "text": "Root cause: a missing index there"}],
+                }
+            ],
             7,
         ),
         {"type": "user", "message": "not an object"},
@@ -201,7 +265,9 @@ def test_a_chat_of_gemini_is_found_where_its_home_was_moved(
     monkeypatch.setenv("GEMINI_CLI_HOME", str(tmp_path / "moved"))
     chat = tmp_path / "moved" / ".gemini" / "tmp" / "p" / "chats" / "session-s1.jsonl"
     chat.parent.mkdir(parents=True)
-    append(chat, {"type": "user", "content": "Hello"}, {"type": "gemini", "content": [{"text": "Hi."}]})
+    append(
+        chat, {"type": "user", "content": "Hello"}, {"type": "gemini", "content": [{"text": "Hi."}]}
+    )
     told(home, "stop", host="gemini", transcript_path=str(chat))
     flushed(home)
     assert said("gemini:s1") == [("user", "Hello"), ("assistant", "Hi.")]
@@ -209,7 +275,11 @@ def test_a_chat_of_gemini_is_found_where_its_home_was_moved(
 
 def test_rollouts_of_codex_and_chats_of_gemini(home: Path) -> None:
     def item(role: str, text: str) -> dict[str, Any]:
-        payload = {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+        payload = {
+            "type": "message",
+            "role": role,
+            "content": [{"type": "input_text", "text": text}],
+        }
         return {"timestamp": "2026-05-31T10:00:00Z", "type": "response_item", "payload": payload}
 
     rollout = Path.home() / ".codex" / "sessions" / "2026" / "rollout-s1.jsonl"
@@ -220,14 +290,28 @@ def test_rollouts_of_codex_and_chats_of_gemini(home: Path) -> None:
         rollout,
         {"type": "session_meta", "payload": {}},
         item("developer", "remember that x"),
-        item("user", "# AGENTS.md instructions for /w\n\n<INSTRUCTIONS>remember that y</INSTRUCTIONS>"),
+        item(
+            "user",
+            "# AGENTS.md instructions for /w\n\n<INSTRUCTIONS>remember that y</INSTRUCTIONS>",
+        ),
         item("user", "<environment_context>cwd</environment_context>"),
         item("user", "When do we ship?"),
         item("assistant", "On Friday."),
         {"type": "event_msg", "payload": {"type": "user_message", "message": "When do we ship?"}},
     )
-    append(chat, {"type": "user", "content": "Hello"}, {"$set": {}}, {"type": "gemini", "content": [{"text": "Hi."}]})
-    told(home, "stop", host="codex", transcript_path=str(rollout), last_assistant_message="On Friday.")
+    append(
+        chat,
+        {"type": "user", "content": "Hello"},
+        {"$set": {}},
+        {"type": "gemini", "content": [{"text": "Hi."}]},
+    )
+    told(
+        home,
+        "stop",
+        host="codex",
+        transcript_path=str(rollout),
+        last_assistant_message="On Friday.",
+    )
     told(home, "stop", host="gemini", transcript_path=str(chat), prompt_response="Hi.")
     flushed(home)
     assert said("codex:s1") == [("user", "When do we ship?"), ("assistant", "On Friday.")]
@@ -248,15 +332,26 @@ def test_secrets_and_private_parts_are_nowhere(home: Path, transcript: Path) -> 
     assert (token.encode() in kept, b"Tom" in kept) == (False, False)
 
 
-def test_the_policy_limits_how_much_is_proposed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_limits_how_much_is_proposed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MEMORY_MAX_PER_WINDOW", "2")
     things = ("lamps", "ships", "trees", "rivers")
-    told(home, "user-prompt", prompt="\n".join(f"remember that {each} belong to {each[::-1]}" for each in things))
+    told(
+        home,
+        "user-prompt",
+        prompt="\n".join(f"remember that {each} belong to {each[::-1]}" for each in things),
+    )
     assert (flushed(home).proposed, len(waiting(home))) == (2, 2)
     told(home, "user-prompt", prompt="remember that mountains belong to nobody")
     assert flushed(home).proposed == 0
     monkeypatch.setenv("MEMORY_CONFIDENCE_MIN", "0.9")
-    told(home, "user-prompt", session_id="s2", prompt="We decided to use PostgreSQL.\nremember that it is fast")
+    told(
+        home,
+        "user-prompt",
+        session_id="s2",
+        prompt="We decided to use PostgreSQL.\nremember that it is fast",
+    )
     flushed(home)
     assert [each.content for each in waiting(home)][2:] == ["It is fast"]
 
@@ -291,14 +386,23 @@ def test_of_a_huge_instruction_file_the_beginning_is_read(home: Path, folder: Pa
     file = folder / "AGENTS.md"
     file.write_text("Deploys happen on Tuesdays.\n")
     os.truncate(file, 1 << 40)  # more than any memory; it takes no room on the disk
-    told(home, "user-prompt", prompt="Remember that deploys happen on Tuesdays. Remember that Ann owns billing.")
+    told(
+        home,
+        "user-prompt",
+        prompt="Remember that deploys happen on Tuesdays. Remember that Ann owns billing.",
+    )
     flushed(home)
     assert [each.content for each in waiting(home)] == ["Ann owns billing."]
 
 
 @pytest.mark.usefixtures("projects")
 def test_the_project_and_the_branch_are_recorded(home: Path, folder: Path) -> None:
-    subprocess.run(["git", "init", "-q", "-b", "topic", str(folder)], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        ["git", "init", "-q", "-b", "topic", str(folder)],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     told(home, "user-prompt", prompt="remember that Ann sails")
     flushed(home)
     [found] = waiting(home)
@@ -316,7 +420,9 @@ def test_each_namespace_gets_what_was_said_to_it(home: Path) -> None:
         assert [turn.content for turn in bob.turns("claude-code:s1")] == ["hello bob", "I am bob"]
 
 
-def test_a_store_that_is_down_keeps_the_inbox(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_store_that_is_down_keeps_the_inbox(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     blocked = home / "memories.db"
     home.mkdir(parents=True)
     blocked.mkdir()
@@ -328,7 +434,9 @@ def test_a_store_that_is_down_keeps_the_inbox(home: Path, monkeypatch: pytest.Mo
     assert flushed(home).proposed == 1
 
 
-def test_what_is_for_another_store_waits_for_it(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_for_another_store_waits_for_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("MEMORY_STORE", f"sqlite:///{tmp_path}/other.db")
     told(home, "user-prompt", prompt="remember that Ann sails")
     monkeypatch.delenv("MEMORY_STORE")
@@ -342,7 +450,9 @@ def test_a_session_that_changed_its_store_waits_for_each_in_turn(
 ) -> None:
     other = f"sqlite:///{tmp_path}/other.db"
     for number, store in enumerate(("", other, "")):
-        monkeypatch.setenv("MEMORY_STORE", store) if store else monkeypatch.delenv("MEMORY_STORE", raising=False)
+        monkeypatch.setenv("MEMORY_STORE", store) if store else monkeypatch.delenv(
+            "MEMORY_STORE", raising=False
+        )
         told(home, "user-prompt", prompt=f"do {number}")
     assert (flushed(home).turns, said()) == (1, [("user", "do 0")])
     assert "another MEMORY_STORE" in flushed(home).reasons[0]
@@ -355,12 +465,16 @@ def test_a_session_that_changed_its_store_waits_for_each_in_turn(
     assert inbox.names(str(home)) == []
 
 
-def test_one_session_that_cannot_be_stored_keeps_no_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_session_that_cannot_be_stored_keeps_no_other(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told(home, "user-prompt", prompt="poison")
     told(home, "user-prompt", session_id="s2", prompt="fine")
     real = writing.write
 
-    def fails(own: Memories, readable: Memories, source: writing.Source, *given: Any, **more: Any) -> Any:
+    def fails(
+        own: Memories, readable: Memories, source: writing.Source, *given: Any, **more: Any
+    ) -> Any:
         if source.conversation.endswith("s1"):
             raise ZeroDivisionError("a bug")
         return real(own, readable, source, *given, **more)
@@ -381,7 +495,11 @@ def test_what_could_not_be_stored_at_first_is_whole_when_it_can(
     home: Path, transcript: Path, monkeypatch: pytest.MonkeyPatch, with_transcript: bool
 ) -> None:
     where: dict[str, Any] = {"transcript_path": str(transcript)} if with_transcript else {}
-    append(transcript, line("user", "one", 1), line("assistant", [{"type": "text", "text": "Done."}], 2))
+    append(
+        transcript,
+        line("user", "one", 1),
+        line("assistant", [{"type": "text", "text": "Done."}], 2),
+    )
     told(home, "user-prompt", prompt="one", prompt_id="t1", **where)
     told(home, "stop", last_assistant_message="Done.", prompt_id="t1", **where)
 
@@ -435,7 +553,9 @@ def test_lines_that_nobody_can_read_are_left_out_and_told(home: Path) -> None:
     assert "3 lines" in done.reasons[0]
 
 
-def test_a_line_that_comes_while_others_are_stored_stays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_comes_while_others_are_stored_stays(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told(home, "user-prompt", prompt="first of all")
     appended: list[bool] = []
     real = SQLiteStore.append
@@ -451,7 +571,9 @@ def test_a_line_that_comes_while_others_are_stored_stays(home: Path, monkeypatch
     assert [text for _, text in said()] == ["first of all", "second of all"]
 
 
-def test_a_file_that_is_stored_meanwhile_keeps_no_other_event_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_stored_meanwhile_keeps_no_other_event_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told(home, "user-prompt", session_id="s2", prompt="said elsewhere")
     gone = home / "inbox" / "claude-code.s2.jsonl"
     real = os.scandir
@@ -490,10 +612,19 @@ def test_an_end_leaves_a_note_and_a_later_end_a_new_version(home: Path, folder: 
     assert flushed(home).summaries == 1
     with Memories() as memories:
         [left] = memories.list().memories
-        assert (left.version, left.key, left.tags["type"]) == (2, "session/claude-code/s1", "session")
+        assert (left.version, left.key, left.tags["type"]) == (
+            2,
+            "session/claude-code/s1",
+            "session",
+        )
         assert left.origin and left.origin.trust == "captured"
-        assert left.content.splitlines() == ["Please mend the flaky test.", "TODO: run it a thousand times."]
-        assert [version.content.splitlines()[1] for version in memories.history(left.id).versions] == [
+        assert left.content.splitlines() == [
+            "Please mend the flaky test.",
+            "TODO: run it a thousand times.",
+        ]
+        assert [
+            version.content.splitlines()[1] for version in memories.history(left.id).versions
+        ] == [
             "The flaky test was fixed by pinning the clock. We decided to use freezegun.",
             "TODO: run it a thousand times.",
         ]
@@ -522,5 +653,7 @@ def test_old_sessions_are_forgotten(home: Path) -> None:
 def test_off_writes_nothing_at_all(hook: Hook, home: Path, folder: Path) -> None:
     (folder / ".memories-off").touch()
     for event in ("session-start", "user-prompt", "stop", "pre-compact", "session-end"):
-        assert hook(event, {"prompt": "remember that Ann sails", "source": "startup"}, "--capture").silent
+        assert hook(
+            event, {"prompt": "remember that Ann sails", "source": "startup"}, "--capture"
+        ).silent
     assert not home.exists()

@@ -1,4 +1,6 @@
-"""A hook never fails its agent: whatever happens, it exits 0 in time, and prints its whole answer or nothing."""
+"""A hook never fails its agent: whatever happens, it exits 0 in time, and prints its whole answer
+or nothing.
+"""
 
 import json
 import os
@@ -22,7 +24,12 @@ HOOK = [sys.executable, "-m", "memories", "hook"]
 
 
 def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
-    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    given = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        **streams,
+    }
     return subprocess.Popen([*HOOK, *arguments], **given)  # type: ignore[call-overload,no-any-return]
 
 
@@ -41,7 +48,9 @@ def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
         ["stop", "--host", "codex", "--seconds", "1e9"],
     ],
 )
-def test_wrong_arguments_are_a_line_in_the_log(forked: Forked, arguments: list[str], home: Path) -> None:
+def test_wrong_arguments_are_a_line_in_the_log(
+    forked: Forked, arguments: list[str], home: Path
+) -> None:
     done = forked.run(["hook", *arguments], input=b"{}")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     until = time.monotonic() + 60
@@ -65,7 +74,17 @@ def test_events_that_are_none(told: bytes, hook: Hook, home: Path) -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(closed: str) -> None:
-    command = ["sh", "-c", f'"$@" {closed}; echo "ended with $?"', "sh", *HOOK, "stop", "--host", "codex", "--capture"]
+    command = [
+        "sh",
+        "-c",
+        f'"$@" {closed}; echo "ended with $?"',
+        "sh",
+        *HOOK,
+        "stop",
+        "--host",
+        "codex",
+        "--capture",
+    ]
     done = subprocess.run(command, input=b"{}", capture_output=True, timeout=300)
     assert (done.stdout, done.stderr) == (b"ended with 0\n", b"")
 
@@ -105,14 +124,18 @@ def test_a_broken_store(hook: Hook, home: Path) -> None:
 
 
 def test_a_setting_that_is_wrong(hook: Hook, home: Path) -> None:
-    assert hook("user-prompt", {"prompt": "when do we deploy?"}, env={"EMBEDDER": "crystal-ball"}).silent
+    assert hook(
+        "user-prompt", {"prompt": "when do we deploy?"}, env={"EMBEDDER": "crystal-ball"}
+    ).silent
     home.joinpath("config.toml").write_text("home = [")
     assert hook("stop", {}, "--capture").silent
 
 
 def test_a_module_that_is_missing(home: Path, tmp_path: Path) -> None:
     """As after an update that was cut short."""
-    script = "import sys; sys.modules['memories.hooks.events'] = None; sys.argv[1:] = sys.argv[2:]\n"
+    script = (
+        "import sys; sys.modules['memories.hooks.events'] = None; sys.argv[1:] = sys.argv[2:]\n"
+    )
     script += "from memories.__main__ import main; main()"
     command = [sys.executable, "-c", script, "x", "hook", "stop", "--host", "codex"]
     done = subprocess.run(command, input=b"{}", capture_output=True, timeout=300)
@@ -147,7 +170,9 @@ def test_a_standard_input_that_never_ends(home: Path) -> None:
     assert running.communicate(timeout=300) == (b"", b"")
     until = time.monotonic() + 60
     log = home / "hooks.log"
-    while not (log.exists() and "not done in time" in log.read_text()):  # it may be written after the hook has ended
+    while not (
+        log.exists() and "not done in time" in log.read_text()
+    ):  # it may be written after the hook has ended
         assert time.monotonic() < until
         time.sleep(0.05)
     [stamp] = stamps.known(str(home))
@@ -170,7 +195,8 @@ def is_gone(process: int) -> bool:
 @pytest.mark.parametrize(
     "hanging",
     [
-        "import ctypes; ctypes.PyDLL(None).sleep(600)",  # a library that keeps the interpreter's lock
+        # a library that keeps the interpreter's lock
+        "import ctypes; ctypes.PyDLL(None).sleep(600)",
         "import ctypes; ctypes.string_at(0)",  # one that crashes
         "import os; os.kill(os.getpid(), 9)",  # as the kernel ends one that takes too much memory
         "raise SystemExit(7)",
@@ -187,7 +213,9 @@ def work(given):
 events.handle = work
 hook.main(["stop", "--host", "codex", "--seconds", "2"])
 """
-    done = subprocess.run([sys.executable, "-c", script], input=b"{}", capture_output=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=b"{}", capture_output=True, timeout=300
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
@@ -211,7 +239,9 @@ def test_what_is_captured_is_for_its_owner_alone(hook: Hook, home: Path, folder:
     assert {stat.S_IMODE(each.stat().st_mode) for each in found if each.is_file()} == {0o600}
 
 
-def test_folders_above_the_home_are_open_to_nobody_else(hook: Hook, tmp_path: Path, folder: Path) -> None:
+def test_folders_above_the_home_are_open_to_nobody_else(
+    hook: Hook, tmp_path: Path, folder: Path
+) -> None:
     mask = os.umask(0)
     try:
         far = tmp_path / "not" / "there" / "yet"
@@ -223,7 +253,10 @@ def test_folders_above_the_home_are_open_to_nobody_else(hook: Hook, tmp_path: Pa
 
 def test_without_capture_nothing_is_appended(hook: Hook, home: Path) -> None:
     for event in hooks.EVENTS:
-        hook(event, {"prompt": "remember that x is y", "last_assistant_message": "we decided to use Go"})
+        hook(
+            event,
+            {"prompt": "remember that x is y", "last_assistant_message": "we decided to use Go"},
+        )
     assert not (home / "inbox").exists()
 
 
@@ -245,7 +278,9 @@ def test_the_inbox_is_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert inbox.names(str(home)) == ["codex.s1"]
 
 
-def test_doctor_tells_how_the_hooks_are(forked: Forked, hook: Hook, home: Path, tmp_path: Path) -> None:
+def test_doctor_tells_how_the_hooks_are(
+    forked: Forked, hook: Hook, home: Path, tmp_path: Path
+) -> None:
     hook("stop", {}, host="codex")
     hook("stop", b"no event", host="gemini")
     command = ["doctor", "--format", "json"]
@@ -254,7 +289,9 @@ def test_doctor_tells_how_the_hooks_are(forked: Forked, hook: Hook, home: Path, 
     assert found["hooks"].keys() == {"codex stop", "gemini stop"}
     assert "1 times, 1 failed" in found["hooks"]["gemini stop"]
     [finding] = [each for each in found["findings"] if "hook" in each["what"]]
-    assert finding["what"].startswith("the hook stop of gemini failed when it last ran: JSONDecodeError")
+    assert finding["what"].startswith(
+        "the hook stop of gemini failed when it last ran: JSONDecodeError"
+    )
     inbox.add(str(home), "opencode.s1", {"id": "1"})
     os.utime(home / "inbox" / "opencode.s1.jsonl", (1, 1))
     found = json.loads(forked.run(command).stdout)
@@ -269,7 +306,9 @@ def test_the_help_names_all_events_and_hosts(forked: Forked) -> None:
 
 
 def test_a_hook_that_appends_loads_no_more_than_it_needs(folder: Path, home: Path) -> None:
-    """What is light is light by what it leaves out; `python -m bench hooks` measures what that saves."""
+    """What is light is light by what it leaves out; `python -m bench hooks` measures what that
+    saves.
+    """
     script = """
 import sys
 from memories.hooks import events, hook
@@ -282,7 +321,13 @@ sys.stdout.write(repr(sorted(heavy & sys.modules.keys())))
     told = json.dumps({"session_id": "s1", "cwd": str(folder)})
     # Without `site`, which loads some of them in an editable installation.
     path = os.pathsep.join([str(Path(hooks.__file__).parents[2])])
-    command = [sys.executable, "-S", "-E", "-c", f"import sys; sys.path.insert(0, {path!r})\n{script}"]
+    command = [
+        sys.executable,
+        "-S",
+        "-E",
+        "-c",
+        f"import sys; sys.path.insert(0, {path!r})\n{script}",
+    ]
     done = subprocess.run(command, input=told.encode(), capture_output=True, timeout=300)
     assert (done.stdout, done.stderr) == (b"[]", b"")
     assert inbox.names(str(home)) == ["codex.s1"]

@@ -1,4 +1,6 @@
-"""What a hook puts before a model: what is relevant, once in a session, no more than a host takes."""
+"""What a hook puts before a model: what is relevant, once in a session, no more than a host
+takes.
+"""
 
 import json
 import subprocess
@@ -32,7 +34,8 @@ def deploys(home: Path) -> None:
 
 @pytest.mark.usefixtures("deploys")
 @pytest.mark.parametrize(
-    ("host", "name"), [("claude-code", "UserPromptSubmit"), ("codex", "UserPromptSubmit"), ("gemini", "BeforeAgent")]
+    ("host", "name"),
+    [("claude-code", "UserPromptSubmit"), ("codex", "UserPromptSubmit"), ("gemini", "BeforeAgent")],
 )
 def test_a_prompt_recalls_what_is_relevant_once(hook: Hook, host: str, name: str) -> None:
     first = hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host)
@@ -40,7 +43,12 @@ def test_a_prompt_recalls_what_is_relevant_once(hook: Hook, host: str, name: str
     assert (DEPLOY in first.context, "Tom" in first.context) == (True, False)
     assert "quoted, not instructions" in first.context
     assert hook("user-prompt", {"prompt": "and when do deploys happen?"}, host=host).silent
-    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}, host=host).context
+    assert (
+        DEPLOY
+        in hook(
+            "user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}, host=host
+        ).context
+    )
     hook("session-start", {"source": "compact"}, host=host)
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host).context
 
@@ -49,7 +57,12 @@ def test_without_the_store_a_prompt_recalls_only_what_is_sure_enough(hook: Hook)
     with Memories() as memories:
         for days in (0, 3, 15, 20):
             then = datetime.now(UTC) - timedelta(days=days)
-            memories.create(f"ocelot sighting of {days} days ago", decay="contextual", created_at=then, force=True)
+            memories.create(
+                f"ocelot sighting of {days} days ago",
+                decay="contextual",
+                created_at=then,
+                force=True,
+            )
     told = {"prompt": "tell me about the ocelot sighting"}
     said = hook("user-prompt", told, env={"MEMORY_STORE": "qdrant://127.0.0.1:1"}).context
     assert [days for days in (0, 3, 15, 20) if f"sighting of {days} days" in said] == [0, 3]
@@ -57,7 +70,13 @@ def test_without_the_store_a_prompt_recalls_only_what_is_sure_enough(hook: Hook)
 
 @pytest.mark.usefixtures("deploys")
 def test_prompts_that_are_not_searched(hook: Hook) -> None:
-    for prompt in ("", "   ", "/deploys happen", "<hook_context>when do deploys happen?</hook_context>", "zzz qqq"):
+    for prompt in (
+        "",
+        "   ",
+        "/deploys happen",
+        "<hook_context>when do deploys happen?</hook_context>",
+        "zzz qqq",
+    ):
         assert hook("user-prompt", {"prompt": prompt}).silent
     assert hook("user-prompt", {"prompt": "when do deploys happen?", "source": "system"}).silent
     assert hook("user-prompt", {"prompt": 7}).silent
@@ -67,17 +86,26 @@ def test_prompts_that_are_not_searched(hook: Hook) -> None:
 @pytest.mark.parametrize("name", ["bob", "ann"])
 def test_many_turns_of_one_writer_do_not_fill_an_answer(hook: Hook, home: Path, name: str) -> None:
     with Memories(namespace="shared", channel="cli") as memories:
-        memories.add_turns("flood", [TurnDraft(f"Harbour deploys go to host evil{number}") for number in range(200)])
+        memories.add_turns(
+            "flood",
+            [TurnDraft(f"Harbour deploys go to host evil{number}") for number in range(200)],
+        )
     with Memories(namespace=name) as memories:
-        memories.add_turns("legit", [TurnDraft(f"Harbour deploys of Ann, day {number}") for number in range(20)])
-    said = hook("user-prompt", {"prompt": "where do harbour deploys go?"}, env={"MEMORY_NAMESPACE": name}).context
+        memories.add_turns(
+            "legit", [TurnDraft(f"Harbour deploys of Ann, day {number}") for number in range(20)]
+        )
+    said = hook(
+        "user-prompt", {"prompt": "where do harbour deploys go?"}, env={"MEMORY_NAMESPACE": name}
+    ).context
     assert (said.count("evil"), said.count("deploys of Ann")) == (3, 20)
 
 
 def test_a_host_is_given_no_more_than_it_takes(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         for number in range(30):
-            memories.create(f"deploys {number}: " + f'words{number} "quoted" \\ 汉字 ' * 80, force=True)
+            memories.create(
+                f"deploys {number}: " + f'words{number} "quoted" \\ 汉字 ' * 80, force=True
+            )
     done = hook("user-prompt", {"prompt": "tell me about deploys"}, host="codex")
     assert 0 < len(done.context) <= 8_000
     assert len(done.out.decode()) <= 10_000
@@ -99,7 +127,12 @@ def test_nothing_that_only_a_hook_captured_is_recalled(hook: Hook, home: Path) -
         assert context["metadata"]["left_out"]["captured"]["count"] > 1
     with Memories(channel="cli") as person:
         person.review.accept([found.id])
-    assert found.content in hook("user-prompt", {"prompt": "when were deploys moved to?", "session_id": "s2"}).context
+    assert (
+        found.content
+        in hook(
+            "user-prompt", {"prompt": "when were deploys moved to?", "session_id": "s2"}
+        ).context
+    )
 
 
 @pytest.mark.usefixtures("deploys")
@@ -114,26 +147,40 @@ def test_a_prompt_switches_who_the_session_is(hook: Hook, home: Path) -> None:
     assert hook("user-prompt", {"prompt": "when do deploys happen?"}).silent
     switched = hook("user-prompt", {"prompt": "Start as bob with memory enabled"}, "--capture")
     assert '"bob"' in switched.context
-    assert "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "when does bob deploy?"}, "--capture").context
+    assert (
+        "Bob deploys on Mondays"
+        in hook("user-prompt", {"prompt": "when does bob deploy?"}, "--capture").context
+    )
     assert hook("user-prompt", {"prompt": "when does bob deploy?", "session_id": "s2"}).silent
     flushed(home)
     with Memories(namespace="bob", shared=False) as bob:
         assert [turn.content for turn in bob.turns("claude-code:s1")] == ["when does bob deploy?"]
 
 
-def test_a_prompt_switches_who_the_session_is_also_if_nothing_can_be_recalled(hook: Hook, home: Path) -> None:
+def test_a_prompt_switches_who_the_session_is_also_if_nothing_can_be_recalled(
+    hook: Hook, home: Path
+) -> None:
     home.mkdir(parents=True)
     (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
     told = 'Memory is on. In this session you are "bob".'
-    assert hook("user-prompt", {"prompt": "Start as bob with memory enabled"}).context.startswith(told)
-    assert "off for this session" in hook("user-prompt", {"prompt": "turn off memory", "session_id": "s2"}).context
-    assert hook("user-prompt", {"prompt": "turn on memory", "session_id": "s2"}).context.startswith("Memory is on.")
+    assert hook("user-prompt", {"prompt": "Start as bob with memory enabled"}).context.startswith(
+        told
+    )
+    assert (
+        "off for this session"
+        in hook("user-prompt", {"prompt": "turn off memory", "session_id": "s2"}).context
+    )
+    assert hook("user-prompt", {"prompt": "turn on memory", "session_id": "s2"}).context.startswith(
+        "Memory is on."
+    )
     assert "user-prompt" in (home / "hooks.log").read_text()
 
 
 @pytest.mark.usefixtures("deploys")
 def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
-    assert "off for this session" in hook("user-prompt", {"prompt": "start with memory off"}).context
+    assert (
+        "off for this session" in hook("user-prompt", {"prompt": "start with memory off"}).context
+    )
     noted(home, 1)
     before = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
     for event in ("user-prompt", "stop", "session-start", "session-end"):
@@ -143,7 +190,9 @@ def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
 
 
-def test_no_prompt_switches_on_what_the_project_switched_off(hook: Hook, home: Path, folder: Path) -> None:
+def test_no_prompt_switches_on_what_the_project_switched_off(
+    hook: Hook, home: Path, folder: Path
+) -> None:
     (folder / ".memories-off").touch()
     assert hook("user-prompt", {"prompt": "start as bob with memory enabled"}).silent
     assert hook("user-prompt", {"prompt": "memory on"}, env={"MEMORY_OFF": "1"}).silent
@@ -151,16 +200,28 @@ def test_no_prompt_switches_on_what_the_project_switched_off(hook: Hook, home: P
 
 
 def test_what_was_recalled_is_never_captured_over_ten_sessions(hook: Hook, home: Path) -> None:
-    """Each session is given what is remembered; its agent, and its user, say it again in several ways."""
-    known = ["Deploys happen on Tuesdays at noon", "We decided to use PostgreSQL for the billing service"]
+    """Each session is given what is remembered; its agent, and its user, say it again in several
+    ways.
+    """
+    known = [
+        "Deploys happen on Tuesdays at noon",
+        "We decided to use PostgreSQL for the billing service",
+    ]
     with Memories() as memories:
         for each in known:
             memories.create(each)
     for number in range(10):
         about = {"session_id": f"s{number}"}
-        given = hook("user-prompt", {"prompt": "when do deploys happen, and what is billing using?", **about}).context
+        given = hook(
+            "user-prompt", {"prompt": "when do deploys happen, and what is billing using?", **about}
+        ).context
         assert known[0] in given
-        told(home, "user-prompt", prompt=f"{given}\nremember that deploys happen on Tuesdays at noon", **about)
+        told(
+            home,
+            "user-prompt",
+            prompt=f"{given}\nremember that deploys happen on Tuesdays at noon",
+            **about,
+        )
         answers = [
             f"From memory: {given}",
             "I learned that deploys happen on Tuesdays at noon.",
@@ -171,7 +232,12 @@ def test_what_was_recalled_is_never_captured_over_ten_sessions(hook: Hook, home:
         told(home, "session-end", reason="other", **about)
         flushed(home)
         assert [each.content for each in waiting(home)] == []
-    told(home, "user-prompt", prompt="remember that deploys happen on Wednesdays at noon", session_id="s10")
+    told(
+        home,
+        "user-prompt",
+        prompt="remember that deploys happen on Wednesdays at noon",
+        session_id="s10",
+    )
     flushed(home)
     assert [each.content for each in waiting(home)] == ["Deploys happen on Wednesdays at noon"]
 
@@ -189,7 +255,9 @@ def test_no_text_of_a_memory_is_kept_beside_the_store(hook: Hook, home: Path) ->
 
 def repository(folder: Path, *steps: list[str]) -> None:
     for step in (["init", "-q"], *steps):
-        subprocess.run(["git", "-C", str(folder), *step], check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            ["git", "-C", str(folder), *step], check=True, capture_output=True, timeout=60
+        )
 
 
 @pytest.mark.usefixtures("projects")
@@ -215,7 +283,11 @@ def test_a_session_begins_with_what_the_last_one_in_this_project_left(
     assert "What the last sessions in this project left" in begun
     assert decided in begun
     assert "waits for the user's review" in begun
-    for arguments in (["prompt"], ["prompt", "--project", "."], ["prompt", "--project", "example.com/acme/shop"]):
+    for arguments in (
+        ["prompt"],
+        ["prompt", "--project", "."],
+        ["prompt", "--project", "example.com/acme/shop"],
+    ):
         done = forked.run(arguments)
         assert decided in json.loads(done.stdout)["prompt"]
     done = forked.run(["prompt", "--project", ""])
@@ -230,7 +302,9 @@ def test_a_session_begins_with_what_the_last_one_in_this_project_left(
 
 
 def noted(home: Path, count: int) -> list[dict[str, Any]]:
-    """Return what hooks noted, when there is so much of it: they do it when the host has its answer."""
+    """Return what hooks noted, when there is so much of it: they do it when the host has its
+    answer.
+    """
     until = time.monotonic() + 120
     while True:
         found = [event for event in events.read(home) if event["op"].startswith("hook.")]
@@ -243,7 +317,10 @@ def noted(home: Path, count: int) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("deploys", "projects")
 def test_what_hooks_give_a_model_is_counted(hook: Hook, home: Path, folder: Path) -> None:
     repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
-    given = [hook("session-start", {}, "--capture").context, hook("user-prompt", {"prompt": "When at noon?"}).context]
+    given = [
+        hook("session-start", {}, "--capture").context,
+        hook("user-prompt", {"prompt": "When at noon?"}).context,
+    ]
     assert hook("stop", {}, "-n", "bob").silent
     assert hook("stop", b"no event", host="codex").silent
     found = {(event["agent"], event["op"], event["namespace"]): event for event in noted(home, 4)}
@@ -256,8 +333,15 @@ def test_what_hooks_give_a_model_is_counted(hook: Hook, home: Path, folder: Path
             ("codex", "hook.stop", "shared"),
         )
     )
-    assert (begun["tokens"], asked["tokens"], stopped["tokens"]) == (*map(estimate_tokens, given), 0)
-    assert (begun["project"], begun["outcome"], failed["outcome"]) == ("example.com/acme/shop", "ok", "failed")
+    assert (begun["tokens"], asked["tokens"], stopped["tokens"]) == (
+        *map(estimate_tokens, given),
+        0,
+    )
+    assert (begun["project"], begun["outcome"], failed["outcome"]) == (
+        "example.com/acme/shop",
+        "ok",
+        "failed",
+    )
     assert all(event["ms"] > 0 for event in found.values())
     with Memories() as memories:
         assert memories.stats().tokens == sum(map(estimate_tokens, given))
@@ -284,7 +368,9 @@ def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_onc
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     with Memories() as memories:
-        memories.create_many([Draft(DEPLOY), *(Draft(f"note {at} on another part") for at in range(60))], force=True)
+        memories.create_many(
+            [Draft(DEPLOY), *(Draft(f"note {at} on another part") for at in range(60))], force=True
+        )
         memories.scratchpad()
     server.seen.clear()
     server.next.extend([trouble] * 99)
@@ -310,7 +396,10 @@ def test_what_is_known_of_a_session_names_no_conversation_and_turns_are_still_gi
         memories.add_turns("zyxomarkle talks", [TurnDraft("The staging database uses port 6543")])
     assert not [file for file in home.rglob("*") if file.is_file() and b"zyxomarkle" in file.read_bytes()
                 and not file.name.startswith("memories.db")]  # fmt: skip
-    assert "6543" not in hook("user-prompt", {"prompt": "the port of the staging database, please?"}).context
+    assert (
+        "6543"
+        not in hook("user-prompt", {"prompt": "the port of the staging database, please?"}).context
+    )
 
 
 def test_a_session_of_an_earlier_version_that_names_turns_is_still_known(home: Path) -> None:

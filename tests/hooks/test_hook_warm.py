@@ -1,4 +1,6 @@
-"""Hooks beside a server of their store: it recalls for them, says the same, and stops nobody when it is unwell."""
+"""Hooks beside a server of their store: it recalls for them, says the same, and stops nobody when
+it is unwell.
+"""
 
 import json
 import os
@@ -39,12 +41,16 @@ def serving(home: Path) -> Iterator[Serve]:
 
 @pytest.fixture
 def answered(forked: Forked) -> Callable[[], int]:
-    """Return how much the server has answered: on a busy machine it may begin too late for some hooks."""
+    """Return how much the server has answered: on a busy machine it may begin too late for some
+    hooks.
+    """
     return lambda: int(json.loads(forked.run(["serve", "--status"]).stdout)["commands"])
 
 
 def same(answer: Ran) -> tuple[int, bytes, bytes]:
-    """Return an answer without what differs from one run to the next: the number of its marks, and the time."""
+    """Return an answer without what differs from one run to the next: the number of its marks, and
+    the time.
+    """
     out = re.sub(rb"(?<=stored data )\d+|(?<=end of )\d+", b"N", answer.out)
     return answer.code, re.sub(rb"Now: [^\\\n]* UTC", b"Now", out), answer.err
 
@@ -62,9 +68,15 @@ ASKED = [
 
 
 def test_the_answers_are_the_same(answered: Callable[[], int], hook: Hook, serving: Serve) -> None:
-    alone = [hook(event, {**told, "session_id": f"a{n}"}, *options) for n, (event, told, options) in enumerate(ASKED)]
+    alone = [
+        hook(event, {**told, "session_id": f"a{n}"}, *options)
+        for n, (event, told, options) in enumerate(ASKED)
+    ]
     serving()
-    asked = [hook(event, {**told, "session_id": f"b{n}"}, *options) for n, (event, told, options) in enumerate(ASKED)]
+    asked = [
+        hook(event, {**told, "session_id": f"b{n}"}, *options)
+        for n, (event, told, options) in enumerate(ASKED)
+    ]
     assert list(map(same, asked)) == list(map(same, alone))
     assert [bool(each.out) for each in asked] == [True, True, True, True, True, True, False, True]
     assert 0 < answered() <= len(ASKED)
@@ -76,7 +88,10 @@ def test_a_session_is_given_nothing_twice_whoever_recalls(
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
     serving()
     assert hook("user-prompt", {"prompt": "and when do deploys happen?"}).silent
-    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}).context
+    assert (
+        DEPLOY
+        in hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}).context
+    )
     assert hook("user-prompt", {"prompt": "and when do deploys happen?", "session_id": "s2"}).silent
     one, other = (session.read(str(home), f"claude-code.{name}") for name in ("s1", "s2"))
     assert (one.shown, one.said) == (other.shown, other.said)
@@ -91,11 +106,15 @@ def test_the_hook_decides_who_and_where(
     serving: Serve,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The session, the settings of its folder and its environment count, not those of the server."""
+    """The session, the settings of its folder and its environment count, not those of the
+    server.
+    """
     folder = Path.cwd()
     serving()
     hook("user-prompt", {"prompt": "start as bob"})
-    assert "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "when does bob deploy?"}).context
+    assert (
+        "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "when does bob deploy?"}).context
+    )
     (folder / ".env").write_text("MEMORY_NAMESPACE=bob\n")
     assert forked.run(["trust", "--yes", str(folder)]).returncode == 0
     asked = {"prompt": "when does bob deploy?", "session_id": "s2", "cwd": str(folder)}
@@ -104,7 +123,9 @@ def test_the_hook_decides_who_and_where(
     known = answered()
     assert 0 < known <= 3
     other = {"MEMORY_STORE": f"sqlite:///{home}/other.db"}
-    assert hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s3"}, env=other).silent
+    assert hook(
+        "user-prompt", {"prompt": "when do deploys happen?", "session_id": "s3"}, env=other
+    ).silent
     assert answered() == known
 
 
@@ -127,19 +148,27 @@ def test_what_is_captured_is_in_the_inbox_once(hook: Hook, home: Path, serving: 
     assert ([each["prompt"] for each in found], unread) == (["when do deploys happen?"], 0)
 
 
-def test_a_hook_starts_a_server_if_a_setting_wants_it(forked: Forked, answered: Callable[[], int], hook: Hook) -> None:
+def test_a_hook_starts_a_server_if_a_setting_wants_it(
+    forked: Forked, answered: Callable[[], int], hook: Hook
+) -> None:
     wants = {"MEMORY_SERVE": "auto"}
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, env=wants).context
     path = Path(client.socket_of("", os.environ))
     until = time.monotonic() + 100
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.05)
-    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}, env=wants).context
+    assert (
+        DEPLOY
+        in hook(
+            "user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}, env=wants
+        ).context
+    )
     assert answered() <= 1
     assert forked.run(["serve", "--stop"]).returncode == 0
 
 
-# --- a server that is unwell -----------------------------------------------------------------------------------------
+# --- a server that is unwell
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_server_that_hangs_is_not_waited_for(

@@ -88,7 +88,9 @@ def test_after_a_hook_that_was_ended_nobody_waits_for_the_store(
         assert (len(store.asked), store.asked[-1].counts) == (count + 1, False)
 
 
-def test_prompts_in_a_row_try_it_once(home: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_in_a_row_try_it_once(
+    home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recall_strategy, "PROBE_PAUSE_MS", 3_600_000)
     killed(home, store)
     store.why = "it is locked"
@@ -119,11 +121,15 @@ def test_another_session_waits_for_itself(home: Path, store: Store) -> None:
 
 
 def test_two_hooks_at_once_both_ask(home: Path, store: Store) -> None:
-    session.note(str(home), "codex.s1", late=int((time.time() + 600) * 1000))  # the other one is still at it
+    session.note(
+        str(home), "codex.s1", late=int((time.time() + 600) * 1000)
+    )  # the other one is still at it
     assert recalled(home, store)[0] == "from the store"
 
 
-def test_in_the_end_it_is_asked_again_though_no_trial_came_to_an_end(home: Path, store: Store) -> None:
+def test_in_the_end_it_is_asked_again_though_no_trial_came_to_an_end(
+    home: Path, store: Store
+) -> None:
     session.note(str(home), "codex.s1", late=int((time.time() - 3600) * 1000))
     assert recalled(home, store)[0] == "from the store"
 
@@ -148,7 +154,9 @@ def test_a_session_that_begins_anew_needs_no_store(home: Path, store: Store) -> 
         ("\0when do deploys\ud800 happen?", True),
     ],
 )
-def test_a_prompt_that_is_no_question_says_nothing_of_the_store(home: Path, prompt: str, found: bool) -> None:
+def test_a_prompt_that_is_no_question_says_nothing_of_the_store(
+    home: Path, prompt: str, found: bool
+) -> None:
     where = str(home), str(home.parent), "codex.s1", None
     for asked in (prompt, query_of(prompt)):
         given = recall.answer(RecallRequest(where, asked, time.monotonic() + 60))
@@ -161,7 +169,9 @@ def test_a_question_is_as_long_as_one_may_be() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_no_model_is_loaded_for_a_store_that_does_not_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_model_is_loaded_for_a_store_that_does_not_answer(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     searched: list[str] = []
 
     def silent(*_: object, **__: object) -> list[str]:
@@ -175,7 +185,8 @@ def test_no_model_is_loaded_for_a_store_that_does_not_answer(home: Path, monkeyp
     assert (found.error, searched) == ("nobody answers", [])
 
 
-# --- as processes ----------------------------------------------------------------------------------------------------
+# --- as processes
+# ----------------------------------------------------------------------------------------------------
 
 _LOCK = """
 import apsw, sys
@@ -212,12 +223,16 @@ def failures(home: Path) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_session_over_a_locked_store(hook: Hook, home: Path, lock: Callable[[], "subprocess.Popen[bytes]"]) -> None:
+def test_a_session_over_a_locked_store(
+    hook: Hook, home: Path, lock: Callable[[], "subprocess.Popen[bytes]"]
+) -> None:
     program = lock()
     assert DEPLOY in hook("session-start", {}, seconds="30").context
     assert failures(home) == [("session-start", 1, 0)]
     asked = {"prompt": "when do deploys happen?"}
-    first = hook("user-prompt", asked, seconds="4")  # it waits for the store, and may be ended at that
+    first = hook(
+        "user-prompt", asked, seconds="4"
+    )  # it waits for the store, and may be ended at that
     assert first.code == 0
     assert failures(home)[1] == ("user-prompt", 1, 1)
     second = hook("user-prompt", asked, seconds="30").context

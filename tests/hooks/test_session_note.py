@@ -3,17 +3,29 @@
 from memories.context.tokens import estimate_tokens
 from memories.hooks.session_note import ANSWER_TOKENS, REQUEST_TOKENS, write_note
 
-REQUEST, ANSWER = "Why does the nightly build fail?", "The cache was full. I raised its limit to 2 GB."
+REQUEST, ANSWER = (
+    "Why does the nightly build fail?",
+    "The cache was full. I raised its limit to 2 GB.",
+)
 
 
 def noted(*turns: tuple[str, str]) -> list[str]:
-    """Return the lines of the note of a session in which every sentence may stand in it but those about keys."""
+    """Return the lines of the note of a session in which every sentence may stand in it but those
+    about keys.
+    """
     return write_note(turns, lambda sentence: "key" not in sentence).splitlines()
 
 
 def test_the_first_request_and_the_last_answer_are_left() -> None:
-    turns = [("user", REQUEST), ("assistant", "Let me look at the log."), ("tool", "exit 1, no space left on device")]
-    assert noted(*turns, ("user", "Go on, please do that."), ("assistant", ANSWER)) == [REQUEST, ANSWER]
+    turns = [
+        ("user", REQUEST),
+        ("assistant", "Let me look at the log."),
+        ("tool", "exit 1, no space left on device"),
+    ]
+    assert noted(*turns, ("user", "Go on, please do that."), ("assistant", ANSWER)) == [
+        REQUEST,
+        ANSWER,
+    ]
 
 
 def test_a_session_without_a_request_leaves_nothing_and_one_without_an_answer_its_request() -> None:
@@ -25,7 +37,10 @@ def test_a_session_without_a_request_leaves_nothing_and_one_without_an_answer_it
 
 def test_a_sentence_that_may_not_stand_there_gives_its_place_to_the_next_one() -> None:
     turns = [("user", "Send me the key of the server."), ("user", f"{REQUEST} The key is 1.")]
-    assert noted(*turns, ("assistant", ANSWER), ("assistant", "Then send the key.")) == [REQUEST, ANSWER]
+    assert noted(*turns, ("assistant", ANSWER), ("assistant", "Then send the key.")) == [
+        REQUEST,
+        ANSWER,
+    ]
 
 
 def test_both_are_shortened_in_any_script_without_cutting_a_word() -> None:
@@ -39,5 +54,8 @@ def test_both_are_shortened_in_any_script_without_cutting_a_word() -> None:
 
 
 def test_code_and_quotations_are_left_out() -> None:
-    turns = [("user", f"```\nprint(1) in the code\n```\n{REQUEST}"), ("assistant", f"> quoted words\n\n{ANSWER}")]
+    turns = [
+        ("user", f"```\nprint(1) in the code\n```\n{REQUEST}"),
+        ("assistant", f"> quoted words\n\n{ANSWER}"),
+    ]
     assert noted(*turns) == [REQUEST, ANSWER]

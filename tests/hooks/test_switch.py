@@ -27,7 +27,13 @@ def test_it_is_on_without_a_switch(folder: Path, home: Path) -> None:
 
 
 def test_the_variable(folder: Path) -> None:
-    assert [on(folder, MEMORY_OFF=value) for value in ("1", "true", "0", "", "no")] == [False, False, True, True, True]
+    assert [on(folder, MEMORY_OFF=value) for value in ("1", "true", "0", "", "no")] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_a_file_in_the_folder_or_above_it(folder: Path) -> None:
@@ -50,7 +56,11 @@ def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> Non
     """What a repository can hold: settings in .env, a file like the home's."""
     home.mkdir(parents=True)
     (home / place.OFF).write_text(f"{folder.resolve()}\n")
-    for name, text in ((".memories-on", ""), (".env", "MEMORY_OFF=0\nCAPTURE_PROJECTS=/\n"), ("off", "")):
+    for name, text in (
+        (".memories-on", ""),
+        (".env", "MEMORY_OFF=0\nCAPTURE_PROJECTS=/\n"),
+        ("off", ""),
+    ):
         (folder / name).write_text(text)
     assert not on(folder)
 
@@ -95,7 +105,9 @@ def test_a_session_of_its_own(folder: Path, home: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["", "XDG_DATA_HOME", "XDG_CONFIG_HOME"])
-def test_the_home_is_that_of_all_other_commands(variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_home_is_that_of_all_other_commands(
+    variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("MEMORY_HOME")
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -104,7 +116,9 @@ def test_the_home_is_that_of_all_other_commands(variable: str, monkeypatch: pyte
     assert place.home(os.environ) == str(load_config().home)
 
 
-def test_the_home_that_the_file_of_the_user_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_home_that_the_file_of_the_user_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("MEMORY_HOME")
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     config = tmp_path / "home" / ".config" / "memories"
@@ -127,7 +141,9 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
 
 def git(folder: Path, *arguments: str) -> None:
     who = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main")
-    subprocess.run(["git", *who, "-C", str(folder), *arguments], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        ["git", *who, "-C", str(folder), *arguments], check=True, capture_output=True, timeout=60
+    )
 
 
 @pytest.fixture
@@ -161,7 +177,13 @@ def test_a_project_is_off_in_all_its_clones_and_working_trees(
     one, linked, clone = clones
     (clone / "src").mkdir()
     assert "example.com/acme/shop" in memory(linked, "off", "--format", "text")
-    assert [on(each) for each in (one, linked, clone, clone / "src", folder)] == [False, False, False, False, True]
+    assert [on(each) for each in (one, linked, clone, clone / "src", folder)] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert "the project example.com/acme/shop" in switch.state(str(clone), None, os.environ).why
     memory(clone, "on")
     assert [on(each) for each in clones] == [True, True, True]
@@ -172,7 +194,9 @@ def test_a_project_is_off_in_all_its_clones_and_working_trees(
     assert [on(each) for each in clones] == [True, True, True]
 
 
-def test_a_folder_that_was_off_before_projects_had_names(memory: Memory, clones: list[Path], home: Path) -> None:
+def test_a_folder_that_was_off_before_projects_had_names(
+    memory: Memory, clones: list[Path], home: Path
+) -> None:
     home.mkdir(parents=True, exist_ok=True)
     (home / place.OFF).write_text(f"{clones[0].resolve()}\n")
     assert [on(each) for each in clones] == [False, True, True]

@@ -46,7 +46,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def git(folder: Path, *arguments: str) -> str:
     command = ["git", "-c", "protocol.file.allow=always", *arguments]
     home = {"HOME": os.environ["HOME"]}
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT | home, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT | home, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -80,7 +82,9 @@ def test_without_a_repository_there_is_no_guess(tmp_path: Path) -> None:
 def test_a_folder_inside_is_the_same_project(tmp_path: Path) -> None:
     top = repository(tmp_path / "shop", remote=ACME)
     (top / "src" / "deep").mkdir(parents=True)
-    assert found(top / "src" / "deep") == found(top) == Project("example.com/acme/shop", top, "main")
+    assert (
+        found(top / "src" / "deep") == found(top) == Project("example.com/acme/shop", top, "main")
+    )
 
 
 def test_working_trees_are_one_project_each_with_its_branch(tmp_path: Path) -> None:
@@ -96,7 +100,9 @@ def test_working_trees_of_a_bare_repository_are_one_project(tmp_path: Path) -> N
     (tmp_path / "shop" / ".git").write_text("gitdir: ./.bare\n")
     for each in ("one", "two"):
         git(tmp_path / "shop", "worktree", "add", "-q", "-b", each, each)
-    names = {name(tmp_path / each) for each in ("shop", "shop/.bare", "shop/one", "shop/two", "source")}
+    names = {
+        name(tmp_path / each) for each in ("shop", "shop/.bare", "shop/one", "shop/two", "source")
+    }
     assert len(names) == 1
     git(tmp_path / "shop", "remote", "remove", "origin")
     other = (tmp_path / "shop").rename(tmp_path / "till")
@@ -115,7 +121,11 @@ def test_repositories_without_a_remote_have_their_folders_names(tmp_path: Path) 
     git(tmp_path / "copy", "remote", "remove", "origin")
     git(tmp_path, "clone", "-q", "--bare", str(top), "till.git")
     git(tmp_path / "till.git", "remote", "remove", "origin")
-    assert (name(top), name(tmp_path / "copy"), name(tmp_path / "till.git")) == ("shop", "copy", "till")
+    assert (name(top), name(tmp_path / "copy"), name(tmp_path / "till.git")) == (
+        "shop",
+        "copy",
+        "till",
+    )
 
 
 def test_a_folders_name_that_is_in_use_gets_a_suffix(tmp_path: Path, home: Path) -> None:
@@ -135,7 +145,9 @@ def test_names_that_mean_each_other_are_each_there_once() -> None:
     assert registry.names_of("shop", {"shop": "till", "till": "shop"}) == ["shop"]
 
 
-@pytest.mark.parametrize(("other", "expected"), [("elsewhere/shop", r"shop-[0-9a-f]{12}"), ("shop", "shop")])
+@pytest.mark.parametrize(
+    ("other", "expected"), [("elsewhere/shop", r"shop-[0-9a-f]{12}"), ("shop", "shop")]
+)
 def test_a_name_that_another_process_gives_at_the_same_time_is_heeded(
     other: str, expected: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +163,9 @@ def test_a_name_that_another_process_gives_at_the_same_time_is_heeded(
         with locked(home / ".projects" / ".names.lock"):
             answer = threads.submit(name, top)
             assert waits.wait(60)
-            registry.remember(home, registry.Known(str(tmp_path / other / ".git"), "shop", None, None, 0))
+            registry.remember(
+                home, registry.Known(str(tmp_path / other / ".git"), "shop", None, None, 0)
+            )
         assert re.fullmatch(expected, answer.result(60))
 
 
@@ -170,7 +184,12 @@ def test_a_name_that_an_earlier_version_made_of_the_first_commit_stays(
 ) -> None:
     top = repository(tmp_path / "shop", commits=2)
     common = top / ".git"
-    fields = {"folder": str(common), "name": "git-cc1ff8c69e09", "remote": None, "first": first_commit}
+    fields = {
+        "folder": str(common),
+        "name": "git-cc1ff8c69e09",
+        "remote": None,
+        "first": first_commit,
+    }
     fields |= {"commit": git(top, "rev-parse", "HEAD"), "number": common.stat().st_ino}
     registry.remember(home, registry.Known(str(common), "x", None, None, 0))
     [file] = (home / ".projects").iterdir()
@@ -218,7 +237,9 @@ def test_clones_of_each_other_come_to_an_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("form", ["sha1", "sha256"])
-def test_commits_are_found_among_loose_objects_and_in_packs(packed: bool, form: str, tmp_path: Path) -> None:
+def test_commits_are_found_among_loose_objects_and_in_packs(
+    packed: bool, form: str, tmp_path: Path
+) -> None:
     top = tmp_path / "shop"
     top.mkdir()
     git(top, "init", "-q", "-b", "main", f"--object-format={form}")
@@ -231,7 +252,11 @@ def test_commits_are_found_among_loose_objects_and_in_packs(packed: bool, form: 
     assert objects.latest_commit(top / ".git", None) == commits[0]
     assert [each for each in commits if not objects.has_commit(top / ".git", each)] == []
     changed = [each[:-1] + ("0" if each[-1] != "0" else "1") for each in commits]
-    assert [each for each in (*changed, "0" * 40, "f" * 64, "", "../x") if objects.has_commit(top / ".git", each)] == []
+    assert [
+        each
+        for each in (*changed, "0" * 40, "f" * 64, "", "../x")
+        if objects.has_commit(top / ".git", each)
+    ] == []
 
 
 def test_a_shared_clone_has_the_commits_that_it_borrows(tmp_path: Path) -> None:
@@ -240,7 +265,9 @@ def test_a_shared_clone_has_the_commits_that_it_borrows(tmp_path: Path) -> None:
     assert objects.has_commit(tmp_path / "copy" / ".git", git(top, "rev-parse", "HEAD~2"))
 
 
-def test_a_project_keeps_its_name_when_a_remote_is_added_changed_and_removed(tmp_path: Path) -> None:
+def test_a_project_keeps_its_name_when_a_remote_is_added_changed_and_removed(
+    tmp_path: Path,
+) -> None:
     top = repository(tmp_path / "shop")
     first = name(top)
     git(top, "remote", "add", "origin", ACME)
@@ -274,10 +301,15 @@ def test_another_repository_in_the_same_place_is_another_project(tmp_path: Path)
         without.append(name(other))
     assert len({before, *without, "shop"}) == 5
     other.rename(tmp_path / "gone at last")
-    assert name(repository(tmp_path / "shop", remote="https://example.com/acme/till")) == "example.com/acme/till"
+    assert (
+        name(repository(tmp_path / "shop", remote="https://example.com/acme/till"))
+        == "example.com/acme/till"
+    )
 
 
-def test_a_clone_whose_folder_has_the_number_of_a_removed_one_is_another_project(tmp_path: Path, home: Path) -> None:
+def test_a_clone_whose_folder_has_the_number_of_a_removed_one_is_another_project(
+    tmp_path: Path, home: Path
+) -> None:
     """File systems give the number of a removed folder to the next one."""
     top = repository(tmp_path / "shop")
     assert name(top) == "shop"
@@ -331,7 +363,10 @@ def test_a_repository_may_ask_for_a_project_of_each_working_tree_or_clone(tmp_pa
     top = repository(tmp_path / "shop", remote=ACME)
     git(top, "worktree", "add", "-q", "../one")
     git(top, "config", "memories.scope", "worktree")
-    assert (name(top), name(tmp_path / "one")) == ("example.com/acme/shop", "example.com/acme/shop#one")
+    assert (name(top), name(tmp_path / "one")) == (
+        "example.com/acme/shop",
+        "example.com/acme/shop#one",
+    )
     clone = repository(tmp_path / "clone", remote=ACME)
     git(clone, "config", "memories.scope", "clone")
     assert name(clone).startswith("example.com/acme/shop#") and name(clone) != name(top)
@@ -346,14 +381,18 @@ def test_a_setting_of_one_working_tree(tmp_path: Path) -> None:
 
 
 def test_tracked_files_choose_no_project(tmp_path: Path) -> None:
-    """Not by a file that the configuration includes, and not by a folder that looks like a repository."""
+    """Not by a file that the configuration includes, and not by a folder that looks like a
+    repository.
+    """
     source = repository(tmp_path / "source")
     (source / ".gitconfig").write_text("[memories]\n project = victim\n scope = clone\n")
     bare = source / "bare"
     (bare / "objects").mkdir(parents=True)
     (bare / "refs").mkdir()
     (bare / "HEAD").write_text("ref: refs/heads/main\n")
-    (bare / "config").write_text(f'[memories]\n project = victim\n[remote "origin"]\n url = {ACME}\n')
+    (bare / "config").write_text(
+        f'[memories]\n project = victim\n[remote "origin"]\n url = {ACME}\n'
+    )
     for each in (bare / "objects", bare / "refs"):
         (each / "x").write_text("")
     git(source, "add", "-A")
@@ -402,7 +441,9 @@ def test_a_link_to_a_folder_is_that_folder(tmp_path: Path) -> None:
 
 
 def test_short_forms_of_remotes(tmp_path: Path, home: Path) -> None:
-    (home / ".gitconfig").write_text('[url "https://example.com/"]\n\tinsteadOf = x:\n\tinsteadOf = acme:\n')
+    (home / ".gitconfig").write_text(
+        '[url "https://example.com/"]\n\tinsteadOf = x:\n\tinsteadOf = acme:\n'
+    )
     top = repository(tmp_path / "shop", remote="acme:acme/shop")
     assert name(top) == "example.com/acme/shop"
 
@@ -416,7 +457,9 @@ def test_short_forms_of_remotes(tmp_path: Path, home: Path) -> None:
         "[remote \"origin\"]\n url\n", '[remote "ori\\\\gin"] url = https://u:p@/\n', "[a \"b\\",
     ],
 )  # fmt: skip
-def test_a_hostile_configuration_names_nothing_and_breaks_nothing(config: str, tmp_path: Path) -> None:
+def test_a_hostile_configuration_names_nothing_and_breaks_nothing(
+    config: str, tmp_path: Path
+) -> None:
     top = repository(tmp_path / "shop")
     before = name(top)
     (top / ".git" / "config").write_text(config)
@@ -424,7 +467,9 @@ def test_a_hostile_configuration_names_nothing_and_breaks_nothing(config: str, t
     assert project is None or project.name == before
 
 
-@pytest.mark.parametrize("file", ["HEAD", "config", "commondir", "packed-refs", "shallow", "objects/info/alternates"])
+@pytest.mark.parametrize(
+    "file", ["HEAD", "config", "commondir", "packed-refs", "shallow", "objects/info/alternates"]
+)
 def test_pipes_folders_and_junk_in_place_of_files(file: str, tmp_path: Path) -> None:
     top = repository(tmp_path / "shop")
     for make in (
@@ -471,7 +516,9 @@ def test_a_shallow_clone_without_a_remote_has_its_folders_name(tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")
-def test_the_repository_of_another_user_is_not_believed_unless_git_would(tmp_path: Path, home: Path) -> None:
+def test_the_repository_of_another_user_is_not_believed_unless_git_would(
+    tmp_path: Path, home: Path
+) -> None:
     top = repository(tmp_path / "shop", remote=ACME)
     os.chown(top / ".git", 4321, 4321)
     assert identify(top) is None
@@ -530,7 +577,9 @@ def test_what_has_no_name(url: str) -> None:
     assert name_of(url) is None
 
 
-def test_a_place_follows_the_branch_and_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_follows_the_branch_and_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     top = repository(tmp_path / "shop", remote=ACME)
     monkeypatch.setattr(place, "_FRESH_SECONDS", 0.0)
     config = load_config({"project_detection": "true"})
@@ -540,7 +589,9 @@ def test_a_place_follows_the_branch_and_the_setting(tmp_path: Path, monkeypatch:
     assert where() == ("example.com/acme/shop", "feature")
     assert place.here(config._replace(project_detection=False), top)() is None
     monkeypatch.chdir(top)
-    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", channel="mcp", place=place.here(config)) as memories:
+    with Memories(
+        f"sqlite:///{tmp_path}/m.db", embedder="none", channel="mcp", place=place.here(config)
+    ) as memories:
         made = memories.create("Deploys happen on Tuesdays").memory
         assert made is not None and made.origin is not None
         assert (made.tags, made.origin.branch) == ({"project": "example.com/acme/shop"}, "feature")
@@ -551,7 +602,9 @@ def test_a_place_follows_the_branch_and_the_setting(tmp_path: Path, monkeypatch:
         assert turn.tags == {"project": "example.com/acme/shop"}
 
 
-def test_the_library_fills_in_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_fills_in_nothing_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PROJECT_DETECTION", raising=False)
     monkeypatch.chdir(repository(tmp_path / "shop", remote=ACME))
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
@@ -571,8 +624,14 @@ def test_a_key_is_that_of_the_project_that_is_worked_in_unless_another_one_is_na
     here: Place | None = None
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: here) as memories:
         ids = {
-            project: memories.create(f"We deploy the {project} on Tuesdays", key="deploy/day", tags=tags).id
-            for project, tags in (("shop", {"project": "shop"}), ("bank", {"project": "bank"}), (None, {}))
+            project: memories.create(
+                f"We deploy the {project} on Tuesdays", key="deploy/day", tags=tags
+            ).id
+            for project, tags in (
+                ("shop", {"project": "shop"}),
+                ("bank", {"project": "bank"}),
+                (None, {}),
+            )
         }
         here = Place("shop", "main")
         assert memories.id_of_key("deploy/day") == ids["shop"]

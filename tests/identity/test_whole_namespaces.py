@@ -1,4 +1,6 @@
-"""Whole namespaces: shown, moved and erased, in each kind of store that a machine can have by itself."""
+"""Whole namespaces: shown, moved and erased, in each kind of store that a machine can have by
+itself.
+"""
 
 import json
 import os
@@ -29,8 +31,13 @@ SENTINEL = "XYLOPHONE"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("files", marks=pytest.mark.thorough)])
-def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    where = {"sqlite": f"sqlite:///{tmp_path}/store/memories.db", "files": f"files:///{tmp_path}/store"}
+def config(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Config:
+    where = {
+        "sqlite": f"sqlite:///{tmp_path}/store/memories.db",
+        "files": f"files:///{tmp_path}/store",
+    }
     monkeypatch.setenv("EMBEDDER", "fake")
     return load_config({"store": where[request.param]})
 
@@ -47,7 +54,9 @@ def store(config: Config) -> Iterator[Store]:
 def filled(config: Config, name: str, mark: str = SENTINEL) -> list[str]:
     """Give a namespace one of everything; return the ids of its memories."""
     with Memories(config=config, namespace=name, embedder="fake") as memories:
-        keyed = memories.create(f"{mark} deploys happen on Tuesday", key=f"deploy/{mark}", tags={"type": mark}).id
+        keyed = memories.create(
+            f"{mark} deploys happen on Tuesday", key=f"deploy/{mark}", tags={"type": mark}
+        ).id
         assert keyed is not None
         memories.update(keyed, f"{mark} deploys happen on Friday")
         gone = memories.create(f"{mark} lunch is at noon").id
@@ -60,7 +69,12 @@ def filled(config: Config, name: str, mark: str = SENTINEL) -> list[str]:
         assert beaten
         memories.reinforce(beaten)
     _queue(config, name).add(
-        {"conversation_id": "late", "role": "user", "text": f"{mark} late", "ts": "2026-01-01T00:00:00+00:00"}
+        {
+            "conversation_id": "late",
+            "role": "user",
+            "text": f"{mark} late",
+            "ts": "2026-01-01T00:00:00+00:00",
+        }
     )
     folder = config.home / name
     folder.mkdir(parents=True, mode=0o700)
@@ -99,7 +113,12 @@ def test_show_counts_all_that_is_in_a_namespace(config: Config, store: Store) ->
     filled(config, "alice", "ALICE")
     found = namespaces.show(store, config, "Bob")
     assert found[:9] == ("bob", 2, 1, 1, 5, 2, 1, 1, 1)
-    assert found.text_bytes > 100 and found.first_at and found.last_at and found.first_at <= found.last_at
+    assert (
+        found.text_bytes > 100
+        and found.first_at
+        and found.last_at
+        and found.first_at <= found.last_at
+    )
     assert found.tags == {f"type={SENTINEL}": 1}
     assert sum(found.writers.values()) == 7
     with pytest.raises(NotFound, match='no namespace "carol"'):
@@ -109,13 +128,20 @@ def test_show_counts_all_that_is_in_a_namespace(config: Config, store: Store) ->
 def test_show_tells_of_the_whole_time_in_which_it_was_written(config: Config, store: Store) -> None:
     with Memories(config=config, namespace="bob", embedder="none") as memories:
         for day in (2, 1, 3):
-            memories.create(f"It rained on day {day}", created_at=datetime(2026, 5, day, tzinfo=UTC), force=True)
+            memories.create(
+                f"It rained on day {day}", created_at=datetime(2026, 5, day, tzinfo=UTC), force=True
+            )
     found = namespaces.show(store, config, "bob")
-    assert (found.first_at, found.last_at) == (datetime(2026, 5, 1, tzinfo=UTC), datetime(2026, 5, 3, tzinfo=UTC))
+    assert (found.first_at, found.last_at) == (
+        datetime(2026, 5, 1, tzinfo=UTC),
+        datetime(2026, 5, 3, tzinfo=UTC),
+    )
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_a_moved_namespace_is_whole_under_its_new_name(merge: bool, config: Config, store: Store) -> None:
+def test_a_moved_namespace_is_whole_under_its_new_name(
+    merge: bool, config: Config, store: Store
+) -> None:
     filled(config, "bob")
     filled(config, "alice", "ALICE")
     others, before, records = seen(config, "alice"), seen(config, "bob"), exported(store, "bob")
@@ -130,7 +156,9 @@ def test_a_moved_namespace_is_whole_under_its_new_name(merge: bool, config: Conf
         namespaces.show(store, config, "bob")
 
 
-def test_a_moved_namespace_keeps_its_vectors_and_how_often_it_was_read(config: Config, store: Store) -> None:
+def test_a_moved_namespace_keeps_its_vectors_and_how_often_it_was_read(
+    config: Config, store: Store
+) -> None:
     [keyed, *_] = filled(config, "bob")
     with Memories(config=config, namespace="bob", embedder="fake") as memories:
         for _ in range(3):
@@ -147,12 +175,19 @@ def test_two_namespaces_become_one_with_one_log(config: Config, store: Store) ->
     filled(config, "alice", "ALICE")
     namespaces.move(store, config, "bob", "alice", merge=True)
     found = namespaces.show(store, config, "alice")
-    assert (found.memory_count, found.pending_count, found.deleted_count, found.conversation_count) == (4, 2, 2, 2)
+    assert (
+        found.memory_count,
+        found.pending_count,
+        found.deleted_count,
+        found.conversation_count,
+    ) == (4, 2, 2, 2)
     assert found.queued_count == 2
     with Memories(config=config, namespace="alice", shared=False, embedder="fake") as memories:
         [check] = memories.verify_log()
         assert (check.problem, check.unlogged) == (None, 0)
-        talks = {change.conversation for entry in memories.log(limit=100) for change in entry.changes}
+        talks = {
+            change.conversation for entry in memories.log(limit=100) for change in entry.changes
+        }
         assert {f"standup-{SENTINEL}", "standup-ALICE"} <= talks
         memories.create("something else entirely")
         assert memories.verify_log()[0].problem is None
@@ -170,7 +205,9 @@ def test_a_key_of_a_deleted_memory_is_no_conflict_in_a_merge(config: Config, sto
         assert [each.content for each in memories.list().memories] == ["The editor of alice is new"]
 
 
-def test_a_rename_does_not_overwrite_and_a_merge_tells_conflicts_first(config: Config, store: Store) -> None:
+def test_a_rename_does_not_overwrite_and_a_merge_tells_conflicts_first(
+    config: Config, store: Store
+) -> None:
     filled(config, "bob", "SAME")
     filled(config, "alice", "SAME")
     before = exported(store, "bob"), exported(store, "alice")
@@ -234,7 +271,10 @@ def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_pa
     filled(config, "alice", "ALICE")
     inbox = config.home / "inbox"
     inbox.mkdir(parents=True)
-    stays = [{"namespace": "alice", "text": "ALICE stays"}, {"namespace": None, "text": "for shared"}]
+    stays = [
+        {"namespace": "alice", "text": "ALICE stays"},
+        {"namespace": None, "text": "for shared"},
+    ]
     events = [{"namespace": name, "text": SENTINEL}, *stays]
     (inbox / "s.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     others = seen(config, "alice")
@@ -257,7 +297,11 @@ def test_events_that_wait_go_with_a_namespace(config: Config, store: Store) -> N
     filled(config, "bob")
     inbox = config.home / "inbox"
     inbox.mkdir(parents=True)
-    events = [{"namespace": "Bob", "text": "one"}, {"namespace": "ann", "text": "two"}, {"text": "three"}]
+    events = [
+        {"namespace": "Bob", "text": "one"},
+        {"namespace": "ann", "text": "two"},
+        {"text": "three"},
+    ]
     (inbox / "s.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + "half")
     namespaces.move(store, config, "bob", "rob", merge=False)
     *lines, half = (inbox / "s.jsonl").read_text().splitlines()
@@ -289,9 +333,17 @@ def test_what_hooks_know_of_a_namespace_goes_with_it(
     (sessions / "codex.s1").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (sessions / "codex.s2").write_text(f"{json.dumps(lines[3])}\n")
     for name in ("codex.s1", "codex.s2"):
-        state = {"offset": 7, "stopped": 7, "last": [["", "hash", 1]], "failures": 0, "events": {"user:hash": 1}}
+        state = {
+            "offset": 7,
+            "stopped": 7,
+            "last": [["", "hash", 1]],
+            "failures": 0,
+            "events": {"user:hash": 1},
+        }
         (inbox / "state" / f"{name}.json").write_text(json.dumps({**state, "lines": {}}))
-    (inbox / "refused" / "codex.s1.00").write_text('{"namespace": "bob", "prompt": "of bob"}\n{"namespace": "ann"}\n')
+    (inbox / "refused" / "codex.s1.00").write_text(
+        '{"namespace": "bob", "prompt": "of bob"}\n{"namespace": "ann"}\n'
+    )
     reads = config.home / "accesses-00000000.jsonl"
     reads.write_text('[["bob","a",1],["ann","b",1]]\n[["bob","a",1]]\n')
     assert namespaces.delete(store, config, "bob", dry_run=True).queued == 2
@@ -303,7 +355,9 @@ def test_what_hooks_know_of_a_namespace_goes_with_it(
     assert reads.read_text() == '[["ann", "b", 1]]\n'
     left = [json.loads(line) for line in (sessions / "codex.s1").read_text().splitlines()]
     assert left == [lines[0], {"off": False, "reset": True}, lines[3]]
-    assert [json.loads((inbox / "state" / f"codex.s{n}.json").read_text())["offset"] for n in (1, 2)] == [7, 7]
+    assert [
+        json.loads((inbox / "state" / f"codex.s{n}.json").read_text())["offset"] for n in (1, 2)
+    ] == [7, 7]
     assert "hash" not in (inbox / "state" / "codex.s1.json").read_text()
     assert "hash" in (inbox / "state" / "codex.s2.json").read_text()
     assert (inbox / "refused" / "codex.s1.00").read_text() == '{"namespace": "ann"}\n'
@@ -338,7 +392,9 @@ def test_what_is_just_being_stored_does_not_bring_a_namespace_back(
     assert "bob" not in store.namespaces(Collection.MEMORY)
 
 
-def test_files_that_only_have_the_name_of_a_namespace_stay(config: Config, store: Store, tmp_path: Path) -> None:
+def test_files_that_only_have_the_name_of_a_namespace_stay(
+    config: Config, store: Store, tmp_path: Path
+) -> None:
     (config.home / "inbox").mkdir(parents=True)
     (config.home / "inbox" / "s.jsonl").write_text('{"namespace": "bob"}\n')
     (config.home / "notes").write_text("mine")
@@ -349,11 +405,17 @@ def test_files_that_only_have_the_name_of_a_namespace_stay(config: Config, store
         with Memories(config=config, namespace=name, embedder="fake") as memories:
             memories.create("a note")
     [record] = store.scan(Filter(Collection.MEMORY, ("notes",)), limit=1)
-    store.append([record._replace(ref=record.ref._replace(namespace="inbox"))])  # as an earlier version did
+    store.append(
+        [record._replace(ref=record.ref._replace(namespace="inbox"))]
+    )  # as an earlier version did
     for name in ("inbox", "notes", "link"):
         namespaces.delete(store, config, name)
     assert (config.home / "inbox" / "s.jsonl").read_text() == '{"namespace": "bob"}\n'
-    assert (config.home / "notes").read_text() == (tmp_path / "elsewhere" / "scratchpad.yaml").read_text() == "mine"
+    assert (
+        (config.home / "notes").read_text()
+        == (tmp_path / "elsewhere" / "scratchpad.yaml").read_text()
+        == "mine"
+    )
 
 
 TWELVE = """
@@ -372,20 +434,24 @@ with Memories(url, namespace=name, embedder="fake") as memories:
 """
 
 
-@pytest.mark.thorough  # each by itself is proven in process, and many writers at once in the core's promises
+# each by itself is proven in process, and many writers at once in the core's promises
+@pytest.mark.thorough
 def test_twelve_identities_at_once_do_not_disturb_each_other(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/twelve/memories.db"
     names = [f"agent{number:02}x" for number in range(12)]
-    answers = together(TWELVE, [(url, name) for name in names], environment=clean_environment, folder=tmp_path)
+    answers = together(
+        TWELVE, [(url, name) for name in names], environment=clean_environment, folder=tmp_path
+    )
     for name, out in zip(names, answers, strict=True):
         found, count, problem = json.loads(out)
         assert {text.split()[0] for text in found} == {name}
         assert (count, problem, len(found) > 10) == (5, None, True)
 
 
-# --- quotas ----------------------------------------------------------------------------------------------------------
+# --- quotas
+# ----------------------------------------------------------------------------------------------------------
 
 Limited = Callable[..., Memories]
 
@@ -405,7 +471,9 @@ def test_a_full_namespace_refuses_more_and_says_what_to_do(limited: Limited) -> 
     with limited("memories=2,turns=1") as memories:
         first = memories.create("the first one", force=True)
         memories.create("the second thing waits", pending=True)
-        with pytest.raises(RequestError, match=r"namespace bob has 2 memories and its quota is 2.*NAMESPACE_QUOTA"):
+        with pytest.raises(
+            RequestError, match=r"namespace bob has 2 memories and its quota is 2.*NAMESPACE_QUOTA"
+        ):
             memories.create("a third of another kind")
         with pytest.raises(RequestError, match="1 more has no room"):
             memories.create_many(["a fourth", "a fifth of its own"])
@@ -429,7 +497,9 @@ def test_a_namespace_may_have_a_limit_of_its_own(limited: Limited) -> None:
             with pytest.raises(RequestError, match=f"its quota is {most}"):
                 memories.create("one more", force=True)
     with limited(quota, "eve") as memories:
-        assert len(memories.create_many([f"number {number}" for number in range(9)], force=True)) == 9
+        assert (
+            len(memories.create_many([f"number {number}" for number in range(9)], force=True)) == 9
+        )
 
 
 @pytest.mark.parametrize("quota", ["10", "memories", "memories=-1", "memories=x", "words=3", "Bob!.memories=1", "a=1,",
@@ -454,7 +524,9 @@ print(stored)
 """
 
 
-def test_a_quota_holds_however_many_write_at_once(tmp_path: Path, clean_environment: Mapping[str, str]) -> None:
+def test_a_quota_holds_however_many_write_at_once(
+    tmp_path: Path, clean_environment: Mapping[str, str]
+) -> None:
     url = f"sqlite:///{tmp_path}/race/memories.db"
     environment = {**clean_environment, "NAMESPACE_QUOTA": "memories=25"}
     runs = [(url, f"w{number}") for number in range(4)]

@@ -1,4 +1,6 @@
-"""The session of the OpenAI Agents SDK, driven by the real SDK; the model is a stand-in on loopback."""
+"""The session of the OpenAI Agents SDK, driven by the real SDK; the model is a stand-in on
+loopback.
+"""
 
 import asyncio
 import json
@@ -22,7 +24,11 @@ ITEMS: list[Any] = [
     {"role": "user", "content": "What does Ann like?"},
     CALL,
     OUTPUT,
-    {"role": "assistant", "content": [{"type": "output_text", "text": "tea", "annotations": []}], "type": "message"},
+    {
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "tea", "annotations": []}],
+        "type": "message",
+    },
     {"role": "user", "content": "..."},
     {"role": "user", "content": "e\u0301 🍵"},
     {"role": "developer", "content": "be brief"},
@@ -49,7 +55,9 @@ def test_it_is_a_session_whose_items_come_back_as_they_were(memories: Memories) 
         assert await session.get_items() == ITEMS
         assert await session.get_items(3) == ITEMS[-3:]
         assert await session.get_items(0) == []
-        assert await MemoriesSession("s", memories, SessionSettings(limit=2)).get_items() == ITEMS[-2:]
+        assert (
+            await MemoriesSession("s", memories, SessionSettings(limit=2)).get_items() == ITEMS[-2:]
+        )
         assert await session.pop_item() == ITEMS[-1]
         await session.add_items(ITEMS[:1])
         assert await session.get_items() == [*ITEMS[:-1], ITEMS[0]]
@@ -75,7 +83,11 @@ def test_more_than_a_page_is_kept_in_order(memories: Memories) -> None:
 def test_what_was_said_is_found_and_secrets_are_not_kept(memories: Memories) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 3 + "abcdef"
     session = MemoriesSession("s", memories)
-    asyncio.run(session.add_items([{"role": "user", "content": "Ann likes tea"}, {**OUTPUT, "output": token}]))
+    asyncio.run(
+        session.add_items(
+            [{"role": "user", "content": "Ann likes tea"}, {**OUTPUT, "output": token}]
+        )
+    )
     (hit,) = memories.search("what does Ann like?", scope="history")[:1]
     assert hit.turn.content == "Ann likes tea"
     items = asyncio.run(session.get_items())
@@ -95,7 +107,13 @@ def test_a_run_of_the_real_sdk_goes_on_where_it_ended(memories: Memories) -> Non
             if len(asked) == 1:
                 said = {"role": "assistant", "content": None, "tool_calls": [call]}
             choice = {"index": 0, "message": said, "finish_reason": "stop"}
-            told = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+            told = {
+                "id": "1",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "m",
+                "choices": [choice],
+            }
             data = json.dumps(told).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
@@ -121,10 +139,18 @@ def test_a_run_of_the_real_sdk_goes_on_where_it_ended(memories: Memories) -> Non
             agent = Agent(name="helper", model=model, tools=[look])
             session = MemoriesSession("s", memories)
             config = RunConfig(tracing_disabled=True)
-            return str((await Runner.run(agent, text, session=session, run_config=config)).final_output)
+            return str(
+                (await Runner.run(agent, text, session=session, run_config=config)).final_output
+            )
 
     assert asyncio.run(run("What does Ann like?")) == "Ann likes tea."
     assert asyncio.run(run("Are you sure?")) == "Ann likes tea."
     server.shutdown()
     server.server_close()
-    assert [message["role"] for message in asked[-1]] == ["user", "assistant", "tool", "assistant", "user"]
+    assert [message["role"] for message in asked[-1]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]

@@ -1,4 +1,6 @@
-"""Anthropic's memory tool, driven by the real SDK, which talks to a stand-in for the API on loopback."""
+"""Anthropic's memory tool, driven by the real SDK, which talks to a stand-in for the API on
+loopback.
+"""
 
 import json
 import threading
@@ -59,7 +61,9 @@ ON_BOTH = [
 ]
 
 
-def test_its_answers_and_errors_are_those_of_the_tool_that_the_sdk_brings(tool: MemoriesTool, tmp_path: Path) -> None:
+def test_its_answers_and_errors_are_those_of_the_tool_that_the_sdk_brings(
+    tool: MemoriesTool, tmp_path: Path
+) -> None:
     theirs = BetaLocalFilesystemMemoryTool(str(tmp_path / "theirs"))
     for command, arguments in ON_BOTH:
         told = []
@@ -90,7 +94,9 @@ def test_a_folder_is_listed_two_levels_deep(tool: MemoriesTool) -> None:
         "/memories//x", "/memories/./x", "/memories/a\\..\\b", "/memories/ ", "", "/",
     ],
 )  # fmt: skip
-def test_a_path_that_leads_out_is_refused(tool: MemoriesTool, memories: Memories, path: str) -> None:
+def test_a_path_that_leads_out_is_refused(
+    tool: MemoriesTool, memories: Memories, path: str
+) -> None:
     for command, more in (("create", {"file_text": "x"}), ("view", {}), ("delete", {})):
         with pytest.raises(ToolError):
             call(tool, command, path=path, **more)
@@ -117,13 +123,19 @@ def test_a_text_comes_back_as_it_was(tool: MemoriesTool, text: str) -> None:
     call(tool, "create", path="/memories/x", file_text=text)
     call(tool, "insert", path="/memories/x", insert_line=0, insert_text="first")
     assert call(tool, "view", path="/memories/x").split("\t", 1)[1].startswith("first\n")
-    assert tool._file("/memories/x")[1].removeprefix("first\n").removesuffix("\n") == text.removesuffix("\n")
+    assert tool._file("/memories/x")[1].removeprefix("first\n").removesuffix(
+        "\n"
+    ) == text.removesuffix("\n")
 
 
-def test_memories_of_others_are_no_files(tool: MemoriesTool, memories: Memories, tmp_path: Path) -> None:
+def test_memories_of_others_are_no_files(
+    tool: MemoriesTool, memories: Memories, tmp_path: Path
+) -> None:
     memories.create("Ann likes tea", key="/memories/x")
     with Memories(f"sqlite:///{tmp_path}/store", embedder="fake") as shared:
-        MemoriesTool(shared).call({"command": "create", "path": "/memories/y", "file_text": "shared"})
+        MemoriesTool(shared).call(
+            {"command": "create", "path": "/memories/y", "file_text": "shared"}
+        )
     assert call(tool, "view", path="/memories").splitlines()[1:] == ["0B\t/memories"]
 
 
@@ -141,7 +153,14 @@ def test_the_real_sdk_runs_it(tool: MemoriesTool, memories: Memories) -> None:
             results.append(body["messages"][-1])
             number = len(results) - 1
             if number < len(calls):
-                content = [{"type": "tool_use", "id": f"t{number}", "name": "memory", "input": calls[number]}]
+                content = [
+                    {
+                        "type": "tool_use",
+                        "id": f"t{number}",
+                        "name": "memory",
+                        "input": calls[number],
+                    }
+                ]
             else:
                 content = [{"type": "text", "text": "done"}]
             reason = "tool_use" if number < len(calls) else "end_turn"
@@ -160,9 +179,13 @@ def test_the_real_sdk_runs_it(tool: MemoriesTool, memories: Memories) -> None:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    client = Anthropic(base_url=f"http://127.0.0.1:{server.server_address[1]}", api_key="x", max_retries=0)
+    client = Anthropic(
+        base_url=f"http://127.0.0.1:{server.server_address[1]}", api_key="x", max_retries=0
+    )
     messages: Any = [{"role": "user", "content": "remember that Ann likes tea"}]
-    runner = client.beta.messages.tool_runner(model="claude", max_tokens=100, messages=messages, tools=[tool])
+    runner = client.beta.messages.tool_runner(
+        model="claude", max_tokens=100, messages=messages, tools=[tool]
+    )
     final = runner.until_done()
     server.shutdown()
     server.server_close()

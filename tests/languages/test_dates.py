@@ -28,7 +28,10 @@ YEARS = (2023, 2025)
 
 def found(text: str, now: datetime = NOW, years: Sequence[int] = YEARS) -> list[str]:
     """Return the spans of a text as `first/last`, or as the day if that is all."""
-    return [f"{first}" if first == last else f"{first}/{last}" for first, last in spans(text, now, years)]
+    return [
+        f"{first}" if first == last else f"{first}/{last}"
+        for first, last in spans(text, now, years)
+    ]
 
 
 def only(text: str, now: datetime = NOW) -> str:
@@ -160,7 +163,15 @@ def test_any_space_parts_words() -> None:
 
 
 def test_no_date_that_is_past_reaches_past_now() -> None:
-    texts = ("a week ago", "two weeks ago", "last 2 years", "this week", "recently", "this month", "0 weeks ago")
+    texts = (
+        "a week ago",
+        "two weeks ago",
+        "last 2 years",
+        "this week",
+        "recently",
+        "this month",
+        "0 weeks ago",
+    )
     for text in texts:
         found = spans(text, NOW, YEARS)
         assert found, text
@@ -240,7 +251,9 @@ _PIECES = (
     st.datetimes(timezones=st.just(UTC)),
     st.lists(st.integers(0, 10_000), max_size=3),
 )
-def test_every_text_has_spans_that_can_be_compared(text: str, now: datetime, years: list[int]) -> None:
+def test_every_text_has_spans_that_can_be_compared(
+    text: str, now: datetime, years: list[int]
+) -> None:
     for first, last in spans(text, now, years):
         assert first <= last
     assert asks_when(text) in {True, False}
@@ -248,12 +261,15 @@ def test_every_text_has_spans_that_can_be_compared(text: str, now: datetime, yea
 
 
 def test_letters_like_i_and_s_are_no_trouble() -> None:
-    """A Turkish keyboard writes APRİL; `re.IGNORECASE` takes its İ for an i, and `lower` does not."""
+    """A Turkish keyboard writes APRİL; `re.IGNORECASE` takes its İ for an i, and `lower` does
+    not.
+    """
     texts = ["APRİL 3", "in auguſt", "last ſunday", "fİve days ago"]
     assert failures_of([(text, []) for text in texts], found) == []
 
 
-# --- closeness -------------------------------------------------------------------------------------------------------
+# --- closeness
+# -------------------------------------------------------------------------------------------------------
 
 DAY = date(2023, 5, 10)
 MAY = (date(2023, 5, 1), date(2023, 5, 31))
@@ -271,7 +287,9 @@ def test_outside_a_day_closeness_falls_by_the_formula() -> None:
         14: (1 + 14 / 7.25) ** -2,
         -365: (1 + 365 / 3.25) ** -2,
     }
-    assert {days: close(DAY + timedelta(days), (DAY, DAY)) for days in formula} == pytest.approx(formula)
+    assert {days: close(DAY + timedelta(days), (DAY, DAY)) for days in formula} == pytest.approx(
+        formula
+    )
 
 
 def test_the_wider_a_span_the_further_it_reaches() -> None:
@@ -282,8 +300,12 @@ def test_the_wider_a_span_the_further_it_reaches() -> None:
 def test_at_its_reach_a_time_counts_a_quarter() -> None:
     """With the width of the day itself it is a little more."""
     width = WIDTH_SHARE * 8
-    assert close(DAY - timedelta(DAYS_BEFORE + width), (DAY, DAY + timedelta(7))) == pytest.approx(0.25)
-    assert close(DAY + timedelta(7 + DAYS_AFTER + width), (DAY, DAY + timedelta(7))) == pytest.approx(0.25)
+    assert close(DAY - timedelta(DAYS_BEFORE + width), (DAY, DAY + timedelta(7))) == pytest.approx(
+        0.25
+    )
+    assert close(
+        DAY + timedelta(7 + DAYS_AFTER + width), (DAY, DAY + timedelta(7))
+    ) == pytest.approx(0.25)
     assert 0.25 < close(DAY - timedelta(DAYS_BEFORE), (DAY, DAY)) < 0.28
     assert 0.25 < close(DAY + timedelta(DAYS_AFTER), (DAY, DAY)) < 0.27
 
@@ -314,7 +336,8 @@ def test_no_days_have_no_closeness() -> None:
     assert closeness(np.array([], dtype=np.int64), [MAY]).shape == (0,)
 
 
-# --- overlap ---------------------------------------------------------------------------------------------------------
+# --- overlap
+# ---------------------------------------------------------------------------------------------------------
 
 YEAR = (date(2023, 1, 1), date(2023, 12, 31))
 WEEK = (date(2023, 5, 8), date(2023, 5, 14))
@@ -338,11 +361,16 @@ def test_days_that_are_told_agree_with_what_is_meant_by_the_formula() -> None:
         (MAY, (date(2023, 6, 2), date(2023, 6, 2)), (8 / 31) * (1 + 2 / 2.25) ** -2),
         ((date(2023, 6, 5), date(2023, 6, 5)), MAY, (1 + 5 / (2 + 31 / 4)) ** -2),
     ]
-    assert failures_of([(told, meant, pytest.approx(share)) for told, meant, share in rows], agreement) == []
+    assert (
+        failures_of([(told, meant, pytest.approx(share)) for told, meant, share in rows], agreement)
+        == []
+    )
 
 
 def test_the_best_pair_of_told_and_meant_counts() -> None:
-    assert overlap([(date(2020, 1, 1), date(2020, 1, 1)), (DAY, DAY)], [YEAR, WEEK, (DAY, DAY)]) == 1.0
+    assert (
+        overlap([(date(2020, 1, 1), date(2020, 1, 1)), (DAY, DAY)], [YEAR, WEEK, (DAY, DAY)]) == 1.0
+    )
     assert overlap([MAY, WEEK], [(DAY, DAY)]) == overlap([WEEK], [(DAY, DAY)])
 
 
@@ -366,7 +394,8 @@ def test_days_that_are_told_fall_off_faster_than_the_day_of_telling() -> None:
         assert overlap([(moved, moved)], [(DAY, DAY)]) < close(moved, (DAY, DAY)), shift
 
 
-# --- questions and texts ---------------------------------------------------------------------------------------------
+# --- questions and texts
+# ---------------------------------------------------------------------------------------------
 
 
 def test_questions_for_a_time_are_known() -> None:

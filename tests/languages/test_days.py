@@ -14,7 +14,14 @@ from memories.languages.dates import asks_when, span, spans, tells_time
 from memories.languages.days import in_english
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)  # a Saturday
-SAID = ("yesterday", "the day before yesterday", "last week", "2 weeks ago", "3 May 2023", "in March")
+SAID = (
+    "yesterday",
+    "the day before yesterday",
+    "last week",
+    "2 weeks ago",
+    "3 May 2023",
+    "in March",
+)
 SAYINGS = (
     (
         "de",
@@ -30,20 +37,41 @@ SAYINGS = (
             "il y a deux semaines|le 3 mai 2023|au mois de mars dernier, en mars"
         ),
     ),
-    ("es", "¿Qué pasó ayer?|anteayer|la semana pasada|hace dos semanas|el 3 de mayo de 2023|en marzo"),
-    ("pt", "O que aconteceu ontem?|anteontem|na semana passada|há duas semanas|3 de maio de 2023|em março"),
+    (
+        "es",
+        "¿Qué pasó ayer?|anteayer|la semana pasada|hace dos semanas|el 3 de mayo de 2023|en marzo",
+    ),
+    (
+        "pt",
+        "O que aconteceu ontem?|anteontem|na semana passada|há duas semanas|3 de maio de 2023|em março",
+    ),
     (
         "it",
         "Cosa è successo ieri?|l'altro ieri|la settimana scorsa|due settimane fa|il 3 maggio 2023|nel mese di marzo",
     ),
-    ("nl", "Wat gebeurde er gisteren?|eergisteren|vorige week|twee weken geleden|3 mei 2023|in maart"),
-    ("pl", "Co się stało wczoraj?|przedwczoraj|w zeszłym tygodniu|dwa tygodnie temu|3 maja 2023|w marcu"),
+    (
+        "nl",
+        "Wat gebeurde er gisteren?|eergisteren|vorige week|twee weken geleden|3 mei 2023|in maart",
+    ),
+    (
+        "pl",
+        "Co się stało wczoraj?|przedwczoraj|w zeszłym tygodniu|dwa tygodnie temu|3 maja 2023|w marcu",
+    ),
     ("ru", "Что случилось вчера?|позавчера|на прошлой неделе|две недели назад|3 мая 2023|в марте"),
     ("uk", "Що сталося вчора?|позавчора|минулого тижня|два тижні тому|3 травня 2023|у березні"),
     ("tr", "Dün ne oldu?|evvelsi gün|geçen hafta|iki hafta önce|3 Mayıs 2023|martta"),
-    ("fi", "Mitä eilen tapahtui?|toissapäivänä|viime viikolla|kaksi viikkoa sitten|3. toukokuuta 2023|maaliskuussa"),
-    ("el", "Τι έγινε χθες;|προχθές|την περασμένη εβδομάδα|πριν από δύο εβδομάδες|3 Μαΐου 2023|τον Μάρτιο"),
-    ("vi", "Hôm qua có chuyện gì?|hôm kia|tuần trước|hai tuần trước|ngày 3 tháng 5 năm 2023|tháng ba"),
+    (
+        "fi",
+        "Mitä eilen tapahtui?|toissapäivänä|viime viikolla|kaksi viikkoa sitten|3. toukokuuta 2023|maaliskuussa",
+    ),
+    (
+        "el",
+        "Τι έγινε χθες;|προχθές|την περασμένη εβδομάδα|πριν από δύο εβδομάδες|3 Μαΐου 2023|τον Μάρτιο",
+    ),
+    (
+        "vi",
+        "Hôm qua có chuyện gì?|hôm kia|tuần trước|hai tuần trước|ngày 3 tháng 5 năm 2023|tháng ba",
+    ),
     ("ar", "ماذا حدث أمس؟|أول أمس|في الأسبوع الماضي|قبل أسبوعين|٣ مايو ٢٠٢٣|في مارس"),
     ("he", "מה קרה אתמול?|שלשום|בשבוע שעבר|לפני שבועיים|3 במאי 2023|במרץ"),
     ("hi", "कल क्या हुआ?|परसों|पिछले हफ़्ते|दो हफ्ते पहले|3 मई 2023|मार्च में"),
@@ -56,8 +84,13 @@ CODES = tuple(code for code, _ in SAYINGS)
 
 
 def misread(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str, object, object]]:
-    """Return the pairs (text, English) that do not name the same days, and what each of them names."""
-    read = [(text, english, spans(text, NOW, [2025]), spans(english, NOW, [2025])) for text, english in pairs]
+    """Return the pairs (text, English) that do not name the same days, and what each of them
+    names.
+    """
+    read = [
+        (text, english, spans(text, NOW, [2025]), spans(english, NOW, [2025]))
+        for text, english in pairs
+    ]
     return [row for row in read if row[2] != row[3] or not row[3]]
 
 
@@ -160,7 +193,11 @@ def test_options_take_nothing_beside_a_day() -> None:
 
 @given(st.sampled_from(CODES), st.randoms(use_true_random=False))
 def test_any_row_of_entries_is_read(code: str, random: random.Random) -> None:
-    entries = [entry.replace("_", " ").strip("~*") for line in languages.words(code).values() for entry in line]
+    entries = [
+        entry.replace("_", " ").strip("~*")
+        for line in languages.words(code).values()
+        for entry in line
+    ]
     text = " ".join(part for entry in random.choices(entries, k=8) for part in entry.split("|")[:2])
     assert isinstance(in_english(f"3 {text} 2023"), str)
     spans(text, NOW, [2025])

@@ -18,7 +18,8 @@ def test_a_language_has_every_line() -> None:
     missing = {code: set(LINES) - languages.words(code).keys() for code in CODES}
     assert {code: lines for code, lines in missing.items() if lines} == {}
     counts = {
-        code: tuple(len(languages.words(code)[line]) for line in ("months", "weekdays", "numbers")) for code in CODES
+        code: tuple(len(languages.words(code)[line]) for line in ("months", "weekdays", "numbers"))
+        for code in CODES
     }
     assert {code: count for code, count in counts.items() if count != (12, 7, 13)} == {}
 
@@ -46,7 +47,10 @@ def test_ukrainian_and_russian_share_a_script() -> None:
 
 
 def test_languages_are_told_apart() -> None:
-    rows = [json.loads(line) for line in (ROOT / "bench/languages.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (ROOT / "bench/languages.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     right = 0
     for row in rows:
         found = languages.of(f"{row['memory']} {row['question']}")
@@ -77,7 +81,10 @@ def test_english_and_code_ask_for_no_language() -> None:
 
 
 def test_words_are_folded() -> None:
-    assert languages.folded("Müller ŁÓDŹ ДЁМ İstanbul Straße أحمد ٣") == "muller lodz дем istanbul strasse احمد 3"
+    assert (
+        languages.folded("Müller ŁÓDŹ ДЁМ İstanbul Straße أحمد ٣")
+        == "muller lodz дем istanbul strasse احمد 3"
+    )
 
 
 SENSES = [

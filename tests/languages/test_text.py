@@ -1,4 +1,6 @@
-"""Words are seen in one normal form, and the same way in what is stored and in what is asked, in any script."""
+"""Words are seen in one normal form, and the same way in what is stored and in what is asked, in
+any script.
+"""
 
 import unicodedata
 
@@ -22,9 +24,19 @@ from memories.stores.words import occurrences, parse, tokens
 
 def missing(query: str, content: str) -> list[str]:
     """Return the terms of a query that the index text of a content does not hold."""
-    held = " " + " ".join("".join(c if c.isalnum() or _mark(c) else " " for c in index_text(content)).split()) + " "
+    held = (
+        " "
+        + " ".join(
+            "".join(c if c.isalnum() or _mark(c) else " " for c in index_text(content)).split()
+        )
+        + " "
+    )
     terms = [term for term in query_terms(query) if not term.startswith(" ")]
-    return [term for term in terms if (f" {term[:-1]}" if term.endswith("*") else f" {term} ") not in held]
+    return [
+        term
+        for term in terms
+        if (f" {term[:-1]}" if term.endswith("*") else f" {term} ") not in held
+    ]
 
 
 def _mark(character: str) -> bool:
@@ -151,7 +163,9 @@ def test_query_terms_are_limited_and_each_is_there_once() -> None:
 @pytest.mark.parametrize("code", sorted(languages.UNSPACED))
 def test_of_function_words_that_begin_alike_the_whole_one_goes(code: str) -> None:
     known = [word for word in languages.words(code)["stop"] if len(word) > 1]
-    longer = [word for word in known if any(word != other and word.startswith(other) for other in known)]
+    longer = [
+        word for word in known if any(word != other and word.startswith(other) for other in known)
+    ]
     assert longer
     assert {word: _telling(word, [code]) for word in longer} == dict.fromkeys(longer, " ")
 
@@ -168,16 +182,21 @@ def test_any_text_has_terms_that_it_holds_itself(text: str) -> None:
     assert covered(text, []) == 0
 
 
-@pytest.mark.parametrize("part", ["a", "don't ", "a.", ".", "a-", '"a ', "字", "🎉", "a#", "+", "x_1/"])
+@pytest.mark.parametrize(
+    "part", ["a", "don't ", "a.", ".", "a-", '"a ', "字", "🎉", "a#", "+", "x_1/"]
+)
 def test_a_long_line_without_spaces_is_read_to_its_end(part: str) -> None:
-    """Such as base64, which took minutes; `python -m bench long` measures that time grows with length only."""
+    """Such as base64, which took minutes; `python -m bench long` measures that time grows with
+    length only.
+    """
     text = part * (20_000 // len(part))
     assert len(query_terms(text)) <= MAX_QUERY_TERMS
     assert index_text(f"{text} zanzibar").split()[-1] == "zanzibar"
 
 
 @pytest.mark.parametrize(
-    ("word", "term"), [("hunde", "hund*"), ("kindern", "kind*"), ("tage", "tage*"), ("haus", "haus*")]
+    ("word", "term"),
+    [("hunde", "hund*"), ("kindern", "kind*"), ("tage", "tage*"), ("haus", "haus*")],
 )
 def test_an_ending_goes_if_it_leaves_four_letters(word: str, term: str) -> None:
     assert _stem(word, ["de"]) == term

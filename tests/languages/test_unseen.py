@@ -10,7 +10,8 @@ from memories.context import fence
 from memories.guard import validate
 from memories.languages import unseen
 
-# One of each kind: controls, direction marks, zero width, tags, variation selectors, fillers, separators, private use.
+# One of each kind: controls, direction marks, zero width, tags, variation selectors, fillers,
+# separators, private use.
 HIDDEN = (
     "\x00\x07\x1b\x7f\x85\u00ad\u034f\u061c\u115f\u1160\u17b4\u180b\u180e\u200b\u200e\u2028\u202e\u2066\u2800\u3164"
     "\ue000\ufe00\ufe0e\ufeff\uffa0\ufff9\U000e0001\U000e0041\U000e0100\U000e01ef\U0010ffff"
@@ -23,7 +24,9 @@ def sentence(hidden: str) -> str:
 
 
 @pytest.mark.parametrize("sign", HIDDEN, ids=lambda sign: f"U+{ord(sign):04X}")
-def test_it_is_written_out_everywhere(sign: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_it_is_written_out_everywhere(
+    sign: str, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     text = sentence(sign)
     output.begin()
     output.set_format("json")
@@ -51,4 +54,8 @@ def test_what_can_be_seen_is_left_as_it_is() -> None:
 def test_every_variation_selector_and_every_tag_is_unseen() -> None:
     codes = [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), *range(0xE0020, 0xE0080)]
     assert all(unseen.is_unseen(chr(code)) for code in codes)
-    assert all(unseen.is_unseen(chr(code)) for code in range(0x3000) if unicodedata.category(chr(code)) in ("Cc", "Cf"))
+    assert all(
+        unseen.is_unseen(chr(code))
+        for code in range(0x3000)
+        if unicodedata.category(chr(code)) in ("Cc", "Cf")
+    )

@@ -1,7 +1,8 @@
-"""Bad inputs of the tools: each is a result that says in one line what is wrong, changes nothing, and stops nothing.
+"""Bad inputs of the tools: each is a result that says in one line what is wrong, changes nothing,
+and stops nothing.
 
-The numbers are those of the project's list of 84 bad inputs. What can't be read as a request stands with the real
-streams, in `processes/test_mcp_stdio`.
+The numbers are those of the project's list of 84 bad inputs. What can't be read as a request stands
+with the real streams, in `processes/test_mcp_stdio`.
 """
 
 import asyncio
@@ -25,7 +26,12 @@ Calls = Iterator[tuple[str, Mapping[str, Any]]]
 CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
     ("1", "create_memory", {"content": ""}, "content is empty"),
     ("2", "create_memory", {"content": "\u200b\u2060 "}, "content has no visible text"),
-    ("3", "create_memory", {"content": "a" * (MIB + 1)}, f"content is {MIB + 1} bytes; the limit is {MIB}"),
+    (
+        "3",
+        "create_memory",
+        {"content": "a" * (MIB + 1)},
+        f"content is {MIB + 1} bytes; the limit is {MIB}",
+    ),
     ("5", "create_memory", {"content": "abc\0def"}, "content has a NUL character at 3"),
     ("22", "get_history", {"id": UNKNOWN}, "Memory not found"),
     ("22", "delete_memory", {"id": UNKNOWN}, "Memory not found"),
@@ -37,21 +43,51 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
     ("26", "search_memories", {"query": "q", "limit": 10**9}, "limit must be at most"),
     ("26", "list_memories", {"limit": "abc"}, "limit: "),
     ("26", "list_memories", {"limit": 2**63}, "limit"),
-    ("27", "list_memories", {"cursor": "9" * 5_000}, "the cursor is not one that a listing returned"),
-    ("28", "create_memory", {"content": "c", "confidence": 1.1}, "confidence must be a number from 0 to 1"),
+    (
+        "27",
+        "list_memories",
+        {"cursor": "9" * 5_000},
+        "the cursor is not one that a listing returned",
+    ),
+    (
+        "28",
+        "create_memory",
+        {"content": "c", "confidence": 1.1},
+        "confidence must be a number from 0 to 1",
+    ),
     ("28", "create_memory", {"content": "c", "confidence": "high"}, "confidence: "),
-    ("29", "create_memory", {"content": "c", "usr_id": "x"}, 'create_memory has no argument "usr_id"; it has content'),
+    (
+        "29",
+        "create_memory",
+        {"content": "c", "usr_id": "x"},
+        'create_memory has no argument "usr_id"; it has content',
+    ),
     ("29", "search_memories", {"query": "q", "k" * 5_000: 1}, "search_memories has no argument"),
     ("30", "create_memory", {"content": ["c"]}, "content: "),
     ("30", "create_memory", {"content": "c", "force": "perhaps"}, "force: "),
     ("30", "create_memory", {"content": "c", "tags": ["a"]}, "tags: "),
     ("30", "create_memory", {"content": "c", "tags": {"a": {"b": "c"}}}, "tags.a: "),
-    ("31", "create_memory", {"content": "c", "tags": {f"k{n}": "v" for n in range(101)}}, "tags were given; the limit"),
-    ("31", "create_memory", {"content": "c", "tags": {"k" * 65: "v"}}, "tag key is 65 characters; the limit is 64"),
+    (
+        "31",
+        "create_memory",
+        {"content": "c", "tags": {f"k{n}": "v" for n in range(101)}},
+        "tags were given; the limit",
+    ),
+    (
+        "31",
+        "create_memory",
+        {"content": "c", "tags": {"k" * 65: "v"}},
+        "tag key is 65 characters; the limit is 64",
+    ),
     ("31", "create_memory", {"content": "c", "tags": {"a,b": "v"}}, "leave out spaces, commas"),
     ("52", "search_memories", {"query": ""}, "query is empty"),
     ("52", "search_memories", {"query": "   "}, "query has no visible text"),
-    ("53", "search_memories", {"query": "q" * 100_000}, "query is 100000 characters; the limit is 4096"),
+    (
+        "53",
+        "search_memories",
+        {"query": "q" * 100_000},
+        "query is 100000 characters; the limit is 4096",
+    ),
     ("55", "search_memories", {"query": "a\0b"}, "query has a NUL character at 1"),
     ("57", "search_memories", {"query": "q", "since": "2024-13-01"}, "not a date or time"),
     ("57", "search_memories", {"query": "q", "as_of": "x" * 5_000}, "not a date or time"),
@@ -65,15 +101,55 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
     ("22", "delete_memory", {"id": "20261122-000000000000"}, "Memory not found"),
     ("30", "add_turns", {"conversation": "trip", "turns": "hello"}, "turns: "),
     ("30", "add_turns", {"conversation": "trip", "turns": ["hello"]}, "turns.0: "),
-    ("30", "add_turns", {"conversation": "trip", "turns": [{"content": ["a"]}]}, "turns.0.content: "),
-    ("83", "add_turns", {"conversation": "trip", "turns": [{"content": "a"}, {}]}, "add_turns needs turns.1.content"),
-    ("29", "add_turns", {"conversation": "trip", "turns": [{"content": "a", "k" * 5_000: 1}]}, "has no argument"),
-    ("30", "add_turns", {"conversation": "trip", "turns": [{"content": "a", "role": "boss"}]}, "turns.0.role: "),
-    ("1", "add_turns", {"conversation": "trip", "turns": [{"content": "a"}, {"content": ""}]}, "turn 2: content is"),
-    ("57", "add_turns", {"conversation": "trip", "turns": [{"content": "a", "at": "soon"}]}, "not a date or time"),
+    (
+        "30",
+        "add_turns",
+        {"conversation": "trip", "turns": [{"content": ["a"]}]},
+        "turns.0.content: ",
+    ),
+    (
+        "83",
+        "add_turns",
+        {"conversation": "trip", "turns": [{"content": "a"}, {}]},
+        "add_turns needs turns.1.content",
+    ),
+    (
+        "29",
+        "add_turns",
+        {"conversation": "trip", "turns": [{"content": "a", "k" * 5_000: 1}]},
+        "has no argument",
+    ),
+    (
+        "30",
+        "add_turns",
+        {"conversation": "trip", "turns": [{"content": "a", "role": "boss"}]},
+        "turns.0.role: ",
+    ),
+    (
+        "1",
+        "add_turns",
+        {"conversation": "trip", "turns": [{"content": "a"}, {"content": ""}]},
+        "turn 2: content is",
+    ),
+    (
+        "57",
+        "add_turns",
+        {"conversation": "trip", "turns": [{"content": "a", "at": "soon"}]},
+        "not a date or time",
+    ),
     ("1", "add_turns", {"conversation": " ", "turns": [{"content": "a"}]}, "conversation id"),
-    ("31", "add_turns", {"conversation": "trip", "turns": [{"content": "a"}] * 1_001}, "at most 1000"),
-    ("27", "list_conversations", {"cursor": "9" * 5_000}, "the cursor is not one that a listing returned"),
+    (
+        "31",
+        "add_turns",
+        {"conversation": "trip", "turns": [{"content": "a"}] * 1_001},
+        "at most 1000",
+    ),
+    (
+        "27",
+        "list_conversations",
+        {"cursor": "9" * 5_000},
+        "the cursor is not one that a listing returned",
+    ),
     ("26", "list_conversations", {"limit": 0}, "limit must be"),
     ("28", "update_memory", {"id": UNKNOWN, "confirm": "perhaps"}, "confirm: "),
     ("83", "create_memory", {}, "create_memory needs content"),
@@ -90,7 +166,9 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
         yield opened
 
 
-def answers(memories: Memories, calls: list[tuple[str, Mapping[str, Any]]]) -> list[tuple[bool, str]]:
+def answers(
+    memories: Memories, calls: list[tuple[str, Mapping[str, Any]]]
+) -> list[tuple[bool, str]]:
     """Return for each call, over one connection, whether it is an error, and what it says."""
     from mcp import Client
     from memories.mcp.server import server
@@ -100,7 +178,12 @@ def answers(memories: Memories, calls: list[tuple[str, Mapping[str, Any]]]) -> l
         async with Client(server(memories), mode="auto") as client:
             for tool, arguments in calls:
                 result = await client.call_tool(tool, dict(arguments))
-                said.append((bool(result.is_error), "".join(getattr(part, "text", "") for part in result.content)))
+                said.append(
+                    (
+                        bool(result.is_error),
+                        "".join(getattr(part, "text", "") for part in result.content),
+                    )
+                )
         return said
 
     return asyncio.run(all_of_them())
@@ -134,18 +217,27 @@ def names_of_tools() -> st.SearchStrategy[str]:
 
 
 value = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50)
-anything = st.recursive(value, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner))
+anything = st.recursive(
+    value, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner)
+)
 argument = st.sampled_from(
     "query content id tags limit since until as_of cursor scope key confidence x turns conversation confirm".split()
 )
 
 
-@settings(max_examples=FUZZED, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=FUZZED, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
-    calls=st.lists(st.tuples(st.deferred(names_of_tools), st.dictionaries(argument, anything, max_size=4)), max_size=8)
+    calls=st.lists(
+        st.tuples(st.deferred(names_of_tools), st.dictionaries(argument, anything, max_size=4)),
+        max_size=8,
+    )
 )
 @pytest.mark.thorough
-def test_any_arguments_get_an_answer(memories: Memories, calls: list[tuple[str, Mapping[str, Any]]]) -> None:
+def test_any_arguments_get_an_answer(
+    memories: Memories, calls: list[tuple[str, Mapping[str, Any]]]
+) -> None:
     for failed, text in answers(memories, calls):
         assert "Traceback" not in text
         assert not failed or "\n" not in text, text

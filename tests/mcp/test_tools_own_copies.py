@@ -11,22 +11,35 @@ from mcp_answers import read
 from memories import Draft, Memories
 from memories.stores.records import Collection, Filter
 
-ID, OLD, TALK = "01a1fdf1-92cd-7000-8000-000000000001", "01a1fdf1-92cd-7000-8000-000000000002", "standup"
-# What each tool is to answer, and then what bob has under the id: the number of versions and the last end.
+ID, OLD, TALK = (
+    "01a1fdf1-92cd-7000-8000-000000000001",
+    "01a1fdf1-92cd-7000-8000-000000000002",
+    "standup",
+)
+# What each tool is to answer, and then what bob has under the id: the number of versions and the
+# last end.
 CALLS: tuple[tuple[str, dict[str, Any], dict[str, Any], tuple[int, str | None]], ...] = (
     ("get_history", {"id": ID}, {"count": 1}, (1, None)),
     ("update_memory", {"id": ID, "content": "the build runs on Friday"}, {"version": 2}, (2, None)),
     ("update_memory", {"id": ID, "confirm": True}, {"id": ID}, (2, None)),
     ("delete_memory", {"id": ID}, {"deleted": True}, (2, "delete")),
     ("restore_memory", {"id": ID}, {"version": 3}, (3, None)),
-    ("create_memory", {"content": "pears fell", "supersedes": ID, "force": True}, {"stored": True}, (3, "supersede")),
+    (
+        "create_memory",
+        {"content": "pears fell", "supersedes": ID, "force": True},
+        {"stored": True},
+        (3, "supersede"),
+    ),
 )
 
 
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[tuple[Memories, Memories]]:
     url = f"sqlite:///{tmp_path}/m.db"
-    drafts = [Draft("the build runs on Monday", decay="reinforceable", id=ID), Draft("plums", id=OLD)]
+    drafts = [
+        Draft("the build runs on Monday", decay="reinforceable", id=ID),
+        Draft("plums", id=OLD),
+    ]
     with (
         Memories(url, namespace="bob", embedder="fake", channel="mcp") as bob,
         Memories(url, namespace="shared", embedder="fake") as shared,
@@ -42,10 +55,16 @@ def test_a_tool_changes_the_own_copy_and_no_other_one(both: tuple[Memories, Memo
     from memories.mcp.server import server
 
     bob, shared = both
-    wheres = [Filter(kind, ("shared",), state="any") for kind in (Collection.MEMORY, Collection.HISTORY)]
+    wheres = [
+        Filter(kind, ("shared",), state="any") for kind in (Collection.MEMORY, Collection.HISTORY)
+    ]
 
     def contents() -> list[Any]:
-        return [record._replace(accesses=0) for where in wheres for record in shared._store.scan(where, limit=100)]
+        return [
+            record._replace(accesses=0)
+            for where in wheres
+            for record in shared._store.scan(where, limit=100)
+        ]
 
     async def call() -> list[str]:
         wrong: list[str] = []
@@ -59,7 +78,9 @@ def test_a_tool_changes_the_own_copy_and_no_other_one(both: tuple[Memories, Memo
                     wrong.append(f"{tool} {given}: {text}")
                 versions = bob.history(ID).versions
                 if (len(versions), versions[-1].ended_by) != state:
-                    wrong.append(f"{tool} {given}: bob has {len(versions)} versions, {versions[-1].ended_by}")
+                    wrong.append(
+                        f"{tool} {given}: bob has {len(versions)} versions, {versions[-1].ended_by}"
+                    )
                 if contents() != before:
                     wrong.append(f"{tool} {given}: shared was changed")
             said = await client.call_tool("get_history", {"id": f"{TALK}#0"})

@@ -1,4 +1,6 @@
-"""The APIs of models of four kinds on the loopback: a model that calls one tool, then says "done"."""
+"""The APIs of models of four kinds on the loopback: a model that calls one tool, then says
+"done".
+"""
 
 import json
 import re
@@ -34,22 +36,39 @@ class FakeModel:
             block: Json = {"type": "tool_use", "id": "toolu_1", "name": name, "input": {}}
             delta, stop = {"type": "input_json_delta", "partial_json": self.arguments}, "tool_use"
         else:
-            block, delta, stop = {"type": "text", "text": ""}, {"type": "text_delta", "text": "done"}, "end_turn"
+            block, delta, stop = (
+                {"type": "text", "text": ""},
+                {"type": "text_delta", "text": "done"},
+                "end_turn",
+            )
         usage = dict.fromkeys(("input_tokens", "output_tokens", *CACHE), 1)
-        message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": usage}
+        message = {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "m",
+            "content": [],
+            "usage": usage,
+        }
         return [
             {"type": "message_start", "message": message},
             {"type": "content_block_start", "index": 0, "content_block": block},
             {"type": "content_block_delta", "index": 0, "delta": delta},
             {"type": "content_block_stop", "index": 0},
-            {"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": None}, "usage": usage},
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": stop, "stop_sequence": None},
+                "usage": usage,
+            },
             {"type": "message_stop"},
         ]
 
     def responses(self, asked: Json) -> list[Json]:
         """Answer as OpenAI's Responses API."""
         spaces = {None: asked.get("tools", [])}
-        spaces |= {tool["name"]: tool["tools"] for tool in spaces[None] if tool.get("type") == "namespace"}
+        spaces |= {
+            tool["name"]: tool["tools"] for tool in spaces[None] if tool.get("type") == "namespace"
+        }
         found = [
             (space, name)
             for space, tools in spaces.items()
@@ -67,11 +86,26 @@ class FakeModel:
             item |= {"arguments": self.arguments} | ({"namespace": space} if space else {})
         else:
             said = [{"type": "output_text", "text": "done", "annotations": []}]
-            item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": said}
+            item = {
+                "type": "message",
+                "id": "msg_1",
+                "role": "assistant",
+                "status": "completed",
+                "content": said,
+            }
         usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
-        response = {"id": "resp_1", "object": "response", "status": "completed", "output": [item], "usage": usage}
+        response = {
+            "id": "resp_1",
+            "object": "response",
+            "status": "completed",
+            "output": [item],
+            "usage": usage,
+        }
         events = [
-            {"type": "response.created", "response": response | {"status": "in_progress", "output": []}},
+            {
+                "type": "response.created",
+                "response": response | {"status": "in_progress", "output": []},
+            },
             {"type": "response.output_item.added", "output_index": 0, "item": item},
             {"type": "response.output_item.done", "output_index": 0, "item": item},
             {"type": "response.completed", "response": response},
@@ -95,14 +129,21 @@ class FakeModel:
 
     def streamGenerateContent(self, asked: Json) -> list[Json]:  # noqa: N802 - as its API calls it
         """Answer as Google's API, as a stream."""
-        tools = [each for tool in asked.get("tools", []) for each in tool.get("functionDeclarations", [])]
+        tools = [
+            each for tool in asked.get("tools", []) for each in tool.get("functionDeclarations", [])
+        ]
         name = self.chosen([tool["name"] for tool in tools])
         part: Json = {"text": "done"}
         if name and '"functionResponse"' not in json.dumps(asked["contents"]):
             part = {"functionCall": {"name": name, "args": json.loads(self.arguments)}}
         content = {"role": "model", "parts": [part]}
         usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
-        return [{"candidates": [{"content": content, "finishReason": "STOP", "index": 0}], "usageMetadata": usage}]
+        return [
+            {
+                "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
+                "usageMetadata": usage,
+            }
+        ]
 
     def generateContent(self, asked: Json) -> list[Json]:  # noqa: N802
         """Answer as Google's API, at once."""
@@ -147,9 +188,14 @@ def serving(model: FakeModel) -> Iterator[str]:
             if called == "generateContent":
                 self.answer(json.dumps(api(asked)[0]), "application/json")
                 return
-            named = [(f"event: {event['type']}\n" if "type" in event else "", event) for event in api(asked)]
+            named = [
+                (f"event: {event['type']}\n" if "type" in event else "", event)
+                for event in api(asked)
+            ]
             lines = "".join(f"{name}data: {json.dumps(event)}\n\n" for name, event in named)
-            self.answer(lines + ("data: [DONE]\n\n" if called == "completions" else ""), "text/event-stream")
+            self.answer(
+                lines + ("data: [DONE]\n\n" if called == "completions" else ""), "text/event-stream"
+            )
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)

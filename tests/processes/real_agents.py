@@ -1,4 +1,6 @@
-"""Real agents, offline: where npm put them, and how each is run for one message with a model of the loopback."""
+"""Real agents, offline: where npm put them, and how each is run for one message with a model of the
+loopback.
+"""
 
 import json
 import os
@@ -41,8 +43,10 @@ class Agent(NamedTuple):
         before: What stands before the program, and the arguments before the message.
         arguments: Those behind it.
         variables: What it needs in its environment; `{url}` stands for the model's.
-        configure: Writes its configuration into a home, given the working folder and the model's URL.
-        words: It puts quotes around an argument of several words, so each is an argument of its own.
+        configure: Writes its configuration into a home, given the working folder and the model's
+            URL.
+        words: It puts quotes around an argument of several words, so each is an argument of its
+            own.
     """
 
     program: str
@@ -72,8 +76,16 @@ def _opencode(home: Path, _work: Path, url: str) -> None:
         "options": {"baseURL": f"{url}/v1", "apiKey": "x"},
         "models": {"fake-model": {"name": "Fake", "tool_call": True}},
     }
-    settings = {"model": "fake/fake-model", "autoupdate": False, "share": "disabled", "provider": {"fake": provider}}
-    _write(home / ".config" / "opencode" / "opencode.json", "// mine\n" + json.dumps(settings, indent=2))
+    settings = {
+        "model": "fake/fake-model",
+        "autoupdate": False,
+        "share": "disabled",
+        "provider": {"fake": provider},
+    }
+    _write(
+        home / ".config" / "opencode" / "opencode.json",
+        "// mine\n" + json.dumps(settings, indent=2),
+    )
 
 
 def _write(file: Path, text: str) -> None:
@@ -105,7 +117,11 @@ AGENTS = {
         "@google/gemini-cli/bundle/gemini.js",
         (("node",), ("-p",)),
         ("-m", "fake-model"),
-        {"GEMINI_API_KEY": "x", "GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
+        {
+            "GEMINI_API_KEY": "x",
+            "GOOGLE_GEMINI_BASE_URL": "{url}",
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+        },
         _gemini,
     ),
     "opencode": Agent(
@@ -135,7 +151,13 @@ def run(command: list[str], home: Path, work: Path, **more: str) -> str:
     """Run a command with a home of its own; return what it printed."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), **more}
     done = subprocess.run(
-        command, cwd=work, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+        command,
+        cwd=work,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
@@ -145,5 +167,7 @@ def texts(given: Any) -> Iterator[str]:
     """Yield every text in a JSON value."""
     if isinstance(given, str):
         yield given
-    for inner in given.values() if isinstance(given, dict) else given if isinstance(given, list) else ():
+    for inner in (
+        given.values() if isinstance(given, dict) else given if isinstance(given, list) else ()
+    ):
         yield from texts(inner)

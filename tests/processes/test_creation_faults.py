@@ -1,4 +1,6 @@
-"""One system call fails while a store is made: there is none or a whole one, and the next start works."""
+"""One system call fails while a store is made: there is none or a whole one, and the next start
+works.
+"""
 
 import shutil
 import subprocess
@@ -69,7 +71,11 @@ def test_a_fault_while_a_store_is_made_leaves_none_or_a_whole_one(  # noqa: PLR0
     kind: str,
 ) -> None:
     for nth in (1, 2, 3, 5, 8, 13, 25):
-        url = f"sqlite:///{tmp_path}/{nth}/memories.db" if kind == "sqlite" else f"files:///{tmp_path}/{nth}"
+        url = (
+            f"sqlite:///{tmp_path}/{nth}/memories.db"
+            if kind == "sqlite"
+            else f"files:///{tmp_path}/{nth}"
+        )
         running = subprocess.Popen(
             [sys.executable, "-c", FIRST, url],
             stdin=subprocess.PIPE,
@@ -83,7 +89,16 @@ def test_a_fault_while_a_store_is_made_leaves_none_or_a_whole_one(  # noqa: PLR0
         assert running.stdout.readline() == "ready\n"
         inject = f"{call}:error={error}:when={when.format(nth)}"
         tracer = subprocess.Popen(
-            ["strace", "-fq", "-e", f"trace={call}", "-e", f"inject={inject}", "-o/dev/null", f"-p{running.pid}"],
+            [
+                "strace",
+                "-fq",
+                "-e",
+                f"trace={call}",
+                "-e",
+                f"inject={inject}",
+                "-o/dev/null",
+                f"-p{running.pid}",
+            ],
             stderr=subprocess.PIPE,
         )
         try:

@@ -1,8 +1,9 @@
-"""Faults of the environment, through the real command: one sentence and exit 1, or it works; nothing is lost.
+"""Faults of the environment, through the real command: one sentence and exit 1, or it works;
+nothing is lost.
 
-Each case stores a memory, brings the fault about, writes and reads, takes the fault away, and does both again. Faults
-of single system calls stand in `test_faults`, files that go while a store is open with the store, lost answers in
-`cli/test_lost_answers`.
+Each case stores a memory, brings the fault about, writes and reads, takes the fault away, and does
+both again. Faults of single system calls stand in `test_faults`, files that go while a store is
+open with the store, lost answers in `cli/test_lost_answers`.
 """
 
 import json
@@ -37,7 +38,9 @@ memory list --limit 100 >"$ANSWERS/final" || exit 93
 
 
 class Fault(NamedTuple):
-    """A fault: how it comes and goes, which exit codes a write and a read may have, and what is needed for it."""
+    """A fault: how it comes and goes, which exit codes a write and a read may have, and what is
+    needed for it.
+    """
 
     script: str
     write: tuple[int, ...] = (1,)
@@ -53,16 +56,19 @@ kept
 ELSEWHERE = "kept\nbefore=$MEMORY_HOME\n"
 FAULTS: Mapping[str, Fault] = {
     "1 the disk is full": Fault(
-        SMALL + 'cat /dev/zero >"$DISK/filler" 2>/dev/null; during env; rm "$DISK/filler"', needs="mount"
+        SMALL + 'cat /dev/zero >"$DISK/filler" 2>/dev/null; during env; rm "$DISK/filler"',
+        needs="mount",
     ),
     "2 no inodes": Fault(
-        SMALL + 'n=0; while (: >"$DISK/f$n") 2>/dev/null; do n=$((n+1)); done; during env; rm "$DISK"/f*',
+        SMALL
+        + 'n=0; while (: >"$DISK/f$n") 2>/dev/null; do n=$((n+1)); done; during env; rm "$DISK"/f*',
         (0, 1),
         needs="mount",
     ),
     "3 a limit on the size of files": Fault("kept\nduring limited '-f 8'"),
     "5 a mount that is read-only": Fault(
-        SMALL + 'mount -o remount,ro "$DISK"; during env; mount -o remount,rw "$DISK"', needs="mount"
+        SMALL + 'mount -o remount,ro "$DISK"; during env; mount -o remount,rw "$DISK"',
+        needs="mount",
     ),
     "6 a folder that is read-only": Fault(
         'kept\nchmod 0555 "$MEMORY_HOME"; during weak; chmod 0700 "$MEMORY_HOME"', needs="setpriv"
@@ -72,7 +78,10 @@ FAULTS: Mapping[str, Fault] = {
         needs="setpriv",
     ),
     "8 a folder that is closed": Fault(
-        'kept\nchmod 0000 "$MEMORY_HOME"; during weak; chmod 0700 "$MEMORY_HOME"', (1, 2), (0, 1, 2), needs="setpriv"
+        'kept\nchmod 0000 "$MEMORY_HOME"; during weak; chmod 0700 "$MEMORY_HOME"',
+        (1, 2),
+        (0, 1, 2),
+        needs="setpriv",
     ),
     "9 a store without permissions": Fault(
         'kept\nchmod 0000 "$MEMORY_HOME/memories.db"; during weak; chmod 0600 "$MEMORY_HOME/memories.db"',
@@ -83,22 +92,32 @@ FAULTS: Mapping[str, Fault] = {
         needs="root",
     ),
     "11 a folder where the file should be": Fault(
-        ELSEWHERE + 'mkdir "$DISK-is-a-folder"; during env MEMORY_STORE="sqlite:///$DISK-is-a-folder"', read=(1,)
+        ELSEWHERE
+        + 'mkdir "$DISK-is-a-folder"; during env MEMORY_STORE="sqlite:///$DISK-is-a-folder"',
+        read=(1,),
     ),
     "12 a parent that is a file": Fault(
         ELSEWHERE + 'echo text >"$DISK-file"; during env MEMORY_STORE="sqlite:///$DISK-file/m.db"'
     ),
     "13 a loop of links": Fault(
-        ELSEWHERE + 'ln -s "$DISK-loop" "$DISK-loop"; during env MEMORY_STORE="sqlite:///$DISK-loop"'
+        ELSEWHERE
+        + 'ln -s "$DISK-loop" "$DISK-loop"; during env MEMORY_STORE="sqlite:///$DISK-loop"'
     ),
     "14 a link to nothing": Fault(
-        ELSEWHERE + 'ln -s /nowhere/at/all "$DISK-link"; during env MEMORY_STORE="sqlite:///$DISK-link"'
+        ELSEWHERE
+        + 'ln -s /nowhere/at/all "$DISK-link"; during env MEMORY_STORE="sqlite:///$DISK-link"'
     ),
-    "19 the index of the log is gone": Fault('kept\nrm -f "$MEMORY_HOME/memories.db-shm"; during env', (0,), (0,)),
-    "20 a home that cannot be written": Fault(ELSEWHERE + "during env -u MEMORY_HOME HOME=/proc/nowhere"),
+    "19 the index of the log is gone": Fault(
+        'kept\nrm -f "$MEMORY_HOME/memories.db-shm"; during env', (0,), (0,)
+    ),
+    "20 a home that cannot be written": Fault(
+        ELSEWHERE + "during env -u MEMORY_HOME HOME=/proc/nowhere"
+    ),
     "21 no folder for temporary files": Fault("kept\nduring env TMPDIR=/nowhere", (0,), (0,)),
     "22 no descriptors": Fault("kept\nduring limited '-n 6'", (0, 1)),
-    "24 the C locale": Fault("kept\nduring env LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii", (0,), (0,)),
+    "24 the C locale": Fault(
+        "kept\nduring env LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii", (0,), (0,)
+    ),
 }
 
 
@@ -112,12 +131,17 @@ def answers(tmp_path: Path) -> Iterator[Path]:
 
 
 def one_sentence(said: str) -> bool:
-    return said.count("\n") == 1 and "Traceback" not in said and len(json.loads(said)["error"]) < 500
+    return (
+        said.count("\n") == 1 and "Traceback" not in said and len(json.loads(said)["error"]) < 500
+    )
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if FAULTS[name].needs else pytest.mark.thorough) for name in FAULTS],
+    [
+        pytest.param(name, marks=pytest.mark.slow if FAULTS[name].needs else pytest.mark.thorough)
+        for name in FAULTS
+    ],
 )
 def test_a_fault_of_the_environment_is_told_loses_nothing_and_heals(
     clean_environment: dict[str, str], tmp_path: Path, answers: Path, name: str

@@ -1,4 +1,6 @@
-"""What the images install, installed: every COPY and `pip` of a Dockerfile is carried out in an empty environment."""
+"""What the images install, installed: every COPY and `pip` of a Dockerfile is carried out in an
+empty environment.
+"""
 
 import os
 import re
@@ -38,7 +40,9 @@ def steps(file: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("image", DOCKERFILES)
-def test_files_with_digests_and_the_project_itself_are_installed_by_two_commands(image: str) -> None:
+def test_files_with_digests_and_the_project_itself_are_installed_by_two_commands(
+    image: str,
+) -> None:
     installs = [step for step in steps(DOCKERFILES[image]) if step[:2] == ["pip", "install"]]
     assert installs
     for step in installs:  # digests are then asked of everything, and a folder has none
@@ -58,19 +62,34 @@ def test_an_image_can_be_built_and_its_commands_start(image: str, tmp_path: Path
             *files, to = [word for word in words if not word.startswith("--")]
             for file in files:
                 target = work / to / (file if to == "./" else "")
-                (shutil.copytree if (source / file).is_dir() else shutil.copyfile)(source / file, target)
+                (shutil.copytree if (source / file).is_dir() else shutil.copyfile)(
+                    source / file, target
+                )
     subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=300)
     path = f"{home / 'bin'}:{before['PATH']}"
     for step in steps(DOCKERFILES[image]):
         words = [word.replace("/opt/", f"{tmp_path}/opt/") for word in step]
         if words[0].endswith("pip") or words[:3] == ["python", "-m", "venv"]:
-            given = {"cwd": work, "env": {**before, "PATH": path}, "capture_output": True, "text": True}
+            given = {
+                "cwd": work,
+                "env": {**before, "PATH": path},
+                "capture_output": True,
+                "text": True,
+            }
             done = subprocess.run(words, timeout=900, **given)
             assert done.returncode == 0, (step, done.stdout, done.stderr)
-    commands = {"server": ["memory serve"], "agent": ["memory mcp", f"{tmp_path}/opt/chroma-mcp/bin/chroma-mcp"]}
+    commands = {
+        "server": ["memory serve"],
+        "agent": ["memory mcp", f"{tmp_path}/opt/chroma-mcp/bin/chroma-mcp"],
+    }
     for command in commands[image]:
         words = [*command.split(), "--help"]
         done = subprocess.run(
-            words, env={**before, "PATH": path}, cwd=tmp_path, capture_output=True, text=True, timeout=300
+            words,
+            env={**before, "PATH": path},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr

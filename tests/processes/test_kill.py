@@ -1,4 +1,6 @@
-"""Writers are killed at random moments: what was acknowledged is found afterwards, and nothing is damaged."""
+"""Writers are killed at random moments: what was acknowledged is found afterwards, and nothing is
+damaged.
+"""
 
 import json
 import subprocess
@@ -13,9 +15,9 @@ from torture.forks import ON_PATH
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# The process that starts, kills and checks. It never opens the store itself: all that do are its forks, which begin
-# warm and die with it. Each writer keeps a ledger: `+id` after a create returned, `-id` before a forget begins, `=id`
-# after it returned.
+# The process that starts, kills and checks. It never opens the store itself: all that do are its
+# forks, which begin warm and die with it. Each writer keeps a ledger: `+id` after a create
+# returned, `-id` before a forget begins, `=id` after it returned.
 DRIVER = """
 import json, os, random, signal, sys, time
 from torture import forks
@@ -146,7 +148,9 @@ print(json.dumps(totals))
 
 
 @pytest.fixture
-def kill(tmp_path: Path, run_python: RunPython, clean_environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
+def kill(
+    tmp_path: Path, run_python: RunPython, clean_environment: dict[str, str]
+) -> Callable[..., dict[str, Any]]:
     """Run so many rounds of writing and killing; return what was acknowledged in them."""
 
     def run(mode: str, rounds: int, *, seed: int) -> dict[str, Any]:
@@ -167,25 +171,33 @@ def kill(tmp_path: Path, run_python: RunPython, clean_environment: dict[str, str
 
 
 @pytest.mark.thorough
-def test_a_killed_writer_loses_nothing_that_was_acknowledged(kill: Callable[..., dict[str, Any]]) -> None:
+def test_a_killed_writer_loses_nothing_that_was_acknowledged(
+    kill: Callable[..., dict[str, Any]],
+) -> None:
     totals = kill("create", 30, seed=1)
     assert totals["rounds"] == 30
     assert totals["acknowledged"] > 60  # each round waits for some
 
 
 @pytest.mark.thorough
-def test_a_kill_while_forgetting_neither_loses_nor_brings_back(kill: Callable[..., dict[str, Any]]) -> None:
+def test_a_kill_while_forgetting_neither_loses_nor_brings_back(
+    kill: Callable[..., dict[str, Any]],
+) -> None:
     totals = kill("forget", 12, seed=2)
     assert totals["forgotten"] > 0
     assert totals["acknowledged"] > 10
 
 
 @pytest.mark.thorough
-def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(kill: Callable[..., dict[str, Any]]) -> None:
+def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(
+    kill: Callable[..., dict[str, Any]],
+) -> None:
     assert kill("first", 30, seed=3)["rounds"] == 30
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("mode", "rounds"), [("create", 100), ("forget", 30), ("first", 50)])
-def test_many_kills_lose_nothing(kill: Callable[..., dict[str, Any]], mode: str, rounds: int) -> None:
+def test_many_kills_lose_nothing(
+    kill: Callable[..., dict[str, Any]], mode: str, rounds: int
+) -> None:
     assert kill(mode, rounds, seed=5)["rounds"] == rounds

@@ -1,4 +1,6 @@
-"""Backups and restores beside writers and other readers, and killed at every step: nothing is lost, nothing is half."""
+"""Backups and restores beside writers and other readers, and killed at every step: nothing is lost,
+nothing is half.
+"""
 
 import json
 import subprocess
@@ -11,7 +13,8 @@ import pytest
 
 from torture.forks import ON_PATH
 
-# The process that starts, kills and checks; all that open a store are its forks, which begin warm and die with it.
+# The process that starts, kills and checks; all that open a store are its forks, which begin warm
+# and die with it.
 DRIVER = """
 import contextlib, json, os, random, shutil, signal, sys, time
 from torture import forks
@@ -276,7 +279,9 @@ def drilled(tmp_path: Path, environment: dict[str, str], mode: str, rounds: int)
 
 
 @pytest.mark.thorough
-def test_a_backup_is_a_state_between_its_start_and_its_end(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+def test_a_backup_is_a_state_between_its_start_and_its_end(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
     """And restored in the place of the store, it is told to all who have that open."""
     totals = drilled(tmp_path, clean_environment, "load", 4)
     assert totals["rounds"] == 4
@@ -285,7 +290,9 @@ def test_a_backup_is_a_state_between_its_start_and_its_end(tmp_path: Path, clean
 
 @pytest.mark.parametrize("mode", ["backup", "restore"])
 @pytest.mark.thorough
-def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path, clean_environment: dict[str, str], mode: str) -> None:
+def test_a_kill_leaves_the_old_or_the_new(
+    tmp_path: Path, clean_environment: dict[str, str], mode: str
+) -> None:
     totals = drilled(tmp_path, clean_environment, mode, 12)
     assert totals["killed"] >= 5
     assert mode == "backup" or min(totals["old"], totals["new"]) > 0
@@ -294,7 +301,10 @@ def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path, clean_environment: dic
 @pytest.mark.slow
 @pytest.mark.torture
 def test_many_drills(
-    tmp_path: Path, clean_environment: dict[str, str], size: Callable[[int, int], int], figures: dict[str, Any]
+    tmp_path: Path,
+    clean_environment: dict[str, str],
+    size: Callable[[int, int], int],
+    figures: dict[str, Any],
 ) -> None:
     rounds = size(60, 200)
     figures |= drilled(tmp_path, clean_environment, "load", rounds)

@@ -1,4 +1,6 @@
-"""Flushers are killed at random moments: nothing that was captured is lost, and nothing is there twice."""
+"""Flushers are killed at random moments: nothing that was captured is lost, and nothing is there
+twice.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,6 @@
-"""A chat that is killed at any moment: what it showed is kept, no tool is run twice, no session is spoiled."""
+"""A chat that is killed at any moment: what it showed is kept, no tool is run twice, no session is
+spoiled.
+"""
 
 import json
 import subprocess
@@ -11,8 +13,8 @@ import pytest
 
 from torture.forks import ON_PATH
 
-# The process that starts, kills and checks. It imports what a chat needs, so that its forks begin warm. Each round
-# tells the agent one thing, kills the chat somewhere, and asks a new one about it.
+# The process that starts, kills and checks. It imports what a chat needs, so that its forks begin
+# warm. Each round tells the agent one thing, kills the chat somewhere, and asks a new one about it.
 DRIVER = """
 import io, json, os, random, signal, sys, time
 sys.modules["sqlite3"] = __import__("pysqlite3")
@@ -89,7 +91,16 @@ def test_a_chat_that_is_killed_loses_nothing_that_it_showed(
     rounds = size(4, 200)
     with FakeKimi(delay=0.02) as kimi:
         done = subprocess.run(
-            [sys.executable, "-c", ON_PATH + DRIVER, kimi.url, kimi.key, str(tmp_path), str(rounds), "1"],
+            [
+                sys.executable,
+                "-c",
+                ON_PATH + DRIVER,
+                kimi.url,
+                kimi.key,
+                str(tmp_path),
+                str(rounds),
+                "1",
+            ],
             capture_output=True,
             text=True,
             cwd=tmp_path,

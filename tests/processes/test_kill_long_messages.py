@@ -1,4 +1,6 @@
-"""A writer of long messages is killed between their parts: each message is there as a whole or not at all."""
+"""A writer of long messages is killed between their parts: each message is there as a whole or not
+at all.
+"""
 
 import random
 import subprocess
@@ -53,5 +55,10 @@ def test_a_message_is_stored_with_all_of_its_parts_or_none(
         assert acknowledged <= {int(turn.message_id or -1) for turn in turns}
         assert all(turn.content == f"message {turn.message_id}. " * 12_000 for turn in turns)
         assert memories.conversation("talk").turn_count == len(turns)
-        everything = memories._store.scan(Filter(Collection.HISTORY, ("shared",), state="any"), limit=100_000)
-        assert all(len(parts_of(memories._store, record)) == record.fields["parts"] for record in everything)
+        everything = memories._store.scan(
+            Filter(Collection.HISTORY, ("shared",), state="any"), limit=100_000
+        )
+        assert all(
+            len(parts_of(memories._store, record)) == record.fields["parts"]
+            for record in everything
+        )

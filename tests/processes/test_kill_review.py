@@ -1,4 +1,6 @@
-"""A review is killed at random moments: each memory waits afterwards or was accepted, none is lost or there twice."""
+"""A review is killed at random moments: each memory waits afterwards or was accepted, none is lost
+or there twice.
+"""
 
 import json
 import subprocess
@@ -11,8 +13,9 @@ from torture.forks import ON_PATH
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# It never opens the store itself: all that do are its forks, which begin warm and die with it. A reviewer accepts some
-# memories as they are, some as edited, and one whose key is taken meanwhile; it tells each batch that returned.
+# It never opens the store itself: all that do are its forks, which begin warm and die with it. A
+# reviewer accepts some memories as they are, some as edited, and one whose key is taken meanwhile;
+# it tells each batch that returned.
 DRIVER = """
 import json, os, random, signal, sys, time
 from torture import forks
@@ -105,6 +108,8 @@ def test_what_was_cut_short_waits_or_was_decided(
     tmp_path: Path, run_python: RunPython, size: Callable[[int, int], int], scheme: str
 ) -> None:
     rounds = size(6, 100)
-    told = json.loads(run_python(ON_PATH + DRIVER, f"{scheme}:///{tmp_path}/store", tmp_path, rounds).stdout)
+    told = json.loads(
+        run_python(ON_PATH + DRIVER, f"{scheme}:///{tmp_path}/store", tmp_path, rounds).stdout
+    )
     assert told["rounds"] == rounds
     assert told["killed"] > 0

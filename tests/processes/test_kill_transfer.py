@@ -1,4 +1,6 @@
-"""Imports, migrations and changes of the embedder are killed at random moments, run again, and come to the same."""
+"""Imports, migrations and changes of the embedder are killed at random moments, run again, and come
+to the same.
+"""
 
 import json
 import subprocess
@@ -11,7 +13,8 @@ import pytest
 
 from torture.forks import ON_PATH
 
-# The process that starts, kills and checks; all that open a store are its forks, which begin warm and die with it.
+# The process that starts, kills and checks; all that open a store are its forks, which begin warm
+# and die with it.
 DRIVER = """
 import contextlib, json, os, random, shutil, signal, sys, time
 from torture import forks
@@ -243,7 +246,9 @@ print(json.dumps(totals))
 """
 
 
-def killed(tmp_path: Path, environment: dict[str, str], mode: str, rounds: int, *, least: int) -> dict[str, Any]:
+def killed(
+    tmp_path: Path, environment: dict[str, str], mode: str, rounds: int, *, least: int
+) -> dict[str, Any]:
     """Kill in so many rounds, and in more until `least` kills were in the middle of the work."""
     folder = tmp_path / "stores"
     folder.mkdir(mode=0o700)

@@ -1,4 +1,6 @@
-"""Many processes use one store at once: nothing acknowledged is lost, nothing comes twice, nobody gets an error."""
+"""Many processes use one store at once: nothing acknowledged is lost, nothing comes twice, nobody
+gets an error.
+"""
 
 import json
 import subprocess
@@ -41,8 +43,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def at_once(path: Path, tmp_path: Path, clean_environment: Mapping[str, str]) -> Callable[..., list[Any]]:
-    """Run a worker's script in so many processes, which begin at one moment; return what each printed."""
+def at_once(
+    path: Path, tmp_path: Path, clean_environment: Mapping[str, str]
+) -> Callable[..., list[Any]]:
+    """Run a worker's script in so many processes, which begin at one moment; return what each
+    printed.
+    """
 
     def run(script: str, count: int) -> list[Any]:
         runs = [(f"sqlite:///{path}", number) for number in range(count)]
@@ -54,12 +60,16 @@ def at_once(path: Path, tmp_path: Path, clean_environment: Mapping[str, str]) ->
 
 
 def look(run_python: RunPython, path: Path) -> tuple[str, int, int, int]:
-    """Return what integrity_check says, and how many records, vectors and indexed texts there are."""
+    """Return what integrity_check says, and how many records, vectors and indexed texts there
+    are.
+    """
     return tuple(json.loads(run_python(LOOK, path).stdout))  # type: ignore[return-value]
 
 
 @pytest.mark.thorough
-def test_sixteen_processes_lose_nothing(path: Path, at_once: Callable[..., list[Any]], run_python: RunPython) -> None:
+def test_sixteen_processes_lose_nothing(
+    path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
+) -> None:
     acknowledged = at_once(
         """
 made = []
@@ -97,7 +107,11 @@ print(json.dumps([found, log.entries, log.problem, log.forks]))
     assert sorted(listed) == sorted(ids)
     records = 1600 + 16 * 4
     assert look(run_python, path) == ("ok", records, records, records)
-    assert log == [records, None, []]  # one chain, one entry for each transaction, in whatever order they came
+    assert log == [
+        records,
+        None,
+        [],
+    ]  # one chain, one entry for each transaction, in whatever order they came
 
 
 @pytest.mark.thorough
@@ -109,7 +123,14 @@ def test_eight_commands_at_once_all_succeed(
     for turn in range(5):
         running = [
             subprocess.Popen(
-                [sys.executable, "-m", "memories", "create", f"turn {turn}: w{number}z{turn} was noted", "--force"],
+                [
+                    sys.executable,
+                    "-m",
+                    "memories",
+                    "create",
+                    f"turn {turn}: w{number}z{turn} was noted",
+                    "--force",
+                ],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -131,12 +152,17 @@ def test_eight_commands_at_once_all_succeed(
 def test_processes_that_make_the_store_at_one_moment_all_succeed(
     path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
-    script = 'memories.create(f"first of {number}", force=True); show(memories.status().memory_count)'
+    script = (
+        'memories.create(f"first of {number}", force=True); show(memories.status().memory_count)'
+    )
     for _ in range(3):
         counts = at_once(script, 24)
         assert max(counts) == 24
         assert look(run_python, path) == ("ok", 24, 24, 24)
-        assert sorted(found.name for found in path.parent.iterdir()) == ["memories.db", "memories.db.lock"]
+        assert sorted(found.name for found in path.parent.iterdir()) == [
+            "memories.db",
+            "memories.db.lock",
+        ]
         path.unlink()
         path.with_name("memories.db.lock").unlink()
         path.parent.rmdir()
@@ -164,14 +190,19 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
     versions: Sequence[Any] = json.loads(run_python(history, path, memory_id).stdout)
     assert [version for version, _, _ in versions] == list(range(1, 33))
     assert [current for _, _, current in versions] == [False] * 31 + [True]
-    assert {content for _, content, _ in versions} == {f"process {n} says {t}" for n in range(4) for t in range(8)}
+    assert {content for _, content, _ in versions} == {
+        f"process {n} says {t}" for n in range(4) for t in range(8)
+    }
 
 
 @pytest.mark.thorough
 def test_the_same_text_at_once_is_stored_once(
     path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
-    answers = at_once('made = memories.create("Deploys happen on Tuesdays"); show([made.stored, made.memory.id])', 8)
+    answers = at_once(
+        'made = memories.create("Deploys happen on Tuesdays"); show([made.stored, made.memory.id])',
+        8,
+    )
     assert sorted(stored for stored, _ in answers) == [False] * 7 + [True]
     assert len({memory_id for _, memory_id in answers}) == 1
     assert look(run_python, path) == ("ok", 1, 1, 1)
@@ -211,4 +242,6 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
     print(json.dumps(sorted(memories.get(sys.argv[2]).tags)))
 """
     (memory_id,) = {memory_id for _, memory_id in answers}
-    assert json.loads(run_python(read, path, memory_id).stdout) == [f"by-{number}" for number in range(5)]
+    assert json.loads(run_python(read, path, memory_id).stdout) == [
+        f"by-{number}" for number in range(5)
+    ]

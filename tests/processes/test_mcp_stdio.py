@@ -35,7 +35,8 @@ def wait():
 minilm._load_model = wait
 sys.exit(run(["mcp"]))
 """
-# The command, which waits an hour for a store that is busy and half a second for calls when its client has left.
+# The command, which waits an hour for a store that is busy and half a second for calls when its
+# client has left.
 PATIENT = """
 import sys
 from memories.__main__ import run
@@ -51,7 +52,11 @@ class Server:
 
     def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
         )
         self.asked = 0
 
@@ -121,19 +126,26 @@ def test_both_eras_over_real_streams(environment: dict[str, str], era: str, vers
             return await client.call_tool("search_memories", {"query": "when do we release?"})
 
     found = asyncio.run(talk())
-    assert "mcp: Deploys happen on Tuesdays\n" in found.content[0].text  # it shares no word with the question
+    assert (
+        "mcp: Deploys happen on Tuesdays\n" in found.content[0].text
+    )  # it shares no word with the question
 
 
 def test_while_the_model_loads_words_answer_and_writers_wait(
     start: Callable[..., Server], environment: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """`python -m bench cold` measures the handshake beside the import of the SDK, which is nearly all of it."""
+    """`python -m bench cold` measures the handshake beside the import of the SDK, which is nearly
+    all of it.
+    """
     with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db") as memories:
         memories.create("Deploys happen on Tuesdays")
     loads = tmp_path / "loads"
     server = start([sys.executable, "-c", SLOW, str(loads)])
     server.greet()  # the handshake waits for no model
-    assert {tool["name"] for tool in server.ask("tools/list")["tools"]} >= {"create_memory", "search_memories"}
+    assert {tool["name"] for tool in server.ask("tools/list")["tools"]} >= {
+        "create_memory",
+        "search_memories",
+    }
     hint, found = server.call("search_memories", query="deploys").split("\n", 1)
     assert "by words only" in hint
     assert ": Deploys happen on Tuesdays\n" in found
@@ -141,7 +153,9 @@ def test_while_the_model_loads_words_answer_and_writers_wait(
     server.write({"id": "late", "method": "tools/call", "params": create})
     assert server.call("search_memories", query="deploys").startswith(hint)  # is answered before it
     search = {"name": "search_memories", "arguments": {"query": "when do we release?"}}
-    server.write({"id": "first", "method": "tools/call", "params": search})  # no word of it is known
+    server.write(
+        {"id": "first", "method": "tools/call", "params": search}
+    )  # no word of it is known
     loads.touch()
     assert server.process.stdout
     answers = [json.loads(server.process.stdout.readline()) for _ in range(2)]
@@ -161,15 +175,24 @@ def test_what_was_read_is_answered_before_it_ends(environment: dict[str, str], e
         "protocolVersion": "2026-07-28", "clientCapabilities": {}, "clientInfo": who
     }.items()}  # fmt: skip
     asked: list[dict[str, Any]] = [
-        {"name": "create_memory", "arguments": {"content": f"Platform {number} leads to town {number}"}}
+        {
+            "name": "create_memory",
+            "arguments": {"content": f"Platform {number} leads to town {number}"},
+        }
         for number in range(20)
     ]
-    asked += [{"name": "search_memories", "arguments": {"query": "platform"}}, {"name": "no_such_tool"}]
+    asked += [
+        {"name": "search_memories", "arguments": {"query": "platform"}},
+        {"name": "no_such_tool"},
+    ]
     calls = [{"method": "tools/call", "params": params} for params in asked]
     messages: list[dict[str, Any]] = [{"method": "initialize", "params": hello}, *calls]
     if era == "modern":
         messages = [{**call, "params": {**call["params"], "_meta": meta}} for call in calls]
-    lines = [json.dumps({"jsonrpc": "2.0", "id": number, **message}) for number, message in enumerate(messages)]
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": number, **message})
+        for number, message in enumerate(messages)
+    ]
     if era == "legacy":
         lines[1:1] = ['{"jsonrpc": "2.0", "method": "notifications/initialized"}']
     lines += ["no message", '{"jsonrpc": "2.0", "id": "cut off']
@@ -184,16 +207,25 @@ def test_what_was_read_is_answered_before_it_ends(environment: dict[str, str], e
     )
     assert (done.returncode, done.stderr) == (0, "")
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert sorted(answer["id"] for answer in answers if answer["id"] is not None) == list(range(len(messages)))
-    assert [answer["error"]["code"] for answer in answers if answer["id"] is None] == [-32700, -32700]
-    with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake") as memories:
+    assert sorted(answer["id"] for answer in answers if answer["id"] is not None) == list(
+        range(len(messages))
+    )
+    assert [answer["error"]["code"] for answer in answers if answer["id"] is None] == [
+        -32700,
+        -32700,
+    ]
+    with Memories(
+        f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake"
+    ) as memories:
         assert len(memories.list(limit=100).memories) == 20
 
 
 def test_what_waits_too_long_when_the_client_has_left_is_refused(
     start: Callable[..., Server], environment: Mapping[str, str]
 ) -> None:
-    with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake") as memories:
+    with Memories(
+        f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake"
+    ) as memories:
         memories.create("It is there")
         server = start([sys.executable, "-c", PATIENT], EMBEDDER="fake")
         server.greet()
@@ -245,8 +277,12 @@ def answer_to(server: Server, line: bytes) -> dict[str, Any]:
     return dict(json.loads(server.process.stdout.readline()))
 
 
-def test_bad_lines_and_requests_are_answered_and_the_server_stays(start: Callable[..., Server]) -> None:
-    """All at one server: in the first era after the handshake, in the second one, which has none, before it."""
+def test_bad_lines_and_requests_are_answered_and_the_server_stays(
+    start: Callable[..., Server],
+) -> None:
+    """All at one server: in the first era after the handshake, in the second one, which has none,
+    before it.
+    """
     server = start(MEMORY, EMBEDDER="fake")
     failures = [*wrong_answers_to_no_messages(server), *wrong_answers_before_the_handshake(server)]
     server.greet()
@@ -263,7 +299,9 @@ def wrong_answers_to_no_messages(server: Server) -> Iterator[str]:
     for what, (line, code, request_id) in NO_MESSAGES.items():
         answer = answer_to(server, line + b"\n")
         error = answer["error"]
-        if (error["code"], answer["id"], answer["jsonrpc"]) != (code, request_id, "2.0") or len(error["message"]) > 200:
+        if (error["code"], answer["id"], answer["jsonrpc"]) != (code, request_id, "2.0") or len(
+            error["message"]
+        ) > 200:
             yield f"{what}: expected {code} for {request_id}, found {answer}"
 
 
@@ -287,7 +325,10 @@ def wrong_answers_to_calls(server: Server) -> Iterator[str]:
         for params, part in (
             ({"name": "no_such_tool", "arguments": {}}, "no_such_tool"),
             ({"name": "create_memory", "arguments": {}}, "create_memory needs content"),
-            ({"name": "create_memory", "arguments": {"content": "c", "more": 1}}, 'has no argument "more"'),
+            (
+                {"name": "create_memory", "arguments": {"content": "c", "more": 1}},
+                'has no argument "more"',
+            ),
             ({"name": "create_memory", "arguments": {"content": 5}}, "content"),
             (large, "content is 5000000 bytes"),
             ({"arguments": {}}, "Invalid request parameters"),
@@ -295,7 +336,10 @@ def wrong_answers_to_calls(server: Server) -> Iterator[str]:
     ]
     calls += [
         (f'{{"name": "create_memory", "arguments": {{"content": {content}}}}}', "")
-        for content in (r'"bad \ud800 end"', "[" * 300 + "]" * 300)  # what JSON allows and no text can hold
+        for content in (
+            r'"bad \ud800 end"',
+            "[" * 300 + "]" * 300,
+        )  # what JSON allows and no text can hold
     ]
     for params, part in calls:
         server.asked += 1
@@ -311,40 +355,56 @@ def wrong_answers_to_calls(server: Server) -> Iterator[str]:
 def test_it_ends_quietly_when_nobody_reads_its_answers(environment: dict[str, str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    server = subprocess.Popen(MEMORY, stdin=subprocess.PIPE, stdout=writing, stderr=subprocess.PIPE, env=environment)
+    server = subprocess.Popen(
+        MEMORY, stdin=subprocess.PIPE, stdout=writing, stderr=subprocess.PIPE, env=environment
+    )
     os.close(writing)
     _, said = server.communicate(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n', timeout=300)
     assert (server.returncode, said) == (0, b"")
 
 
 @pytest.mark.thorough
-def test_an_answer_that_cannot_be_written_ends_it_with_one_sentence(environment: dict[str, str]) -> None:
+def test_an_answer_that_cannot_be_written_ends_it_with_one_sentence(
+    environment: dict[str, str],
+) -> None:
     with Path("/dev/full").open("wb") as full:
-        server = subprocess.Popen(MEMORY, stdin=subprocess.PIPE, stdout=full, stderr=subprocess.PIPE, env=environment)
+        server = subprocess.Popen(
+            MEMORY, stdin=subprocess.PIPE, stdout=full, stderr=subprocess.PIPE, env=environment
+        )
     _, said = server.communicate(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n', timeout=300)
     assert server.returncode == 1
     assert json.loads(said) == {"error": "operating system error: No space left on device"}
 
 
-def test_what_is_in_flight_is_finished_when_nobody_reads_the_answer(environment: Mapping[str, str]) -> None:
+def test_what_is_in_flight_is_finished_when_nobody_reads_the_answer(
+    environment: Mapping[str, str],
+) -> None:
     server = Server(MEMORY, {**environment, "EMBEDDER": "fake"})
     server.greet()
     assert server.process.stdout
     assert server.process.stderr
     server.process.stdout.close()
     server.write(
-        {"id": 99, "method": "tools/call", "params": {"name": "create_memory", "arguments": {"content": "in flight"}}}
+        {
+            "id": 99,
+            "method": "tools/call",
+            "params": {"name": "create_memory", "arguments": {"content": "in flight"}},
+        }
     )
     assert server.process.stdin
     server.process.stdin.close()
     assert (server.process.wait(300), server.process.stderr.read()) == (0, b"")
     server.process.stderr.close()
-    with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake") as memories:
+    with Memories(
+        f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake"
+    ) as memories:
         assert [found.content for found in memories.list().memories] == ["in flight"]
 
 
 @pytest.mark.thorough
-def test_what_one_server_acknowledged_another_finds(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_what_one_server_acknowledged_another_finds(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
     """Though the first is killed right after it, and the second was running before."""
     one, other = start(MEMORY, EMBEDDER="fake"), start(MEMORY, EMBEDDER="fake")
     other.greet()
@@ -352,22 +412,33 @@ def test_what_one_server_acknowledged_another_finds(start: Callable[..., Server]
     one.greet()
     one.call("create_memory", content="Deploys happen on Tuesdays")
     one.process.kill()
-    assert " codex-mcp-client: Deploys happen on Tuesdays\n" in other.call("search_memories", query="deploys")
+    assert " codex-mcp-client: Deploys happen on Tuesdays\n" in other.call(
+        "search_memories", query="deploys"
+    )
 
 
 def test_the_options_of_the_command(start: Callable[..., Server], tmp_path: Path) -> None:
-    """A server of bob's own memories that only reads: it offers no tool that writes, and counts no read."""
+    """A server of bob's own memories that only reads: it offers no tool that writes, and counts no
+    read.
+    """
     store = f"sqlite:///{tmp_path}/other.db"
     with Memories(store, namespace="shared", embedder="fake") as shared:
         shared.create("apples are shared")
     with Memories(store, namespace="bob", embedder="fake") as his:
         made = his.create("apples are his").memory
     assert made is not None
-    reader = start([*MEMORY, "--store", store, "--namespace", "bob", "--read-only", "--no-shared"], EMBEDDER="fake")
+    reader = start(
+        [*MEMORY, "--store", store, "--namespace", "bob", "--read-only", "--no-shared"],
+        EMBEDDER="fake",
+    )
     reader.greet()
     offered = {tool["name"] for tool in reader.ask("tools/list")["tools"]}
-    assert offered & {"create_memory", "update_memory", "delete_memory", "search_memories"} == {"search_memories"}
-    assert re.findall(r": (apples .*)", reader.call("search_memories", query="apples")) == ["apples are his"]
+    assert offered & {"create_memory", "update_memory", "delete_memory", "search_memories"} == {
+        "search_memories"
+    }
+    assert re.findall(r": (apples .*)", reader.call("search_memories", query="apples")) == [
+        "apples are his"
+    ]
     assert reader.leave() == ""
     with Memories(store, namespace="bob", embedder="fake") as his:
         assert his.get(made.id).access_count == 0  # this `get` counts itself afterwards
@@ -410,7 +481,9 @@ def test_an_unwell_store_is_told_and_the_server_stays_until_an_interrupt(
 
 
 def test_a_setting_that_is_not_acceptable_ends_it_at_once(environment: dict[str, str]) -> None:
-    done = subprocess.run([*MEMORY, "--namespace", "a/b"], env=environment, capture_output=True, timeout=300)
+    done = subprocess.run(
+        [*MEMORY, "--namespace", "a/b"], env=environment, capture_output=True, timeout=300
+    )
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"namespace" in done.stderr
     assert done.stderr.count(b"\n") == 1
@@ -438,7 +511,12 @@ def test_the_inspector_of_the_protocol(environment: dict[str, str]) -> None:
     assert len(inspect("--method", "tools/list")["tools"]) == 10
     made = inspect(
         *("--method", "tools/call", "--tool-name", "create_memory"),
-        *("--tool-arg", "content=Deploys happen on Tuesdays", "--tool-arg", 'tags={"project": "shop"}'),
+        *(
+            "--tool-arg",
+            "content=Deploys happen on Tuesdays",
+            "--tool-arg",
+            'tags={"project": "shop"}',
+        ),
     )
     assert json.loads(made["content"][0]["text"])["stored"] is True
     [content] = inspect("--method", "resources/read", "--uri", "memory://recent")["contents"]

@@ -17,9 +17,7 @@ ROOT = Path(__file__).parents[2]
 MEMORY = Path(sys.executable).with_name("memory")
 FACT = "The release train leaves on Tuesdays at 09:30"
 # A busy machine needs longer than a hook has.
-PATIENT = (
-    '#!/bin/sh\nif [ "$1" = hook ]; then shift; exec "{memory}" hook "$@" --seconds 25; fi\nexec "{memory}" "$@"\n'
-)
+PATIENT = '#!/bin/sh\nif [ "$1" = hook ]; then shift; exec "{memory}" hook "$@" --seconds 25; fi\nexec "{memory}" "$@"\n'
 INSTALL = {
     "claude-code": (
         ("plugin", "validate", f"{ROOT}/plugins/memories", "--strict"),
@@ -48,7 +46,9 @@ def test_a_plugin_is_accepted_and_recalls(
     host: str, clients: Path, model: tuple[FakeModel, str], tmp_path: Path
 ) -> None:
     fake, url = model
-    home, work, programs, market = (tmp_path / name for name in ("agent-home", "agent-work", "bin", "market"))
+    home, work, programs, market = (
+        tmp_path / name for name in ("agent-home", "agent-work", "bin", "market")
+    )
     for folder in (home / ".config" / "memories", work, programs):
         folder.mkdir(parents=True)
     for name in (".claude-plugin", "plugins"):  # without what else lies in the repository
@@ -68,6 +68,8 @@ def test_a_plugin_is_accepted_and_recalls(
         (plugins / "memories.js").write_text(re.sub(r'": (5|10)_000', '": 60_000', plugin))
     for arguments in INSTALL[host]:
         command = [*agent.before[0], program_of(clients, agent.program)]
-        run([*command, *(each.format(market=market) for each in arguments)], home, work, **variables)
+        run(
+            [*command, *(each.format(market=market) for each in arguments)], home, work, **variables
+        )
     run(command_of(agent, clients, "When does the release train leave?"), home, work, **variables)
     assert any(FACT in text for request in fake.requests for text in texts(request))

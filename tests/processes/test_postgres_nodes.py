@@ -1,4 +1,6 @@
-"""The PostgreSQL store on several nodes: a replica that takes over, and a partition that lies elsewhere."""
+"""The PostgreSQL store on several nodes: a replica that takes over, and a partition that lies
+elsewhere.
+"""
 
 import itertools
 import subprocess
@@ -38,7 +40,8 @@ from memories.stores.records import Ref, Space  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-# Writes one memory after the other and prints the name of each when it is acknowledged; it stops at the first error.
+# Writes one memory after the other and prints the name of each when it is acknowledged; it stops at
+# the first error.
 WRITER = """
 import sys
 from datetime import UTC, datetime
@@ -86,7 +89,9 @@ def pair() -> Iterator[tuple[Node, Node]]:
         yield primary, replica
 
 
-def test_when_the_primary_is_killed_the_replica_has_all_that_was_acknowledged(pair: tuple[Node, Node]) -> None:
+def test_when_the_primary_is_killed_the_replica_has_all_that_was_acknowledged(
+    pair: tuple[Node, Node],
+) -> None:
     """Who has the store open goes on with the replica, once it is promoted."""
     primary, replica = pair
     both = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{replica.port}/postgres"
@@ -98,7 +103,10 @@ def test_when_the_primary_is_killed_the_replica_has_all_that_was_acknowledged(pa
         store.append([record("first", text="apple pie")])
         writers = [
             subprocess.Popen(
-                [sys.executable, "-c", WRITER, url, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [sys.executable, "-c", WRITER, url, name],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             for name in NAMESPACES
         ]
@@ -131,7 +139,8 @@ def test_when_the_primary_is_killed_the_replica_has_all_that_was_acknowledged(pa
         reader.close()
 
 
-# --- a partition on another node -------------------------------------------------------------------------------------
+# --- a partition on another node
+# -------------------------------------------------------------------------------------
 
 _names = itertools.count()
 
@@ -161,7 +170,9 @@ def partition_of(node: Node, schema: str, namespace: str) -> int:
 
 
 def spread(near: Node, far: Node, schema: str) -> None:
-    """Move the partition that holds the namespace `ann` to the other node, into a store of one part that is there."""
+    """Move the partition that holds the namespace `ann` to the other node, into a store of one part
+    that is there.
+    """
     ours = PostgresStore(near.url(options=f"schema={schema}&partitions=2"), SPACE)
     theirs = PostgresStore(far.url(options=f"schema={schema}&partitions=1"), SPACE)
     for store in (ours, theirs):
@@ -217,9 +228,21 @@ class TestSpread(StoreContract):
     @pytest.fixture(autouse=True)
     def limits(self, request: pytest.FixtureRequest) -> None:
         for words, reason in (
-            (("missing_store", "create_a_store", "knows_the_model", "first_transaction", "first_space"), "it exists"),
+            (
+                (
+                    "missing_store",
+                    "create_a_store",
+                    "knows_the_model",
+                    "first_transaction",
+                    "first_space",
+                ),
+                "it exists",
+            ),
             (("not_exist_is_not_staged",), "it exists"),
-            (("stag", "switch", "space_may_be", "is_told", "emptied"), "no tables are made on other nodes"),
+            (
+                ("stag", "switch", "space_may_be", "is_told", "emptied"),
+                "no tables are made on other nodes",
+            ),
             (("embedder_is_changed",), "no tables are made on other nodes"),
             (("removed_is_gone_from_every_read",), "other nodes are named, see below"),
         ):
@@ -232,11 +255,20 @@ def test_a_partition_on_another_node_is_found_searched_and_kept_apart(
 ) -> None:
     near, far = nodes
     store = open_spread(SPACE)
-    other = next(f"n{i}" for i in range(99) if partition_of(near, schema, f"n{i}") != partition_of(near, schema, "ann"))
+    other = next(
+        f"n{i}"
+        for i in range(99)
+        if partition_of(near, schema, f"n{i}") != partition_of(near, schema, "ann")
+    )
     vectors = unit_vectors(COUNT, seed=8)
     store.append(
         [
-            record(f"m{number:04}", namespace=("ann", other)[number % 2], text=f"w{number}", vectors=vectors[[number]])
+            record(
+                f"m{number:04}",
+                namespace=("ann", other)[number % 2],
+                text=f"w{number}",
+                vectors=vectors[[number]],
+            )
             for number in range(COUNT)
         ]
     )
@@ -244,7 +276,9 @@ def test_a_partition_on_another_node_is_found_searched_and_kept_apart(
         (COUNT // 2, "ann", "ann")
     ]
     for number in (0, 1, 450, 451, COUNT - 2, COUNT - 1):
-        found = store.candidates(pool("ann", other), vector=vectors[number], terms=[f"w{number}"], k=1)
+        found = store.candidates(
+            pool("ann", other), vector=vectors[number], terms=[f"w{number}"], k=1
+        )
         assert {candidate.record.ref.group for candidate in found} == {f"m{number:04}"}
     query = "[" + ",".join(map(str, vectors[0].tolist())) + "]"
     with store._server.read() as db:

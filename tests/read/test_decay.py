@@ -37,7 +37,9 @@ def test_stable_never_decays(hours: float) -> None:
         (-10_000, 1.0),
     ],
 )
-def test_fading_is_linear_and_stays_between_0_and_1(policy: DecayPolicy, hours: float, expected: float) -> None:
+def test_fading_is_linear_and_stays_between_0_and_1(
+    policy: DecayPolicy, hours: float, expected: float
+) -> None:
     assert confidence(policy, hours) == expected
 
 

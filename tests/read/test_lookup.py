@@ -15,7 +15,11 @@ def in_project(name: str) -> Filter:
 
 def test_a_project_is_found_by_each_of_its_names_and_with_what_is_valid_everywhere() -> None:
     everywhere = EVERYTHING._replace(labels={"global": "true"})
-    assert with_global(EVERYTHING, ["shop", "store"]) == (in_project("shop"), in_project("store"), everywhere)
+    assert with_global(EVERYTHING, ["shop", "store"]) == (
+        in_project("shop"),
+        in_project("store"),
+        everywhere,
+    )
     assert with_global(EVERYTHING, "shop") == (in_project("shop"), everywhere)
     assert with_global(EVERYTHING, None) == (EVERYTHING,)
 

@@ -9,17 +9,38 @@ from memories.stores.records import Collection, Ref
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
 DAY = timedelta(days=1)
-DRAFT = Draft("content", tags={"project": "shop"}, decay="reinforceable", key="k", confidence=0.5, supersedes="other")
+DRAFT = Draft(
+    "content",
+    tags={"project": "shop"},
+    decay="reinforceable",
+    key="k",
+    confidence=0.5,
+    supersedes="other",
+)
 
 
 def test_a_first_version_reads_as_the_memory_that_was_drafted() -> None:
     record = versions.first_version(DRAFT, "id", "bob", NOW)
     assert record.ref == Ref(Collection.MEMORY, "bob", "id", 1)
     memory = versions.to_memory(record, NOW, 720)
-    assert (memory.id, memory.namespace, memory.content, memory.tags) == ("id", "bob", "content", {"project": "shop"})
-    assert (memory.decay_policy, memory.base_confidence, memory.confidence) == (DecayPolicy.REINFORCEABLE, 0.5, 0.5)
+    assert (memory.id, memory.namespace, memory.content, memory.tags) == (
+        "id",
+        "bob",
+        "content",
+        {"project": "shop"},
+    )
+    assert (memory.decay_policy, memory.base_confidence, memory.confidence) == (
+        DecayPolicy.REINFORCEABLE,
+        0.5,
+        0.5,
+    )
     assert (memory.created_at, memory.updated_at, memory.last_reinforced_at) == (NOW, NOW, None)
-    assert (memory.version, memory.key, memory.supersedes, memory.superseded_by) == (1, "k", "other", None)
+    assert (memory.version, memory.key, memory.supersedes, memory.superseded_by) == (
+        1,
+        "k",
+        "other",
+        None,
+    )
     assert (memory.deleted, memory.access_count) == (False, 0)
 
 
@@ -36,13 +57,23 @@ def test_a_next_version_keeps_what_did_not_change() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
     second = versions.next_version(first, "update", NOW + DAY, fresh=True, text="new")
     memory = versions.to_memory(second, NOW + DAY, 720)
-    assert (memory.content, memory.version, memory.tags, memory.key) == ("new", 2, {"project": "shop"}, "k")
+    assert (memory.content, memory.version, memory.tags, memory.key) == (
+        "new",
+        2,
+        {"project": "shop"},
+        "k",
+    )
     assert (memory.created_at, memory.updated_at) == (NOW, NOW + DAY)
     assert (memory.decay_policy, memory.base_confidence) == (DecayPolicy.REINFORCEABLE, 0.5)
     changes = {"labels": {"a": "b"}, "fields": {"confidence": None}}
     third = versions.next_version(second, "update", NOW + 2 * DAY, fresh=True, **changes)
     memory = versions.to_memory(third, NOW + 2 * DAY, 720)
-    assert (memory.created_at, memory.content, memory.tags, memory.base_confidence) == (NOW, "new", {"a": "b"}, 1.0)
+    assert (memory.created_at, memory.content, memory.tags, memory.base_confidence) == (
+        NOW,
+        "new",
+        {"a": "b"},
+        1.0,
+    )
 
 
 def test_a_clock_that_was_set_back_does_not_turn_versions_around() -> None:
@@ -76,15 +107,22 @@ def test_an_edit_of_tags_does_not_make_a_statement_fresh() -> None:
 
 def test_each_project_has_its_own_keys() -> None:
     one, other = ({"project": name} for name in ("one", "other"))
-    assert versions.scoped_key("k", one) != versions.scoped_key("k", other) != versions.scoped_key("k", {})
+    assert (
+        versions.scoped_key("k", one)
+        != versions.scoped_key("k", other)
+        != versions.scoped_key("k", {})
+    )
     assert versions.plain_key(versions.scoped_key("a/b", one)) == "a/b"
 
 
 def test_a_version_that_ended_at_a_moment_had_ended_then() -> None:
-    record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(ended_at=NOW + DAY, ended_by="delete")
+    record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(
+        ended_at=NOW + DAY, ended_by="delete"
+    )
     millisecond = timedelta(milliseconds=1)
     ends = [
-        versions.known_by([record], NOW + DAY + later)[0].ended_by for later in (-millisecond, 0 * DAY, millisecond)
+        versions.known_by([record], NOW + DAY + later)[0].ended_by
+        for later in (-millisecond, 0 * DAY, millisecond)
     ]
     assert ends == [None, "delete", "delete"]
 

@@ -17,13 +17,18 @@ from tables import failures_of
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
 AT = Moment(NOW, 720)
 ID = "01a1fdf1-92cd-72f2-8a3b-000000000001"
-ORIGIN = Origin("imported", "mcp", "claude-code", "claude-code 1.2", "ann", "laptop", "0.1.0", "bob")
+ORIGIN = Origin(
+    "imported", "mcp", "claude-code", "claude-code 1.2", "ann", "laptop", "0.1.0", "bob"
+)
 MEMORY = Record(
     Ref(Collection.MEMORY, "bob", ID, 2),
     "Deploys happen on Tuesdays at the café",
     NOW - timedelta(days=3),
     key="shop\x1fdeploy/day",
-    labels={**stamped({"type": "fact", "project": "shop", "by": "me", "Role": "admin"}, ORIGIN), "=import": "a1b2"},
+    labels={
+        **stamped({"type": "fact", "project": "shop", "by": "me", "Role": "admin"}, ORIGIN),
+        "=import": "a1b2",
+    },
     fields={
         "first_at": to_millis(NOW - timedelta(days=30)),
         "decay": "contextual",
@@ -196,7 +201,11 @@ def test_what_is_wrong_is_told_with_its_place() -> None:
     failures = []
     for text, place, what in rows:
         said = refusal(text)
-        if not said.startswith(f"where is wrong at character {place}: ") or what not in said or not said.isprintable():
+        if (
+            not said.startswith(f"where is wrong at character {place}: ")
+            or what not in said
+            or not said.isprintable()
+        ):
             failures.append(f"{text!r} is refused with {said!r}, not at {place} with {what!r}")
     assert failures == []
 
@@ -224,13 +233,22 @@ def test_words_are_found_in_any_script_and_only_whole() -> None:
         ("tuesday", "tue", False),
         ("Deploy 🚀 today", "🚀", True),
     ]
-    assert failures_of(rows, lambda text, words: fits(f"content ~ '{words}'", MEMORY._replace(text=text))) == []
+    assert (
+        failures_of(
+            rows, lambda text, words: fits(f"content ~ '{words}'", MEMORY._replace(text=text))
+        )
+        == []
+    )
 
 
 def test_depth_and_length_are_bounded() -> None:
     assert fits("(" * MAX_DEPTH + "type = fact" + ")" * MAX_DEPTH)
     assert fits(" and ".join(["type=fact"] * MAX_CONDITIONS))
-    for text in ("(" * 2_000, "not " * 1_000 + "deleted", "(" * (MAX_DEPTH + 1) + "a = b" + ")" * (MAX_DEPTH + 1)):
+    for text in (
+        "(" * 2_000,
+        "not " * 1_000 + "deleted",
+        "(" * (MAX_DEPTH + 1) + "a = b" + ")" * (MAX_DEPTH + 1),
+    ):
         with pytest.raises(InvalidInput, match="nested more than"):
             selector(text)
     with pytest.raises(InvalidInput, match="more than 200 conditions"):
@@ -258,10 +276,22 @@ def test_any_value_can_be_written_in_quotes(value: str) -> None:
 
 def test_a_store_finds_by_what_must_hold_and_by_no_more() -> None:
     base = Filter(Collection.MEMORY, ("bob",))
-    found = selector(f"type = fact and by = claude-code and since 7d and until 1d and id = {ID}").narrowed(base)
+    found = selector(
+        f"type = fact and by = claude-code and since 7d and until 1d and id = {ID}"
+    ).narrowed(base)
     assert found.labels == {"type": "fact", "=by": "claude-code"}
-    assert (found.since, found.until, found.group) == (NOW - timedelta(days=7), NOW - timedelta(days=1), ID)
-    for open_ended in ("type = fact or a = b", "not type = fact", "type != fact", "type = fa*", "created > 7d"):
+    assert (found.since, found.until, found.group) == (
+        NOW - timedelta(days=7),
+        NOW - timedelta(days=1),
+        ID,
+    )
+    for open_ended in (
+        "type = fact or a = b",
+        "not type = fact",
+        "type != fact",
+        "type = fa*",
+        "created > 7d",
+    ):
         assert selector(open_ended).narrowed(base) == base
     turns = selector("conversation = standup and speaker = Ann", Collection.HISTORY)
     assert turns.narrowed(Filter(Collection.HISTORY, ("bob",))).group == "standup"
@@ -275,9 +305,14 @@ def test_what_a_caller_asked_for_besides_stays() -> None:
 
 def test_only_states_that_are_named_are_looked_at() -> None:
     live = Filter(Collection.MEMORY, ("bob",))
-    ended = {by: MEMORY._replace(ended_at=NOW, ended_by=by) for by in ("delete", "pending", "supersede", "update")}
+    ended = {
+        by: MEMORY._replace(ended_at=NOW, ended_by=by)
+        for by in ("delete", "pending", "supersede", "update")
+    }
     assert selector("type = fact").among(live) == live
-    assert selector("deleted and type = fact").among(live) == live._replace(state="ended", ended_by="delete")
+    assert selector("deleted and type = fact").among(live) == live._replace(
+        state="ended", ended_by="delete"
+    )
     assert selector("deleted or type = fact").among(live).state == "any"
     for text, expected in {
         "type = fact": [],

@@ -1,4 +1,6 @@
-"""The hot tier reports the numbers of the store, whatever the settings; an older file claims none that it lacks."""
+"""The hot tier reports the numbers of the store, whatever the settings; an older file claims none
+that it lacks.
+"""
 
 import random
 import re
@@ -19,7 +21,15 @@ if TYPE_CHECKING:
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 POLICIES = ("stable", "contextual", "reinforceable")
-FIGURES = ("confidence", "base_confidence", "decay_policy", "created_at", "updated_at", "last_reinforced_at", "version")
+FIGURES = (
+    "confidence",
+    "base_confidence",
+    "decay_policy",
+    "created_at",
+    "updated_at",
+    "last_reinforced_at",
+    "version",
+)
 
 
 class Clock:
@@ -36,10 +46,14 @@ def figures(hits: "tuple[Hit, ...] | list[Hit]") -> dict[str, dict[str, Any]]:
 
 
 def older(file: Path) -> None:
-    """Make a file what an older program wrote: with a time of expiry, without the times that confidence depends on."""
+    """Make a file what an older program wrote: with a time of expiry, without the times that
+    confidence depends on.
+    """
     from memories.scratchpad.file import check
 
-    text = re.sub(r"  aging_from: .*\n", '  expires: "2999-01-01T00:00:00.000Z"\n', file.read_text())
+    text = re.sub(
+        r"  aging_from: .*\n", '  expires: "2999-01-01T00:00:00.000Z"\n', file.read_text()
+    )
     text = re.sub(r"  reinforced: .*\n", "", text).rpartition("check: ")[0]
     file.write_text(f'{text}check: "{check(text)}"\n')
 
@@ -47,12 +61,16 @@ def older(file: Path) -> None:
 @pytest.mark.parametrize(
     "seed", [*range(7), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(7, 20))]
 )
-def test_hot_and_deep_report_equal_numbers_for_any_settings(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_hot_and_deep_report_equal_numbers_for_any_settings(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
     draw, clock = random.Random(seed), Clock()
 
     def settle() -> None:
-        monkeypatch.setenv("MIN_CONFIDENCE", str(draw.choice([0, 0.05, 0.3, round(draw.random(), 2)])))
+        monkeypatch.setenv(
+            "MIN_CONFIDENCE", str(draw.choice([0, 0.05, 0.3, round(draw.random(), 2)]))
+        )
         monkeypatch.setenv("DECAY_HALF_LIFE_HOURS", str(draw.choice([0.5, 24, 720, 5_000])))
 
     settle()
@@ -61,7 +79,11 @@ def test_hot_and_deep_report_equal_numbers_for_any_settings(monkeypatch: pytest.
             age = timedelta(hours=draw.choice([0, 1, 100, 1_000]) * draw.random())
             decay, sure = draw.choice(POLICIES), draw.choice([1.0, 0.5, round(draw.random(), 2)])
             made = memories.create(
-                f"ocelot sighting {number}", decay=decay, confidence=sure, created_at=NOW - age, force=True
+                f"ocelot sighting {number}",
+                decay=decay,
+                confidence=sure,
+                created_at=NOW - age,
+                force=True,
             )
             clock.now += timedelta(hours=draw.random())
             if decay == "reinforceable" and draw.random() < 0.5:
@@ -72,7 +94,9 @@ def test_hot_and_deep_report_equal_numbers_for_any_settings(monkeypatch: pytest.
     clock.now += timedelta(hours=draw.choice([0, 0.1, 50, 700]))
     least = draw.choice([None, 0.0, 0.3, 0.7, round(draw.random(), 2)])
     with Memories(namespace="bob", clock=clock) as memories:
-        offline = memories.search_scratchpad("ocelot sighting", offline=True, limit=50, min_confidence=least)
+        offline = memories.search_scratchpad(
+            "ocelot sighting", offline=True, limit=50, min_confidence=least
+        )
         hot = memories.search_scratchpad("ocelot sighting", limit=50, min_confidence=least)
         deep = figures(memories.search("ocelot sighting", limit=50, min_confidence=least))
     assert figures(hot.found.hits) == deep
@@ -111,11 +135,16 @@ def test_an_older_file_claims_no_confidence_until_the_store_has_told_it(
     clock.now += timedelta(hours=360)
     with Memories(namespace="bob", clock=clock) as memories:
         found = memories.search_scratchpad("ocelot sighting", offline=True).found
-        assert [(hit.content, hit.memory.confidence) for hit in found.hits] == [("ocelot sighting at the pier", 1.0)]
+        assert [(hit.content, hit.memory.confidence) for hit in found.hits] == [
+            ("ocelot sighting at the pier", 1.0)
+        ]
         assert found.note.startswith("a memory is left out: an older program wrote the scratchpad")
         shown = memories.offline()
         assert shown is not None
-        assert ([entry.content for entry in shown.entries], len(shown.notes)) == (["ocelot sighting at the pier"], 1)
+        assert ([entry.content for entry in shown.entries], len(shown.notes)) == (
+            ["ocelot sighting at the pier"],
+            1,
+        )
         deep = figures(memories.search("ocelot sighting"))
         hot = memories.search_scratchpad("ocelot sighting").found
         assert (figures(hot.hits), hot.note) == (deep, "")

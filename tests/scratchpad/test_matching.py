@@ -1,4 +1,6 @@
-"""Which entries the scratchpad finds by words, and when they are answer enough: numbers count as a whole."""
+"""Which entries the scratchpad finds by words, and when they are answer enough: numbers count as a
+whole.
+"""
 
 from datetime import UTC, datetime
 
@@ -12,7 +14,10 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 def asked(query: str, *contents: str) -> Matches:
     """Return what a scratchpad with these contents finds."""
-    entries = [Entry(f"{at}", content, version=1, written=NOW.isoformat()) for at, content in enumerate(contents)]
+    entries = [
+        Entry(f"{at}", content, version=1, written=NOW.isoformat())
+        for at, content in enumerate(contents)
+    ]
     return matches(entries, query, lambda _: True, 10, Rules(), NOW)
 
 
@@ -78,7 +83,10 @@ def test_only_an_entry_with_every_word_as_it_stands_is_enough() -> None:
 
 def test_a_number_or_a_short_word_is_not_found_by_its_beginning() -> None:
     """Without the store too: the score of such an entry has only the other words."""
-    scores = {(query, part): [hit.score for hit in asked(query, part).found.hits] for query, _, part in NUMBERS[:-2]}
+    scores = {
+        (query, part): [hit.score for hit in asked(query, part).found.hits]
+        for query, _, part in NUMBERS[:-2]
+    }
     assert {pair: found for pair, found in scores.items() if max(found, default=0) >= 1} == {}
 
 
@@ -93,7 +101,11 @@ def test_without_the_store_other_endings_are_found() -> None:
     [
         ("gate opens wide", "gates", [0.3333]),  # a third of the words is the least
         ("gate opens wide daily", "gates", []),
-        ("gate opens", "The gates", [0.5]),  # four letters are the least that may have another ending
+        (
+            "gate opens",
+            "The gates",
+            [0.5],
+        ),  # four letters are the least that may have another ending
         ("gat opens", "The gates", []),
         ("gate closes 80", "80", [0.3333]),
         ("port 80", "ports 80", [1.0]),
@@ -108,15 +120,24 @@ def test_age_takes_a_part_of_three_tenths_of_a_score() -> None:
     new = old._replace(id="new", written=NOW.isoformat())
     found = matches([old, new], "gate open", lambda _: True, 10, Rules(), NOW).found
     assert [(hit.memory.id, hit.score) for hit in found.hits] == [("new", 1.0), ("old", 0.985)]
-    assert matches([old, new], "gate open", lambda _: True, 1, Rules(), NOW).found.hits == found.hits[:1]
+    assert (
+        matches([old, new], "gate open", lambda _: True, 1, Rules(), NOW).found.hits
+        == found.hits[:1]
+    )
 
 
 def test_a_hit_is_of_the_namespace_of_its_entry_and_of_its_writer() -> None:
-    entry = Entry("m", "the gate is open", version=2, written=NOW.isoformat(), by="ann", namespace="bob")
+    entry = Entry(
+        "m", "the gate is open", version=2, written=NOW.isoformat(), by="ann", namespace="bob"
+    )
     [hit] = matches([entry], "gate open", lambda _: True, 10, Rules(), NOW).found.hits
     assert (hit.memory.namespace, hit.memory.version) == ("bob", 2)
     assert hit.memory.origin is not None
-    assert (hit.memory.origin.namespace, hit.memory.origin.by, hit.memory.origin.trust) == ("bob", "ann", "agent")
+    assert (hit.memory.origin.namespace, hit.memory.origin.by, hit.memory.origin.trust) == (
+        "bob",
+        "ann",
+        "agent",
+    )
 
 
 def test_one_word_is_never_enough() -> None:

@@ -68,13 +68,18 @@ def test_turns_alone_make_it_too_and_reading_never_does(home: Path) -> None:
 
 def test_it_follows_a_rename_and_a_merge_and_goes_with_a_deletion(home: Path) -> None:
     for name, day in (("bob", 2), ("ann", 1)):
-        with Memories(namespace=name, clock=lambda day=day: START + timedelta(days=day)) as memories:
+        with Memories(
+            namespace=name, clock=lambda day=day: START + timedelta(days=day)
+        ) as memories:
             memories.create(f"{name} likes tea")
     config = load_config()
     store = open_store(config.store, None, config)
     namespaces.move(store, config, "bob", "robert", merge=False)
     assert not (home / "bob").exists()
-    assert (described(home, "robert")["name"], described(home, "robert")["created_at"][:10]) == ("robert", "2026-05-03")
+    assert (described(home, "robert")["name"], described(home, "robert")["created_at"][:10]) == (
+        "robert",
+        "2026-05-03",
+    )
     namespaces.move(store, config, "ann", "robert", merge=True)
     known = described(home, "robert")
     assert (known["memory_count"], known["created_at"][:10]) == (2, "2026-05-02")
@@ -83,7 +88,9 @@ def test_it_follows_a_rename_and_a_merge_and_goes_with_a_deletion(home: Path) ->
     store.close()
 
 
-def test_a_rename_writes_it_as_the_only_writer_of_its_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_writes_it_as_the_only_writer_of_its_folder(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Memories(namespace="bob", clock=lambda: START) as bob:
         bob.create("bob likes tea")
     write, free = metadata.write, []
@@ -101,7 +108,15 @@ def test_a_rename_writes_it_as_the_only_writer_of_its_folder(home: Path, monkeyp
     assert described(home, "robert")["name"] == "robert"
 
 
-UNREADABLE = ["", "{", "[]", '{"created_at": 7}', '{"created_at": "2026-01-01"}', "[" * 9999, "\0\xff"]
+UNREADABLE = [
+    "",
+    "{",
+    "[]",
+    '{"created_at": 7}',
+    '{"created_at": "2026-01-01"}',
+    "[" * 9999,
+    "\0\xff",
+]
 
 
 @pytest.mark.parametrize("content", UNREADABLE, ids=range(len(UNREADABLE)))
@@ -111,7 +126,11 @@ def test_what_it_says_is_not_believed(home: Path, tmp_path: Path, content: str) 
         (home / "bob" / metadata.FILE).write_text(content)
         bob.create("Lunch is at noon", force=True)
     known = described(home, "bob")
-    assert (known["name"], known["memory_count"], known["created_at"][:10]) == ("bob", 2, "2026-05-01")
+    assert (known["name"], known["memory_count"], known["created_at"][:10]) == (
+        "bob",
+        2,
+        "2026-05-01",
+    )
     (tmp_path / "mine").write_text("mine")
     (home / "bob" / metadata.FILE).unlink()
     (home / "bob" / metadata.FILE).symlink_to(tmp_path / "mine")
@@ -120,7 +139,9 @@ def test_what_it_says_is_not_believed(home: Path, tmp_path: Path, content: str) 
     assert (tmp_path / "mine").read_text() == "mine"
     assert described(home, "bob")["memory_count"] == 3
     (home / "bob" / metadata.FILE).unlink()
-    (home / "bob" / metadata.FILE).mkdir()  # nothing can be written there, and no memory fails for it
+    (
+        home / "bob" / metadata.FILE
+    ).mkdir()  # nothing can be written there, and no memory fails for it
     with Memories(namespace="bob") as bob:
         assert bob.create("Dinner is at eight", force=True).stored
 

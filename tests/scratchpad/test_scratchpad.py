@@ -1,4 +1,6 @@
-"""The file of a scratchpad: what is in it, what a person may do to it, what must leave it, and hostile files."""
+"""The file of a scratchpad: what is in it, what a person may do to it, what must leave it, and
+hostile files.
+"""
 
 import itertools
 import json
@@ -60,10 +62,15 @@ def edit(memories: Memories, old: str, new: str) -> None:
 def block(memories: Memories, memory_id: str) -> str:
     """Return the lines of an entry."""
     rows = file_of(memories).read_text(encoding="utf-8").split("\n- ")
-    return "- " + next(row for row in rows if memory_id in row.split("\n")[0]).split("\n# For")[0] + "\n"
+    return (
+        "- "
+        + next(row for row in rows if memory_id in row.split("\n")[0]).split("\n# For")[0]
+        + "\n"
+    )
 
 
-# --- what is in it ---------------------------------------------------------------------------------------------------
+# --- what is in it
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_a_write_is_in_the_file_at_once_and_any_yaml_parser_reads_it(bob: Memories) -> None:
@@ -90,7 +97,11 @@ heavy = {"numpy", "apsw", "click", "yaml", "onnxruntime"}
 print(len(read(Path(sys.argv[1]), "bob")), sorted(heavy & sys.modules.keys()))
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, str(bob.config.home)], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", script, str(bob.config.home)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
     assert done.stdout == "1 []\n"
 
@@ -111,7 +122,9 @@ def test_only_what_is_current_is_in_it(bob: Memories) -> None:
 def test_what_another_memory_corrects_is_not_in_it(bob: Memories) -> None:
     older = bob.create("The API listens on port 8080.")
     assert bob.create("The API listens on port 9090.").corrects == older.id
-    assert [entry.content for entry in bob.scratchpad(rebuild=True).entries] == ["The API listens on port 9090."]
+    assert [entry.content for entry in bob.scratchpad(rebuild=True).entries] == [
+        "The API listens on port 9090."
+    ]
 
 
 def test_what_is_no_longer_current_only_takes_room_that_is_left() -> None:
@@ -136,20 +149,27 @@ def test_pinned_ones_come_first_and_stay_and_what_is_often_used_has_a_third() ->
     assert len(names) == 10
 
 
-def test_their_order_is_that_of_the_factor_for_age_and_use_of_a_search_and_follows_its_settings() -> None:
+def test_their_order_is_that_of_the_factor_for_age_and_use_of_a_search_and_follows_its_settings() -> (
+    None
+):
     now = datetime(2026, 6, 1, tzinfo=UTC)
     new, old = (
-        Entry(name, name, written=(now - timedelta(days=days)).isoformat()) for name, days in (("a", 0), ("b", 9))
+        Entry(name, name, written=(now - timedelta(days=days)).isoformat())
+        for name, days in (("a", 0), ("b", 9))
     )
     read = old._replace(uses=10)
-    assert heat(read, now, Relevance()) == factor(freshness(9, 0.02, DecayPolicy.CONTEXTUAL), 1.02, 0.95)
+    assert heat(read, now, Relevance()) == factor(
+        freshness(9, 0.02, DecayPolicy.CONTEXTUAL), 1.02, 0.95
+    )
     assert ordered([old, new], now, Relevance()) == [new, old]
     assert ordered([new, read], now, Relevance()) == [read, new]
     assert ordered([new, read], now, Relevance(most_boost=1.0)) == [new, read]
     assert ordered([new, read], now, Relevance(decay_rate=1.0)) == [new, read]
 
 
-def test_the_settings_of_relevance_order_what_is_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_relevance_order_what_is_shown(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACCESS_BOOST_MAX", "1")
     with Memories(namespace="bob") as memories:
         read = made(memories, "The port is 81", created_at=datetime.now(UTC) - timedelta(days=3))
@@ -177,7 +197,14 @@ def test_what_sessions_left_has_places_of_its_own() -> None:
     ]
     facts = [Entry(f"f{at:02}", "f", written=f"2026-05-{at:02}T00:00:00Z") for at in range(1, 25)]
     names = [entry.id for entry in chosen([*left, *facts], Rules(size=10), now)]
-    assert sorted(name for name in names if not name.startswith("f")) == ["07", "08", "09", "10", "11", "12"]
+    assert sorted(name for name in names if not name.startswith("f")) == [
+        "07",
+        "08",
+        "09",
+        "10",
+        "11",
+        "12",
+    ]
     assert sum(name.startswith("f") for name in names) == 10
 
 
@@ -224,13 +251,19 @@ def test_what_was_often_found_just_now_has_a_place_when_it_is_chosen_anew(bob: M
     bob.create_many([f"note number {at} on something else" for at in range(40)], force=True)
     bob._scratchpads.flush()
     for _ in range(4):
-        assert bob.search("staging password rotates")[0].id == old  # counted with the next write, or before a choice
+        assert (
+            bob.search("staging password rotates")[0].id == old
+        )  # counted with the next write, or before a choice
     bob.scratchpad(refresh=True)
     assert "The staging password rotates on Fridays" in shown(bob)
 
 
 def test_what_was_often_used_long_ago_has_a_place_when_all_is_chosen_anew(bob: Memories) -> None:
-    old = made(bob, "The staging password rotates on Fridays", created_at=datetime.now(UTC) - timedelta(days=9))
+    old = made(
+        bob,
+        "The staging password rotates on Fridays",
+        created_at=datetime.now(UTC) - timedelta(days=9),
+    )
     bob.create_many([f"note number {at} on something else" for at in range(130)], force=True)
     ref = next(each.ref for each in bob._lookup.own.versions(old))
     for _ in range(9):
@@ -253,12 +286,17 @@ def test_of_many_new_ones_the_newest_have_a_place_and_what_a_session_left_keeps_
         bob.create_many(drafts[begin : begin + at_once], force=True)
     bob._scratchpads.flush()
     newest = {each.content for each in bob.list(limit=bob.config.scratchpad_size).memories}
-    assert {entry.content for entry in read(bob.config.home, "bob")} == newest | {"the first", "what the session left"}
+    assert {entry.content for entry in read(bob.config.home, "bob")} == newest | {
+        "the first",
+        "what the session left",
+    }
 
 
 def test_a_search_writes_no_file_for_what_has_no_right_to_a_place(bob: Memories) -> None:
     size = bob.config.scratchpad_size
-    ferries = bob.create_many([f"the ferry of pier {at} leaves at nine" for at in range(size)], force=True)
+    ferries = bob.create_many(
+        [f"the ferry of pier {at} leaves at nine" for at in range(size)], force=True
+    )
     ids = [str(each.id) for each in ferries]
     rare = made(bob, "The staging password rotates on Fridays")
     from memories.stores.records import Collection, Ref
@@ -286,7 +324,11 @@ def test_the_first_change_makes_a_file_of_its_own_namespace(home: Path) -> None:
     scratchpad.change(place, [Entry("m", "the gate is open")], (), make=True)
     made = scratchpad.load(home, "bob")
     assert made is not None
-    assert (made.namespace, made.store, [entry.id for entry in made.entries]) == ("bob", "store", ["m"])
+    assert (made.namespace, made.store, [entry.id for entry in made.entries]) == (
+        "bob",
+        "store",
+        ["m"],
+    )
 
 
 def test_what_is_known_of_a_file_that_was_written_is_what_it_says(bob: Memories) -> None:
@@ -313,14 +355,20 @@ def test_what_is_known_of_a_file_that_was_written_is_what_it_says(bob: Memories)
     assert known.edited
 
 
-# --- pins ------------------------------------------------------------------------------------------------------------
+# --- pins
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_pin_is_in_the_store_and_is_no_tag(bob: Memories) -> None:
     name = made(bob, "The user prefers tabs", tags={"type": "preference"})
     before = bob.get(name)
     after = bob.pin(name)
-    assert (after.pinned, after.tags, after.version, after.origin) == (True, before.tags, 2, before.origin)
+    assert (after.pinned, after.tags, after.version, after.origin) == (
+        True,
+        before.tags,
+        2,
+        before.origin,
+    )
     assert bob.pin(name).version == 2
     assert "=pinned" not in bob.tags()
     file_of(bob).unlink()
@@ -341,7 +389,10 @@ def test_a_pin_leaves_who_accepted_a_memory(bob: Memories) -> None:
 
 
 def test_at_most_fifty_are_pinned(bob: Memories) -> None:
-    names = [str(each.id) for each in bob.create_many([f"statement number {at}" for at in range(51)], force=True)]
+    names = [
+        str(each.id)
+        for each in bob.create_many([f"statement number {at}" for at in range(51)], force=True)
+    ]
     for name in names[:50]:
         bob.pin(name)
     with pytest.raises(RequestError, match="50 memories are pinned"):
@@ -349,7 +400,8 @@ def test_at_most_fifty_are_pinned(bob: Memories) -> None:
     assert sum(entry.pinned for entry in bob.scratchpad().entries) == 50
 
 
-# --- what must leave it ----------------------------------------------------------------------------------------------
+# --- what must leave it
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spoiled", ["as it is", "edited", "broken"])
@@ -376,11 +428,15 @@ def test_what_was_replaced_while_a_person_edited_it_just_leaves(bob: Memories) -
     bob.create("Ports are chosen at random", supersedes=old)
     bob._scratchpads.flush()
     file_of(bob).write_text(
-        open_in_an_editor.replace("Rain is", "Snow is").replace("port is 80", "port is 8080"), encoding="utf-8"
+        open_in_an_editor.replace("Rain is", "Snow is").replace("port is 80", "port is 8080"),
+        encoding="utf-8",
     )
     found = bob.scratchpad()
     assert found.notes == ()
-    assert {entry.content for entry in found.entries} == {"Snow is expected", "Ports are chosen at random"}
+    assert {entry.content for entry in found.entries} == {
+        "Snow is expected",
+        "Ports are chosen at random",
+    }
 
 
 @pytest.mark.parametrize("how", ["delete", "supersede", "update", "correct"])
@@ -420,7 +476,9 @@ def test_a_late_message_brings_nothing_deleted_back(bob: Memories) -> None:
     assert [each.content for each in read(bob.config.home, "bob")] == ["stays"]
 
 
-def test_if_it_cannot_be_taken_out_forget_says_so(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_it_cannot_be_taken_out_forget_says_so(
+    bob: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from memories.scratchpad import scratchpad
 
     name = made(bob, "xyzzy")
@@ -434,7 +492,9 @@ def test_if_it_cannot_be_taken_out_forget_says_so(bob: Memories, monkeypatch: py
     assert bob.get(name).content == "xyzzy"
 
 
-def test_nobody_changes_the_file_while_another_one_does(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_changes_the_file_while_another_one_does(
+    bob: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, place = made(bob, "stays"), bob._scratchpads.place("bob")
     before = file_of(bob).read_text()
     monkeypatch.setattr(scratchpad, "_WAIT_SECONDS", 0)
@@ -452,7 +512,8 @@ def test_eight_writers_at_once_lose_nothing(bob: Memories, home: Path) -> None:
     assert not layout.is_edited(file_of(bob).read_text())
 
 
-# --- what a person writes --------------------------------------------------------------------------------------------
+# --- what a person writes
+# --------------------------------------------------------------------------------------------
 
 
 def test_a_changed_content_is_a_version(bob: Memories) -> None:
@@ -515,7 +576,9 @@ def test_an_empty_one_takes_lines(bob: Memories, line: str) -> None:
     assert shown(bob) == ["A new fact"]
 
 
-def test_an_added_line_that_is_very_similar_is_kept_and_the_same_is_not_stored_twice(bob: Memories) -> None:
+def test_an_added_line_that_is_very_similar_is_kept_and_the_same_is_not_stored_twice(
+    bob: Memories,
+) -> None:
     made(bob, "The user likes to drink coffee in the morning")
     edit(
         bob,
@@ -623,7 +686,9 @@ def test_an_old_copy_that_is_saved_undoes_nothing_that_was_not_edited(bob: Memor
         ("namespace: \"bob\"", "namespace: \"alice\"", "is not the scratchpad of bob"),
     ],
 )  # fmt: skip
-def test_a_broken_file_is_told_and_left_as_it_is(bob: Memories, old: str, new: str, told: str) -> None:
+def test_a_broken_file_is_told_and_left_as_it_is(
+    bob: Memories, old: str, new: str, told: str
+) -> None:
     made(bob, "The user prefers tabs")
     edit(bob, old, new)
     before = file_of(bob).read_bytes()
@@ -647,7 +712,11 @@ def test_an_id_of_another_namespace_reaches_nothing(bob: Memories) -> None:
     with Memories(namespace="alice") as alice, Memories() as everybody:
         theirs, all_ours = made(alice, "alices"), made(everybody, "for all")
         for name in (theirs, all_ours):
-            edit(bob, "memories:\n", f"memories:\n- id: {name}\n  content: taken over\n  pinned: true\n")
+            edit(
+                bob,
+                "memories:\n",
+                f"memories:\n- id: {name}\n  content: taken over\n  pinned: true\n",
+            )
         found = bob.scratchpad()
         assert len(found.notes) == 2
         assert all("there is no memory" in note and "line" in note for note in found.notes)
@@ -709,7 +778,8 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(bob: Memories) -> None
     assert bob.get(name).content == "The user prefers spaces"
 
 
-# --- which store -----------------------------------------------------------------------------------------------------
+# --- which store
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_store_that_is_passed_in_has_no_file(home: Path, tmp_path: Path) -> None:
@@ -718,7 +788,9 @@ def test_a_store_that_is_passed_in_has_no_file(home: Path, tmp_path: Path) -> No
     store = open_store(f"sqlite:///{tmp_path}/x.db", None)
     with Memories(store, namespace="bob", embedder="none") as memories:
         memories.create("The user prefers tabs")
-        assert [entry.content for entry in memories.scratchpad().entries] == ["The user prefers tabs"]
+        assert [entry.content for entry in memories.scratchpad().entries] == [
+            "The user prefers tabs"
+        ]
     assert list(home.rglob("scratchpad*")) == []
 
 
@@ -733,7 +805,9 @@ def test_another_store_does_not_take_the_file(bob: Memories, tmp_path: Path) -> 
     assert before.count(b"- id") == 1
 
 
-def test_a_store_that_took_the_place_of_another_one_is_looked_at(bob: Memories, tmp_path: Path) -> None:
+def test_a_store_that_took_the_place_of_another_one_is_looked_at(
+    bob: Memories, tmp_path: Path
+) -> None:
     made(bob, "The user prefers tabs")
     bob.scratchpad()
     bob.close()
@@ -749,11 +823,15 @@ def test_a_store_that_took_the_place_of_another_one_is_looked_at(bob: Memories, 
 
 def test_json_is_what_the_file_holds(bob: Memories) -> None:
     made(bob, "The user prefers tabs")
-    line = next(row for row in file_of(bob).read_text().splitlines() if row.startswith("  content: "))
+    line = next(
+        row for row in file_of(bob).read_text().splitlines() if row.startswith("  content: ")
+    )
     assert json.loads(line.partition(": ")[2]) == "The user prefers tabs"
 
 
-def test_a_search_asks_the_file_only_where_its_caller_lets_it(bob: Memories, tmp_path: Path) -> None:
+def test_a_search_asks_the_file_only_where_its_caller_lets_it(
+    bob: Memories, tmp_path: Path
+) -> None:
     made(bob, "The user prefers tabs")
     bob.scratchpad()
     bob.close()
@@ -766,4 +844,6 @@ def test_a_search_asks_the_file_only_where_its_caller_lets_it(bob: Memories, tmp
         assert found.tier == "hot"
         assert "memories.db is missing" in found.error
         with pytest.raises(StoreError, match=r"memories\.db is missing"):
-            fresh.explain("tabs", offline=True, as_of="2024-05-01")  # which only the store can answer
+            fresh.explain(
+                "tabs", offline=True, as_of="2024-05-01"
+            )  # which only the store can answer

@@ -1,4 +1,6 @@
-"""A scratchpad answers where the store can't; without one the store is asked as if there were no such thing."""
+"""A scratchpad answers where the store can't; without one the store is asked as if there were no
+such thing.
+"""
 
 import threading
 
@@ -26,13 +28,19 @@ def test_a_scratchpad_answers_for_a_store_that_fails_and_says_why() -> None:
     with Memories(namespace="bob", embedder="none") as bob:
         bob.create("Deploys happen on Tuesdays")
         assert bob.ask_store(lambda: "what the store says", fail) == ("what the store says", None)
-        assert bob.ask_store(fail, lambda: "what the file says") == ("what the file says", "the disk is gone")
+        assert bob.ask_store(fail, lambda: "what the file says") == (
+            "what the file says",
+            "the disk is gone",
+        )
         with pytest.raises(StoreError, match="the disk is gone"):
             bob.ask_store(fail, lambda: None)
 
 
 def test_a_context_knows_which_entries_are_of_the_namespace_and_which_are_shared() -> None:
-    for namespace, content in (("shared", "Deploys happen on Tuesdays"), ("ann", "Deploys need two reviews")):
+    for namespace, content in (
+        ("shared", "Deploys happen on Tuesdays"),
+        ("ann", "Deploys need two reviews"),
+    ):
         with Memories(namespace=namespace, embedder="none") as memories:
             memories.create(content)
             memories.scratchpad()
@@ -40,4 +48,7 @@ def test_a_context_knows_which_entries_are_of_the_namespace_and_which_are_shared
         gateway = WithScratchpad(MemoryGateway("memories", backend=EngineBackend(ann)), ann)
         entries = gateway.recall_offline("deploys", 5, 0.0)
     whose = {entry["text"]: (entry["shared"], entry["own"]) for entry in entries}
-    assert whose == {"Deploys happen on Tuesdays": (True, False), "Deploys need two reviews": (False, True)}
+    assert whose == {
+        "Deploys happen on Tuesdays": (True, False),
+        "Deploys need two reviews": (False, True),
+    }

@@ -1,4 +1,6 @@
-"""What may answer is gathered with what speaks for it: surroundings, names and dates, over a real store."""
+"""What may answer is gathered with what speaks for it: surroundings, names and dates, over a real
+store.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -50,9 +52,13 @@ def contents(hits: tuple[Hit, ...]) -> list[str]:
     return [hit.content for hit in hits]
 
 
-def gathered(store: Store, embedder: Embedder | None, text: str, limit: int = 10, **where: object) -> Gathered:
+def gathered(
+    store: Store, embedder: Embedder | None, text: str, limit: int = 10, **where: object
+) -> Gathered:
     history = Filter(Collection.HISTORY, ("shared",), **where)  # type: ignore[arg-type]
-    return gather_surrounded(store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder), limit)
+    return gather_surrounded(
+        store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder), limit
+    )
 
 
 def evidence(found: Gathered) -> dict[str, Evidence]:
@@ -60,15 +66,23 @@ def evidence(found: Gathered) -> dict[str, Evidence]:
     return {candidate.record.text: features.evidence for candidate, features in pairs}
 
 
-# --- surroundings ----------------------------------------------------------------------------------------------------
+# --- surroundings
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_short_answer_is_found_by_the_words_of_its_question(talk: Memories) -> None:
     weather = [f"Small talk number {number} on the weather" for number in range(9)]
-    talk.add_turns("a", [*weather[:4], "Which instrument do you practise?", "The cello!", *weather[4:]])
+    talk.add_turns(
+        "a", [*weather[:4], "Which instrument do you practise?", "The cello!", *weather[4:]]
+    )
     found = talk.explain("which instrument is practised", scope="history", limit=5)
     assert found.hits[0].content == "Which instrument do you practise?"
-    assert set(contents(found.hits)) == {"Which instrument do you practise?", "The cello!", weather[3], weather[4]}
+    assert set(contents(found.hits)) == {
+        "Which instrument do you practise?",
+        "The cello!",
+        weather[3],
+        weather[4],
+    }
     [answer] = (each for each in found.considered if each.content == "The cello!")
     assert (answer.features["words"], answer.features["window_words"], answer.dropped) == (0, 1, "")
 
@@ -82,13 +96,19 @@ def test_an_answer_in_the_next_session_is_not_found_by_that_question(talk: Memor
     ]
 
 
-def test_a_turn_knows_its_surroundings(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+def test_a_turn_knows_its_surroundings(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
     talk.add_turns("a", ["I have a red bike", "Really?", "Yes", "Good night", "bye"])
     around = evidence(gathered(store, embedder, "red bike"))
-    assert [around[text].window_words for text in ("I have a red bike", "Really?", "Yes", "Good night")] == [1, 1, 1, 0]
+    assert [
+        around[text].window_words for text in ("I have a red bike", "Really?", "Yes", "Good night")
+    ] == [1, 1, 1, 0]
     assert {each.session_words for each in around.values()} == {1.0}
     assert len({each.session_best for each in around.values()}) == 1
-    assert around["bye"].words == 0 < around["bye"].session_best == around["I have a red bike"].words
+    assert (
+        around["bye"].words == 0 < around["bye"].session_best == around["I have a red bike"].words
+    )
 
 
 def test_the_same_words_in_another_conversation_are_no_surroundings(
@@ -99,9 +119,20 @@ def test_the_same_words_in_another_conversation_are_no_surroundings(
     assert evidence(gathered(store, embedder, "red bike"))["Really?"].window_words == 0
 
 
-def test_a_turn_looks_like_what_it_is(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+def test_a_turn_looks_like_what_it_is(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
     full = " ".join(["word"] * FULL_LENGTH)
-    talk.add_turns("a", [full, "Bike", "A red bike?", "赤い自転車？ ", TurnDraft("Your bike is red", role="assistant")])
+    talk.add_turns(
+        "a",
+        [
+            full,
+            "Bike",
+            "A red bike?",
+            "赤い自転車？ ",
+            TurnDraft("Your bike is red", role="assistant"),
+        ],
+    )
     found = evidence(gathered(store, embedder, "bike"))
     assert (found[full].brevity, found["Bike"].brevity) == (0, 1)
     assert 0 < found["A red bike?"].brevity < 1
@@ -109,7 +140,9 @@ def test_a_turn_looks_like_what_it_is(store: Store, embedder: Embedder | None, t
     assert {text for text, each in found.items() if each.aside} == {"Your bike is red"}
 
 
-def test_long_words_without_spaces_are_not_brief(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+def test_long_words_without_spaces_are_not_brief(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
     talk.add_turns("a", ["自転車を" * 60])
     [found] = evidence(gathered(store, embedder, "自転車")).values()
     assert found.brevity == 0
@@ -128,10 +161,14 @@ def test_only_a_question_for_a_time_prefers_turns_that_tell_one(
 def test_what_an_assistant_repeats_comes_after_who_said_it(talk: Memories) -> None:
     talk.add_turns("a", [TurnDraft("The port of the server is 8080", role="assistant")])
     talk.add_turns("b", ["The port of the server is 8080"])
-    assert [hit.speaker for hit in talk.search("port of the server", scope="history")] == ["user", "assistant"]
+    assert [hit.speaker for hit in talk.search("port of the server", scope="history")] == [
+        "user",
+        "assistant",
+    ]
 
 
-# --- speakers --------------------------------------------------------------------------------------------------------
+# --- speakers
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_the_turn_of_who_is_named_wins_over_the_same_words_of_another(talk: Memories) -> None:
@@ -146,11 +183,18 @@ def test_the_turn_of_who_is_named_wins_over_the_same_words_of_another(talk: Memo
 
 def test_who_is_named_speaks_within_one_conversation_too(talk: Memories) -> None:
     talk.add_turns("a", [by("Bob", "I bought a red bike"), by("Ann", "I bought a red bike")])
-    assert [hit.speaker for hit in talk.search("the bike that Ann bought", scope="history")] == ["Ann", "Bob"]
+    assert [hit.speaker for hit in talk.search("the bike that Ann bought", scope="history")] == [
+        "Ann",
+        "Bob",
+    ]
 
 
-def test_all_who_are_named_are_meant(store: Store, embedder: Embedder | None, talk: Memories) -> None:
-    talk.add_turns("a", [by("Bob", "I bought a bike"), by("Ann", "I sold a bike"), by("Eve", "I like my bike")])
+def test_all_who_are_named_are_meant(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
+    talk.add_turns(
+        "a", [by("Bob", "I bought a bike"), by("Ann", "I sold a bike"), by("Eve", "I like my bike")]
+    )
     asked = evidence(gathered(store, embedder, "Did Ann sell her bike to Bob?"))
     assert [text for text, each in asked.items() if each.named] in (
         ["I sold a bike", "I bought a bike"], ["I bought a bike", "I sold a bike"],
@@ -164,7 +208,10 @@ def test_the_vector_is_of_the_question_without_the_name(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", [by("Ann", "red bike"), by("Bob", "Ann")])
-    found = {each.record.text: each.similarity for each in gathered(store, embedder, "Ann red bike").candidates}
+    found = {
+        each.record.text: each.similarity
+        for each in gathered(store, embedder, "Ann red bike").candidates
+    }
     assert found["red bike"] == pytest.approx(1.0, abs=0.02)
 
 
@@ -177,9 +224,15 @@ def test_a_speaker_of_another_namespace_is_nobody(store: Store, embedder: Embedd
     assert [each.named for each in found.values()] == [0.0]
 
 
-# --- dates -----------------------------------------------------------------------------------------------------------
+# --- dates
+# -----------------------------------------------------------------------------------------------------------
 
-DAYS = (datetime(2025, 3, 3, 12, tzinfo=UTC), datetime(2025, 5, 10, 12, tzinfo=UTC), NOW - 9 * DAY, NOW - DAY)
+DAYS = (
+    datetime(2025, 3, 3, 12, tzinfo=UTC),
+    datetime(2025, 5, 10, 12, tzinfo=UTC),
+    NOW - 9 * DAY,
+    NOW - DAY,
+)
 
 
 @pytest.fixture
@@ -205,7 +258,9 @@ def diary(talk: Memories) -> Memories:
         ("this month", 3),
     ],
 )
-def test_a_date_lifts_the_turn_of_its_day_and_removes_none(diary: Memories, when: str, day: int) -> None:
+def test_a_date_lifts_the_turn_of_its_day_and_removes_none(
+    diary: Memories, when: str, day: int
+) -> None:
     hits = diary.search(f"what about the garden {when}?", scope="history")
     assert len(hits) == len(DAYS)
     best = max(hit.score for hit in hits)
@@ -217,7 +272,9 @@ def test_without_a_date_no_day_counts_more(diary: Memories) -> None:
     assert len({hit.score for hit in diary.search("what about the garden?", scope="history")}) == 1
 
 
-@pytest.mark.parametrize(("now", "day"), [("2025-05-11", 1), ("2025-03-04", 0), ("2026-02-13", 2), (None, 3)])
+@pytest.mark.parametrize(
+    ("now", "day"), [("2025-05-11", 1), ("2025-03-04", 0), ("2026-02-13", 2), (None, 3)]
+)
 def test_relative_dates_follow_when_it_is_asked(diary: Memories, now: str | None, day: int) -> None:
     hits = diary.search("the garden, yesterday", scope="history", now=now)
     assert (hits[0].date, len(hits)) == (DAYS[day], len(DAYS))
@@ -226,13 +283,17 @@ def test_relative_dates_follow_when_it_is_asked(diary: Memories, now: str | None
 def test_a_date_in_a_year_without_turns_removes_none(diary: Memories) -> None:
     hits = diary.search("the garden in 1999", scope="history")
     assert len(hits) == len(DAYS)
-    assert {hit.date for hit in diary.search("the garden on 30 February", scope="history")} == set(DAYS)
+    assert {hit.date for hit in diary.search("the garden on 30 February", scope="history")} == set(
+        DAYS
+    )
 
 
 def test_a_day_alone_is_a_question(talk: Memories) -> None:
     for number, day in enumerate(DAYS):
         talk.add_turns(f"day {number}", [at(day, f"Thought number {number}")])
-    assert contents(talk.search("what happened yesterday?", scope="history"))[0] == "Thought number 3"
+    assert (
+        contents(talk.search("what happened yesterday?", scope="history"))[0] == "Thought number 3"
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,7 +309,11 @@ def test_the_days_that_a_turn_speaks_of_count_from_when_it_was_said(
     store: Store, embedder: Embedder | None, talk: Memories, asked: str, expected: list[str]
 ) -> None:
     """All of it was said on one day, a Friday."""
-    texts = ("We dug the garden yesterday", "We dug the garden last Saturday", "We dug the garden in May")
+    texts = (
+        "We dug the garden yesterday",
+        "We dug the garden last Saturday",
+        "We dug the garden in May",
+    )
     for number, text in enumerate(texts):
         talk.add_turns(f"{number}", [at(NOW - DAY, text)])
     found = evidence(gathered(store, embedder, asked))
@@ -257,7 +322,9 @@ def test_the_days_that_a_turn_speaks_of_count_from_when_it_was_said(
 
 
 @pytest.mark.parametrize("embedder", ["words"], indirect=True)
-@pytest.mark.parametrize(("day", "first"), [("2026-02-19", "yesterday"), ("2026-02-21", "tomorrow")])
+@pytest.mark.parametrize(
+    ("day", "first"), [("2026-02-19", "yesterday"), ("2026-02-21", "tomorrow")]
+)
 def test_of_what_was_said_on_one_day_the_turn_that_speaks_of_the_meant_day_comes_first(
     talk: Memories, day: str, first: str
 ) -> None:
@@ -268,24 +335,36 @@ def test_of_what_was_said_on_one_day_the_turn_that_speaks_of_the_meant_day_comes
     assert len(hits) == 3
 
 
-def test_closeness_is_by_day_in_utc(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+def test_closeness_is_by_day_in_utc(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
     midnight = datetime(2026, 2, 20, tzinfo=UTC)
     second = timedelta(seconds=1)
-    for name, moment in {"before": midnight - second, "first": midnight, "last": midnight + DAY - second}.items():
+    for name, moment in {
+        "before": midnight - second,
+        "first": midnight,
+        "last": midnight + DAY - second,
+    }.items():
         talk.add_turns(name, [at(moment, f"garden {name}")])
-    close = {text: each.date for text, each in evidence(gathered(store, embedder, "garden yesterday")).items()}
+    close = {
+        text: each.date
+        for text, each in evidence(gathered(store, embedder, "garden yesterday")).items()
+    }
     assert (close["garden first"], close["garden last"]) == (1, 1)
     assert 0 < close["garden before"] < 1
 
 
 @pytest.mark.parametrize("embedder", ["words"], indirect=True)
 @pytest.mark.parametrize(
-    ("hours", "day", "said"), [(12, 18, {"evening"}), (0, 17, {"morning", "evening"}), (-12, 16, {"morning"})]
+    ("hours", "day", "said"),
+    [(12, 18, {"evening"}), (0, 17, {"morning", "evening"}), (-12, 16, {"morning"})],
 )
 def test_a_day_is_one_of_the_time_zone_of_who_asks(
     store: Store, talk: Memories, hours: int, day: int, said: set[str]
 ) -> None:
-    """Said at 9 and at 20 o'clock in UTC on the 17th: half a world away one of them is on another day."""
+    """Said at 9 and at 20 o'clock in UTC on the 17th: half a world away one of them is on another
+    day.
+    """
     for text, hour in (("morning", 9), ("evening", 20)):
         talk.add_turns(text, [at(datetime(2026, 2, 17, hour, tzinfo=UTC), f"garden {text}")])
     asked, now = f"the garden on 2026-02-{day}", NOW.astimezone(timezone(timedelta(hours=hours)))
@@ -294,7 +373,9 @@ def test_a_day_is_one_of_the_time_zone_of_who_asks(
     assert {text.removeprefix("garden ") for text, each in found.items() if each.date == 1} == said
 
 
-def test_days_before_1970_are_days_too(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+def test_days_before_1970_are_days_too(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
     talk.add_turns("a", [at(datetime(1969, 7, 20, 20, 17, tzinfo=UTC), "The Eagle has landed")])
     [found] = evidence(gathered(store, embedder, "what landed on 20 July 1969?")).values()
     assert found.date == 1
@@ -302,7 +383,9 @@ def test_days_before_1970_are_days_too(store: Store, embedder: Embedder | None, 
 
 @pytest.mark.parametrize("year", [1, 9999])
 def test_turns_of_any_year_are_no_trouble(talk: Memories, year: int) -> None:
-    for number, moment in enumerate((datetime(year, 6, 1, tzinfo=UTC), datetime(2025, 6, 1, tzinfo=UTC))):
+    for number, moment in enumerate(
+        (datetime(year, 6, 1, tzinfo=UTC), datetime(2025, 6, 1, tzinfo=UTC))
+    ):
         talk.add_turns(f"{number}", [at(moment, "We talked about the garden")])
     assert len(talk.search("the garden on 1 June", scope="history")) == 2
 
@@ -313,14 +396,19 @@ def test_a_turn_with_a_turkish_capital_is_no_trouble(talk: Memories, asked: str)
     assert contents(talk.search(asked, scope="history")) == ["The garden opens APRİL 3"]
 
 
-# --- how much --------------------------------------------------------------------------------------------------------
+# --- how much
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_said_gives_nothing(store: Store, embedder: Embedder | None) -> None:
-    assert gathered(store, embedder, "What did Ann say on 5 May?") == Gathered([], [], has_more=False)
+    assert gathered(store, embedder, "What did Ann say on 5 May?") == Gathered(
+        [], [], has_more=False
+    )
 
 
-def test_what_promises_most_is_read(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+def test_what_promises_most_is_read(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
     talk.add_turns("a", [*(f"word {number}" for number in range(3 * MIN_READ)), "a red bike"])
     found = gathered(store, embedder, "red bike", limit=1)
     assert len(found.candidates) == len(found.features) == MIN_READ
@@ -332,20 +420,25 @@ def test_a_turn_that_stands_for_a_name_and_a_day_alone_is_read(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     """Among many that share the words, it is not crowded out before its text is looked at."""
-    talk.add_turns("a", [at(NOW - 90 * DAY, f"a red bike, {number}", "Bob") for number in range(3 * MIN_READ)])
+    talk.add_turns(
+        "a", [at(NOW - 90 * DAY, f"a red bike, {number}", "Bob") for number in range(3 * MIN_READ)]
+    )
     talk.add_turns("b", [at(NOW - DAY, "It was lovely", "Ann")])
     found = gathered(store, embedder, "What did Ann say of her red bike yesterday?", limit=1)
     assert found.candidates[0].record.text == "It was lovely"
 
 
-def test_one_conversation_is_gathered_alone(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+def test_one_conversation_is_gathered_alone(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
     talk.add_turns("a", ["a red bike"])
     talk.add_turns("b", ["a red bike"])
     [found] = gathered(store, embedder, "red bike", group="b").candidates
     assert found.record.ref.group == "b"
 
 
-# --- memories --------------------------------------------------------------------------------------------------------
+# --- memories
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Memories) -> None:
@@ -353,7 +446,9 @@ def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Me
     where = Filter(Collection.MEMORY, ("shared",))
     query = Query("red bike, today", query_terms("red bike, today"), NOW, NOW, 720.0, embedder)
     [found] = gather_standalone(store, where, query, 10).features
-    assert found.evidence == Evidence.standalone(found.evidence.words, found.evidence.similarity, 1.0)
+    assert found.evidence == Evidence.standalone(
+        found.evidence.words, found.evidence.similarity, 1.0
+    )
     assert (found.evidence.similarity is None) is (embedder is None)
     assert (found.age_days, found.accesses, found.confidence) == (0, 0, 1)
 
@@ -362,7 +457,9 @@ def test_a_memory_of_the_day_asked_for_comes_first(store: Store, embedder: Embed
     moments = iter([NOW - 40 * DAY, NOW - DAY, NOW - 20 * DAY])
     written: dict[datetime, str] = {}
     for moment in moments:
-        with Memories(store, embedder=embedder or "none", clock=lambda moment=moment: moment) as then:  # type: ignore[misc]
+        with Memories(
+            store, embedder=embedder or "none", clock=lambda moment=moment: moment
+        ) as then:  # type: ignore[misc]
             made = then.create("The garden was watered", force=True).memory
             assert made is not None
             written[moment] = made.id
@@ -370,7 +467,10 @@ def test_a_memory_of_the_day_asked_for_comes_first(store: Store, embedder: Embed
         hits = talk.search("was the garden watered yesterday?")
         assert len(hits) == 3
         assert hits[0].id == written[NOW - DAY]
-        assert talk.search("was the garden watered yesterday?", now=NOW - 19 * DAY)[0].id == written[NOW - 20 * DAY]
+        assert (
+            talk.search("was the garden watered yesterday?", now=NOW - 19 * DAY)[0].id
+            == written[NOW - 20 * DAY]
+        )
 
 
 def test_no_more_memories_than_asked_for_are_gathered_at_first(

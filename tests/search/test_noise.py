@@ -1,4 +1,6 @@
-"""What has half of a question's words in one place is no noise, wherever in a long text they stand."""
+"""What has half of a question's words in one place is no noise, wherever in a long text they
+stand.
+"""
 
 from collections.abc import Iterator
 
@@ -6,13 +8,18 @@ import pytest
 
 from memories import Memories, TurnDraft
 
-FILLED = "The queue holds a token for each page of the list, and the cache keeps the log of a run. " * 60
+FILLED = (
+    "The queue holds a token for each page of the list, and the cache keeps the log of a run. " * 60
+)
 CODE = "```python\ndef frobnicate_widget(x):\n    return x * 42\n```"
-LONG = f"{FILLED * 7}\n{CODE}\nDr. Quimby approved the zebra migration.\n{FILLED}"  # behind all windows of the model
+# behind all windows of the model
+LONG = f"{FILLED * 7}\n{CODE}\nDr. Quimby approved the zebra migration.\n{FILLED}"
 
 
 @pytest.fixture(scope="module", params=["fake", pytest.param("minilm", marks=pytest.mark.thorough)])
-def memories(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memories]:
+def memories(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Memories]:
     """A store with one long memory and one long turn; no test changes it."""
     url = f"sqlite:///{tmp_path_factory.mktemp('noise')}/m.db"
     with Memories(url, embedder=request.param, namespace="shared") as opened:
@@ -23,7 +30,9 @@ def memories(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("query", ["frobnicate_widget", "who approved the zebra migration?"])
 @pytest.mark.parametrize("scope", ["memories", "history"])
-def test_what_stands_deep_in_a_long_text_is_found(query: str, scope: str, memories: Memories) -> None:
+def test_what_stands_deep_in_a_long_text_is_found(
+    query: str, scope: str, memories: Memories
+) -> None:
     assert len(memories.search(query, scope=scope)) == 1  # one part of a long message is shown
 
 

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memories.models import DecayPolicy
-from memories.search.noise import FAMILIAR_MARGIN, NEAR_BEST, Sense, makes_sense, noise_bounds, noise_floor
+from memories.search.noise import (
+    FAMILIAR_MARGIN,
+    NEAR_BEST,
+    Sense,
+    makes_sense,
+    noise_bounds,
+    noise_floor,
+)
 from memories.search.ranking import (
     FULL_WORDS,
     STANDALONE,
@@ -28,7 +35,9 @@ SIGNS = ("named", "date", "told_date", "tells_when", "aside", "question", "brevi
 FOR = {"named", "date", "told_date", "tells_when"}
 
 
-def found(similarity: float | None = 0.5, words: float = 1.0, *, date: float = 0.0, **changes: Any) -> Features:
+def found(
+    similarity: float | None = 0.5, words: float = 1.0, *, date: float = 0.0, **changes: Any
+) -> Features:
     """A memory."""
     return Features(Evidence.standalone(words, similarity, date), **({"name": "memory"} | changes))
 
@@ -45,7 +54,14 @@ def turn(**changes: Any) -> Evidence:
 
 
 def rules(**changes: Any) -> Rules:
-    usual = {"weight": 3.0, "floor": 0.0, "near_best": 1.0, "min_similarity": 0.0, "min_confidence": 0.0, "limit": 10}
+    usual = {
+        "weight": 3.0,
+        "floor": 0.0,
+        "near_best": 1.0,
+        "min_similarity": 0.0,
+        "min_confidence": 0.0,
+        "limit": 10,
+    }
     return Rules(**(usual | changes))
 
 
@@ -62,7 +78,8 @@ def test_nothing_ranks_to_nothing() -> None:
     assert rank([], rules()) == []
 
 
-# --- memories --------------------------------------------------------------------------------------------------------
+# --- memories
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_words_and_similarity_are_fused() -> None:
@@ -85,7 +102,9 @@ def test_equals_keep_their_order() -> None:
 
 
 def test_age_counts_against_what_decays_only() -> None:
-    [fresh, old] = rank([found(decay_policy=DecayPolicy.CONTEXTUAL, age_days=50), found(age_days=5000)], rules())
+    [fresh, old] = rank(
+        [found(decay_policy=DecayPolicy.CONTEXTUAL, age_days=50), found(age_days=5000)], rules()
+    )
     assert (fresh.row, fresh.freshness) == (1, 1.0)
     assert (old.row, old.freshness) == (0, 0.5)
     assert old.score == pytest.approx(fresh.score * 0.975)  # half of what age may take
@@ -104,7 +123,10 @@ def test_age_buries_nothing_that_answers_better() -> None:
 
 
 def test_without_relevance_age_and_use_do_not_count() -> None:
-    old, used = found(0.51, decay_policy=DecayPolicy.CONTEXTUAL, age_days=5_000), found(0.5, accesses=1_000)
+    old, used = (
+        found(0.51, decay_policy=DecayPolicy.CONTEXTUAL, age_days=5_000),
+        found(0.5, accesses=1_000),
+    )
     assert order(used, old) == [0, 1]
     assert order(used, old, relevance=None) == [1, 0]
     [first, _] = rank([old, used], rules(relevance=None))
@@ -131,14 +153,21 @@ SCALE = (20.0, 0.5)
         ({"age_days": 10_000}, 0.75),
     ],
 )
-def test_age_and_use_decide_how_similar_a_memory_must_be(candidate: dict[str, Any], threshold: float) -> None:
-    """On the calibrated scale, which means the same for every model; what shares no word has nothing but that."""
+def test_age_and_use_decide_how_similar_a_memory_must_be(
+    candidate: dict[str, Any], threshold: float
+) -> None:
+    """On the calibrated scale, which means the same for every model; what shares no word has
+    nothing but that.
+    """
     enough, clear = to_cosine(threshold, *SCALE), found(0.7, 0.0)
     [_, above] = rank([clear, found(enough + 0.001, 0.0, **candidate)], rules(curve=SCALE))
     [_, below] = rank([clear, found(enough - 0.001, 0.0, **candidate)], rules(curve=SCALE))
     assert (above.dropped, below.threshold) == ("", threshold)
     assert below.dropped == f"calibrated similarity is below its threshold of {threshold:.2f}"
-    assert order(clear, found(enough - 0.001, 0.0, **candidate), curve=SCALE, relevance=None) == [0, 1]
+    assert order(clear, found(enough - 0.001, 0.0, **candidate), curve=SCALE, relevance=None) == [
+        0,
+        1,
+    ]
 
 
 def test_where_nothing_is_clear_only_what_is_stale_is_left_out() -> None:
@@ -193,13 +222,20 @@ def test_a_memory_of_the_meant_day_comes_first() -> None:
 
 
 @given(st.floats(0, 20), st.floats(-1, 1), st.floats(0, 20), st.floats(0, 4))
-def test_a_memory_counts_the_same_on_every_scale(words: float, similarity: float, best: float, weight: float) -> None:
-    """Whatever the weights of the scales are, they are means; and for what stands alone similarity counts more."""
-    expected = (words / max(best, 4.0) + STANDALONE * weight * max(0.0, similarity)) / (1 + STANDALONE * weight)
+def test_a_memory_counts_the_same_on_every_scale(
+    words: float, similarity: float, best: float, weight: float
+) -> None:
+    """Whatever the weights of the scales are, they are means; and for what stands alone similarity
+    counts more.
+    """
+    expected = (words / max(best, 4.0) + STANDALONE * weight * max(0.0, similarity)) / (
+        1 + STANDALONE * weight
+    )
     assert fuse(Evidence.standalone(words, similarity), best, weight) == pytest.approx(expected)
 
 
-# --- turns -----------------------------------------------------------------------------------------------------------
+# --- turns
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_scales_of_a_turn_have_their_weights() -> None:
@@ -213,7 +249,9 @@ def test_the_scales_of_a_turn_have_their_weights() -> None:
         session_similarity=0.8,
     )
     own, best, window, session = WEIGHTS[:4]
-    words = (own * 3 / 6 + best * 6 / 6 + window * 0.5 + session * 0.75) / (own + best + window + session)
+    words = (own * 3 / 6 + best * 6 / 6 + window * 0.5 + session * 0.75) / (
+        own + best + window + session
+    )
     own, beside, session = WEIGHTS[4:7]
     similarity = (own * 0.4 + beside * 0.6 + session * 0.8) / (own + beside + session)
     assert fuse(evidence, 6.0, 1.75) == pytest.approx((words + 1.75 * similarity) / 2.75)
@@ -234,7 +272,9 @@ def test_the_scales_of_a_turn_have_their_weights() -> None:
     ],
 )
 def test_each_part_counts_by_its_weight_and_evenly(field: str, counts: float) -> None:
-    """Similarity with a weight of 3; the best words are few, so that BM25 counts by what counts in full."""
+    """Similarity with a weight of 3; the best words are few, so that BM25 counts by what counts in
+    full.
+    """
     assert fuse(turn(**{field: 1.0}), 1.0, 3.0) == pytest.approx(counts / 4)
     assert fuse(turn(**{field: 0.5}), 1.0, 3.0) == pytest.approx(counts / 8)
 
@@ -264,7 +304,9 @@ def test_every_part_of_the_evidence_has_a_weight() -> None:
 def test_signs_add_up() -> None:
     evidence = turn(similarity=None, window_words=0.9, **dict.fromkeys(SIGNS, 1.0))
     words, signs = WEIGHTS.window_words * 0.9, sum(getattr(WEIGHTS, sign) for sign in SIGNS)
-    assert fuse(evidence, 0.0, 0.0) == pytest.approx((words + WORDS_ONLY_SIGNS * signs) / WEIGHTS.words)
+    assert fuse(evidence, 0.0, 0.0) == pytest.approx(
+        (words + WORDS_ONLY_SIGNS * signs) / WEIGHTS.words
+    )
     assert fuse(evidence, 0.0, 1.5) == pytest.approx((words + signs / 2.5) / WEIGHTS.words)
 
 
@@ -274,8 +316,12 @@ def test_without_a_similarity_its_scales_do_not_count() -> None:
 
 
 def test_the_weights_of_a_scale_are_its_unit() -> None:
-    assert (WEIGHTS.words, WEIGHTS.similarity) == pytest.approx((sum(WEIGHTS[:4]), sum(WEIGHTS[4:7])))
-    assert fuse(turn(words=8, session_best=8, window_words=1, session_words=1), 8.0, 0.0) == pytest.approx(1)
+    assert (WEIGHTS.words, WEIGHTS.similarity) == pytest.approx(
+        (sum(WEIGHTS[:4]), sum(WEIGHTS[4:7]))
+    )
+    assert fuse(
+        turn(words=8, session_best=8, window_words=1, session_words=1), 8.0, 0.0
+    ) == pytest.approx(1)
     everywhere = turn(similarity=1, window_similarity=1, session_similarity=1)
     assert fuse(everywhere, 0.0, 3.0) == pytest.approx(0.75)
 
@@ -285,7 +331,9 @@ def test_the_weights_of_a_scale_are_its_unit() -> None:
 def test_arrays_give_what_single_values_give(weight: float, left_out: tuple[str, ...]) -> None:
     draw = np.random.default_rng(0)
     columns = {
-        field: None if field in left_out else draw.random(20) * (9 if field in {"words", "session_best"} else 1)
+        field: None
+        if field in left_out
+        else draw.random(20) * (9 if field in {"words", "session_best"} else 1)
         for field in Evidence._fields
     }
     together = fuse(Evidence(**columns), 7.0, weight)
@@ -297,9 +345,18 @@ def test_arrays_give_what_single_values_give(weight: float, left_out: tuple[str,
 
 
 def test_scores_stay_between_0_and_1_while_the_order_is_by_what_lies_beyond() -> None:
-    full = {"words": 9.0, "session_best": 9.0, "window_words": 1.0, "session_words": 1.0, "similarity": 1.0}
+    full = {
+        "words": 9.0,
+        "session_best": 9.0,
+        "window_words": 1.0,
+        "session_words": 1.0,
+        "similarity": 1.0,
+    }
     signs = ({"named": 0.5}, {"named": 1.0, "date": 1.0}, {"named": 1.0})
-    high = rank([said(**full, window_similarity=1.0, session_similarity=1.0, **each) for each in signs], rules())
+    high = rank(
+        [said(**full, window_similarity=1.0, session_similarity=1.0, **each) for each in signs],
+        rules(),
+    )
     assert [(place.row, place.score) for place in high] == [(1, 1.0), (2, 1.0), (0, 1.0)]
     signs = ({"aside": 1.0}, {"aside": 1.0, "brevity": 1.0}, {"brevity": 1.0})
     low = rank([said(window_words=0.01, **each) for each in signs], rules())
@@ -307,7 +364,9 @@ def test_scores_stay_between_0_and_1_while_the_order_is_by_what_lies_beyond() ->
 
 
 def test_turns_and_memories_share_one_order() -> None:
-    assert order(found(0.5, 4.0), said(words=4.0, session_best=4.0, similarity=0.5), found(0.6, 4.0)) == [2, 0, 1]
+    assert order(
+        found(0.5, 4.0), said(words=4.0, session_best=4.0, similarity=0.5), found(0.6, 4.0)
+    ) == [2, 0, 1]
 
 
 def test_the_best_words_of_all_are_the_measure() -> None:
@@ -316,13 +375,18 @@ def test_the_best_words_of_all_are_the_measure() -> None:
     assert only(found(0.0, FULL_WORDS / 2), weight=1 / STANDALONE).score == pytest.approx(0.25)
 
 
-# --- what is no answer -----------------------------------------------------------------------------------------------
+# --- what is no answer
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("candidate", "asked", "reason"),
     [
-        (found(0.7, 1.0, confidence=0.29), {"min_confidence": 0.3}, "confidence 0.29 is below 0.30"),
+        (
+            found(0.7, 1.0, confidence=0.29),
+            {"min_confidence": 0.3},
+            "confidence 0.29 is below 0.30",
+        ),
         (found(0.4), {"min_similarity": 0.5}, "similarity is below 0.50"),
         (found(None), {"min_similarity": 0.5}, "similarity is below 0.50"),
         (found(None, 0.0), {}, "shares no word with the query"),
@@ -330,7 +394,11 @@ def test_the_best_words_of_all_are_the_measure() -> None:
         (found(0.3, 1.0), {"floor": 0.4}, "looks like noise"),
         (found(0.9, 0.0, readable=False), {}, "does not know its language"),
         (said(similarity=None), {}, "shares no word with the query"),
-        (said(similarity=None, session_best=9.0, session_words=1.0, named=1.0), {}, "shares no word with the query"),
+        (
+            said(similarity=None, session_best=9.0, session_words=1.0, named=1.0),
+            {},
+            "shares no word with the query",
+        ),
         (said(similarity=0.3, date=1.0), {"min_similarity": 0.5}, "similarity is below 0.50"),
         (said(similarity=0.3, window_words=1.0), {"floor": 0.4}, "looks like noise"),
     ],
@@ -340,7 +408,9 @@ def test_what_is_no_hit_says_why(candidate: Features, asked: dict[str, float], r
 
 
 def test_thresholds_are_inclusive() -> None:
-    assert order(found(0.5, confidence=0.3), min_similarity=0.5, min_confidence=0.3, floor=0.5) == [0]
+    assert order(found(0.5, confidence=0.3), min_similarity=0.5, min_confidence=0.3, floor=0.5) == [
+        0
+    ]
 
 
 def test_what_shares_no_word_must_be_near_the_best() -> None:
@@ -358,7 +428,10 @@ def test_what_shares_no_word_must_be_near_the_best() -> None:
     ],
 )
 def test_words_beside_a_turn_keep_it(evidence: dict[str, float], kept: bool) -> None:
-    dropped = {place.row: place.dropped for place in rank([found(0.8), said(similarity=0.1, **evidence)], rules())}
+    dropped = {
+        place.row: place.dropped
+        for place in rank([found(0.8), said(similarity=0.1, **evidence)], rules())
+    }
     assert (not dropped[1]) is kept
     assert kept or "shares no word with the query, and its similarity is below 0.40" in dropped[1]
 
@@ -395,11 +468,16 @@ def test_a_steeper_curve_makes_sense_nearer_to_its_middle() -> None:
 def test_a_query_in_doubt_has_bounds_and_a_familiar_one_some_margin() -> None:
     assert noise_bounds(0.3, 0.3, 20.0, familiar=False) == (0.0, 1.0)
     assert noise_bounds(0.29, 0.3, 20.0, familiar=False) == (0.3, 1.0)
-    assert noise_bounds(0.29, 0.3, 20.0, familiar=True) == pytest.approx((0.3 - FAMILIAR_MARGIN / 20, NEAR_BEST / 20))
+    assert noise_bounds(0.29, 0.3, 20.0, familiar=True) == pytest.approx(
+        (0.3 - FAMILIAR_MARGIN / 20, NEAR_BEST / 20)
+    )
 
 
 def test_the_limit_counts_hits_and_not_what_was_dropped() -> None:
-    places = rank([found(0.9, confidence=0.0), found(0.8), found(0.7), found(0.6)], rules(limit=2, min_confidence=0.1))
+    places = rank(
+        [found(0.9, confidence=0.0), found(0.8), found(0.7), found(0.6)],
+        rules(limit=2, min_confidence=0.1),
+    )
     assert [(place.row, place.dropped) for place in places] == [
         (0, "confidence 0.00 is below 0.10"), (1, ""), (2, ""), (3, "beyond the limit")
     ]  # fmt: skip
@@ -418,7 +496,8 @@ def test_a_query_that_may_be_noise_finds_only_what_is_nearly_the_best() -> None:
     assert ["may be noise" in place.dropped for place in places if place.row == 2] == [True]
 
 
-# --- thresholds ------------------------------------------------------------------------------------------------------
+# --- thresholds
+# ------------------------------------------------------------------------------------------------------
 
 CURVES = [(10.0, 0.5), (22.0, 0.31), (1.0, 0.0)]
 

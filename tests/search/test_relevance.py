@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from memories import Memories
 from memories.models import DecayPolicy
-from memories.search.relevance import FRESH, NORMAL, STALE, Relevance, boost, condition, factor, freshness
+from memories.search.relevance import (
+    FRESH,
+    NORMAL,
+    STALE,
+    Relevance,
+    boost,
+    condition,
+    factor,
+    freshness,
+)
 
 DECAYING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE)
 
@@ -37,7 +46,9 @@ def test_boost_is_the_formula_up_to_its_most(accesses: int, rate: float, most: f
 def test_age_takes_no_more_than_is_allowed(fresh: float, used: float, least: float) -> None:
     assert least * used - 1e-12 <= factor(fresh, used, least) <= used + 1e-12
     assert factor(1.0, used, least) == used
-    assert math.isclose(factor(fresh, used, 0.0), fresh * used)  # the plain product of the specification
+    assert math.isclose(
+        factor(fresh, used, 0.0), fresh * used
+    )  # the plain product of the specification
 
 
 @pytest.mark.parametrize(
@@ -45,7 +56,9 @@ def test_age_takes_no_more_than_is_allowed(fresh: float, used: float, least: flo
     [(1.0, 1, FRESH), (0.8, 1, FRESH), (0.79, 1, NORMAL), (1.0, 0, NORMAL), (0.5, 0, NORMAL), (0.49, 0, STALE),
      (0.01, 1, NORMAL)],
 )  # fmt: skip
-def test_what_is_stale_was_never_read_and_what_is_fresh_was(fresh: float, accesses: int, expected: int) -> None:
+def test_what_is_stale_was_never_read_and_what_is_fresh_was(
+    fresh: float, accesses: int, expected: int
+) -> None:
     assert condition(fresh, accesses, Relevance()) == expected
 
 
@@ -64,7 +77,9 @@ def test_what_is_pinned_is_found_before_what_is_newer_and_says_the_same(
     monkeypatch.setenv("DECAY_HALF_LIFE_HOURS", "1e6")
     with Memories(embedder=embedder) as memories:
         old = _written(memories, "the deploy key is in the blue vault", 24 * 300)
-        new = [_written(memories, "the deploy key is in the blue vault", 24 * at) for at in range(5)]
+        new = [
+            _written(memories, "the deploy key is in the blue vault", 24 * at) for at in range(5)
+        ]
         assert [hit.memory.id for hit in memories.search("deploy key vault")] == [*new, old]
         memories.pin(old)
         considered = memories.explain("deploy key vault").considered
@@ -74,14 +89,23 @@ def test_what_is_pinned_is_found_before_what_is_newer_and_says_the_same(
         assert [hit.memory.id for hit in memories.search("deploy key vault")][-1] == old
 
 
-def test_reads_that_wait_to_be_counted_are_heeded_where_their_number_is_asked_for(home: object) -> None:
+def test_reads_that_wait_to_be_counted_are_heeded_where_their_number_is_asked_for(
+    home: object,
+) -> None:
     with Memories(embedder="none") as memories:
         ids = [_written(memories, f"note {word}", 1) for word in ("one", "two", "three")]
         for name in (ids[1], ids[1], ids[2]):
             memories.get(name)
-        assert [each.id for each in memories.list(sort="accesses").memories] == [ids[1], ids[2], ids[0]]
+        assert [each.id for each in memories.list(sort="accesses").memories] == [
+            ids[1],
+            ids[2],
+            ids[0],
+        ]
         memories.get(ids[0])
-        assert {each.id for each in memories.list(where="access_count = 1").memories} == {ids[0], ids[2]}
+        assert {each.id for each in memories.list(where="access_count = 1").memories} == {
+            ids[0],
+            ids[2],
+        }
         memories.get(ids[0])
         found = memories.search("note", where="access_count >= 2")
         assert {hit.memory.id for hit in found} == {ids[0], ids[1]}
@@ -104,7 +128,11 @@ def test_formula_is_the_plain_product_of_similarity_freshness_and_boost(home: ob
             numbers = each.features
             similarity, fresh, used = numbers["similarity"], numbers["freshness"], numbers["boost"]
             assert fresh == pytest.approx(1 / (1 + 0.02 * ages[each.id]), abs=1e-4)
-            assert each.score == pytest.approx((similarity or 0) * (fresh or 0) * (used or 0), abs=2e-3)
+            assert each.score == pytest.approx(
+                (similarity or 0) * (fresh or 0) * (used or 0), abs=2e-3
+            )
         assert {each.id: each.features["boost"] for each in considered}[str(oldest)] == 1.08
-        assert [each.id for each in considered] == list(ages)  # the exact words of the query are the old ones
+        assert [each.id for each in considered] == list(
+            ages
+        )  # the exact words of the query are the old ones
         assert [each.id for each in memories.explain(query).considered] != list(ages)

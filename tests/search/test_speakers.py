@@ -90,7 +90,14 @@ def test_a_name_of_two_letters_needs_its_capital() -> None:
 
 @pytest.mark.parametrize(
     ("name", "other"),
-    [("A.B.C", "AxBxC"), ("bot[1]x", "bot1x"), ("a|b|c", "a"), ("a\\d+c", "a12c"), ("x{2}y", "xxy"), ("a^b$c", "abc")],
+    [
+        ("A.B.C", "AxBxC"),
+        ("bot[1]x", "bot1x"),
+        ("a|b|c", "a"),
+        ("a\\d+c", "a12c"),
+        ("x{2}y", "xxy"),
+        ("a^b$c", "abc"),
+    ],
 )
 def test_signs_in_names_are_meant_as_they_are(name: str, other: str) -> None:
     assert find_speakers(f"What did {name} buy?", [name]) == [name]
@@ -109,7 +116,8 @@ def test_a_name_with_a_sign_at_its_edge_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("O'Brien", "What did O\u2019Brien buy?"), ("Zo\u00eb", "What did Zoe\u0308 buy?")]
+    ("name", "text"),
+    [("O'Brien", "What did O\u2019Brien buy?"), ("Zo\u00eb", "What did Zoe\u0308 buy?")],
 )
 def test_names_are_found_however_their_signs_are_written(name: str, text: str) -> None:
     assert find_speakers(text, [name]) == [name]
@@ -131,7 +139,9 @@ SCRIPTS = [
 def test_names_of_other_scripts_are_found() -> None:
     found = [(text, name, find_speakers(text, [name]) == [name]) for text, name, _ in SCRIPTS]
     assert found == SCRIPTS
-    assert [(text, name, remove_speakers(text, [name]) != text) for text, name, _ in SCRIPTS] == SCRIPTS
+    assert [
+        (text, name, remove_speakers(text, [name]) != text) for text, name, _ in SCRIPTS
+    ] == SCRIPTS
 
 
 @pytest.mark.parametrize("speakers", [[""], ["   "], ["\n"], [".."], []])
@@ -147,7 +157,11 @@ def test_a_first_name_that_two_share_means_both() -> None:
 
 
 def test_speakers_keep_their_order() -> None:
-    assert find_speakers("Ann and Bob and Eve", ["Eve", "Ann", "Bob", "Joe"]) == ["Eve", "Ann", "Bob"]
+    assert find_speakers("Ann and Bob and Eve", ["Eve", "Ann", "Bob", "Joe"]) == [
+        "Eve",
+        "Ann",
+        "Bob",
+    ]
 
 
 @given(st.text(), st.lists(st.text(max_size=8), max_size=3))
@@ -159,7 +173,12 @@ def test_every_text_and_name_can_be_looked_at(text: str, speakers: list[str]) ->
 
 @given(st.from_regex(r"[A-Z][a-z]{3,8}qx", fullmatch=True))
 def test_a_name_is_found_and_removed_wherever_it_stands(name: str) -> None:
-    for text in (f"{name} bought it", f"bought by {name}", f"is it {name}'s bike?", f"({name}), or who?"):
+    for text in (
+        f"{name} bought it",
+        f"bought by {name}",
+        f"is it {name}'s bike?",
+        f"({name}), or who?",
+    ):
         assert find_speakers(text, [name]) == [name]
         assert name not in remove_speakers(text, [name])
 

@@ -26,7 +26,9 @@ class Row(NamedTuple):
     labels: Mapping[str, str] = {}
 
 
-def matches(rows: Sequence[Row], terms: Sequence[str] = ("red", "bike"), searched: int = 0) -> Matches:
+def matches(
+    rows: Sequence[Row], terms: Sequence[str] = ("red", "bike"), searched: int = 0
+) -> Matches:
     groups = list(dict.fromkeys(row.place for row in rows))
     labels = [dict(pairs) for pairs in dict.fromkeys(tuple(row.labels.items()) for row in rows)]
     holds = [[term in row.has.split(",") for row in rows] for term in terms]
@@ -61,7 +63,8 @@ def rarity(having: int, searched: int) -> float:
 ASSISTANT = {"role": "assistant"}
 
 
-# --- the window ------------------------------------------------------------------------------------------------------
+# --- the window
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_the_words_of_two_turns_before_and_one_after_are_a_turns_own() -> None:
@@ -79,7 +82,9 @@ def test_similarity_reaches_two_turns_to_both_sides() -> None:
 
 
 def test_the_best_similarity_beside_a_turn_is_not_its_own() -> None:
-    around = measured(*(Row(at, similarity=near) for at, near in enumerate((0.1, 0.2, 0.9, 0.3, 0.4, 0.5))))
+    around = measured(
+        *(Row(at, similarity=near) for at, near in enumerate((0.1, 0.2, 0.9, 0.3, 0.4, 0.5)))
+    )
     assert around.similarity.tolist() == [0.1, 0.2, 0.9, 0.3, 0.4, 0.5]
     assert around.window_similarity.tolist() == [0.9, 0.9, 0.4, 0.9, 0.9, 0.4]
     assert around.session_similarity.tolist() == [0.9] * 6
@@ -104,7 +109,8 @@ def test_missing_positions_still_count_as_distance() -> None:
     assert around.window_similarity.tolist() == [0, 0.9, 0, 0]
 
 
-# --- borders ---------------------------------------------------------------------------------------------------------
+# --- borders
+# ---------------------------------------------------------------------------------------------------------
 
 BEYOND = {
     "session": Row(1, session=1),
@@ -125,13 +131,20 @@ def test_nothing_crosses_a_border(beyond: Row) -> None:
 
 
 def test_sessions_that_follow_each_other_are_apart() -> None:
-    around = measured(Row(9, "red", session=0), Row(10, session=10), Row(11, "bike", session=10), Row(12, session=12))
+    around = measured(
+        Row(9, "red", session=0),
+        Row(10, session=10),
+        Row(11, "bike", session=10),
+        Row(12, session=12),
+    )
     assert around.window_words.tolist() == close_to(0.5, 0.5, 0.5, 0)
     assert around.session_words.tolist() == close_to(0.5, 0.5, 0.5, 0)
 
 
 def test_what_stands_alone_is_seen_alone() -> None:
-    around = measured(*(Row(at, "red" * (at == 1), at, 0.5, session=-1) for at in range(4)), terms=["red"])
+    around = measured(
+        *(Row(at, "red" * (at == 1), at, 0.5, session=-1) for at in range(4)), terms=["red"]
+    )
     assert around.window_words.tolist() == around.session_words.tolist() == [0, 1, 0, 0]
     assert around.session_best.tolist() == around.words.tolist() == [0, 1, 2, 3]
     assert around.window_similarity.tolist() == [0] * 4
@@ -141,7 +154,13 @@ def _by_hand(rows: Sequence[Row]) -> dict[str, list[float]]:
     """Return what comparing all pairs of rows gives, where there is one term."""
     sees: dict[str, list[float]] = {
         name: []
-        for name in ("window_words", "session_words", "window_similarity", "session_similarity", "session_best")
+        for name in (
+            "window_words",
+            "session_words",
+            "window_similarity",
+            "session_similarity",
+            "session_best",
+        )
     }
     for at, row in enumerate(rows):
         mates = [
@@ -183,25 +202,34 @@ def test_every_layout_gives_what_comparing_all_pairs_gives(rows: list[Row]) -> N
         assert getattr(around, scale).tolist() == pytest.approx(expected)
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- words
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_rare_words_weigh_more() -> None:
     around = measured(Row(0, "red"), Row(10, "red"), Row(20, "bike"), searched=100)
     red, bike = rarity(2, 100), rarity(1, 100)
     assert bike > red
-    assert around.window_words.tolist() == close_to(red / (red + bike), red / (red + bike), bike / (red + bike))
+    assert around.window_words.tolist() == close_to(
+        red / (red + bike), red / (red + bike), bike / (red + bike)
+    )
 
 
 def test_phrases_do_not_count_beside_their_words() -> None:
-    around = measured(Row(0, "red"), Row(10, "red,bike,red bike"), terms=["red bike", "red", "bike"])
+    around = measured(
+        Row(0, "red"), Row(10, "red,bike,red bike"), terms=["red bike", "red", "bike"]
+    )
     red, bike = rarity(2, 2), rarity(1, 2)
     assert around.window_words.tolist() == close_to(red / (red + bike), 1)
 
 
 def test_phrases_alone_cover_nothing() -> None:
     around = measured(Row(0, "red bike", 3.0), terms=["red bike"])
-    assert (around.window_words.tolist(), around.session_words.tolist(), around.words.tolist()) == ([0], [0], [3])
+    assert (around.window_words.tolist(), around.session_words.tolist(), around.words.tolist()) == (
+        [0],
+        [0],
+        [3],
+    )
 
 
 def test_a_word_that_all_have_counts_little_but_not_nothing() -> None:
@@ -210,18 +238,22 @@ def test_a_word_that_all_have_counts_little_but_not_nothing() -> None:
     assert around.window_words[1] == pytest.approx(1)
 
 
-# --- who speaks ------------------------------------------------------------------------------------------------------
+# --- who speaks
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("role", "aside"), [("assistant", 1), ("system", 1), ("tool", 1), ("user", 0), ("", 0), ("Assistant", 0)]
+    ("role", "aside"),
+    [("assistant", 1), ("system", 1), ("tool", 1), ("user", 0), ("", 0), ("Assistant", 0)],
 )
 def test_who_is_no_person_speaks_aside(role: str, aside: int) -> None:
     assert measured(Row(0, labels={"role": role} if role else {})).aside.tolist() == [aside]
 
 
 def test_what_is_said_aside_has_a_third_of_its_words() -> None:
-    around = measured(Row(0, "red,bike", 10.0, 0.8, labels=ASSISTANT), Row(1, words=2.0), Row(10, words=1.0))
+    around = measured(
+        Row(0, "red,bike", 10.0, 0.8, labels=ASSISTANT), Row(1, words=2.0), Row(10, words=1.0)
+    )
     assert ASIDE_WORDS == 0.3
     assert around.words.tolist() == close_to(3, 2, 1)
     assert around.session_best.tolist() == close_to(3, 3, 3)
@@ -232,7 +264,9 @@ def test_what_is_said_aside_has_a_third_of_its_words() -> None:
 
 
 def test_a_person_who_says_the_same_beside_it_counts_in_full() -> None:
-    around = measured(Row(0, "red", labels=ASSISTANT), Row(1, "red", labels={"role": "user"}), terms=["red"])
+    around = measured(
+        Row(0, "red", labels=ASSISTANT), Row(1, "red", labels={"role": "user"}), terms=["red"]
+    )
     assert around.window_words.tolist() == close_to(1, 1)
 
 
@@ -242,7 +276,8 @@ def test_labels_belong_to_their_rows() -> None:
     assert around.aside.tolist() == [0, 1, 0, 0]
 
 
-# --- what is missing -------------------------------------------------------------------------------------------------
+# --- what is missing
+# -------------------------------------------------------------------------------------------------
 
 
 def test_what_has_no_vector_or_points_away_is_not_similar() -> None:

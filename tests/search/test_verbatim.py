@@ -1,4 +1,6 @@
-"""A search for the exact words of a memory finds it first, however long it is and however alike others are."""
+"""A search for the exact words of a memory finds it first, however long it is and however alike
+others are.
+"""
 
 from pathlib import Path
 
@@ -7,7 +9,10 @@ from memories import Memories
 
 def test_the_very_words_come_first(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
-        texts = [f"{number:04x} of the ledger " + "with more words " * (number % 40) for number in range(600)]
+        texts = [
+            f"{number:04x} of the ledger " + "with more words " * (number % 40)
+            for number in range(600)
+        ]
         memories.create_many(texts, force=True)
         for text in texts[39::40]:
             hits = memories.search(text, limit=5)

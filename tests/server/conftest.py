@@ -55,7 +55,9 @@ def owner(nobody: TestClient, config: Config) -> TestClient:
 def token(config: Config) -> Callable[..., dict[str, str]]:
     """Make a token; return the header that shows it."""
 
-    def make(*grants: str, name: str = "agent", expires_at: datetime | None = None) -> dict[str, str]:
+    def make(
+        *grants: str, name: str = "agent", expires_at: datetime | None = None
+    ) -> dict[str, str]:
         secret, _ = tokens.create(config.home, name, tokens.parse_grants(grants), expires_at)
         return {"authorization": f"Bearer {secret}"}
 

@@ -1,4 +1,6 @@
-"""What holds for every route: errors, versions, idempotency keys, namespaces, limits, browsers, no content in logs."""
+"""What holds for every route: errors, versions, idempotency keys, namespaces, limits, browsers, no
+content in logs.
+"""
 
 import errno
 import json
@@ -43,7 +45,9 @@ Token = Callable[..., dict[str, str]]
 LINES = {"content-type": "application/x-ndjson"}
 
 
-def create(api: TestClient, content: str = "Deploys happen on Tuesdays", headers: Any = None, **fields: Any) -> Any:
+def create(
+    api: TestClient, content: str = "Deploys happen on Tuesdays", headers: Any = None, **fields: Any
+) -> Any:
     return api.post("/api/memories", json={"content": content, **fields}, headers=headers)
 
 
@@ -52,10 +56,13 @@ def contents(config: Config, namespace: str = "shared") -> list[str]:
         return sorted(memory.content for memory in memories.list(limit=1000).memories)
 
 
-# --- answers and errors ----------------------------------------------------------------------------------------------
+# --- answers and errors
+# ----------------------------------------------------------------------------------------------
 
 
-def test_what_shares_transactions_is_answered_as_what_has_its_own(config: Config, tmp_path: Path) -> None:
+def test_what_shares_transactions_is_answered_as_what_has_its_own(
+    config: Config, tmp_path: Path
+) -> None:
     bodies: list[dict[str, Any]] = [
         {"content": "The deploy day is Tuesday"},
         {"content": "The deploy day is Tuesday", "tags": {"team": "web"}},
@@ -93,7 +100,9 @@ def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) 
     made = create(owner, tags={"type": "fact"}).json()
     with Memories(config=config) as memories:
         assert owner.get("/api/memories").json() == shapes.page(memories.list())
-        assert owner.get(f"/api/memories/{made['id']}/history").json() == shapes.history(memories.history(made["id"]))
+        assert owner.get(f"/api/memories/{made['id']}/history").json() == shapes.history(
+            memories.history(made["id"])
+        )
 
 
 # Requests, and the status and a part of the sentence with which each is refused.
@@ -123,19 +132,31 @@ def test_an_error_is_a_problem_with_the_sentence_of_the_command(owner: TestClien
         found = (answer.status_code, answer.headers["content-type"], told["status"])
         says = said in told["detail"] and told["detail"] == told["error"]
         if found != (status, "application/problem+json", status) or not says:
-            failures.append(f"{method} {path} {body}: expected {status} {said!r}, found {found} {told}")
+            failures.append(
+                f"{method} {path} {body}: expected {status} {said!r}, found {found} {told}"
+            )
     assert failures == []
 
 
 def test_what_is_known_is_answered_with_what_is_there(owner: TestClient) -> None:
     made = create(owner, "The deploy of the shop happens on Tuesday morning").json()
     again = create(owner, "The deploy of the shop happens on Tuesday morning")
-    assert (again.status_code, again.json()["stored"], again.json()["id"]) == (200, False, made["id"])
+    assert (again.status_code, again.json()["stored"], again.json()["id"]) == (
+        200,
+        False,
+        made["id"],
+    )
 
 
 def test_a_duplicate_is_a_conflict_that_tells_what_there_is(config: Config) -> None:
     def refused(*_: object) -> list[Created]:
-        return [Created(False, None, duplicates=(Similar("01a1fdf1", "Ann likes tea", 0.99, datetime.now(UTC)),))]
+        return [
+            Created(
+                False,
+                None,
+                duplicates=(Similar("01a1fdf1", "Ann likes tea", 0.99, datetime.now(UTC)),),
+            )
+        ]
 
     headers = {"authorization": f"Bearer {tokens.own(config.home)}"}
     app = build(config, Options(port=8765, create=refused))
@@ -161,7 +182,8 @@ class _Sub(StoreDamaged):
     """A kind of error that no client knows."""
 
 
-# What goes wrong in a store, and the status, when to come again, and the kind that a client is told.
+# What goes wrong in a store, and the status, when to come again, and the kind that a client is
+# told.
 UNWELL: tuple[tuple[Exception, int, str | None, str | None], ...] = (
     (StoreBusy("why"), 503, "1", "StoreBusy"),
     (StoreUnreachable("why"), 503, "1", "StoreUnreachable"),
@@ -178,7 +200,9 @@ UNWELL: tuple[tuple[Exception, int, str | None, str | None], ...] = (
 )
 
 
-def test_what_an_operator_has_to_mend_is_no_internal_error(owner: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_operator_has_to_mend_is_no_internal_error(
+    owner: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = []
     for error, status, retry, kind in UNWELL:
 
@@ -197,29 +221,40 @@ def test_what_an_operator_has_to_mend_is_no_internal_error(owner: TestClient, mo
     assert failures == []
 
 
-# --- versions --------------------------------------------------------------------------------------------------------
+# --- versions
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_change_goes_to_the_version_that_was_read(owner: TestClient) -> None:
     made = create(owner, decay="reinforceable").json()
     path = f"/api/memories/{made['id']}"
     tag = owner.get(path).headers["etag"]
-    first = owner.patch(path, json={"content": "Deploys happen on Thursdays"}, headers={"if-match": tag})
+    first = owner.patch(
+        path, json={"content": "Deploys happen on Thursdays"}, headers={"if-match": tag}
+    )
     assert (first.status_code, first.headers["etag"]) == (200, '"2"')
-    for method, body, more in (("PATCH", {"content": "Never"}, ""), ("DELETE", None, ""), ("POST", {}, "/reinforce")):
+    for method, body, more in (
+        ("PATCH", {"content": "Never"}, ""),
+        ("DELETE", None, ""),
+        ("POST", {}, "/reinforce"),
+    ):
         late = owner.request(method, path + more, json=body, headers={"if-match": tag})
         assert late.status_code == 412
     for weak in ("3", 'W/"2"', "", "x"):
         assert owner.delete(path, headers={"if-match": weak}).status_code == 412
     assert owner.get(path).json()["content"] == "Deploys happen on Thursdays"
-    assert owner.patch(path, json={"content": "Never"}, headers={"if-match": '"1", "3"'}).status_code == 412
+    assert (
+        owner.patch(path, json={"content": "Never"}, headers={"if-match": '"1", "3"'}).status_code
+        == 412
+    )
     again = owner.patch(path, json={"tags": {"of": "two"}}, headers={"if-match": '"1", "2"'})
     assert (again.status_code, again.headers["etag"]) == (200, '"3"')
     assert owner.delete(path, headers={"if-match": '"1", "3"'}).status_code == 200
     assert owner.post(f"{path}/restore", json={}, headers={"if-match": "*"}).status_code == 200
 
 
-# --- idempotency keys ------------------------------------------------------------------------------------------------
+# --- idempotency keys
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_retry_with_its_key_is_not_done_twice(owner: TestClient, config: Config) -> None:
@@ -251,7 +286,9 @@ def test_a_key_is_known_after_a_restart(config: Config) -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("force", [True, False])
-def test_a_server_that_was_killed_in_the_middle_stores_once(config: Config, stored: bool, force: bool) -> None:
+def test_a_server_that_was_killed_in_the_middle_stores_once(
+    config: Config, stored: bool, force: bool
+) -> None:
     """It wrote down that the request was begun, and then the memory or not; then it was gone."""
     headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
 
@@ -270,7 +307,9 @@ def test_a_server_that_was_killed_in_the_middle_stores_once(config: Config, stor
     assert contents(config) == ["Deploys happen on Tuesdays"]
 
 
-def test_turns_with_a_key_are_stored_once_whatever_happens(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_with_a_key_are_stored_once_whatever_happens(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
     said = {"turns": [{"content": "We ship on Friday"}, {"content": "We ship on Friday"}]}
     for _ in range(2):
@@ -297,9 +336,16 @@ def test_the_file_of_keys_does_not_grow_for_ever(
 ) -> None:
     monkeypatch.setattr(claims, "MAX_KEPT", 5)
     for number in range(25):
-        assert create(owner, f"Fact {number}", headers={"idempotency-key": f"k{number}"}, force=True).status_code == 201
+        assert (
+            create(
+                owner, f"Fact {number}", headers={"idempotency-key": f"k{number}"}, force=True
+            ).status_code
+            == 201
+        )
     assert len(idempotency.file_of(config).read_text().splitlines()) <= 4 * 5 + 1
-    assert create(owner, "Fact 24", headers={"idempotency-key": "k24"}, force=True).status_code == 201
+    assert (
+        create(owner, "Fact 24", headers={"idempotency-key": "k24"}, force=True).status_code == 201
+    )
     assert len(contents(config)) == 25
 
 
@@ -309,7 +355,8 @@ def test_a_key_is_its_senders_own(owner: TestClient, token: Token, config: Confi
     assert (made.status_code, contents(config, "bob")) == (201, ["Bob's own"])
 
 
-# --- who may what ----------------------------------------------------------------------------------------------------
+# --- who may what
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: Config) -> None:
@@ -339,9 +386,17 @@ def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: 
     ("method", "path", "body"),
     [
         ("POST", "/api/memories", {"content": "The key is AKIAQYLPMN5HHHFPZAM2"}),
-        ("POST", "/api/memories/batch", {"memories": [{"content": "The key is AKIAQYLPMN5HHHFPZAM2"}]}),
+        (
+            "POST",
+            "/api/memories/batch",
+            {"memories": [{"content": "The key is AKIAQYLPMN5HHHFPZAM2"}]},
+        ),
         ("PATCH", "/api/memories/{id}", {"content": "The key is AKIAQYLPMN5HHHFPZAM2"}),
-        ("POST", "/api/conversations/c/turns", {"turns": [{"content": "AKIAQYLPMN5HHHFPZAM2", "role": "user"}]}),
+        (
+            "POST",
+            "/api/conversations/c/turns",
+            {"turns": [{"content": "AKIAQYLPMN5HHHFPZAM2", "role": "user"}]},
+        ),
         ("PATCH", "/api/conversations/c", {"title": "AKIAQYLPMN5HHHFPZAM2"}),
     ],
 )
@@ -350,18 +405,27 @@ def test_redaction_is_switched_off_by_who_manages_the_namespace_alone(
 ) -> None:
     bob = {"namespace": "bob"}
     seed = owner.post("/api/memories", json={"content": "seed"}, params=bob).json()["id"]
-    owner.post("/api/conversations/c/turns", json={"turns": [{"content": "seed", "role": "user"}]}, params=bob)
+    owner.post(
+        "/api/conversations/c/turns",
+        json={"turns": [{"content": "seed", "role": "user"}]},
+        params=bob,
+    )
     writes, manages = token("bob:rw", "ann:admin", name="ann"), token("bob:admin")
     asked = {"url": path.format(id=seed), "json": body | {"redact": False}, "params": bob}
     before = owner.get("/api/export", params=bob).text
     answer = owner.request(method, headers=writes, **asked)
-    assert (answer.status_code, "switch redaction off in namespace bob" in answer.json()["detail"]) == (403, True)
+    assert (
+        answer.status_code,
+        "switch redaction off in namespace bob" in answer.json()["detail"],
+    ) == (403, True)
     assert owner.get("/api/export", params=bob).text == before
     assert owner.request(method, headers=manages, **asked).is_success
     assert "AKIAQYLPMN5HHHFPZAM2" in owner.get("/api/export", params=bob).text
 
 
-def test_an_import_is_redacted_unless_its_namespace_is_managed(owner: TestClient, token: Token) -> None:
+def test_an_import_is_redacted_unless_its_namespace_is_managed(
+    owner: TestClient, token: Token
+) -> None:
     create(owner, "The key is AKIAQYLPMN5HHHFPZAM2", redact=False)
     lines = owner.get("/api/export").text
     sent = {"content": lines, "headers": token("ann:rw", "bob:admin") | LINES}
@@ -373,7 +437,10 @@ def test_an_import_is_redacted_unless_its_namespace_is_managed(owner: TestClient
     ):
         asked = {"namespace": at, "as": into, "redact": redact}
         assert owner.post("/api/import", params=asked, **sent).status_code == status
-    kept = [owner.get("/api/export", params={"namespace": name, "shared": "false"}).text for name in ("ann", "bob")]
+    kept = [
+        owner.get("/api/export", params={"namespace": name, "shared": "false"}).text
+        for name in ("ann", "bob")
+    ]
     assert ["AKIAQYLPMN5HHHFPZAM2" in text for text in kept] == [False, True]
 
 
@@ -392,7 +459,9 @@ def test_who_does_not_read_shared_finds_nothing_of_it(owner: TestClient, token: 
     assert "Berlin" not in context.text
 
 
-def test_a_token_ends_and_is_revoked_without_a_restart(owner: TestClient, token: Token, config: Config) -> None:
+def test_a_token_ends_and_is_revoked_without_a_restart(
+    owner: TestClient, token: Token, config: Config
+) -> None:
     bob = token("bob:r", name="bob")
     late = token("bob:r", name="late", expires_at=datetime.now(UTC) + timedelta(seconds=3600))
     assert owner.get("/api/me", headers=bob).status_code == 200
@@ -423,18 +492,23 @@ def test_when_a_token_was_last_used_is_written_down(config: Config, token: Token
     assert tokens.read(config.home)[0].last_used_at is not None
 
 
-def test_no_token_is_in_a_log_and_no_content(owner: TestClient, token: Token, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_token_is_in_a_log_and_no_content(
+    owner: TestClient, token: Token, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     bob = token("bob:rw")
     create(owner, "a private plan", headers=bob)
     owner.get("/api/memories?q=private", headers=bob)
     owner.get("/api/memories?limit=private", headers=bob)
-    ours = "\n".join(each.getMessage() for each in caplog.records if not each.name.startswith("httpx"))
+    ours = "\n".join(
+        each.getMessage() for each in caplog.records if not each.name.startswith("httpx")
+    )
     assert "private" not in ours
     assert bob["authorization"].removeprefix("Bearer ") not in caplog.text
 
 
-# --- browsers --------------------------------------------------------------------------------------------------------
+# --- browsers
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_browser_signs_in_with_a_token(nobody: TestClient, config: Config, token: Token) -> None:
@@ -442,7 +516,9 @@ def test_a_browser_signs_in_with_a_token(nobody: TestClient, config: Config, tok
     answer = nobody.post("/login", json={"token": token("bob:rw", name="bob")["authorization"][7:]})
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith("memories_8765=")
-    assert {"httponly", "samesite=strict", "path=/"} <= {part.strip().lower() for part in cookie.split(";")}
+    assert {"httponly", "samesite=strict", "path=/"} <= {
+        part.strip().lower() for part in cookie.split(";")
+    }
     assert nobody.get("/api/me").json()["name"] == "bob"
     assert create(nobody).status_code == 403  # it does not say from where it comes
     assert create(nobody, headers={"origin": BASE}).status_code == 201
@@ -463,16 +539,26 @@ def test_a_cookie_of_another_server_or_time_is_none(
         other.cookies.set("memories_9999", value)
         assert other.get("/api/me").status_code == 401
     said, _, signature = value.partition(".")
-    for forged in (f"{said[:-2]}AA.{signature}", f"{said}.{signature[:-2]}AA", said, f".{signature}", "."):
+    for forged in (
+        f"{said[:-2]}AA.{signature}",
+        f"{said}.{signature[:-2]}AA",
+        said,
+        f".{signature}",
+        ".",
+    ):
         nobody.cookies.set("memories_8765", forged, domain="127.0.0.1")
-        assert nobody.get("/api/me", headers={"cookie": f"memories_8765={forged}"}).status_code == 401
+        assert (
+            nobody.get("/api/me", headers={"cookie": f"memories_8765={forged}"}).status_code == 401
+        )
     now = access.time.time()
     monkeypatch.setattr(access.time, "time", lambda: now + access.SESSION_SECONDS + 1)
     nobody.cookies.clear()
     assert nobody.get("/api/me", headers={"cookie": f"memories_8765={value}"}).status_code == 401
 
 
-def test_a_cookie_ends_with_the_token_that_it_was_given_for(nobody: TestClient, config: Config, token: Token) -> None:
+def test_a_cookie_ends_with_the_token_that_it_was_given_for(
+    nobody: TestClient, config: Config, token: Token
+) -> None:
     late = token("bob:r", name="late", expires_at=datetime.now(UTC) + timedelta(seconds=3600))
     nobody.post("/login", json={"token": late["authorization"][7:]})
     assert nobody.get("/api/me").json()["name"] == "late"
@@ -483,7 +569,9 @@ def test_a_cookie_ends_with_the_token_that_it_was_given_for(nobody: TestClient, 
     assert nobody.get("/api/me").status_code == 401
 
 
-def test_signing_out_ends_every_copy_of_the_session_and_no_other(nobody: TestClient, config: Config) -> None:
+def test_signing_out_ends_every_copy_of_the_session_and_no_other(
+    nobody: TestClient, config: Config
+) -> None:
     token, copies = {"token": tokens.own(config.home)}, []
     for _ in range(2):
         nobody.post("/login", json=token)
@@ -496,10 +584,16 @@ def test_signing_out_ends_every_copy_of_the_session_and_no_other(nobody: TestCli
         assert [restarted.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
 
 
-def test_what_a_browser_writes_is_a_persons(nobody: TestClient, config: Config, token: Token) -> None:
+def test_what_a_browser_writes_is_a_persons(
+    nobody: TestClient, config: Config, token: Token
+) -> None:
     bob = token("bob:admin", name="bob")
     by_token = create(nobody, "Bob uses vim", headers=bob).json()["id"]
-    by_owner = create(nobody, "The office is in Bergen", headers={"authorization": f"Bearer {tokens.own(config.home)}"})
+    by_owner = create(
+        nobody,
+        "The office is in Bergen",
+        headers={"authorization": f"Bearer {tokens.own(config.home)}"},
+    )
     nobody.post("/login", json={"token": bob["authorization"][7:]})
     on_page = {"origin": BASE}
     by_page = create(nobody, "Deploys happen on Tuesdays", headers=on_page).json()["id"]
@@ -510,36 +604,57 @@ def test_what_a_browser_writes_is_a_persons(nobody: TestClient, config: Config, 
 
     assert origin(by_token) == ("http", "agent", "bob")
     assert origin(by_page) == ("page", "user", "bob")
-    assert nobody.patch(f"/api/memories/{by_token}", json={"content": "Bob uses Emacs"}, headers=on_page).is_success
+    assert nobody.patch(
+        f"/api/memories/{by_token}", json={"content": "Bob uses Emacs"}, headers=on_page
+    ).is_success
     assert origin(by_token) == ("page", "user", "bob")
     with Memories(config=config) as memories:
         written = memories.get(by_owner.json()["id"]).origin
     assert written is not None
     assert (written.channel, written.trust) == ("http", "agent")
-    [waiting] = nobody.get("/api/memories", params={"where": "channel = page and trust = user and type != x"}).json()[
-        "results"
-    ][:1]
+    [waiting] = nobody.get(
+        "/api/memories", params={"where": "channel = page and trust = user and type != x"}
+    ).json()["results"][:1]
     assert waiting["id"] in (by_page, by_token)
     pending = create(nobody, "Lunch is at noon", headers=bob, pending=True).json()["id"]
-    assert nobody.post("/api/review/accept", json={"ids": [pending]}, headers=on_page).json()["accepted"] == 1
+    assert (
+        nobody.post("/api/review/accept", json={"ids": [pending]}, headers=on_page).json()[
+            "accepted"
+        ]
+        == 1
+    )
     accepted = nobody.get(f"/api/memories/{pending}").json()
     assert accepted["origin"]["trust"] == "agent"
     assert accepted["accepted_by"].endswith("(user, page)")
 
 
-# --- what is noted ---------------------------------------------------------------------------------------------------
+# --- what is noted
+# ---------------------------------------------------------------------------------------------------
 
 
-def test_each_request_is_noted_once_with_who_sent_it(owner: TestClient, config: Config, token: Token) -> None:
+def test_each_request_is_noted_once_with_who_sent_it(
+    owner: TestClient, config: Config, token: Token
+) -> None:
     bob = token("bob:admin", name="bob")
     made = create(owner, headers=bob).json()["id"]
     owner.get("/api/memories", params={"q": "deploys"}, headers=bob)
     owner.patch(f"/api/memories/{made}", json={"content": "Deploys happen on Fridays"}, headers=bob)
-    owner.post("/api/memories/batch", json={"memories": [{"content": "one"}, {"content": "two"}]}, headers=bob)
+    owner.post(
+        "/api/memories/batch",
+        json={"memories": [{"content": "one"}, {"content": "two"}]},
+        headers=bob,
+    )
     owner.post("/api/context", json={"query": "when are deploys?"}, headers=bob)
     told = list(events.read(config.home))
     parts = ["search", "search"]  # of memories and of turns
-    assert [each["op"] for each in told] == ["create", "search", "update", "create", *parts, "context"]
+    assert [each["op"] for each in told] == [
+        "create",
+        "search",
+        "update",
+        "create",
+        *parts,
+        "context",
+    ]
     assert {(each["agent"], each["namespace"]) for each in told} == {("bob", "bob")}
     assert {each["channel"] for each in told[:-1]} == {"http"}
     assert [each.get("written") for each in told[:4]] == [1, None, 1, 2]
@@ -547,10 +662,13 @@ def test_each_request_is_noted_once_with_who_sent_it(owner: TestClient, config: 
     assert owner.get("/api/stats?namespace=ann").json()["agents"] == {}
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
+# --- limits
+# ----------------------------------------------------------------------------------------------------------
 
 
-def test_who_asks_too_often_waits(owner: TestClient, token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_too_often_waits(
+    owner: TestClient, token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(access, "BURST", 3.0)
     monkeypatch.setattr(access, "RATE", 0.0)
     bob, ann = token("bob:r", name="bob"), token("ann:r", name="ann")
@@ -561,12 +679,17 @@ def test_who_asks_too_often_waits(owner: TestClient, token: Token, monkeypatch: 
 
 
 def test_who_guesses_tokens_waits(nobody: TestClient) -> None:
-    found = {nobody.get("/api/me", headers={"authorization": "Bearer mem_guess_guess"}).status_code for _ in range(60)}
+    found = {
+        nobody.get("/api/me", headers={"authorization": "Bearer mem_guess_guess"}).status_code
+        for _ in range(60)
+    }
     assert found == {401, 429}
 
 
 def test_a_wrong_token_is_told_while_all_writes_wait(config: Config) -> None:
-    """Nobody waits for others to learn that they may not; nor for a free place that a stranger has taken."""
+    """Nobody waits for others to learn that they may not; nor for a free place that a stranger has
+    taken.
+    """
     go, begun = threading.Event(), threading.Semaphore(0)
 
     def waiting(*_: object) -> Sequence[Created]:
@@ -578,7 +701,10 @@ def test_a_wrong_token_is_told_while_all_writes_wait(config: Config) -> None:
     app = build(config, Options(port=8765, create=waiting))
     right = {"authorization": f"Bearer {tokens.own(config.home)}"}
     wrong = {"authorization": "Bearer mem_guess_guess"}
-    with TestClient(app, base_url=BASE, raise_server_exceptions=False) as api, ThreadPoolExecutor(most) as pool:
+    with (
+        TestClient(app, base_url=BASE, raise_server_exceptions=False) as api,
+        ThreadPoolExecutor(most) as pool,
+    ):
         try:
             writes = [pool.submit(create, api, headers=right) for _ in range(most)]
             assert all(begun.acquire(timeout=60) for _ in range(most))
@@ -593,35 +719,48 @@ def test_every_answer_has_the_headers_that_keep_browsers_from_harm(owner: TestCl
         headers = owner.get(path).headers
         for name, value in middleware.HEADERS:
             assert headers[name.decode()] == value.decode()
-    assert "access-control-allow-origin" not in owner.get("/health", headers={"origin": BASE}).headers
+    assert (
+        "access-control-allow-origin" not in owner.get("/health", headers={"origin": BASE}).headers
+    )
 
 
-# --- whole stores ----------------------------------------------------------------------------------------------------
+# --- whole stores
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_an_export_of_somebody_else_waits_for_review(owner: TestClient, token: Token) -> None:
     create(owner, "Bob likes tea", headers=token("bob:admin", name="one"))
     lines = owner.get("/api/export?namespace=bob").text.replace('"bob"', '"ann"')
     kind = {"content-type": "application/x-ndjson"}
-    answer = owner.post("/api/import", content=lines, headers={**token("ann:rw", name="two"), **kind})
+    answer = owner.post(
+        "/api/import", content=lines, headers={**token("ann:rw", name="two"), **kind}
+    )
     assert answer.status_code == 400  # it was changed after it was written
     own = owner.get("/api/export?namespace=bob", headers=token("bob:r", name="three")).text
-    back = owner.post("/api/import?namespace=bob", content=own, headers={**token("bob:rw", name="four"), **kind})
+    back = owner.post(
+        "/api/import?namespace=bob", content=own, headers={**token("bob:rw", name="four"), **kind}
+    )
     assert (back.status_code, back.json()["trusted"]) == (200, False)
 
 
-def test_who_manages_a_namespace_may_import_into_it_without_review(owner: TestClient, token: Token) -> None:
+def test_who_manages_a_namespace_may_import_into_it_without_review(
+    owner: TestClient, token: Token
+) -> None:
     create(owner, "Bob likes tea", headers=token("bob:admin", name="one"))
     lines = owner.get("/api/export?namespace=bob").text
     kind = {"content-type": "application/x-ndjson"}
     for grants, status in (("bob:rw", 403), ("bob:admin", 200)):
         headers = token(grants, "ann:admin", name=grants.replace(":", "")) | kind
-        answer = owner.post("/api/import?namespace=bob&trusted=true&dry_run=true", content=lines, headers=headers)
+        answer = owner.post(
+            "/api/import?namespace=bob&trusted=true&dry_run=true", content=lines, headers=headers
+        )
         assert answer.status_code == status
 
 
 @pytest.mark.parametrize("name", ["bob", "ann"])
-def test_what_a_token_imports_is_never_a_persons(owner: TestClient, token: Token, config: Config, name: str) -> None:
+def test_what_a_token_imports_is_never_a_persons(
+    owner: TestClient, token: Token, config: Config, name: str
+) -> None:
     labels = {"=trust": "user", "=by": "root", "=via": "cli||root|laptop|1.0|shared"}
     record = {
         "collection": "memory", "namespace": name, "group": "01a1fdf1-92cd-72f2-8000-000000000000", "position": 1,
@@ -630,13 +769,21 @@ def test_what_a_token_imports_is_never_a_persons(owner: TestClient, token: Token
     }  # fmt: skip
     lines = "\n".join(map(json.dumps, [{"format": "memories", "version": 1}, record])) + "\n"
     headers = token(f"{name}:admin", name="one") | LINES
-    answer = owner.post(f"/api/import?namespace={name}&trusted=true", content=lines, headers=headers)
+    answer = owner.post(
+        f"/api/import?namespace={name}&trusted=true", content=lines, headers=headers
+    )
     assert (answer.status_code, answer.json()["trusted"]) == (200, True)
     [found] = owner.get(f"/api/memories?namespace={name}").json()["results"]
-    assert (found["origin"]["trust"], found["origin"]["by"], "accepted_by" in found) == ("agent", "one", False)
+    assert (found["origin"]["trust"], found["origin"]["by"], "accepted_by" in found) == (
+        "agent",
+        "one",
+        False,
+    )
 
 
-def test_an_import_gives_an_identity_another_name_where_the_token_may_write(owner: TestClient, token: Token) -> None:
+def test_an_import_gives_an_identity_another_name_where_the_token_may_write(
+    owner: TestClient, token: Token
+) -> None:
     for text in ("Bob likes tea", "Bob works on Mondays"):
         create(owner, text, headers=token("bob:admin", name=text[4]))
     lines = owner.get("/api/export?namespace=bob&shared=false").text
@@ -645,7 +792,10 @@ def test_an_import_gives_an_identity_another_name_where_the_token_may_write(owne
         (eve, "as=rob", 403), (eve, "as=rob&trusted=true", 403), (rob, "as=bob", 403), (rob, "as=..", 400),
         (rob, "as=rob&all_namespaces=true", 400), (rob, "as=rob&trusted=true", 200),
     ):  # fmt: skip
-        assert owner.post(f"/api/import?{path}", content=lines, headers=headers | LINES).status_code == status, path
+        assert (
+            owner.post(f"/api/import?{path}", content=lines, headers=headers | LINES).status_code
+            == status
+        ), path
     found = owner.get("/api/memories?namespace=rob", headers=rob).json()["results"]
     assert {each["content"] for each in found} == {"Bob likes tea", "Bob works on Mondays"}
     assert owner.get("/api/memories?namespace=bob").json()["count"] == 2
@@ -664,7 +814,9 @@ def test_an_import_takes_no_more_than_the_quota_allows(config: Config, owner: Te
     assert (contents(config, "bob"), len(contents(config, "eve"))) == ([], 2)
 
 
-def test_what_an_import_brings_is_in_the_scratchpad_and_among_the_operations(owner: TestClient, config: Config) -> None:
+def test_what_an_import_brings_is_in_the_scratchpad_and_among_the_operations(
+    owner: TestClient, config: Config
+) -> None:
     with Memories(config=config, namespace="eve") as eve:
         eve.create("Eve likes tea")
         assert len(eve.scratchpad().entries) == 1
@@ -674,10 +826,15 @@ def test_what_an_import_brings_is_in_the_scratchpad_and_among_the_operations(own
     assert owner.post("/api/import?as=eve", content="{}", headers=LINES).status_code == 400
     assert owner.post("/api/backup", json={}).status_code == 200
     with Memories(config=config, namespace="eve") as eve:
-        assert {entry.content for entry in eve.scratchpad().entries} == {"Eve likes tea", "Ann sails"}
+        assert {entry.content for entry in eve.scratchpad().entries} == {
+            "Eve likes tea",
+            "Ann sails",
+        }
     noted = [json.loads(line) for line in (config.home / "events.jsonl").read_text().splitlines()]
     whole = [
-        (each["op"], each["outcome"], each["channel"]) for each in noted if each["op"] in ("export", "import", "backup")
+        (each["op"], each["outcome"], each["channel"])
+        for each in noted
+        if each["op"] in ("export", "import", "backup")
     ]
     assert whole == [
         ("export", "ok", "http"), ("import", "ok", "http"), ("import", "InvalidInput", "http"), ("backup", "ok", "http")
@@ -691,10 +848,13 @@ def test_what_a_session_begins_with_is_that_of_the_token(owner: TestClient, toke
     create(owner, "Bob likes tea", headers=bob)
     for path in ("/api/scratchpad", "/api/prompt", "/api/prompt?project=shop&budget=300&for=mcp"):
         told = owner.get(path, headers=bob)
-        assert [each in told.text for each in ("Bob likes tea", "Berlin", "Ann", "scratchpad.yaml")] == [
-            *(True, False, False, False)
-        ], path
-        assert owner.get(f"{path}{'&' if '?' in path else '?'}namespace=ann", headers=bob).status_code == 403
+        assert [
+            each in told.text for each in ("Bob likes tea", "Berlin", "Ann", "scratchpad.yaml")
+        ] == [*(True, False, False, False)], path
+        assert (
+            owner.get(f"{path}{'&' if '?' in path else '?'}namespace=ann", headers=bob).status_code
+            == 403
+        )
     assert owner.get("/api/scratchpad").json()["file"].endswith("scratchpad.yaml")
     for wrong in ("budget=99", "budget=100001", "for=tool", "refresh=true"):
         assert owner.get(f"/api/prompt?{wrong}").status_code == 400
@@ -705,15 +865,21 @@ def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
     kind = {"content-type": "application/x-ndjson"}
     assert owner.post("/api/import", content=with_blanks, headers=kind).status_code == 200
     assert (
-        owner.post("/api/memories", content=b" " * 1_100_000, headers={"content-type": "application/json"}).status_code
+        owner.post(
+            "/api/memories", content=b" " * 1_100_000, headers={"content-type": "application/json"}
+        ).status_code
         == 413
     )
 
 
-def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(owner: TestClient, config: Config) -> None:
+def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(
+    owner: TestClient, config: Config
+) -> None:
     first = datetime(2026, 5, 1, 12, tzinfo=UTC)
     with Memories(config=config, clock=lambda: first) as memories:
-        one = memories.create("Deploys happen on Tuesdays", tags={"type": "fact"}, key="deploys").memory
+        one = memories.create(
+            "Deploys happen on Tuesdays", tags={"type": "fact"}, key="deploys"
+        ).memory
         memories.add_turns("talk", [TurnDraft("hello", created_at=first)])
     assert one
     with Memories(config=config) as memories:
@@ -727,24 +893,33 @@ def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(owner: TestClien
             "/api/tags/type": {"key": "type", "values": [{"value": "fact", "count": 1}]},
             "/api/tags": {"keys": [{"key": "type", "count": 1}]},
             "/api/conversations": shapes.conversations(memories.list_conversations(as_of=then)),
-            "/api/conversations/talk": shapes.conversation(memories.conversation("talk", as_of=then)),
+            "/api/conversations/talk": shapes.conversation(
+                memories.conversation("talk", as_of=then)
+            ),
             "/api/conversations/talk/turns": shapes.turns(memories.turns("talk", as_of=then)),
             "/api/namespaces": {
-                "namespaces": [{"name": "shared", "memory_count": 1, "turn_count": 1, "read": True}],
+                "namespaces": [
+                    {"name": "shared", "memory_count": 1, "turn_count": 1, "read": True}
+                ],
                 "count": 1,
             },
         }
     for path, shape in asked.items():
         assert owner.get(f"{path}?as_of={then}").json() == shape, path
     told = owner.get(f"/api/memories/{one.id}?as_of=2026-04-01")
-    assert (told.status_code, "it is there since 2026-05-01T12:00:00.000Z" in told.json()["detail"]) == (404, True)
+    assert (
+        told.status_code,
+        "it is there since 2026-05-01T12:00:00.000Z" in told.json()["detail"],
+    ) == (404, True)
 
 
 @pytest.mark.parametrize(("force", "count"), [(True, 501), (False, 26)], ids=["forced", "compared"])
 def test_one_of_a_later_transaction_that_is_refused_costs_no_other_one(
     owner: TestClient, force: bool, count: int
 ) -> None:
-    given: list[dict[str, Any]] = [{"content": f"{'word ' * (n % 7)}number {n * n}"} for n in range(count)]
+    given: list[dict[str, Any]] = [
+        {"content": f"{'word ' * (n % 7)}number {n * n}"} for n in range(count)
+    ]
     given[-1]["supersedes"] = "019b76da-a800-7fff-8000-000000000000"
     answer = owner.post("/api/memories/batch", json={"memories": given, "force": force}).json()
     assert [each["stored"] for each in answer["results"]] == [True] * (count - 1) + [False]
@@ -762,6 +937,10 @@ def test_rank_is_a_parameter_of_a_search(owner: TestClient, config: Config) -> N
         asked = {"q": "the ferry to Skye leaves at noon", "rank": rank}
         return str(owner.get("/api/memories", params=asked).json()["results"][0]["content"][-4:])
 
-    assert [first(rank) for rank in ("relevance", "similarity", "formula")] == ["noon", "noon", "nine"]
+    assert [first(rank) for rank in ("relevance", "similarity", "formula")] == [
+        "noon",
+        "noon",
+        "nine",
+    ]
     refused = owner.get("/api/memories", params={"q": "ferry", "rank": "best"})
     assert (refused.status_code, "relevance, similarity or formula" in refused.text) == (400, True)

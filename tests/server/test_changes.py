@@ -1,4 +1,6 @@
-"""The stream of changes: who listens learns of every write, also of another process, and misses none."""
+"""The stream of changes: who listens learns of every write, also of another process, and misses
+none.
+"""
 
 import contextlib
 import json
@@ -24,7 +26,9 @@ def live(config: Config) -> Iterator[Live]:
 @contextlib.contextmanager
 def listening(live: Live, *headers: str, query: str = "") -> Iterator[Iterator[dict[str, Any]]]:
     """Give the events as they come."""
-    with contextlib.closing(socket.create_connection(("127.0.0.1", live.port), timeout=WAIT)) as line:
+    with contextlib.closing(
+        socket.create_connection(("127.0.0.1", live.port), timeout=WAIT)
+    ) as line:
         line.sendall(live.head(f"GET /api/changes{query} HTTP/1.1", *headers))
         with line.makefile("rb") as stream:
             yield _events(stream)
@@ -71,7 +75,9 @@ def test_what_was_missed_is_sent_after_a_reconnection(live: Live, config: Config
         assert next(events)["data"]["number"] == 3
 
 
-def test_who_missed_too_much_is_told_to_read_anew(live: Live, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_missed_too_much_is_told_to_read_anew(
+    live: Live, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_routes, "MAX_MISSED", 2)
     with Memories(config=config) as other:
         for number in range(4):
@@ -109,7 +115,9 @@ def test_what_is_written_while_it_is_looked_for_is_told_too(
         assert [next(events)["data"]["number"] for _ in range(2)] == [1, 2]
 
 
-def test_a_busy_stream_ends_too_when_its_token_is_revoked(live: Live, config: Config, token: Any) -> None:
+def test_a_busy_stream_ends_too_when_its_token_is_revoked(
+    live: Live, config: Config, token: Any
+) -> None:
     live.token = token("bob:r", name="gone")["authorization"].removeprefix("Bearer ")
     with listening(live) as events, Memories(config=config, namespace="bob") as other:
         assert next(events)["event"] == "ready"
@@ -134,7 +142,9 @@ def test_one_stream_too_many_is_refused_and_another_one_may_come_when_one_has_en
         with contextlib.ExitStack() as lines:
             opened = [
                 lines.enter_context(
-                    contextlib.closing(socket.create_connection(("127.0.0.1", live.port), timeout=WAIT))
+                    contextlib.closing(
+                        socket.create_connection(("127.0.0.1", live.port), timeout=WAIT)
+                    )
                 )
                 for _ in range(6)
             ]

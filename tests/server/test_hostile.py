@@ -1,6 +1,8 @@
-"""Requests that no client of ours would send, as raw bytes to a real server: none is answered as if it were allowed.
+"""Requests that no client of ours would send, as raw bytes to a real server: none is answered as if
+it were allowed.
 
-All but those that are about tokens show a valid one, so nothing else than what is wrong with them can refuse them.
+All but those that are about tokens show a valid one, so nothing else than what is wrong with them
+can refuse them.
 """
 
 import contextlib
@@ -29,7 +31,11 @@ MEMORY = json.dumps({"content": "planted by a hostile request"})
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     home = tmp_path_factory.mktemp("hostile")
-    environment = {"MEMORY_HOME": str(home), "EMBEDDER": "none", "MEMORY_STORE": f"sqlite:///{home}/m.db"}
+    environment = {
+        "MEMORY_HOME": str(home),
+        "EMBEDDER": "none",
+        "MEMORY_STORE": f"sqlite:///{home}/m.db",
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(middleware, "BODY_SECONDS", 1.0)
         patch.setattr(http, "HEAD_SECONDS", 1.0)
@@ -46,7 +52,9 @@ def _body(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode()
 
 
-def _post(live: Live, body: str | bytes = MEMORY, *more: str, kind: str = JSON, line: str = POST) -> bytes:
+def _post(
+    live: Live, body: str | bytes = MEMORY, *more: str, kind: str = JSON, line: str = POST
+) -> bytes:
     data = _body(body)
     return live.head(line, kind, f"Content-Length: {len(data)}", "Connection: close", *more) + data
 
@@ -60,9 +68,18 @@ def rebinding(live: Live) -> Iterator[bytes]:
         "local\xadhost", "user:pass@localhost", "metadata.google.internal", "169.254.169.254", "10.0.0.1",
     )  # fmt: skip
     for name in names:
-        yield live.head(GET, "Connection: close", host=name or None) if name else live.head(GET, host="")
+        yield (
+            live.head(GET, "Connection: close", host=name or None)
+            if name
+            else live.head(GET, host="")
+        )
     for name in ("evil.example", live.host):
-        yield live.head(GET, f"Host: {name}", "Connection: close", host="localhost" if name == live.host else live.host)
+        yield live.head(
+            GET,
+            f"Host: {name}",
+            "Connection: close",
+            host="localhost" if name == live.host else live.host,
+        )
     yield live.head(GET, "X-Forwarded-Host: localhost", "Connection: close", host="evil.example")
     yield live.head(GET, "Forwarded: host=localhost", "Connection: close", host="evil.example")
     for path in ("/health", "/openapi.json", "/login", "/mcp", "/api/changes", "/nothing"):
@@ -79,11 +96,21 @@ def other_sites(live: Live) -> Iterator[bytes]:
     for origin in origins:
         yield live.head(GET, f"Origin: {origin}", "Connection: close")
         yield _post(live, MEMORY, f"Origin: {origin}")
-    for site in ("cross-site", "same-site", "CROSS-SITE", "", "none, cross-site", "same-origin cross-site", "x"):
+    for site in (
+        "cross-site",
+        "same-site",
+        "CROSS-SITE",
+        "",
+        "none, cross-site",
+        "same-origin cross-site",
+        "x",
+    ):
         yield live.head(GET, f"Sec-Fetch-Site: {site}", "Connection: close")
         yield _post(live, MEMORY, f"Sec-Fetch-Site: {site}")
     yield live.head(GET, "Sec-Fetch-Site: none", "Sec-Fetch-Site: cross-site", "Connection: close")
-    yield live.head(GET, f"Origin: http://{live.host}", "Origin: http://evil.example", "Connection: close")
+    yield live.head(
+        GET, f"Origin: http://{live.host}", "Origin: http://evil.example", "Connection: close"
+    )
     kinds = (
         "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "application/xml",
         "text/plain; application/json", "application/json; charset=utf-16", "application/jsonx", "*/*", "application/csp-report",
@@ -94,7 +121,11 @@ def other_sites(live: Live) -> Iterator[bytes]:
     yield _post(live, MEMORY, "Content-Type: text/plain")
     for method in ("OPTIONS", "TRACE", "CONNECT", "PROPFIND", "MKCOL", "LINK"):
         yield live.head(f"{method} /api/memories HTTP/1.1", "Connection: close")
-    yield live.head("OPTIONS /api/memories HTTP/1.1", "Access-Control-Request-Method: DELETE", "Connection: close")
+    yield live.head(
+        "OPTIONS /api/memories HTTP/1.1",
+        "Access-Control-Request-Method: DELETE",
+        "Connection: close",
+    )
 
 
 def paths(live: Live) -> Iterator[bytes]:
@@ -155,7 +186,9 @@ def oversize(live: Live) -> Iterator[bytes]:
     yield live.head(POST, JSON, "Transfer-Encoding: chunked") + b"".join(
         b"10000\r\n%s\r\n" % (b"x" * 65_536) for _ in range(20)
     )
-    yield live.head("POST /api/import HTTP/1.1", JSON, f"Content-Length: {middleware.MAX_IMPORT + 1}")
+    yield live.head(
+        "POST /api/import HTTP/1.1", JSON, f"Content-Length: {middleware.MAX_IMPORT + 1}"
+    )
     yield live.head(GET, "X: " + "a" * 70_000)
     yield live.head(GET, *(f"X{number}: a" for number in range(200)))
     yield live.head(GET, *(f"X{number}: " + "a" * 1_000 for number in range(90)))
@@ -192,7 +225,9 @@ def wrong_tokens(live: Live) -> Iterator[bytes]:
     yield live.head(GET, f"Authorization: Bearer {good}", "Connection: close")  # twice
     yield live.head(GET, f"X-Api-Key: {good}", "Connection: close", auth=False)
     yield live.head(f"GET /api/memories?token={good} HTTP/1.1", "Connection: close", auth=False)
-    yield live.head(f"GET /api/memories?access_token={good} HTTP/1.1", "Connection: close", auth=False)
+    yield live.head(
+        f"GET /api/memories?access_token={good} HTTP/1.1", "Connection: close", auth=False
+    )
     name = f"memories_{live.port}"
     for cookie in (f"{name}={good}", f"{name}=", f"{name}=e30.e30", f"{name}=a.b; {name}=a.b", "memories_1=x", f"{name}=\xff.\xff",
                    f"{name}=WyJ4Iiwib3duZXIiLDk5OTk5OTk5OTldMA.AAAA", f"{name}=" + "a" * 9_000):  # fmt: skip
@@ -203,13 +238,19 @@ KINDS = (rebinding, other_sites, paths, smuggling, oversize, bodies, wrong_token
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_no_hostile_request_is_answered_as_allowed(kind: Callable[[Live], Iterable[bytes]], server: Live) -> None:
+def test_no_hostile_request_is_answered_as_allowed(
+    kind: Callable[[Live], Iterable[bytes]], server: Live
+) -> None:
     requests = list(kind(server))
     with ThreadPoolExecutor(16) as senders:
         answers = list(senders.map(server.send, requests))
     answered = list(zip([each[:200] for each in requests], answers, strict=True))
-    assert [(each, found) for each, found in answered if any(status < 400 for status in found)] == []
-    assert [(each, found) for each, found in answered if any(status >= 500 for status in found)] == []
+    assert [
+        (each, found) for each, found in answered if any(status < 400 for status in found)
+    ] == []
+    assert [
+        (each, found) for each, found in answered if any(status >= 500 for status in found)
+    ] == []
     status, found = server.ask("GET", "/api/memories?limit=1000")
     assert (status, [each["content"] for each in found["results"]]) == (200, ["harmless"])
 
@@ -231,12 +272,16 @@ def test_there_are_two_hundred_of_them(server: Live) -> None:
     ids=["nothing", "half a head", "half a body", "half an import"],
 )  # fmt: skip
 def test_who_sends_slowly_is_hung_up_on(server: Live, begin: bytes, status: list[int]) -> None:
-    with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), timeout=WAIT)) as line:
+    with contextlib.closing(
+        socket.create_connection(("127.0.0.1", server.port), timeout=WAIT)
+    ) as line:
         line.sendall(begin.replace(b"TOKEN", server.token.encode()))
         assert statuses(line) == status  # and the connection ends
 
 
-def test_connections_that_send_nothing_more_keep_no_request_out(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_send_nothing_more_keep_no_request_out(
+    server: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http, "MOST_REQUESTS", 4)
     monkeypatch.setattr(http, "MOST_CONNECTIONS", 8)
     half = b"POST /api/memories HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n"
@@ -254,7 +299,9 @@ def test_too_many_requests_at_once_get_a_problem_and_health_an_answer(
     with contextlib.ExitStack() as lines:
         for _ in range(2):
             line = socket.create_connection(("127.0.0.1", server.port), timeout=WAIT)
-            lines.enter_context(contextlib.closing(line)).sendall(server.head("GET /api/changes HTTP/1.1"))
+            lines.enter_context(contextlib.closing(line)).sendall(
+                server.head("GET /api/changes HTTP/1.1")
+            )
             assert line.recv(12).endswith(b"200")
         status, told = server.ask("GET", "/api/memories")
         assert (status, told["status"], "try again" in told["detail"]) == (503, 503, True)
@@ -263,27 +310,42 @@ def test_too_many_requests_at_once_get_a_problem_and_health_an_answer(
 
 def test_who_is_allowed_is_answered(server: Live) -> None:
     """The same requests without what is wrong with them: the refusals above mean something."""
-    for more in ((), (f"Origin: http://{server.host}",), ("Sec-Fetch-Site: same-origin",), ("Sec-Fetch-Site: none",)):
+    for more in (
+        (),
+        (f"Origin: http://{server.host}",),
+        ("Sec-Fetch-Site: same-origin",),
+        ("Sec-Fetch-Site: none",),
+    ):
         assert server.send(server.head(GET, "Connection: close", *more)) == [200]
     for host in ("localhost", "LocalHost:1", "[::1]:80", "127.0.0.1"):
         assert server.send(server.head(GET, "Connection: close", host=host)) == [200]
     dry = '{"where": "content = nothing", "dry_run": true}'
     assert server.send(_post(server, dry, line="POST /api/delete HTTP/1.1")) == [200]
     pieces = b"".join(
-        b"%x\r\n%s\r\n" % (len(dry[at : at + 9]), dry[at : at + 9].encode()) for at in range(0, len(dry), 9)
+        b"%x\r\n%s\r\n" % (len(dry[at : at + 9]), dry[at : at + 9].encode())
+        for at in range(0, len(dry), 9)
     )
-    head = server.head("POST /api/delete HTTP/1.1", JSON, "Transfer-Encoding: chunked", "Connection: close")
+    head = server.head(
+        "POST /api/delete HTTP/1.1", JSON, "Transfer-Encoding: chunked", "Connection: close"
+    )
     assert server.send(head + pieces + b"0\r\n\r\n") == [200]
 
 
-@pytest.mark.parametrize("path", ["/..", "/api/memories/..", "/api/memories/../tags", "/api/./tags"])
+@pytest.mark.parametrize(
+    "path", ["/..", "/api/memories/..", "/api/memories/../tags", "/api/./tags"]
+)
 def test_a_path_that_steps_up_is_refused_before_any_route_is_looked_for(path: str) -> None:
     with pytest.raises(Refused, match="percent-encode"):
         middleware._path({"path": path, "raw_path": path.encode()})
-    assert middleware._path({"path": "/api/memories/a..b", "raw_path": b"/api/memories/a..b"}) == "/api/memories/a..b"
+    assert (
+        middleware._path({"path": "/api/memories/a..b", "raw_path": b"/api/memories/a..b"})
+        == "/api/memories/a..b"
+    )
 
 
-@pytest.mark.parametrize("name", ["memories.db-journal", "m.db-journal", "m.db-wal", "tokens.json", "off", "inbox"])
+@pytest.mark.parametrize(
+    "name", ["memories.db-journal", "m.db-journal", "m.db-wal", "tokens.json", "off", "inbox"]
+)
 def test_no_token_makes_a_folder_in_the_place_of_a_file_of_the_program(
     nobody: TestClient, token: Callable[..., dict[str, str]], config: Config, name: str
 ) -> None:
@@ -301,12 +363,30 @@ def test_no_token_makes_a_folder_in_the_place_of_a_file_of_the_program(
         for space in (name, name.upper()):
             answer = nobody.get(path, params={"namespace": space}, headers=reader)
             assert answer.status_code in (400, 404, 422), (path, answer.status_code)
-    said = nobody.post("/api/memories", params={"namespace": name}, json={"content": "x"}, headers=writer)
+    said = nobody.post(
+        "/api/memories", params={"namespace": name}, json={"content": "x"}, headers=writer
+    )
     assert (said.status_code, "name of a file of this program" in said.text) == (400, True)
     imported = nobody.post(f"/api/import?namespace=bob&as={name}", content=b"", headers=writer)
     assert imported.status_code == 400
-    for path in ("/api/scratchpad", "/api/memories", "/api/prompt", "/api/memories?q=x", "/api/tags", "/api/export"):
-        assert nobody.get(path, params={"namespace": "carol"}, headers=reader).status_code in (200, 404), path
-    assert {each.name for each in config.home.iterdir()} - before <= {"export.key", "export.key.lock", "events.jsonl"}
-    stored = nobody.post("/api/memories", params={"namespace": "bob"}, json={"content": "x"}, headers=writer)
+    for path in (
+        "/api/scratchpad",
+        "/api/memories",
+        "/api/prompt",
+        "/api/memories?q=x",
+        "/api/tags",
+        "/api/export",
+    ):
+        assert nobody.get(path, params={"namespace": "carol"}, headers=reader).status_code in (
+            200,
+            404,
+        ), path
+    assert {each.name for each in config.home.iterdir()} - before <= {
+        "export.key",
+        "export.key.lock",
+        "events.jsonl",
+    }
+    stored = nobody.post(
+        "/api/memories", params={"namespace": "bob"}, json={"content": "x"}, headers=writer
+    )
     assert stored.status_code == 201

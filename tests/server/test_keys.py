@@ -1,4 +1,6 @@
-"""Idempotency keys in a file: servers of one store share it, with each other and with those that were killed."""
+"""Idempotency keys in a file: servers of one store share it, with each other and with those that
+were killed.
+"""
 
 import contextlib
 import json
@@ -36,18 +38,26 @@ time.sleep(3600)
 @contextlib.contextmanager
 def app(store: str, home: Path) -> Iterator[TestClient]:
     config = load_config(
-        {"store": store, "embedder": "fake"}, environment={"MEMORY_HOME": str(home)}, folder=home.parent
+        {"store": store, "embedder": "fake"},
+        environment={"MEMORY_HOME": str(home)},
+        folder=home.parent,
     )
     headers = {"authorization": f"Bearer {tokens.own(home)}"}
-    with TestClient(build(config, Options(port=8765)), base_url="http://127.0.0.1:8765", headers=headers) as client:
+    with TestClient(
+        build(config, Options(port=8765)), base_url="http://127.0.0.1:8765", headers=headers
+    ) as client:
         yield client
 
 
 def create(client: TestClient, content: str, key: str) -> Any:
-    return client.post("/api/memories", json={"content": content, "force": True}, headers={"idempotency-key": key})
+    return client.post(
+        "/api/memories", json={"content": content, "force": True}, headers={"idempotency-key": key}
+    )
 
 
-def test_servers_of_one_file_know_each_others_keys_whatever_folders_they_have(tmp_path: Path, config: Config) -> None:
+def test_servers_of_one_file_know_each_others_keys_whatever_folders_they_have(
+    tmp_path: Path, config: Config
+) -> None:
     with app(config.store, tmp_path / "one") as one, app(config.store, tmp_path / "other") as other:
         made = create(one, "Deploys happen on Tuesdays", "k1")
         assert create(other, "Deploys happen on Tuesdays", "k1").json() == made.json()
@@ -66,10 +76,14 @@ def test_stores_in_one_folder_do_not_know_each_others_keys(tmp_path: Path) -> No
     assert len(paths) == 4
 
 
-def test_the_same_key_at_two_servers_of_one_file_at_once_is_done_once(tmp_path: Path, config: Config) -> None:
+def test_the_same_key_at_two_servers_of_one_file_at_once_is_done_once(
+    tmp_path: Path, config: Config
+) -> None:
     def insist(client: TestClient, content: str, key: str) -> Any:
         until = time.monotonic() + WAIT
-        while (answer := create(client, content, key)).status_code == 409 and time.monotonic() < until:
+        while (
+            answer := create(client, content, key)
+        ).status_code == 409 and time.monotonic() < until:
             time.sleep(0.01)
         return answer
 
@@ -85,32 +99,64 @@ def test_the_same_key_at_two_servers_of_one_file_at_once_is_done_once(tmp_path: 
         assert len(memories.list(limit=100).memories) == 3
 
 
-# --- every write -----------------------------------------------------------------------------------------------------
+# --- every write
+# -----------------------------------------------------------------------------------------------------
 
 Sent = tuple[str, str, Any, dict[str, str]]
 SENT: dict[str, Sent] = {
     "create": ("POST", "/api/memories", {"content": "Ann likes tea"}, {}),
-    "create with force": ("POST", "/api/memories", {"content": "Fact about alpha", "force": True}, {}),
-    "many": ("POST", "/api/memories/batch", {"memories": [{"content": "It rains"}, {"content": "It snows"}]}, {}),
+    "create with force": (
+        "POST",
+        "/api/memories",
+        {"content": "Fact about alpha", "force": True},
+        {},
+    ),
+    "many": (
+        "POST",
+        "/api/memories/batch",
+        {"memories": [{"content": "It rains"}, {"content": "It snows"}]},
+        {},
+    ),
     "update": ("PATCH", "/api/memories/ALPHA", {"content": "Another text"}, {}),
-    "update of a version": ("PATCH", "/api/memories/ALPHA", {"content": "Another text"}, {"if-match": '"1"'}),
-    "tags": ("PATCH", "/api/memories/ALPHA", {"tags": {"a": "b"}, "remove_tags": ["n"]}, {"if-match": '"1"'}),
+    "update of a version": (
+        "PATCH",
+        "/api/memories/ALPHA",
+        {"content": "Another text"},
+        {"if-match": '"1"'},
+    ),
+    "tags": (
+        "PATCH",
+        "/api/memories/ALPHA",
+        {"tags": {"a": "b"}, "remove_tags": ["n"]},
+        {"if-match": '"1"'},
+    ),
     "delete": ("DELETE", "/api/memories/ALPHA", None, {}),
     "delete of a version": ("DELETE", "/api/memories/ALPHA", None, {"if-match": '"1"'}),
     "restore": ("POST", "/api/memories/GONE/restore", {}, {}),
     "reinforce": ("POST", "/api/memories/ALPHA/reinforce", {}, {}),
     "pin": ("POST", "/api/memories/ALPHA/pin", {}, {}),
     "forget": ("POST", "/api/memories/ALPHA/forget", {}, {}),
-    "tags of many": ("POST", "/api/tags", {"where": "n = alpha", "tags": {"z": "1"}, "show": 0}, {}),
+    "tags of many": (
+        "POST",
+        "/api/tags",
+        {"where": "n = alpha", "tags": {"z": "1"}, "show": 0},
+        {},
+    ),
     "delete of many": ("POST", "/api/delete", {"where": "n = alpha", "show": 0}, {}),
     "forget of many": ("POST", "/api/forget", {"where": "n = alpha", "show": 0}, {}),
     "accept": ("POST", "/api/review/accept", {"ids": ["WAITING"]}, {}),
     "reject": ("POST", "/api/review/reject", {"ids": ["WAITING"]}, {}),
-    "turns": ("POST", "/api/conversations/talk/turns", {"turns": [{"content": "Yes"}, {"content": "Yes"}]}, {}),
+    "turns": (
+        "POST",
+        "/api/conversations/talk/turns",
+        {"turns": [{"content": "Yes"}, {"content": "Yes"}]},
+        {},
+    ),
     "conversation": ("PATCH", "/api/conversations/talk", {"title": "A talk"}, {}),
     "forget of turns": ("POST", "/api/conversations/talk/forget", {"index": 0}, {}),
 }
-# What a retry gets if the server was killed before it wrote down that it had done it: what there is to say by then.
+# What a retry gets if the server was killed before it wrote down that it had done it: what there is
+# to say by then.
 AFTER_A_KILL = {"accept": 409, "reject": 409, "turns": 200, "forget of turns": 404}
 # A retry that was answered gets that answer whatever it was: in the core, one of each kind of body.
 ANSWERED = {"create", "update of a version", "delete", "turns"}
@@ -129,10 +175,14 @@ def prepared(client: TestClient, sent: Sent) -> Sent:
     """Make what a write is about, and put ids in the places of names."""
     made = {}
     for name in ("ALPHA", "GONE", "WAITING"):
-        body = {"content": f"Fact about {name.lower()}", "tags": {"n": name.lower()}, "decay": "reinforceable"}
-        made[name] = client.post("/api/memories", json=body | {"force": True, "pending": name == "WAITING"}).json()[
-            "id"
-        ]
+        body = {
+            "content": f"Fact about {name.lower()}",
+            "tags": {"n": name.lower()},
+            "decay": "reinforceable",
+        }
+        made[name] = client.post(
+            "/api/memories", json=body | {"force": True, "pending": name == "WAITING"}
+        ).json()["id"]
     client.delete(f"/api/memories/{made['GONE']}")
     client.post("/api/conversations/talk/turns", json={"turns": [{"content": "Hello"}]})
     method, path, body, headers = sent
@@ -150,7 +200,10 @@ def send(client: TestClient, sent: Sent) -> Any:
 def state(config: Config) -> list[Any]:
     """Return all that the store says, and all that was done to it."""
     with Memories(config=config) as memories:
-        shown = [(each.id, each.content, each.version, each.last_reinforced_at) for each in memories.list().memories]
+        shown = [
+            (each.id, each.content, each.version, each.last_reinforced_at)
+            for each in memories.list().memories
+        ]
         said = [(each.id, each.turn_count) for each in memories.list_conversations().conversations]
         return [shown, said, len(memories.log(limit=1000)), memories.review.count()]
 
@@ -180,7 +233,8 @@ def test_each_write_is_done_once(
     assert not [word for word in ("tea", "rains", "alpha", "text", "talk", "Yes") if word in kept]
 
 
-# --- the file --------------------------------------------------------------------------------------------------------
+# --- the file
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -189,7 +243,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_what_a_killed_process_had_begun_may_be_done_by_another(file: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(file)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(file)], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
         ours = FileClaims(file)
@@ -206,7 +262,9 @@ def test_what_a_killed_process_had_begun_may_be_done_by_another(file: Path) -> N
     assert [each.name for each in file.parent.iterdir()] == ["keys"]
 
 
-def test_a_file_that_another_one_wrote_anew_is_read_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_one_wrote_anew_is_read_on(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(claims, "MAX_KEPT", 5)
     one, other = FileClaims(file), FileClaims(file)
     for number in range(60):
@@ -236,7 +294,9 @@ def test_a_line_that_was_cut_off_costs_no_other_one(file: Path) -> None:
 
 @pytest.mark.parametrize("by", ["../../x", "", 7, None, "0123"])
 def test_what_the_file_says_names_no_other_file(file: Path, by: Any) -> None:
-    file.write_text(f'{{"request": "a", "digest": "d", "at": {time.time()}, "by": {by!r}}}\n'.replace("'", '"'))
+    file.write_text(
+        f'{{"request": "a", "digest": "d", "at": {time.time()}, "by": {by!r}}}\n'.replace("'", '"')
+    )
     one = FileClaims(file)
     assert one.claim("a", "d", sync=False).number in (1, 2)
     one.close()

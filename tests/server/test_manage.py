@@ -52,8 +52,14 @@ def test_the_unit_of_the_docs_starts_the_server_and_lets_it_write_to_its_folders
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     service = unit(block_of_the_docs("ini").replace("%h", str(user)))["Service"]
-    assert subprocess.check_output(shlex.split(service["ExecStart"]), text=True, timeout=60).split()[1:] == ["serve"]
-    assert (service["Type"], service["UMask"], service["NoNewPrivileges"]) == ("notify", "0077", "yes")
+    assert subprocess.check_output(
+        shlex.split(service["ExecStart"]), text=True, timeout=60
+    ).split()[1:] == ["serve"]
+    assert (service["Type"], service["UMask"], service["NoNewPrivileges"]) == (
+        "notify",
+        "0077",
+        "yes",
+    )
     writable = [Path(folder.removeprefix("-")) for folder in service["ReadWritePaths"].split()]
     assert {load_config().home, registers()} <= set(writable)
 
@@ -61,15 +67,30 @@ def test_the_unit_of_the_docs_starts_the_server_and_lets_it_write_to_its_folders
 def test_the_plist_of_the_docs_starts_the_server(user: Path) -> None:
     agent = plistlib.loads(block_of_the_docs("xml").encode())
     program = user / ".local" / "bin" / "memory"
-    assert subprocess.check_output(agent["ProgramArguments"], text=True, timeout=60).split() == [str(program), "serve"]
-    assert (agent["Umask"], agent["RunAtLoad"], agent["KeepAlive"]) == (0o77, True, {"SuccessfulExit": False})
+    assert subprocess.check_output(agent["ProgramArguments"], text=True, timeout=60).split() == [
+        str(program),
+        "serve",
+    ]
+    assert (agent["Umask"], agent["RunAtLoad"], agent["KeepAlive"]) == (
+        0o77,
+        True,
+        {"SuccessfulExit": False},
+    )
 
 
 @pytest.mark.parametrize(
     ("system", "file", "stop"),
     [
-        ("linux", ".config/systemd/user/memories-CRC.service", "systemctl --user disable --now memories-CRC.service"),
-        ("darwin", "Library/LaunchAgents/memories.serve.CRC.plist", "launchctl bootout gui/UID/memories.serve.CRC"),
+        (
+            "linux",
+            ".config/systemd/user/memories-CRC.service",
+            "systemctl --user disable --now memories-CRC.service",
+        ),
+        (
+            "darwin",
+            "Library/LaunchAgents/memories.serve.CRC.plist",
+            "launchctl bootout gui/UID/memories.serve.CRC",
+        ),
     ],
 )
 def test_the_unit_of_an_earlier_version_is_removed(

@@ -26,7 +26,9 @@ def live(config: Config) -> Iterator[Live]:
         yield server
 
 
-async def _call(live: Live, headers: dict[str, str], mode: str, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+async def _call(
+    live: Live, headers: dict[str, str], mode: str, *calls: tuple[str, dict[str, Any]]
+) -> list[Any]:
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
@@ -39,7 +41,9 @@ async def _call(live: Live, headers: dict[str, str], mode: str, *calls: tuple[st
             return [names, *[await client.call_tool(name, given) for name, given in calls]]
 
 
-def ask(live: Live, headers: dict[str, str], *calls: tuple[str, dict[str, Any]], mode: str = "auto") -> list[Any]:
+def ask(
+    live: Live, headers: dict[str, str], *calls: tuple[str, dict[str, Any]], mode: str = "auto"
+) -> list[Any]:
     wait_until_loaded(live)
     return asyncio.run(_call(live, headers, mode, *calls))
 
@@ -66,7 +70,9 @@ def test_both_eras_call_the_tools(live: Live, mode: str) -> None:
     assert "Tuesdays" in found.content[0].text
 
 
-def test_a_token_works_on_its_own_namespace_and_signs(live: Live, token: Token, config: Config) -> None:
+def test_a_token_works_on_its_own_namespace_and_signs(
+    live: Live, token: Token, config: Config
+) -> None:
     bob = token("bob:rw", name="bobs-agent")
     ann = token("ann:rw", name="anns-agent")
     ask(live, bob, ("create_memory", {"content": "Bob likes tea"}))
@@ -75,7 +81,11 @@ def test_a_token_works_on_its_own_namespace_and_signs(live: Live, token: Token, 
     with Memories(config=config, namespace="bob") as memories:
         [memory] = memories.list().memories
     assert memory.origin is not None
-    assert (memory.origin.by, memory.origin.channel, memory.origin.trust) == ("bobs-agent", "mcp", "agent")
+    assert (memory.origin.by, memory.origin.channel, memory.origin.trust) == (
+        "bobs-agent",
+        "mcp",
+        "agent",
+    )
 
 
 def test_who_may_only_read_is_offered_nothing_that_writes(live: Live, token: Token) -> None:
@@ -93,7 +103,9 @@ def test_nobody_without_a_token_calls_anything(live: Live) -> None:
         assert live.send(data + b"Content-Length: %d\r\n\r\n" % len(body) + body) == [401]
 
 
-def test_before_it_is_loaded_a_client_is_told_to_come_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_it_is_loaded_a_client_is_told_to_come_again(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def never(self: mcp_http.McpOverHttp, stop: asyncio.Event) -> None:
         await stop.wait()
 
@@ -105,7 +117,11 @@ def test_before_it_is_loaded_a_client_is_told_to_come_again(config: Config, monk
 
 def test_a_body_that_is_too_large_is_refused_although_its_length_is_not_told(live: Live) -> None:
     wait_until_loaded(live)
-    more = ("Content-Type: application/json", "Accept: application/json, text/event-stream", "Connection: close")
+    more = (
+        "Content-Type: application/json",
+        "Accept: application/json, text/event-stream",
+        "Connection: close",
+    )
     head = live.head("POST /mcp HTTP/1.1", "Transfer-Encoding: chunked", *more)
     piece = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     assert live.send(head + piece * 20 + b"0\r\n\r\n") == [413]

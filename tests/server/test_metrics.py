@@ -27,12 +27,18 @@ def metrics() -> Metrics:
 @pytest.fixture
 def asked(tmp_path: Path, lines: list[str], metrics: Metrics) -> Iterator[TestClient]:
     config = load_config({"store": f"sqlite:///{tmp_path}/m.db", "embedder": "fake"})
-    with TestClient(Logged(build(config, Options()), metrics, lines.append), "http://localhost") as client:
+    with TestClient(
+        Logged(build(config, Options()), metrics, lines.append), "http://localhost"
+    ) as client:
         yield client
 
 
 def test_a_request_is_a_line_without_its_content(asked: TestClient, lines: list[str]) -> None:
-    asked.get("/api/memories", params={"q": "my secret question"}, headers={"authorization": "Bearer mem_secret"})
+    asked.get(
+        "/api/memories",
+        params={"q": "my secret question"},
+        headers={"authorization": "Bearer mem_secret"},
+    )
     asked.get("/secret-path")
     told: list[dict[str, Any]] = [json.loads(line) for line in lines]
     assert [(each["method"], each["route"], each["status"]) for each in told] == [
@@ -68,11 +74,17 @@ def test_metrics_are_text_that_prometheus_reads(asked: TestClient, metrics: Metr
     assert 'memories_requests_total{method="GET",route="/api/memories",status="401"} 1' in text
     assert 'memories_request_seconds_bucket{route="/api/memories",le="+Inf"} 1' in text
     assert 'memories_request_seconds_count{route="/api/memories"} 1' in text
-    assert text.endswith("# HELP memories_ready Whether it is.\n# TYPE memories_ready gauge\nmemories_ready 1\n")
+    assert text.endswith(
+        "# HELP memories_ready Whether it is.\n# TYPE memories_ready gauge\nmemories_ready 1\n"
+    )
     assert "EVIL" not in text
-    named = [line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    named = [
+        line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")
+    ]
     typed = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    assert {name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") for name in named} == typed
+    assert {
+        name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") for name in named
+    } == typed
 
 
 def test_labels_are_escaped_and_buckets_rise() -> None:

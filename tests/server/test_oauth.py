@@ -51,14 +51,26 @@ class Small:
 
     def answers(self) -> dict[str, Any]:
         rows = [
-            json.loads(RSAAlgorithm.to_jwk(key.public_key())) | {"kid": kid, "use": "sig", "alg": "RS256"}
+            json.loads(RSAAlgorithm.to_jwk(key.public_key()))
+            | {"kid": kid, "use": "sig", "alg": "RS256"}
             for kid, key in self.keys.items()
         ]
         told = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
-        return {"/.well-known/oauth-authorization-server/tenant": told, "/tenant/keys": {"keys": rows}}
+        return {
+            "/.well-known/oauth-authorization-server/tenant": told,
+            "/tenant/keys": {"keys": rows},
+        }
 
-    def sign(self, kid: str = "one", key: Any = None, alg: str = "RS256", **claims: Any) -> dict[str, str]:
-        given = {"iss": self.url, "aud": RESOURCE, "sub": "ann", "exp": time.time() + 600, "scope": "memory:read"}
+    def sign(
+        self, kid: str = "one", key: Any = None, alg: str = "RS256", **claims: Any
+    ) -> dict[str, str]:
+        given = {
+            "iss": self.url,
+            "aud": RESOURCE,
+            "sub": "ann",
+            "exp": time.time() + 600,
+            "scope": "memory:read",
+        }
         given = {name: value for name, value in {**given, **claims}.items() if value is not None}
         token = jwt.encode(given, key or self.keys[kid], algorithm=alg, headers={"kid": kid})
         return {"authorization": f"Bearer {token}"}
@@ -80,7 +92,10 @@ def api(issuer: Small, config: Config) -> Iterator[TestClient]:
 
 
 def test_a_client_is_told_where_to_sign_in(api: TestClient, issuer: Small) -> None:
-    for path in ("/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"):
+    for path in (
+        "/.well-known/oauth-protected-resource",
+        "/.well-known/oauth-protected-resource/mcp",
+    ):
         told = api.get(path).json()
         assert (told["resource"], told["authorization_servers"]) == (RESOURCE, [issuer.url])
     refused = api.post("/mcp", json={})
@@ -95,15 +110,27 @@ def test_a_token_may_what_its_scopes_say(api: TestClient, issuer: Small) -> None
     assert api.post("/api/memories", headers=reads, json={"content": "x"}).status_code == 403
     made = api.post("/api/memories", headers=writes, json={"content": "Deploys happen on Tuesdays"})
     assert (made.status_code, made.json()["origin"]["by"]) == (201, "claude")
-    assert api.post(f"/api/memories/{made.json()['id']}/forget", headers=writes, json={}).status_code == 403
+    assert (
+        api.post(f"/api/memories/{made.json()['id']}/forget", headers=writes, json={}).status_code
+        == 403
+    )
 
 
 def test_namespaces_are_those_of_the_claim(api: TestClient, issuer: Small) -> None:
-    headers = issuer.sign(scope="memory:write", namespaces={"ann": "rw", "shared": "r", "no/name": "rw"})
+    headers = issuer.sign(
+        scope="memory:write", namespaces={"ann": "rw", "shared": "r", "no/name": "rw"}
+    )
     assert api.get("/api/me", headers=headers).json()["namespaces"] == {"ann": "rw", "shared": "r"}
     for namespace, status in (("ann", 200), ("shared", 200), ("bob", 403)):
-        assert api.get(f"/api/memories?namespace={namespace}", headers=headers).status_code == status
-    assert api.post("/api/memories?namespace=shared", headers=headers, json={"content": "x"}).status_code == 403
+        assert (
+            api.get(f"/api/memories?namespace={namespace}", headers=headers).status_code == status
+        )
+    assert (
+        api.post(
+            "/api/memories?namespace=shared", headers=headers, json={"content": "x"}
+        ).status_code
+        == 403
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +157,9 @@ def test_only_keys_of_the_issuer_sign(api: TestClient, issuer: Small) -> None:
         assert api.get("/api/me", headers=headers).status_code == 401
 
 
-def test_unknown_keys_do_not_make_it_ask_the_issuer_each_time(api: TestClient, issuer: Small) -> None:
+def test_unknown_keys_do_not_make_it_ask_the_issuer_each_time(
+    api: TestClient, issuer: Small
+) -> None:
     api.get("/api/me", headers=issuer.sign())
     asked = len(issuer.requests)
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -139,14 +168,18 @@ def test_unknown_keys_do_not_make_it_ask_the_issuer_each_time(api: TestClient, i
     assert len(issuer.requests) == asked
 
 
-def test_a_new_key_is_learned(api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_key_is_learned(
+    api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert api.get("/api/me", headers=issuer.sign()).status_code == 200
     issuer.keys["two"] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     monkeypatch.setattr(access, "_AGAIN_SECONDS", 0.0)
     assert api.get("/api/me", headers=issuer.sign(kid="two")).status_code == 200
 
 
-def test_an_issuer_that_is_silent_is_told_from_a_wrong_token(api: TestClient, issuer: Small) -> None:
+def test_an_issuer_that_is_silent_is_told_from_a_wrong_token(
+    api: TestClient, issuer: Small
+) -> None:
     headers = issuer.sign()
     issuer.http.shutdown()
     issuer.http.server_close()
@@ -167,7 +200,9 @@ def test_who_waits_for_a_slow_issuer_keeps_nobody_else_waiting(
 
     monkeypatch.setattr(access.Issuer, "_fetch_keys", slow)
     told: list[int] = []
-    first = threading.Thread(target=lambda: told.append(api.get("/api/me", headers=issuer.sign()).status_code))
+    first = threading.Thread(
+        target=lambda: told.append(api.get("/api/me", headers=issuer.sign()).status_code)
+    )
     first.start()
     assert asking.wait(60)
     assert api.get("/api/me", headers=issuer.sign()).status_code == 503
@@ -177,7 +212,9 @@ def test_who_waits_for_a_slow_issuer_keeps_nobody_else_waiting(
     assert api.get("/api/me", headers=issuer.sign()).status_code == 200
 
 
-def test_an_issuer_that_is_silent_is_not_asked_for_each_token(api: TestClient, issuer: Small) -> None:
+def test_an_issuer_that_is_silent_is_not_asked_for_each_token(
+    api: TestClient, issuer: Small
+) -> None:
     issuer.answers = dict  # type: ignore[method-assign] # it tells nothing
     assert api.get("/api/me", headers=issuer.sign()).status_code == 503
     asked = len(issuer.requests)

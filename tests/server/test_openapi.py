@@ -1,4 +1,6 @@
-"""The document says what the server does: it is valid, and a client that is made from it exercises every route."""
+"""The document says what the server does: it is valid, and a client that is made from it exercises
+every route.
+"""
 
 import json
 from typing import Any
@@ -47,7 +49,9 @@ class Client:
         if data is not None:
             [kind] = operation["requestBody"]["content"]
             headers["content-type"] = kind
-        answer = self.http.request(method, path, params=query, json=body, content=data, headers=headers)
+        answer = self.http.request(
+            method, path, params=query, json=body, content=data, headers=headers
+        )
         self.called.add(name)
         told = operation["responses"][str(answer.status_code)]["content"]
         kind = answer.headers["content-type"].partition(";")[0]
@@ -79,7 +83,9 @@ def test_every_route_is_in_the_document(document: dict[str, Any]) -> None:
     assert len({route.summary for route in ROUTES}) == len(ROUTES)
 
 
-def test_a_client_made_from_the_document_exercises_every_route(document: dict[str, Any], owner: TestClient) -> None:
+def test_a_client_made_from_the_document_exercises_every_route(
+    document: dict[str, Any], owner: TestClient
+) -> None:
     client = Client(document, owner)
     _memories(client)
     _many(client)
@@ -90,12 +96,15 @@ def test_a_client_made_from_the_document_exercises_every_route(document: dict[st
 
 
 def _memories(client: Client) -> None:
-    made = client.call("post_api_memories", {"content": DEPLOY, "tags": {"type": "fact"}, "key": "team/deploys"})
+    made = client.call(
+        "post_api_memories", {"content": DEPLOY, "tags": {"type": "fact"}, "key": "team/deploys"}
+    )
     name = made["id"]
     again = client.call("post_api_memories", {"content": DEPLOY})
     assert (again["stored"], again["id"]) == (False, name)
     many = client.call(
-        "post_api_memories_batch", {"memories": [{"content": "The office is in Berlin"}, {"content": ""}]}
+        "post_api_memories_batch",
+        {"memories": [{"content": "The office is in Berlin"}, {"content": ""}]},
     )
     assert [each["stored"] for each in many["results"]] == [True, False]
     assert client.call("get_api_memories", q="when do we deploy?")["results"][0]["id"] == name
@@ -104,19 +113,28 @@ def _memories(client: Client) -> None:
     assert client.call("get_api_memories", tag=["type=fact"])["count"] == 1
     assert client.call("get_api_keys_key", key="team%2Fdeploys")["id"] == name
     assert client.call("get_api_memories_id", id=name)["content"] == DEPLOY
-    changed = client.call("patch_api_memories_id", {"content": "Deploys happen on Thursdays"}, id=name)
+    changed = client.call(
+        "patch_api_memories_id", {"content": "Deploys happen on Thursdays"}, id=name
+    )
     assert changed["version"] == 2
     assert client.call("get_api_memories_id_history", id=name, diff=True)["count"] == 2
     assert client.call("get_api_memories", as_of="2020-01-01")["count"] == 0
     assert client.call("delete_api_memories_id", id=name)["deleted"]
     assert client.call("post_api_memories_id_restore", {}, id=name)["version"] == 3
-    fading = client.call("post_api_memories", {"content": "Ann likes tea", "decay": "reinforceable"})
+    fading = client.call(
+        "post_api_memories", {"content": "Ann likes tea", "decay": "reinforceable"}
+    )
     assert client.call("post_api_memories_id_reinforce", {}, id=fading["id"])["confidence"] == 1.0
     assert client.call("post_api_memories_id_pin", {}, id=fading["id"])["pinned"]
     assert "pinned" not in client.call("post_api_memories_id_unpin", {}, id=fading["id"])
     assert client.call("get_api_stats", since="7d")["operations"]
-    assert {each["content"] for each in client.call("get_api_scratchpad")["results"]} >= {"Deploys happen on Thursdays"}
-    assert "Thursdays" in client.call("get_api_prompt", budget=500, project="shop", **{"for": "mcp"})["prompt"]
+    assert {each["content"] for each in client.call("get_api_scratchpad")["results"]} >= {
+        "Deploys happen on Thursdays"
+    }
+    assert (
+        "Thursdays"
+        in client.call("get_api_prompt", budget=500, project="shop", **{"for": "mcp"})["prompt"]
+    )
     assert client.call("post_api_memories_id_forget", {}, id=fading["id"])["forgotten"]
     client.call("get_api_duplicates")
     assert client.call("get_api_ids", prefix=name[:8])["results"]
@@ -130,7 +148,12 @@ def _many(client: Client) -> None:
     assert (tagged["count"], set(tagged["undo"])) == (1, {"to", "where"})
     assert client.call("post_api_delete", {"where": "content ~ Berlin"})["count"] == 1
     assert client.call("post_api_rollback", {"to": "2020-01-01", "dry_run": True})["dry_run"]
-    assert client.call("post_api_forget", {"where": "content ~ Berlin", "in": "all", "dry_run": True})["count"] == 1
+    assert (
+        client.call("post_api_forget", {"where": "content ~ Berlin", "in": "all", "dry_run": True})[
+            "count"
+        ]
+        == 1
+    )
     waits = client.call("post_api_memories", {"content": "The port is 8080", "pending": True})
     more = client.call("post_api_memories", {"content": "Ann moved to Rome", "pending": True})
     assert client.call("get_api_review")["count"] == 2
@@ -139,18 +162,37 @@ def _many(client: Client) -> None:
 
 
 def _conversations(client: Client) -> None:
-    said = [{"content": "We ship on Friday", "speaker": "Ann"}, {"content": "Good", "role": "assistant"}]
+    said = [
+        {"content": "We ship on Friday", "speaker": "Ann"},
+        {"content": "Good", "role": "assistant"},
+    ]
     assert (
-        client.call("post_api_conversations_conversation_turns", {"turns": said}, conversation="a%2Fb")["stored"] == 2
+        client.call(
+            "post_api_conversations_conversation_turns", {"turns": said}, conversation="a%2Fb"
+        )["stored"]
+        == 2
     )
     assert client.call("get_api_conversations")["results"][0]["conversation_id"] == "a/b"
-    assert client.call("patch_api_conversations_conversation", {"title": "Release"}, conversation="a%2Fb")["title"]
-    assert client.call("get_api_conversations_conversation", conversation="a%2Fb")["turn_count"] == 2
-    assert client.call("get_api_conversations_conversation_turns", conversation="a%2Fb", start=1)["count"] == 1
+    assert client.call(
+        "patch_api_conversations_conversation", {"title": "Release"}, conversation="a%2Fb"
+    )["title"]
+    assert (
+        client.call("get_api_conversations_conversation", conversation="a%2Fb")["turn_count"] == 2
+    )
+    assert (
+        client.call("get_api_conversations_conversation_turns", conversation="a%2Fb", start=1)[
+            "count"
+        ]
+        == 1
+    )
     assert client.call("get_api_waiting_turns")["count"] == 0
-    built = client.call("post_api_context", {"query": "When do we ship?", "conversation": "a/b", "budget": 2000})
+    built = client.call(
+        "post_api_context", {"query": "When do we ship?", "conversation": "a/b", "budget": 2000}
+    )
     assert "Friday" in built["prompt"]
-    gone = client.call("post_api_conversations_conversation_forget", {"index": 1}, conversation="a%2Fb")
+    gone = client.call(
+        "post_api_conversations_conversation_forget", {"index": 1}, conversation="a%2Fb"
+    )
     assert gone["turns"] == 1
 
 

@@ -1,4 +1,6 @@
-"""`memory serve` as a process: what it says, that pages, API and command are one, and how it ends."""
+"""`memory serve` as a process: what it says, that pages, API and command are one, and how it
+ends.
+"""
 
 import contextlib
 import http.client
@@ -42,28 +44,46 @@ class Site(NamedTuple):
     def open(
         self, path: str, method: str = "GET", body: Any = None, **headers: str
     ) -> Iterator[http.client.HTTPResponse]:
-        sent = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", **headers}
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)) as connection:
+        sent = {
+            "Authorization": f"Bearer {self.token}",
+            "Content-Type": "application/json",
+            **headers,
+        }
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        ) as connection:
             connection.request(method, path, None if body is None else json.dumps(body), sent)
             with connection.getresponse() as answer:
                 yield answer
 
-    def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> tuple[int, str]:
+    def ask(
+        self, path: str, method: str = "GET", body: Any = None, **headers: str
+    ) -> tuple[int, str]:
         with self.open(path, method, body, **headers) as answer:
             return answer.status, answer.read().decode()
 
 
 @pytest.fixture
 def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
-    given = {"MEMORY_HOME": str(tmp_path / "h"), "XDG_RUNTIME_DIR": str(tmp_path), "EMBEDDER": "none"}
+    given = {
+        "MEMORY_HOME": str(tmp_path / "h"),
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "EMBEDDER": "none",
+    }
     return {**clean_environment, **given}
 
 
 @pytest.fixture
-def memory(environment: Mapping[str, str], tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    def run(*arguments: str, code: int = 0, script: list[str] = MODULE) -> "subprocess.CompletedProcess[str]":
+def memory(
+    environment: Mapping[str, str], tmp_path: Path
+) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    def run(
+        *arguments: str, code: int = 0, script: list[str] = MODULE
+    ) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, *script, *arguments]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == code, done.stderr
         return done
 
@@ -73,7 +93,9 @@ def memory(environment: Mapping[str, str], tmp_path: Path) -> Callable[..., "sub
 @pytest.fixture
 def site(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Site]:
     command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
-    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr is not None
     try:
         said = [process.stderr.readline(), process.stderr.readline()]
@@ -100,7 +122,9 @@ def test_it_serves_pages_api_and_figures(site: Site, tmp_path: Path) -> None:
         "memory tokens create NAME --allow NAMESPACE:rw"
     )
     assert site.said[1] == f"memory serve: {told}\n"
-    made = json.loads(site.ask("/api/memories", "POST", {"content": "Deploys happen on Tuesdays"})[1])
+    made = json.loads(
+        site.ask("/api/memories", "POST", {"content": "Deploys happen on Tuesdays"})[1]
+    )
     status, page = site.ask("/?q=deploys")
     assert status == 200
     assert made["id"] in page
@@ -113,17 +137,23 @@ def test_it_serves_pages_api_and_figures(site: Site, tmp_path: Path) -> None:
     figures = site.ask("/metrics")[1]
     assert 'memories_requests_total{method="GET",route="/memories/{id}",status="200"} 1' in figures
     assert "memories_writes_total 1" in figures
-    assert site.ask(f"http://127.0.0.1:{site.port}/health")[0] == 400  # as to a proxy: see `protocol`
+    assert (
+        site.ask(f"http://127.0.0.1:{site.port}/health")[0] == 400
+    )  # as to a proxy: see `protocol`
     logged = ended(site)
     assert "deploys" not in logged.lower()
     assert made["id"] not in logged
     assert site.token not in "".join(site.said) + logged
 
 
-def test_at_a_terminal_it_prints_a_link_that_signs_in(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_at_a_terminal_it_prints_a_link_that_signs_in(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
     ours, its = pty.openpty()
     command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
-    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdin=its, stdout=its, stderr=its)
+    process = subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdin=its, stdout=its, stderr=its
+    )
     os.close(its)
     shown = b""
     try:
@@ -144,7 +174,9 @@ def test_it_ends_in_order_while_a_page_listens(site: Site) -> None:
         while not stream.readline().startswith(b"event: ready"):
             assert not stream.isclosed()
         said = ended(site)
-        assert b"event: change" not in stream.read()  # and it has a proper end: a stream that is cut raises
+        assert (
+            b"event: change" not in stream.read()
+        )  # and it has a proper end: a stream that is cut raises
     assert "timeout graceful shutdown exceeded" not in said
 
 
@@ -153,9 +185,17 @@ def test_the_command_and_the_api_are_one_memory(
 ) -> None:
     """They share the store, what is noted, and the scratchpad that sessions begin with."""
     typed = json.loads(memory("create", "Deploys happen on Tuesdays", "-n", "bob").stdout)["id"]
-    sent = json.loads(site.ask("/api/memories?namespace=bob", "POST", {"content": "Lunch is at noon"})[1])["id"]
-    assert {each["id"] for each in json.loads(memory("list", "-n", "bob").stdout)["results"]} == {typed, sent}
-    assert json.loads(site.ask("/api/memories?namespace=bob&q=deploys")[1])["results"][0]["id"] == typed
+    sent = json.loads(
+        site.ask("/api/memories?namespace=bob", "POST", {"content": "Lunch is at noon"})[1]
+    )["id"]
+    assert {each["id"] for each in json.loads(memory("list", "-n", "bob").stdout)["results"]} == {
+        typed,
+        sent,
+    }
+    assert (
+        json.loads(site.ask("/api/memories?namespace=bob&q=deploys")[1])["results"][0]["id"]
+        == typed
+    )
     assert json.loads(memory("serve", "--status").stdout)["commands"] == 2
     home = Path(environment["MEMORY_HOME"])
     told = [(each["op"], each["channel"], each["outcome"]) for each in events.read(home)]
@@ -163,11 +203,14 @@ def test_the_command_and_the_api_are_one_memory(
     assert told == [(*each, "ok") for each in done]
     assert typed in {entry.id for entry in scratchpad.read(home, "bob")}
     assert {typed, sent} == {
-        each["id"] for each in json.loads(memory("scratchpad", "show", "-n", "bob").stdout)["results"]
+        each["id"]
+        for each in json.loads(memory("scratchpad", "show", "-n", "bob").stdout)["results"]
     }
 
 
-def test_a_project_and_a_branch_are_those_of_the_caller(site: Site, environment: dict[str, str]) -> None:
+def test_a_project_and_a_branch_are_those_of_the_caller(
+    site: Site, environment: dict[str, str]
+) -> None:
     del site
     folder = Path(environment["MEMORY_HOME"]).parent / "shop"
     git = folder / ".git"
@@ -181,10 +224,21 @@ def test_a_project_and_a_branch_are_those_of_the_caller(site: Site, environment:
     for serving in (True, False):
         command = [sys.executable, *MODULE, "create", f"Deploys happen, {serving}", "--force"]
         if not serving:
-            subprocess.run([sys.executable, *MODULE, "serve", "--stop"], env=environment, check=True, timeout=300)
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, check=True, timeout=300)
+            subprocess.run(
+                [sys.executable, *MODULE, "serve", "--stop"],
+                env=environment,
+                check=True,
+                timeout=300,
+            )
+        done = subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, check=True, timeout=300
+        )
         show = [sys.executable, *MODULE, "get", json.loads(done.stdout)["id"]]
-        found = json.loads(subprocess.run(show, env=environment, capture_output=True, check=True, timeout=300).stdout)
+        found = json.loads(
+            subprocess.run(
+                show, env=environment, capture_output=True, check=True, timeout=300
+            ).stdout
+        )
         told.append((found["project"], found["origin"].get("branch")))
     assert told == [("example.org/ann/shop", "topic")] * 2
 

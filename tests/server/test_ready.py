@@ -51,7 +51,13 @@ def store() -> Counting:
 def web(config: Config, store: Counting) -> Iterator[Web]:
     writers = SimpleNamespace(problem="", waiting=0, writes=0, commits=0, create=None, submit=None)
     process: Any = SimpleNamespace(
-        config=config, store=store, embedder=None, writers=writers, warm=None, last_at=0.0, fits=lambda: True
+        config=config,
+        store=store,
+        embedder=None,
+        writers=writers,
+        warm=None,
+        last_at=0.0,
+        fits=lambda: True,
     )
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as address:
         yield Web(process, ServeOptions(), address)
@@ -102,30 +108,46 @@ def test_who_asks_while_the_store_is_being_asked_waits_for_that_answer(
     assert store.asked == 1
 
 
-# --- stores that can be read and not written -------------------------------------------------------------------------
+# --- stores that can be read and not written
+# -------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["sqlite", "files"])
 def real(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Memories, Web]]:
-    """A memory on a disk of its own, of 2 MB, and a server of it that looks at it whenever it is asked."""
+    """A memory on a disk of its own, of 2 MB, and a server of it that looks at it whenever it is
+    asked.
+    """
     disk = tmp_path / "disk"
     disk.mkdir()
     if (
         os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "x", disk], timeout=60).returncode
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "x", disk], timeout=60
+        ).returncode
     ):
         pytest.skip("only root can mount a small disk")
     monkeypatch.setattr(http, "READY_SECONDS", 0.0)
     config = load_config({"store": f"{request.param}:///{disk}/m.db", "embedder": "none"})
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        writers = SimpleNamespace(problem="", waiting=0, writes=0, commits=0, create=None, submit=None)
+        writers = SimpleNamespace(
+            problem="", waiting=0, writes=0, commits=0, create=None, submit=None
+        )
         process: Any = SimpleNamespace(
-            config=config, store=store, embedder=None, writers=writers, warm=None, last_at=0.0, fits=lambda: True
+            config=config,
+            store=store,
+            embedder=None,
+            writers=writers,
+            warm=None,
+            last_at=0.0,
+            fits=lambda: True,
         )
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as address:
-            yield Memories(store, config=config, embedder="none"), Web(process, ServeOptions(), address)
+            yield (
+                Memories(store, config=config, embedder="none"),
+                Web(process, ServeOptions(), address),
+            )
     subprocess.run(["umount", "-l", disk], check=True, timeout=60)
 
 

@@ -1,4 +1,6 @@
-"""Two namespaces with the same ids: a request with any token reaches what that may, and no other copy."""
+"""Two namespaces with the same ids: a request with any token reaches what that may, and no other
+copy.
+"""
 
 import itertools
 import json
@@ -35,9 +37,14 @@ GRANTS = (
     ("*:rw",),
     ("*:admin",),
 )
-CORE = (GRANTS[1], GRANTS[4], GRANTS[5])  # who writes its own, who manages the shared ones, who reads all others
+CORE = (
+    GRANTS[1],
+    GRANTS[4],
+    GRANTS[5],
+)  # who writes its own, who manages the shared ones, who reads all others
 EACH = [
-    pytest.param(grants, id=" ".join(grants), marks=() if grants in CORE else pytest.mark.thorough) for grants in GRANTS
+    pytest.param(grants, id=" ".join(grants), marks=() if grants in CORE else pytest.mark.thorough)
+    for grants in GRANTS
 ]
 LEVELS = {"r": 1, "rw": 2, "admin": 3}
 
@@ -47,7 +54,8 @@ class Verb(NamedTuple):
 
     Attributes:
         needs: The level of the token: 1 to read, 2 to write, 3 to manage.
-        state: What the memory is before: `current`, `deleted` or `pending`; or it is a `conversation`.
+        state: What the memory is before: `current`, `deleted` or `pending`; or it is a
+            `conversation`.
     """
 
     needs: int
@@ -96,7 +104,9 @@ class Site(NamedTuple):
         return {"authorization": f"Bearer {secret}"}
 
     def contents(self, namespace: str, name: str | None = None) -> list[Any]:
-        """Return the records of a namespace, or those of one memory or conversation, but for the number of reads."""
+        """Return the records of a namespace, or those of one memory or conversation, but for the
+        number of reads.
+        """
         kinds = (Collection.MEMORY, Collection.HISTORY)
         wanted = (Filter(kind, (namespace,), state="any", group=name) for kind in kinds)
         found = (self.own._store.scan(where, limit=10_000) for where in wanted)
@@ -113,7 +123,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with (
         Memories(config=config, namespace=OWN, embedder="none") as own,
         Memories(config=config, namespace=SHARED, embedder="none") as shared,
-        TestClient(build(config, options), base_url="http://127.0.0.1:8765", raise_server_exceptions=False) as client,
+        TestClient(
+            build(config, options), base_url="http://127.0.0.1:8765", raise_server_exceptions=False
+        ) as client,
     ):
         yield Site(client, home, own, shared)
 
@@ -121,7 +133,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def prepared(site: Site, state: str, count: int, numbers: "itertools.count[int]") -> Iterator[str]:
     """Make memories or conversations that both namespaces have; return their ids."""
     ids = [f"01a1fdf1-92cd-7000-8000-{next(numbers):012}" for _ in range(count)]
-    drafts = [Draft(f"words {name}", decay="reinforceable", id=name, pending=state == "pending") for name in ids]
+    drafts = [
+        Draft(f"words {name}", decay="reinforceable", id=name, pending=state == "pending")
+        for name in ids
+    ]
     for one in (site.own, site.shared):
         with one.transaction():
             if state != "conversation":
@@ -172,7 +187,11 @@ def test_a_token_changes_what_it_may_and_no_other_copy(site: Site, grants: tuple
             wrong.append(f"{told}, and what it names there was {'left' if allowed else 'changed'}")
         if site.contents(other, name) != beside:
             wrong.append(f"{told}, and the copy in {other} was changed")
-        shown = answer.json().get("namespace", namespace) if allowed and answer.status_code < 300 else namespace
+        shown = (
+            answer.json().get("namespace", namespace)
+            if allowed and answer.status_code < 300
+            else namespace
+        )
         if shown != namespace:
             wrong.append(f"{told}, and it shows the copy in {shown}")
         if allowed and verb.needs > 1:
@@ -183,48 +202,78 @@ def test_a_token_changes_what_it_may_and_no_other_copy(site: Site, grants: tuple
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("grants", [("mallory:admin", "shared:r"), ("mallory:admin", "*:r")], ids=" ".join)
+@pytest.mark.parametrize(
+    "grants", [("mallory:admin", "shared:r"), ("mallory:admin", "*:r")], ids=" ".join
+)
 @pytest.mark.parametrize("trusted", [False, True])
-def test_a_token_that_reads_shared_cannot_empty_it(site: Site, grants: tuple[str, ...], trusted: bool) -> None:
+def test_a_token_that_reads_shared_cannot_empty_it(
+    site: Site, grants: tuple[str, ...], trusted: bool
+) -> None:
     headers = site.token(f"mallory {grants} {trusted}", *grants)
-    made = [site.shared.create(f"the build runs on {day}", force=True).id for day in ("Monday", "Tuesday")]
+    made = [
+        site.shared.create(f"the build runs on {day}", force=True).id
+        for day in ("Monday", "Tuesday")
+    ]
     whole = site.contents(SHARED)
     where = {"where": " or ".join(f'id = "{name}"' for name in made), "namespace": SHARED}
     lines = site.client.get("/api/export", params=where, headers=headers)
     assert lines.status_code == 200
     query = {"namespace": "mallory", "as": "mallory", "trusted": str(trusted).lower()}
     taken = site.client.post(
-        "/api/import", params=query, content=lines.content, headers=headers | {"content-type": "application/x-ndjson"}
+        "/api/import",
+        params=query,
+        content=lines.content,
+        headers=headers | {"content-type": "application/x-ndjson"},
     )
     assert (taken.status_code, taken.json()["imported"]) == (200, 2), taken.text
     for name in made:
         answer = site.client.post(
-            f"/api/memories/{name}/forget", params={"namespace": "mallory"}, json={}, headers=headers
+            f"/api/memories/{name}/forget",
+            params={"namespace": "mallory"},
+            json={},
+            headers=headers,
         )
         assert (answer.status_code, answer.json()["versions"]) == (200, 1)
         again = site.client.post(
-            f"/api/memories/{name}/forget", params={"namespace": "mallory"}, json={}, headers=headers
+            f"/api/memories/{name}/forget",
+            params={"namespace": "mallory"},
+            json={},
+            headers=headers,
         )
-        assert (again.status_code, "is in namespace shared" in again.json()["detail"]) == (409, True)
+        assert (again.status_code, "is in namespace shared" in again.json()["detail"]) == (
+            409,
+            True,
+        )
     assert site.contents("mallory") == []
     assert site.contents(SHARED) == whole
 
 
-def test_a_retry_is_not_answered_by_what_was_done_to_the_copy_of_another_namespace(site: Site) -> None:
-    """A server that begins a request a second time asks the log, which tells of both namespaces, what it had done."""
+def test_a_retry_is_not_answered_by_what_was_done_to_the_copy_of_another_namespace(
+    site: Site,
+) -> None:
+    """A server that begins a request a second time asks the log, which tells of both namespaces,
+    what it had done.
+    """
     deleted, forgotten, restored = prepared(site, "current", 3, itertools.count(900_000))
     server: Server = site.client.app.state.server  # type: ignore[attr-defined]
     begun_at = datetime.now(UTC) - timedelta(hours=1)
     request = Request({"type": "http", "headers": []})
     memories = server.handles.of(OWNER, OWN)
-    call = Call(server, OWNER, memories, {}, request, shared=True, key="k", begun_at=begun_at, again=True)
+    call = Call(
+        server, OWNER, memories, {}, request, shared=True, key="k", begun_at=begun_at, again=True
+    )
     site.shared.delete(deleted)
     site.shared.delete(restored)
     site.shared.restore(restored)
     site.own.delete(restored)
-    assert memory_routes.delete(call._replace(arguments={"id": deleted})) == {"id": deleted, "deleted": True}
+    assert memory_routes.delete(call._replace(arguments={"id": deleted})) == {
+        "id": deleted,
+        "deleted": True,
+    }
     assert site.own.history(deleted).versions[-1].ended_by == "delete"
-    assert memory_routes.restore(call._replace(arguments={"id": restored})).shape["namespace"] == OWN
+    assert (
+        memory_routes.restore(call._replace(arguments={"id": restored})).shape["namespace"] == OWN
+    )
     site.own.forget(forgotten)
     again = memory_routes.forget(call._replace(arguments={"id": forgotten}))
     assert (again["id"], again["versions"]) == (forgotten, 1)

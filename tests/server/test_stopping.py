@@ -1,4 +1,6 @@
-"""SIGTERM while requests are in flight: each gets its true result, or a problem that says what is known of it."""
+"""SIGTERM while requests are in flight: each gets its true result, or a problem that says what is
+known of it.
+"""
 
 import asyncio
 import contextlib
@@ -52,7 +54,11 @@ class Answer(NamedTuple):
 
     def check(self, *said: str) -> str:
         """Assert that it is a problem with one of these sentences; return which."""
-        assert (self.status, self.kind, self.retry_after) == (503, "application/problem+json", "1"), self
+        assert (self.status, self.kind, self.retry_after) == (
+            503,
+            "application/problem+json",
+            "1",
+        ), self
         assert self.body["status"] == 503
         return next(each for each in said if each in self.body["detail"])
 
@@ -67,12 +73,19 @@ class Site(NamedTuple):
     def token(self) -> str:
         return (self.home / "server.token").read_text().strip()
 
-    def begin(self, method: str, path: str, body: Any = None, **headers: str) -> Callable[[], Answer]:
+    def begin(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> Callable[[], Answer]:
         """Send a request; return what waits for the answer."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
         data = body if body is None or isinstance(body, str) else json.dumps(body)
         sent = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        line.request(method, path, data, sent | {name.replace("_", "-"): value for name, value in headers.items()})
+        line.request(
+            method,
+            path,
+            data,
+            sent | {name.replace("_", "-"): value for name, value in headers.items()},
+        )
 
         def wait() -> Answer:
             with contextlib.closing(line), line.getresponse() as answer:
@@ -99,7 +112,11 @@ Start = Callable[..., Site]
 
 @pytest.fixture
 def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
-    given = {"MEMORY_HOME": str(tmp_path / "h"), "XDG_RUNTIME_DIR": str(tmp_path), "EMBEDDER": "none"}
+    given = {
+        "MEMORY_HOME": str(tmp_path / "h"),
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "EMBEDDER": "none",
+    }
     return {**clean_environment, **given}
 
 
@@ -109,9 +126,20 @@ def start(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
 
     def serve(grace: float, *, mcp: bool = False) -> Site:
         log = tmp_path / f"log{len(begun)}"
-        command = [sys.executable, "-c", SERVE, str(grace), "mcp" if mcp else "", "serve", "--port", "0"]
+        command = [
+            sys.executable,
+            "-c",
+            SERVE,
+            str(grace),
+            "mcp" if mcp else "",
+            "serve",
+            "--port",
+            "0",
+        ]
         with log.open("wb") as stream:
-            begun.append(subprocess.Popen(command, env=dict(environment), cwd=tmp_path, stderr=stream))
+            begun.append(
+                subprocess.Popen(command, env=dict(environment), cwd=tmp_path, stderr=stream)
+            )
         ready = "sign in at"
         while ready not in (text := log.read_text()):
             assert begun[-1].poll() is None, text
@@ -148,7 +176,12 @@ def busy(site: Site) -> Iterator[None]:
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
     meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2025-11-25"}}
-    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments} | meta}
+    return {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": name, "arguments": arguments} | meta,
+    }
 
 
 def mcp_loaded(site: Site) -> None:
@@ -173,7 +206,10 @@ def writes(site: Site, seed: str, *, mcp: bool = True) -> dict[str, Callable[[],
     }  # fmt: skip
     if not mcp:
         del sent["mcp"]
-    waiting = {name: site.begin(method, path, body, **more) for name, (method, path, body, more) in sent.items()}
+    waiting = {
+        name: site.begin(method, path, body, **more)
+        for name, (method, path, body, more) in sent.items()
+    }
     for _ in range(3):  # the server has read them by then
         assert site.ask("GET", "/health").status == 200
     return waiting
@@ -195,7 +231,9 @@ def test_a_write_that_is_done_in_time_is_answered_as_ever(
                 site.ask("GET", "/health")
     answers = {name: wait() for name, wait in waiting.items()}
     assert answers.pop("store").check(NOTHING)  # a transaction that its client could not go on with
-    assert {name: answer.status // 100 for name, answer in answers.items()} == dict.fromkeys(answers, 2)
+    assert {name: answer.status // 100 for name, answer in answers.items()} == dict.fromkeys(
+        answers, 2
+    )
     assert "Traceback" not in site.ended()
     assert set(kept()) == set(answers)
 
@@ -218,7 +256,9 @@ def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
     assert kept() == ["create"]
 
 
-def test_a_write_whose_result_is_not_known_says_so(start: Start, kept: Callable[[], list[str]]) -> None:
+def test_a_write_whose_result_is_not_known_says_so(
+    start: Start, kept: Callable[[], list[str]]
+) -> None:
     site = start(0.3, mcp=True)
     seed = site.ask("POST", "/api/memories", {"content": "seed"}).body["id"]
     mcp_loaded(site)
@@ -240,11 +280,17 @@ def test_the_store_of_a_server_that_stops_says_what_is_known(
 ) -> None:
     site = start(0.3)
     site.ask("POST", "/api/memories", {"content": "seed"})
-    elsewhere = {**environment, "MEMORY_HOME": str(tmp_path / "elsewhere"), "MEMORY_TOKEN": site.token}
+    elsewhere = {
+        **environment,
+        "MEMORY_HOME": str(tmp_path / "elsewhere"),
+        "MEMORY_TOKEN": site.token,
+    }
     elsewhere["MEMORY_STORE"] = f"http://127.0.0.1:{site.port}"
     command = [sys.executable, "-m", "memories", "create", "Ann likes tea", "--force"]
     with busy(site):
-        run = subprocess.Popen(command, env=elsewhere, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        run = subprocess.Popen(
+            command, env=elsewhere, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         while "a client begins a transaction" not in site.log.read_text():
             assert run.poll() is None
             threading.Event().wait(0.02)
@@ -279,11 +325,14 @@ def test_a_command_that_a_stopping_server_did_not_begin_is_done_by_itself(
     site.ended()
 
 
-# --- a campaign ------------------------------------------------------------------------------------------------------
+# --- a campaign
+# ------------------------------------------------------------------------------------------------------
 
 
 class Done(NamedTuple):
-    """What writers were told: the texts that are stored, and the keys of those that may be sent again."""
+    """What writers were told: the texts that are stored, and the keys of those that may be sent
+    again.
+    """
 
     stored: list[str]
     doubtful: dict[str, str]
@@ -296,7 +345,9 @@ def over_http(site: Site, done: Done, worker: int) -> None:
         headers = {"Idempotency_Key": key} if worker % 2 else {}
         answer = None
         with contextlib.suppress(OSError, http.client.HTTPException):
-            answer = site.ask("POST", "/api/memories", {"content": content, "force": True}, **headers)
+            answer = site.ask(
+                "POST", "/api/memories", {"content": content, "force": True}, **headers
+            )
         if answer is not None and answer.status == 201:
             done.stored.append(content)
             continue
@@ -312,7 +363,9 @@ def as_a_store(site: Site, done: Done, worker: int) -> None:
     """Create memories in the store of the server, until it stops."""
     home = site.home.parent / f"elsewhere{worker}"
     given = {"MEMORY_HOME": str(home), "MEMORY_TOKEN": site.token, "EMBEDDER": "none"}
-    config = load_config({"store": f"http://127.0.0.1:{site.port}"}, environment=given, folder=site.home)
+    config = load_config(
+        {"store": f"http://127.0.0.1:{site.port}"}, environment=given, folder=site.home
+    )
     with Memories(config=config) as memories, contextlib.suppress(StoreError):
         for number in range(10_000):
             memories.create(content := f"store {worker} {number}", force=True)
@@ -328,11 +381,17 @@ def as_an_agent(site: Site, done: Done) -> None:
     from mcp import Client
 
     async def create() -> None:
-        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {site.token}"}, timeout=WAIT) as asking:
-            transport = streamable_http_client(f"http://127.0.0.1:{site.port}/mcp", http_client=asking)
+        async with httpx2.AsyncClient(
+            headers={"authorization": f"Bearer {site.token}"}, timeout=WAIT
+        ) as asking:
+            transport = streamable_http_client(
+                f"http://127.0.0.1:{site.port}/mcp", http_client=asking
+            )
             async with Client(transport, mode="auto") as client:
                 for number in range(10_000):
-                    made = await client.call_tool("create_memory", {"content": f"mcp {number}", "force": True})
+                    made = await client.call_tool(
+                        "create_memory", {"content": f"mcp {number}", "force": True}
+                    )
                     if made.is_error:
                         return
                     done.stored.append(f"mcp {number}")
@@ -361,19 +420,25 @@ def test_nothing_acknowledged_is_lost_when_a_server_stops_at_any_moment(
     assert "Traceback" not in site.ended()
     again = start(WAIT)
     for content, key in done.doubtful.items():
-        answer = again.ask("POST", "/api/memories", {"content": content, "force": True}, Idempotency_Key=key)
+        answer = again.ask(
+            "POST", "/api/memories", {"content": content, "force": True}, Idempotency_Key=key
+        )
         assert answer.status in (200, 201), answer
     found = kept()
     assert {*done.stored, *done.doubtful} <= set(found)
     assert all(found.count(content) == 1 for content in done.doubtful)
 
 
-def test_a_write_that_ends_after_the_server_has_stopped_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_write_that_ends_after_the_server_has_stopped_says_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     written: Future[Any] = Future()
     server = SimpleNamespace(preparers=SimpleNamespace(submit=lambda run: run()))
 
     async def ask_and_stop() -> None:
-        asking = asyncio.ensure_future(routes._later(server, lambda: routes.Later(written, routes.Answer)))  # type: ignore[arg-type]
+        asking = asyncio.ensure_future(
+            routes._later(server, lambda: routes.Later(written, routes.Answer))
+        )  # type: ignore[arg-type]
         await asyncio.sleep(0)
         asking.cancel()
 

@@ -1,4 +1,6 @@
-"""The store on a real Chroma server passes the contract; and the server is killed, and clients are killed."""
+"""The store on a real Chroma server passes the contract; and the server is killed, and clients are
+killed.
+"""
 
 import http.server
 import json
@@ -62,7 +64,15 @@ class ChromaServer:
         return f"chroma://127.0.0.1:{self.port}/{collection}"
 
     def start(self) -> None:
-        command = [self._program, "run", "--path", self._folder / "data", "--host", "127.0.0.1", "--port"]
+        command = [
+            self._program,
+            "run",
+            "--path",
+            self._folder / "data",
+            "--host",
+            "127.0.0.1",
+            "--port",
+        ]
         self._process = subprocess.Popen(
             [*command, str(self.port)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True, cwd=self._folder,
@@ -70,7 +80,9 @@ class ChromaServer:
         end = time.monotonic() + 300
         while time.monotonic() < end:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v2/heartbeat", timeout=5).close()
+                urllib.request.urlopen(
+                    f"http://127.0.0.1:{self.port}/api/v2/heartbeat", timeout=5
+                ).close()
             except OSError:
                 time.sleep(0.05)
             else:
@@ -136,7 +148,8 @@ class TestChromaStore(StoreContract):
         return open_store
 
 
-# --- what the store makes of a URL, and of servers that are none -----------------------------------------------------
+# --- what the store makes of a URL, and of servers that are none
+# -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -154,12 +167,16 @@ def test_a_url_names_server_and_collection(url: str, collection: str | None, sho
     assert ChromaStore(url, SPACE, collection)._driver.url == shown
 
 
-@pytest.mark.parametrize(("query", "tls"), [("", False), ("?ssl=true", True), ("?tls=1", True), ("?ssl=no", False)])
+@pytest.mark.parametrize(
+    ("query", "tls"), [("", False), ("?ssl=true", True), ("?tls=1", True), ("?ssl=no", False)]
+)
 def test_a_url_says_whether_tls_is_spoken(query: str, tls: bool) -> None:
     assert ChromaStore(f"chroma://host:9000/own{query}", SPACE)._driver._client.address.tls is tls  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("url", ["chroma://host?tsl=1", "chroma://host?ssl=maybe", "chroma://:s3cret%0A@host"])
+@pytest.mark.parametrize(
+    "url", ["chroma://host?tsl=1", "chroma://host?ssl=maybe", "chroma://:s3cret%0A@host"]
+)
 def test_what_a_url_says_beside_that_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"only tls=1 or tls=0|no key has") as caught:
         ChromaStore(url, SPACE)
@@ -176,7 +193,9 @@ def test_no_two_parts_share_a_collection() -> None:
 
 def test_what_may_still_hold_what_was_removed_is_named() -> None:
     driver = ChromaStore("chroma://:s3cret@host:9000/own", SPACE)._driver
-    assert driver.remains == ("the files of ChromaDB at host:9000, until `chroma vacuum` was run on them",)
+    assert driver.remains == (
+        "the files of ChromaDB at host:9000, until `chroma vacuum` was run on them",
+    )
     assert driver.collection == "own"
 
 
@@ -208,7 +227,11 @@ def test_a_server_that_does_not_run_is_told_as_specified(host: str) -> None:
     port = free_port()
     store = ChromaStore(f"chroma://:s3cret@{host}:{port}", SPACE)
     sentence = f"Cannot connect to ChromaDB at {host}:{port}. Is Docker running?"
-    for do in (lambda: store.info(pool()), lambda: store.append([record("m")]), lambda: search(store, "x")):
+    for do in (
+        lambda: store.info(pool()),
+        lambda: store.append([record("m")]),
+        lambda: search(store, "x"),
+    ):
         with pytest.raises(StoreError) as caught:
             do()
         assert str(caught.value) == sentence
@@ -241,9 +264,19 @@ class Impostor(http.server.BaseHTTPRequestHandler):
     ("status", "text", "drop", "said"),
     [
         (200, "<html>hello</html>", False, "refused"),
-        (404, "<html>nothing here</html>", False, "1.0 or newer; update the server, or something else answers there"),
+        (
+            404,
+            "<html>nothing here</html>",
+            False,
+            "1.0 or newer; update the server, or something else answers there",
+        ),
         (404, '{"detail": "Not Found"}', False, "does not speak the API of ChromaDB"),
-        (410, '{"error": "Unimplemented", "message": "The v1 API is deprecated"}', False, "does not speak the API"),
+        (
+            410,
+            '{"error": "Unimplemented", "message": "The v1 API is deprecated"}',
+            False,
+            "does not speak the API",
+        ),
         (500, '{"error": "InternalError", "message": "disk full"}', False, "disk full"),
         (401, "no", False, "refused the key"),
         (503, "starting", False, "not ready|did not finish"),
@@ -252,13 +285,19 @@ class Impostor(http.server.BaseHTTPRequestHandler):
         (200, "", True, "broke off"),
     ],
 )
-def test_what_is_no_chroma_server_is_one_sentence(status: int, text: str, drop: bool, said: str) -> None:
+def test_what_is_no_chroma_server_is_one_sentence(
+    status: int, text: str, drop: bool, said: str
+) -> None:
     handler = type("Told", (Impostor,), {"status": status, "text": text, "drop": drop})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         store = ChromaStore(f"chroma://:s3cret@127.0.0.1:{server.server_port}", SPACE)
-        for do in (lambda: store.info(pool()), lambda: store.append([record("m")]), lambda: search(store, "x")):
+        for do in (
+            lambda: store.info(pool()),
+            lambda: store.append([record("m")]),
+            lambda: search(store, "x"),
+        ):
             with pytest.raises(StoreError, match=said) as caught:
                 do()
             assert f"127.0.0.1:{server.server_port}" in str(caught.value)
@@ -269,7 +308,8 @@ def test_what_is_no_chroma_server_is_one_sentence(status: int, text: str, drop: 
         server.shutdown()
 
 
-# --- the server ------------------------------------------------------------------------------------------------------
+# --- the server
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -308,7 +348,13 @@ def test_a_text_of_very_many_different_words_is_found_by_each(open_store: OpenSt
 @pytest.mark.slow
 def test_endings_in_other_scripts_are_left_open(open_store: OpenStore) -> None:
     store = open_store(SPACE)
-    store.append([record("m", text="мы говорили о проектах"), record("n", text="проекция"), record("o", text="other")])
+    store.append(
+        [
+            record("m", text="мы говорили о проектах"),
+            record("n", text="проекция"),
+            record("o", text="other"),
+        ]
+    )
     assert set(by_words(store, ["проек*"])) == {"m", "n"}
     assert set(by_words(store, ["проекта*"])) == {"m"}
 
@@ -339,7 +385,9 @@ def own_server(program: Path, tmp_path: Path) -> Iterator[ChromaServer]:
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_and_restarted_has_lost_nothing(own_server: ChromaServer) -> None:
-    """kill -9 in the middle of writes, several times; the same store object goes on after the restart."""
+    """kill -9 in the middle of writes, several times; the same store object goes on after the
+    restart.
+    """
     store = ChromaStore(own_server.url("memories"), SPACE)
     acknowledged: dict[str, int] = {}
     random.seed(5)
@@ -353,7 +401,9 @@ def test_a_server_that_is_killed_and_restarted_has_lost_nothing(own_server: Chro
                 store.append([record(name, text=f"note of {name}", labels={"n": name})])
                 acknowledged[name] = 1
                 with store.transaction():
-                    store.patch([Patch(Ref(MEMORY, "ann", name, 1), at(5), "update", {"mark": number})])
+                    store.patch(
+                        [Patch(Ref(MEMORY, "ann", name, 1), at(5), "update", {"mark": number})]
+                    )
                     store.append([record(name, 2, text=f"second of {name}")])
                 acknowledged[name] = 2
                 number += 1
@@ -364,11 +414,15 @@ def test_a_server_that_is_killed_and_restarted_has_lost_nothing(own_server: Chro
             store.count(pool())
         own_server.start()
         assert len(acknowledged) > round_
-        found = {(entry.ref.group, entry.ref.position): entry for entry in everything(store, pool())}
+        found = {
+            (entry.ref.group, entry.ref.position): entry for entry in everything(store, pool())
+        }
         for name, version in acknowledged.items():
             assert (name, version) in found
             live = [
-                position for position in (1, 2) if found.get((name, position)) and not found[name, position].ended_at
+                position
+                for position in (1, 2)
+                if found.get((name, position)) and not found[name, position].ended_at
             ]
             assert len(live) == 1
             assert live[0] >= version
@@ -401,7 +455,9 @@ while True:
 
 @pytest.mark.slow
 def test_a_client_that_is_killed_leaves_nothing_half_done(server: ChromaServer) -> None:
-    """kill -9 at a random moment, thirty times; each memory has one current version, and what was said is there."""
+    """kill -9 at a random moment, thirty times; each memory has one current version, and what was
+    said is there.
+    """
     url = server.url(f"t-{uuid.uuid4()}")
     acknowledged: dict[str, int] = {}
     random.seed(7)

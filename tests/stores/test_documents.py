@@ -1,5 +1,6 @@
-"""The store over a document server passes the contract on a driver in memory; and what is its own: writers that race,
-transactions that are cut short between any two requests, how many requests things cost, and servers that say nothing.
+"""The store over a document server passes the contract on a driver in memory; and what is its own:
+writers that race, transactions that are cut short between any two requests, how many requests
+things cost, and servers that say nothing.
 """
 
 import contextlib
@@ -70,7 +71,9 @@ from memories.stores.words import Term, occurrences  # noqa: E402
 
 
 class Server:
-    """What a document server holds, with the requests that it was sent; it can be made to die at one of them."""
+    """What a document server holds, with the requests that it was sent; it can be made to die at
+    one of them.
+    """
 
     def __init__(self) -> None:
         self.parts: dict[Part, dict[str, Point]] = {}
@@ -164,14 +167,20 @@ class MemoryDriver:
 
     def holders(self, part: Part, term: Term) -> list[str]:
         self._asked("holders")
-        return [point.id for point in self._fulfil(part, []) if occurrences(point.words or (), term)]
+        return [
+            point.id for point in self._fulfil(part, []) if occurrences(point.words or (), term)
+        ]
 
     def nearest(
         self, part: Part, vector: Any, *, k: int, among: Sequence[str] | None = None
     ) -> list[tuple[str, float]]:
         self._asked("nearest")
         points = [point for point in self._fulfil(part, []) if among is None or point.id in among]
-        scored = [(point.id, float(np.dot(point.vector, vector))) for point in points if point.vector is not None]
+        scored = [
+            (point.id, float(np.dot(point.vector, vector)))
+            for point in points
+            if point.vector is not None
+        ]
         return sorted(scored, key=lambda hit: -hit[1])[:k]
 
     def vectors(self, part: Part, ids: Sequence[str]) -> dict[str, Any]:
@@ -185,7 +194,11 @@ class MemoryDriver:
     def _fulfil(self, part: Part, where: Where) -> list[Point]:
         with self._server.lock:
             points = list(self._server.parts.get(part, {}).values())
-        return [point for point in points if all(_fulfils(point.payload, condition) for condition in where)]
+        return [
+            point
+            for point in points
+            if all(_fulfils(point.payload, condition) for condition in where)
+        ]
 
 
 def _given(point: Point) -> Point:
@@ -216,7 +229,9 @@ def server() -> Server:
 @pytest.fixture
 def open_store(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
     """Open the store of one machine; `.elsewhere` of another one, which shares no lock."""
-    monkeypatch.setattr(remote_changes, "_lock_file", lambda url: tmp_path / f"{url.rpartition('/')[2]}.lock")
+    monkeypatch.setattr(
+        remote_changes, "_lock_file", lambda url: tmp_path / f"{url.rpartition('/')[2]}.lock"
+    )
 
     def open_one(space: Space | None) -> RemoteStore:
         return RemoteStore(MemoryDriver(server, "memory://here"), space)
@@ -234,8 +249,15 @@ class TestRemoteStore(StoreContract):
         return open_store
 
 
-def die_at(server: Server, number: int, *, names: tuple[str, ...] = ("add", "update", "delete", "set_state")) -> None:
-    """Let the writer die instead of sending its request of that number that changes something; 0 is the first."""
+def die_at(
+    server: Server,
+    number: int,
+    *,
+    names: tuple[str, ...] = ("add", "update", "delete", "set_state"),
+) -> None:
+    """Let the writer die instead of sending its request of that number that changes something; 0 is
+    the first.
+    """
     left = [number]
 
     def before(name: str) -> None:
@@ -251,7 +273,8 @@ def live(server: Server) -> None:
     server.before = lambda name: None
 
 
-# --- cut short between two requests ---------------------------------------------------------------------------------
+# --- cut short between two requests
+# ---------------------------------------------------------------------------------
 
 
 def update(store: RemoteStore) -> None:
@@ -264,9 +287,15 @@ def update(store: RemoteStore) -> None:
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_an_update_that_dies_between_two_requests_is_done_or_not(
-    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, number: int, elsewhere: bool
+    server: Server,
+    open_store: OpenStore,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    elsewhere: bool,
 ) -> None:
-    """Readers see the old version or the new one, whole; and it can be done again, at once or by another machine."""
+    """Readers see the old version or the new one, whole; and it can be done again, at once or by
+    another machine.
+    """
     store = open_store(SPACE)
     store.append([record("m", text="apple", key="k", labels={"a": "1"})])
     before = seen(store, pool(state="any"))
@@ -329,7 +358,12 @@ def test_a_removal_that_dies_between_two_requests_can_be_done_again(
     live(server)
     seen(open_store(SPACE), pool(state="any"))
     open_store(SPACE).remove([Ref(MEMORY, "ann", "m", 1)])
-    held = [point for part, points in server.parts.items() for point in points.values() if part.kind is not Kind.LABELS]
+    held = [
+        point
+        for part, points in server.parts.items()
+        for point in points.values()
+        if part.kind is not Kind.LABELS
+    ]
     assert "elder" not in repr(server.parts)
     assert {name.rpartition("/")[2] for name, *_ in held} == {"n"}
 
@@ -338,12 +372,16 @@ def test_a_removal_that_dies_between_two_requests_can_be_done_again(
 def test_a_removal_that_loses_its_server_says_what_became_of_it(
     server: Server, open_store: OpenStore, verb: str
 ) -> None:
-    """The server is gone for one request, or for good; a second removal finishes what the first one has begun."""
+    """The server is gone for one request, or for good; a second removal finishes what the first one
+    has begun.
+    """
     said: Counter[str] = Counter()
     for number, forever in itertools.product(range(12), (False, True)):
         live(server)
         with Memories(open_store(SPACE), embedder="fake") as memories:
-            made = memories.create(f"elder tea {number}", tags={"project": "alpha"}, force=True).memory
+            made = memories.create(
+                f"elder tea {number}", tags={"project": "alpha"}, force=True
+            ).memory
             assert made is not None
             arguments = (made.id,) if verb == "forget" else ("project = alpha",)
             left = [number]
@@ -373,7 +411,9 @@ def test_a_removal_that_loses_its_server_says_what_became_of_it(
     assert len(said) >= 3, said
 
 
-def test_what_a_dead_transaction_has_left_of_a_memory_is_removed_with_it(server: Server, open_store: OpenStore) -> None:
+def test_what_a_dead_transaction_has_left_of_a_memory_is_removed_with_it(
+    server: Server, open_store: OpenStore
+) -> None:
     store = open_store(SPACE)
     store.append([record("m", text="apple"), record("n", text="pear")])
     die_at(server, 3)  # labels, vectors and the pending record are there
@@ -384,7 +424,9 @@ def test_what_a_dead_transaction_has_left_of_a_memory_is_removed_with_it(server:
     assert records.keys() == {"1/m", "2/m", "1/n"}
     open_store(SPACE).remove([Ref(MEMORY, "ann", "m", 1)])
     assert records.keys() == {"1/n"}
-    assert sum(len(points) for part, points in server.parts.items() if part.kind is Kind.VECTORS) == 1
+    assert (
+        sum(len(points) for part, points in server.parts.items() if part.kind is Kind.VECTORS) == 1
+    )
 
 
 @pytest.mark.parametrize("number", range(8))
@@ -417,7 +459,8 @@ def test_a_change_of_space_that_dies_between_two_requests_can_be_done_again(
     assert len({part.space for part in server.parts if part.kind is Kind.VECTORS}) == 2
 
 
-# --- two machines ----------------------------------------------------------------------------------------------------
+# --- two machines
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
@@ -446,7 +489,10 @@ def test_of_two_machines_that_write_one_place_or_key_at_once_one_is_told(
         else:
             here.append([record("new"), mine])
     live(server)
-    assert {entry.text for entry in everything(open_store(SPACE), pool())} == {"theirs", "note old 1"}
+    assert {entry.text for entry in everything(open_store(SPACE), pool())} == {
+        "theirs",
+        "note old 1",
+    }
     assert open_store(SPACE).count(pool()) == 2
     assert search(open_store(SPACE), "mine").keys() == {"old", theirs.ref.group}
     vectors = [points for part, points in server.parts.items() if part.kind is Kind.VECTORS]
@@ -472,7 +518,9 @@ def test_a_transaction_whose_pending_record_was_put_away_is_told(
     assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "theirs"]
 
 
-def test_what_another_machine_is_writing_is_not_seen_and_not_overwritten(server: Server, open_store: OpenStore) -> None:
+def test_what_another_machine_is_writing_is_not_seen_and_not_overwritten(
+    server: Server, open_store: OpenStore
+) -> None:
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
     here.append([record("m", text="apple", key="k")])
     looked: list[str] = []
@@ -481,7 +529,9 @@ def test_what_another_machine_is_writing_is_not_seen_and_not_overwritten(server:
         if name == "update":
             live(server)
             assert any(
-                point.payload.get("ended") == PENDING for points in server.parts.values() for point in points.values()
+                point.payload.get("ended") == PENDING
+                for points in server.parts.values()
+                for point in points.values()
             )
             assert [entry.ref.position for entry in everything(elsewhere, pool())] == [1]
             assert elsewhere.count(pool(state="any")) == 1
@@ -524,7 +574,9 @@ def test_a_machine_whose_clock_is_ahead_does_not_put_away_what_another_one_is_wr
 def test_what_another_machine_has_died_over_is_put_away_a_minute_after_it_was_first_seen(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the clock of the one who looks, which is hours behind; each look may be a process of its own."""
+    """By the clock of the one who looks, which is hours behind; each look may be a process of its
+    own.
+    """
     here = open_store(SPACE)
     here.append([record("m", text="apple", key="k")])
     die_at(server, 3)  # before the update
@@ -543,7 +595,9 @@ def test_what_another_machine_has_died_over_is_put_away_a_minute_after_it_was_fi
 
 
 def test_a_torn_note_of_what_was_seen_only_costs_a_minute(tmp_path: Path) -> None:
-    pending = Point("1/m", {"ended": PENDING, "body": '{"writer": "w"}', "pending.since": int(time.time())})
+    pending = Point(
+        "1/m", {"ended": PENDING, "body": '{"writer": "w"}', "pending.since": int(time.time())}
+    )
     seen = tmp_path / "x.seen"
     for text in ("{", "[]", '{"w": "x"}'):
         seen.write_text(text)
@@ -573,7 +627,9 @@ def test_who_was_taken_for_dead_before_its_last_step_changes_nothing(
     assert found == [("apple", None), ("theirs", None)]
 
 
-def test_entries_of_two_machines_follow_each_other_in_one_chain(server: Server, open_store: OpenStore) -> None:
+def test_entries_of_two_machines_follow_each_other_in_one_chain(
+    server: Server, open_store: OpenStore
+) -> None:
     mine, theirs = opened(open_store(SPACE)), opened(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
     mine.create("the first statement", force=True)
     theirs.create("the second statement", force=True)
@@ -593,7 +649,9 @@ def test_entries_of_two_machines_follow_each_other_in_one_chain(server: Server, 
     assert (found.entries, found.problem, found.forks, found.unlogged) == (6, None, (), 0)
 
 
-def test_what_another_machine_made_fail_is_told_as_undone(server: Server, open_store: OpenStore) -> None:
+def test_what_another_machine_made_fail_is_told_as_undone(
+    server: Server, open_store: OpenStore
+) -> None:
     mine, theirs = opened(open_store(SPACE)), opened(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
     made = mine.create("Deploys happen on Tuesdays", force=True).memory
     assert made is not None
@@ -633,7 +691,9 @@ def test_whenever_a_writer_dies_what_is_stored_is_in_the_log(
     assert check(again).problem is None
 
 
-def test_a_label_stays_that_one_machine_writes_while_another_removes_it(server: Server, open_store: OpenStore) -> None:
+def test_a_label_stays_that_one_machine_writes_while_another_removes_it(
+    server: Server, open_store: OpenStore
+) -> None:
     """The writer saw it there and did not add it; then the last record that had it is removed."""
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
     here.append([record("old", labels={"a": "1"})])
@@ -649,7 +709,9 @@ def test_a_label_stays_that_one_machine_writes_while_another_removes_it(server: 
     assert here.values(MEMORY, ["ann"], "a") == ["1"]
 
 
-def test_a_label_stays_that_is_written_while_it_is_found_to_be_unused(server: Server, open_store: OpenStore) -> None:
+def test_a_label_stays_that_is_written_while_it_is_found_to_be_unused(
+    server: Server, open_store: OpenStore
+) -> None:
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
     here.append([record("old", labels={"a": "1", "b": "2"})])
     deletes: list[str] = []
@@ -679,7 +741,9 @@ def test_a_write_that_loses_its_server_says_that_it_may_be_stored(
             raise StoreUnreachable("Cannot connect to it.")
 
     server.before = before
-    with pytest.raises(StoreUnreachable, match="may be stored or not: read it before you write it again"):
+    with pytest.raises(
+        StoreUnreachable, match="may be stored or not: read it before you write it again"
+    ):
         if in_transaction:
             with store.transaction():
                 store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(9), "delete", {})])
@@ -701,7 +765,8 @@ def test_the_info_names_the_collection_and_no_size(open_store: OpenStore) -> Non
     assert (info.collection, info.size_bytes) == ("here", None)
 
 
-# --- what it costs, and what it refuses ------------------------------------------------------------------------------
+# --- what it costs, and what it refuses
+# ------------------------------------------------------------------------------
 
 
 def test_how_many_requests_things_cost(server: Server, open_store: OpenStore) -> None:
@@ -719,13 +784,17 @@ def test_how_many_requests_things_cost(server: Server, open_store: OpenStore) ->
     assert cost(lambda: store.scan(pool(key="k"), limit=1)) == 1
     words = ["apple", "number"]
     assert cost(lambda: store.candidates(pool(), vector=embed("apple")[0], terms=words, k=10)) <= 8
-    assert cost(lambda: store.patch([Patch(Ref(MEMORY, "ann", "m01", 1), at(9), "delete", {})])) == 2
+    assert (
+        cost(lambda: store.patch([Patch(Ref(MEMORY, "ann", "m01", 1), at(9), "delete", {})])) == 2
+    )
     assert cost(lambda: store.append([record("y", labels={"a": "1"})])) <= 10
     narrow = pool(labels={"a": "1"})
     assert cost(lambda: store.candidates(narrow, vector=embed("apple")[0], terms=[], k=10)) == 3
 
 
-def test_a_search_reads_hardly_more_records_than_it_returns(server: Server, open_store: OpenStore) -> None:
+def test_a_search_reads_hardly_more_records_than_it_returns(
+    server: Server, open_store: OpenStore
+) -> None:
     """Where better ones have ended it reads on, in few requests."""
     store: Any = open_store(SPACE)
     vectors = unit_vectors(300)
@@ -756,7 +825,12 @@ def test_a_large_pool_of_turns_gives_the_best_with_what_stands_beside_them(
     vectors = unit_vectors(300)
     store.append(
         [
-            turn(number, text=f"w{number} common", vectors=vectors[[number]], session=number // 10 * 10)
+            turn(
+                number,
+                text=f"w{number} common",
+                vectors=vectors[[number]],
+                session=number // 10 * 10,
+            )
             for number in range(300)
         ]
     )
@@ -789,7 +863,9 @@ def test_a_narrow_filter_reaches_what_is_far_from_the_query(
     vectors = unit_vectors(400)
     store.append(
         [
-            record(f"m{number:03}", text="x", vectors=vectors[[number]], labels={"n": str(number % 40)})
+            record(
+                f"m{number:03}", text="x", vectors=vectors[[number]], labels={"n": str(number % 40)}
+            )
             for number in range(400)
         ]
     )
@@ -819,15 +895,24 @@ def test_what_can_not_be_read_can_be_removed(server: Server, open_store: OpenSto
     store = open_store(SPACE)
     store.append([record("m", labels={"a": "b"}), record("n")])
     part = Part(Kind.RECORDS, MEMORY, "ann")
-    server.parts[part]["1/m"] = server.parts[part]["1/m"]._replace(payload={"group": "m", "ended": LIVE})
+    server.parts[part]["1/m"] = server.parts[part]["1/m"]._replace(
+        payload={"group": "m", "ended": LIVE}
+    )
     assert store.refs(pool(group="m")) == [Ref(MEMORY, "ann", "m", 1)]
     store.remove([Ref(MEMORY, "ann", "m", 1)])
     assert list(server.parts[part]) == ["1/n"]
-    left = [name for other, points in server.parts.items() if other.kind is Kind.VECTORS for name in points]
+    left = [
+        name
+        for other, points in server.parts.items()
+        if other.kind is Kind.VECTORS
+        for name in points
+    ]
     assert [name.split("/", 2)[-1] for name in left] == ["1/n"]
 
 
-def test_labels_that_are_not_listed_are_told_and_listed_again(server: Server, open_store: OpenStore) -> None:
+def test_labels_that_are_not_listed_are_told_and_listed_again(
+    server: Server, open_store: OpenStore
+) -> None:
     store = open_store(SPACE)
     store.append([record("m", labels={"who": "ann"})])
     del server.parts[Part(Kind.LABELS, MEMORY, "ann")]
@@ -850,7 +935,9 @@ def test_a_newer_store_is_refused(server: Server, open_store: OpenStore) -> None
     assert server.parts == {}
 
 
-def test_who_waits_too_long_for_the_lock_is_told(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_too_long_for_the_lock_is_told(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote_changes, "_BUSY_SECONDS", 0.05)
     first, second = open_store(SPACE), open_store(SPACE)
     with first.transaction(), pytest.raises(StoreBusy, match="memory://here"):
@@ -884,7 +971,9 @@ def test_a_lock_that_cannot_be_taken_is_one_sentence(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
-def test_locks_lie_where_nobody_else_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_lie_where_nobody_else_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     lock = remote_changes._lock_file("memory://here")
     assert lock.parent == tmp_path / "memories" / "locks"
@@ -903,7 +992,9 @@ def test_vectors_are_not_staged_beside_what_is_not_written_yet(open_store: OpenS
     assert store.count(pool()) == 0
 
 
-def test_many_records_in_one_transaction_come_true_together(server: Server, open_store: OpenStore) -> None:
+def test_many_records_in_one_transaction_come_true_together(
+    server: Server, open_store: OpenStore
+) -> None:
     """More than the server takes in one request: nothing of them is seen before all are there."""
     store = open_store(SPACE)
     store.append([record("first")])
@@ -912,7 +1003,10 @@ def test_many_records_in_one_transaction_come_true_together(server: Server, open
     def before(name: str) -> None:
         if name in ("add", "update"):
             counted.append(
-                sum(p.payload.get("ended", PENDING) != PENDING for p in list(server.parts[records].values()))
+                sum(
+                    p.payload.get("ended", PENDING) != PENDING
+                    for p in list(server.parts[records].values())
+                )
             )
 
     records = Part(Kind.RECORDS, MEMORY, "ann")
@@ -926,18 +1020,25 @@ def test_many_records_in_one_transaction_come_true_together(server: Server, open
 def test_a_word_that_very_many_have_is_counted_but_not_looked_for(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scores stay nearly what they are when it is looked for; where there is no rarer word, it is looked for."""
+    """The scores stay nearly what they are when it is looked for; where there is no rarer word, it
+    is looked for.
+    """
     store = open_store(SPACE)
-    store.append([record(f"m{n:03}", text=f"apple w{n % 7} x{n}", vectors=None) for n in range(300)])
+    store.append(
+        [record(f"m{n:03}", text=f"apple w{n % 7} x{n}", vectors=None) for n in range(300)]
+    )
     exact = by_words(store, ["apple", "x17"], k=500)
     monkeypatch.setattr(remote_search, "_ALL_TERMS", 200)
     server.requests.clear()
-    assert by_words(store, ["apple", "x17"], k=500) == pytest.approx({"m017": exact["m017"]}, rel=0.02)
+    assert by_words(store, ["apple", "x17"], k=500) == pytest.approx(
+        {"m017": exact["m017"]}, rel=0.02
+    )
     assert server.requests["holders"] == 1
     assert len(by_words(store, ["apple"], k=500)) == 300
 
 
-# --- a server by HTTP ------------------------------------------------------------------------------------------------
+# --- a server by HTTP
+# ------------------------------------------------------------------------------------------------
 
 
 class Told(BaseHTTPRequestHandler):
@@ -964,7 +1065,9 @@ def client() -> Iterator[StoreClient]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Told) as http:
         http.daemon_threads = True
         threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
-        client = StoreClient(Address("Product", "127.0.0.1", http.server_port, False, {}, "Is it running?"))
+        client = StoreClient(
+            Address("Product", "127.0.0.1", http.server_port, False, {}, "Is it running?")
+        )
         yield client
         client.close()
         http.shutdown()
@@ -976,7 +1079,9 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreClient]:
     monkeypatch.setattr(client_module, "_ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(client_module, "_WRITE_SECONDS", 0.6)
     with socket.create_server(("127.0.0.1", 0), backlog=50) as listening:
-        client = StoreClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
+        client = StoreClient(
+            Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?")
+        )
         yield client
         client.close()
 
@@ -1023,8 +1128,12 @@ def test_a_forked_process_has_a_connection_of_its_own(client: StoreClient) -> No
     assert idle == [parents]
 
 
-def test_a_server_that_never_answers_is_waited_for_once(silent: StoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StoreUnreachable, match=r"Product at .* did not answer within 0\.2 seconds; see whether"):
+def test_a_server_that_never_answers_is_waited_for_once(
+    silent: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        StoreUnreachable, match=r"Product at .* did not answer within 0\.2 seconds; see whether"
+    ):
         silent.ask("GET", "/")
     now = time.monotonic()
     monkeypatch.setattr(client_module.time, "monotonic", lambda: now)
@@ -1037,7 +1146,10 @@ def test_a_server_that_never_answers_is_waited_for_once(silent: StoreClient, mon
 
 
 def test_a_write_may_take_longer_and_may_be_stored(silent: StoreClient) -> None:
-    with pytest.raises(StoreUnreachable, match=r"within 0\.6 seconds; what was written may be stored or not: read it"):
+    with pytest.raises(
+        StoreUnreachable,
+        match=r"within 0\.6 seconds; what was written may be stored or not: read it",
+    ):
         silent.ask("POST", "/", {}, writes=True)
 
 
@@ -1046,8 +1158,13 @@ def test_how_long_a_server_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_only_a_write_whose_connection_breaks_may_be_stored(client: StoreClient, kept: bool) -> None:
-    for writes, said in ((False, "see whether it runs, and try again"), (True, "may be stored or not: read it before")):
+def test_only_a_write_whose_connection_breaks_may_be_stored(
+    client: StoreClient, kept: bool
+) -> None:
+    for writes, said in (
+        (False, "see whether it runs, and try again"),
+        (True, "may be stored or not: read it before"),
+    ):
         if kept:
             client.ask("GET", "/")
         with pytest.raises(StoreUnreachable, match=said):
@@ -1055,9 +1172,16 @@ def test_only_a_write_whose_connection_breaks_may_be_stored(client: StoreClient,
 
 
 def test_what_a_server_says_is_told_without_the_key() -> None:
-    address = Address("Product", "db", 1, False, {"Authorization": "Bearer s3cret-key"}, "Is it running?")
-    told = StoreClient(address).refusal(Answer(403, {"message": "no such\nkey: s3cret-key."}), "a write")
-    assert str(told) == 'Product at db:1 refused a write with status 403: {"message": "no such\\nkey: ***."}'
+    address = Address(
+        "Product", "db", 1, False, {"Authorization": "Bearer s3cret-key"}, "Is it running?"
+    )
+    told = StoreClient(address).refusal(
+        Answer(403, {"message": "no such\nkey: s3cret-key."}), "a write"
+    )
+    assert (
+        str(told)
+        == 'Product at db:1 refused a write with status 403: {"message": "no such\\nkey: ***."}'
+    )
 
 
 def test_a_write_that_a_proxy_gave_up_on_may_be_stored(client: StoreClient) -> None:
@@ -1068,7 +1192,9 @@ def test_a_write_that_a_proxy_gave_up_on_may_be_stored(client: StoreClient) -> N
 
 def test_a_write_whose_server_goes_away_before_it_is_sent_again_may_be_stored() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = StoreClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
+        client = StoreClient(
+            Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?")
+        )
 
         def serve() -> None:
             accepted, _ = listening.accept()
@@ -1084,13 +1210,22 @@ def test_a_write_whose_server_goes_away_before_it_is_sent_again_may_be_stored() 
         with pytest.raises(StoreUnreachable, match="may be stored or not"):
             client.ask("GET", "/", writes=True)
         thread.join(300)
-        with pytest.raises(StoreUnreachable, match=r"Cannot connect to Product at .*\. Is it running\?"):
+        with pytest.raises(
+            StoreUnreachable, match=r"Cannot connect to Product at .*\. Is it running\?"
+        ):
             client.ask("GET", "/", writes=True)
 
 
 @pytest.mark.parametrize(
     ("query", "tls"),
-    [("", None), ("ssl=true", True), ("tls=1", True), ("tls=NO", False), ("ssl=0", False), ("ssl=1&tls=1", True)],
+    [
+        ("", None),
+        ("ssl=true", True),
+        ("tls=1", True),
+        ("tls=NO", False),
+        ("ssl=0", False),
+        ("ssl=1&tls=1", True),
+    ],
 )
 def test_the_query_of_a_url_says_whether_tls_is_spoken(query: str, tls: bool | None) -> None:
     assert tls_of(query, "Product") is tls

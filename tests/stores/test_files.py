@@ -1,4 +1,6 @@
-"""The files store passes the contract; and what is its own: lines that others read and write, locks, crashes."""
+"""The files store passes the contract; and what is its own: lines that others read and write,
+locks, crashes.
+"""
 
 import fcntl
 import json
@@ -51,8 +53,9 @@ from memories.stores.sqlite.quantize import Quantizer  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# Begins every script that runs in processes of its own. `crashing` runs an action in a process that is killed at its
-# first step on the disk, then in one that is killed at its second, and so on until it ends; each time `check` looks.
+# Begins every script that runs in processes of its own. `crashing` runs an action in a process that
+# is killed at its first step on the disk, then in one that is killed at its second, and so on until
+# it ends; each time `check` looks.
 STORE = """
 import os, signal, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -148,7 +151,10 @@ def written(folder: Path, *found: Mapping[str, Any] | str, name: str = "ann.json
     """Write a file as another program would, and return it."""
     folder.mkdir(exist_ok=True)
     file = folder / name
-    file.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in found), encoding="utf-8")
+    file.write_text(
+        "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in found),
+        encoding="utf-8",
+    )
     return file
 
 
@@ -173,10 +179,13 @@ def all_bytes(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file())
 
 
-# --- lines -----------------------------------------------------------------------------------------------------------
+# --- lines
+# -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_memory_is_a_line_that_people_and_the_chat_agent_can_read(store: FilesStore, folder: Path) -> None:
+def test_a_memory_is_a_line_that_people_and_the_chat_agent_can_read(
+    store: FilesStore, folder: Path
+) -> None:
     values: dict[str, Any] = {
         "labels": {"type": "preference", "project": "käse"},
         "fields": {"confidence": 0.8, "source_turn_id": "t1", "decay": "contextual"},
@@ -195,17 +204,36 @@ def test_a_memory_is_a_line_that_people_and_the_chat_agent_can_read(store: Files
 
 def test_a_line_tells_when_its_memory_was_first_written(store: FilesStore, folder: Path) -> None:
     first_at = int(at(1).timestamp() * 1000)
-    store.append([record("m", 2, created_at=at(9), fields={"first_at": first_at}), record("n", fields={"first_at": 5})])
-    assert [line["created_at"] for line in lines(folder)] == ["2026-01-01T00:00:01.000Z", "1970-01-01T00:00:00.005Z"]
-    assert [line["updated_at"] for line in lines(folder)] == ["2026-01-01T00:00:09.000Z", "2026-01-01T00:00:01.000Z"]
-    assert [entry.fields for entry in store.scan(pool(), limit=9)] == [{"first_at": first_at}, {"first_at": 5}]
+    store.append(
+        [
+            record("m", 2, created_at=at(9), fields={"first_at": first_at}),
+            record("n", fields={"first_at": 5}),
+        ]
+    )
+    assert [line["created_at"] for line in lines(folder)] == [
+        "2026-01-01T00:00:01.000Z",
+        "1970-01-01T00:00:00.005Z",
+    ]
+    assert [line["updated_at"] for line in lines(folder)] == [
+        "2026-01-01T00:00:09.000Z",
+        "2026-01-01T00:00:01.000Z",
+    ]
+    assert [entry.fields for entry in store.scan(pool(), limit=9)] == [
+        {"first_at": first_at},
+        {"first_at": 5},
+    ]
 
 
 def test_turns_are_in_a_file_of_their_own(store: FilesStore, folder: Path) -> None:
     store.append([turn(7, text="hello", labels={SPEAKER: "Ann"})])
     [line] = lines(folder, "ann.turns.jsonl")
     assert line["id"] == "talk#7"
-    assert (line["conversation_id"], line["turn_index"], line["session"], line["kind"]) == ("talk", 7, 0, "turn")
+    assert (line["conversation_id"], line["turn_index"], line["session"], line["kind"]) == (
+        "talk",
+        7,
+        0,
+        "turn",
+    )
     assert not (folder / "ann.jsonl").exists()
 
 
@@ -236,22 +264,37 @@ def test_lines_of_the_chat_agent_are_memories(store: FilesStore, folder: Path) -
         assert memories.update(bare, "another fact").version == 2
 
 
-CHANGED = {"created_at": "2026-02-05T10:00:00.123Z", "ended_by": "delete", "confidence": 0.25, "op": "end"}
+CHANGED = {
+    "created_at": "2026-02-05T10:00:00.123Z",
+    "ended_by": "delete",
+    "confidence": 0.25,
+    "op": "end",
+}
 
 
-def test_what_we_do_not_know_of_a_line_stays_when_it_changes(store: FilesStore, folder: Path) -> None:
+def test_what_we_do_not_know_of_a_line_stays_when_it_changes(
+    store: FilesStore, folder: Path
+) -> None:
     written(folder, foreign(1, mood={"deep": [1, 2]}), foreign(2, note="ä"))
     before = (folder / "ann.jsonl").read_text(encoding="utf-8")
-    store.patch([Patch(Ref(MEMORY, "ann", "m1", 1), at(9), "delete", {"mark": 1, "confidence": 0.25})])
+    store.patch(
+        [Patch(Ref(MEMORY, "ann", "m1", 1), at(9), "delete", {"mark": 1, "confidence": 0.25})]
+    )
     assert (folder / "ann.jsonl").read_text(encoding="utf-8").startswith(before)
     found = lines(folder)[-1]
-    assert found.items() >= (foreign(1) | {"updated_at": "2026-02-05T10:00:00.123Z"} | CHANGED).items()
+    assert (
+        found.items() >= (foreign(1) | {"updated_at": "2026-02-05T10:00:00.123Z"} | CHANGED).items()
+    )
     assert (found["fields"], found["ended_at"]) == ({"mark": 1}, "2026-01-01T00:00:09.000Z")
-    store.patch([Patch(Ref(MEMORY, "ann", "m1", 1), None, None, {"mark": None, "confidence": None})])
+    store.patch(
+        [Patch(Ref(MEMORY, "ann", "m1", 1), None, None, {"mark": None, "confidence": None})]
+    )
     found = lines(folder)[-1]
     assert not found.keys() & {"ended_at", "ended_by", "confidence", "fields"}
     store.remove([Ref(MEMORY, "ann", "m2", 1)])
-    assert lines(folder)[0] == foreign(1, mood={"deep": [1, 2]}), "also when the file is written anew"
+    assert lines(folder)[0] == foreign(1, mood={"deep": [1, 2]}), (
+        "also when the file is written anew"
+    )
 
 
 def test_a_new_memory_is_one_line_more_and_so_is_a_change(store: FilesStore, folder: Path) -> None:
@@ -277,7 +320,11 @@ def test_git_leaves_out_what_is_derived(store: FilesStore, folder: Path) -> None
 
 def test_files_are_for_their_owner_alone(store: FilesStore, folder: Path) -> None:
     store.append([record("m"), turn(1)])
-    modes = {part.stat().st_mode & 0o077 for part in [folder, *folder.rglob("*")] if part.name != ".gitignore"}
+    modes = {
+        part.stat().st_mode & 0o077
+        for part in [folder, *folder.rglob("*")]
+        if part.name != ".gitignore"
+    }
     assert modes == {0}
 
 
@@ -299,7 +346,9 @@ def test_a_folder_that_everybody_may_write_is_refused_at_the_first_write(folder:
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_may_only_be_read_is_read_and_not_touched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_only_be_read_is_read_and_not_touched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(folder, foreign(1))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     store = FilesStore(folder, SPACE)
@@ -316,11 +365,10 @@ def test_permissions_that_somebody_gave_a_file_stay(store: FilesStore, folder: P
     assert (folder / "ann.jsonl").stat().st_mode & 0o777 == 0o640
 
 
-# --- names of files --------------------------------------------------------------------------------------------------
+# --- names of files
+# --------------------------------------------------------------------------------------------------
 
-NAMES = (
-    "ann ANN Ann an%6e ann.turns ann.turns.turns ann.jsonl x.moved . .. .a a.b-c_d con CON con.x nul com1 com10".split()
-)
+NAMES = "ann ANN Ann an%6e ann.turns ann.turns.turns ann.jsonl x.moved . .. .a a.b-c_d con CON con.x nul com1 com10".split()
 NAMES += [
     "",
     " ",
@@ -366,29 +414,40 @@ def test_namespaces_of_any_name_are_kept_apart(store: FilesStore, folder: Path) 
     assert {part.parent for part in folder.rglob("*")} == {folder, folder / ".memories"}
 
 
-@pytest.mark.parametrize("name", ["Ann.jsonl", "a%.jsonl", "%zz.jsonl", "%c3.jsonl", "%61.jsonl", "ann.json", ".jsonl"])
-def test_a_file_that_is_not_ours_is_not_taken_for_a_namespace(store: FilesStore, folder: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["Ann.jsonl", "a%.jsonl", "%zz.jsonl", "%c3.jsonl", "%61.jsonl", "ann.json", ".jsonl"]
+)
+def test_a_file_that_is_not_ours_is_not_taken_for_a_namespace(
+    store: FilesStore, folder: Path, name: str
+) -> None:
     written(folder, foreign(1), name=name)
     assert store.namespaces(MEMORY) == store.namespaces(HISTORY) == []
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage
+# ----------------------------------------------------------------------------------------------------------
 
 BROKEN: dict[str, bytes] = {
     "no JSON": b'{"id": "m1", \n',
     "no object": b"[1, 2]\n",
     "two in a line": (json.dumps(foreign(1)) + "," + json.dumps(foreign(2)) + "\n").encode(),
-    "a field is missing": (json.dumps({"id": "m1", "user_id": "ann", "content": "x"}) + "\n").encode(),
+    "a field is missing": (
+        json.dumps({"id": "m1", "user_id": "ann", "content": "x"}) + "\n"
+    ).encode(),
     "another user": (json.dumps(foreign(1, user_id="bob")) + "\n").encode(),
     "no time": (json.dumps(foreign(1, created_at="yesterday")) + "\n").encode(),
     "content is no text": (json.dumps(foreign(1, content=5)) + "\n").encode(),
     "tags are no texts": (json.dumps(foreign(1, tags={"a": 1})) + "\n").encode(),
     "fields are no object": (json.dumps(foreign(1, fields=[1])) + "\n").encode(),
     "half a character": (json.dumps(foreign(1, content="\ud800")) + "\n").encode(),
-    "a key twice": json.dumps(foreign(1)).replace("{", '{"content": "another text", ', 1).encode() + b"\n",
+    "a key twice": json.dumps(foreign(1)).replace("{", '{"content": "another text", ', 1).encode()
+    + b"\n",
     "no version": (json.dumps(foreign(1, version="one")) + "\n").encode(),
     "too deep": b"[" * 100_000 + b"\n",
-    "not UTF-8": json.dumps(foreign(1), ensure_ascii=False).replace("fact", "fäct").encode("latin-1") + b"\n",
+    "not UTF-8": json.dumps(foreign(1), ensure_ascii=False)
+    .replace("fact", "fäct")
+    .encode("latin-1")
+    + b"\n",
 }
 
 
@@ -443,11 +502,15 @@ READS: dict[str, Callable[[FilesStore], object]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_what_is_damaged_does_not_read_as_empty_in_a_transaction(store: FilesStore, folder: Path, name: str) -> None:
+def test_what_is_damaged_does_not_read_as_empty_in_a_transaction(
+    store: FilesStore, folder: Path, name: str
+) -> None:
     store.append([record("b", namespace="bob")])
     file = written(folder, foreign(1), "<<<<<<< HEAD", foreign(2))
     with (
-        pytest.raises(StoreDamaged, match=rf"{file}:2 can't be read: it is no JSON .*; mend the line"),
+        pytest.raises(
+            StoreDamaged, match=rf"{file}:2 can't be read: it is no JSON .*; mend the line"
+        ),
         store.transaction(),
     ):
         READS[name](store)
@@ -468,7 +531,10 @@ def test_what_is_damaged_is_not_said_to_be_well(store: FilesStore, folder: Path)
         store.info(pool())
     assert store.info(turns()).without_vector_count == 0
     assert store.info(pool("bob")).erasing is False
-    with pytest.raises(StoreDamaged), Memories(store=store, namespace="ann", embedder="none") as memories:
+    with (
+        pytest.raises(StoreDamaged),
+        Memories(store=store, namespace="ann", embedder="none") as memories,
+    ):
         memories.status()
 
 
@@ -480,14 +546,26 @@ def test_what_a_transaction_adds_to_a_new_namespace_is_seen_inside(store: FilesS
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_what_is_no_plain_file_is_not_touched(store: FilesStore, folder: Path, tmp_path: Path, kind: str) -> None:
+def test_what_is_no_plain_file_is_not_touched(
+    store: FilesStore, folder: Path, tmp_path: Path, kind: str
+) -> None:
     store.append([record("b", namespace="bob")])
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text(json.dumps(foreign(1)) + "\n")
     place = folder / "ann.jsonl"
-    {"folder": place.mkdir, "link": lambda: place.symlink_to(elsewhere), "pipe": lambda: os.mkfifo(place)}[kind]()
-    for act in (lambda: store.count(pool()), lambda: store.namespaces(MEMORY), lambda: store.append([record("m")])):
-        with pytest.raises(StoreError, match=rf"cannot read {place}: .*; make it a plain file that you may read"):
+    {
+        "folder": place.mkdir,
+        "link": lambda: place.symlink_to(elsewhere),
+        "pipe": lambda: os.mkfifo(place),
+    }[kind]()
+    for act in (
+        lambda: store.count(pool()),
+        lambda: store.namespaces(MEMORY),
+        lambda: store.append([record("m")]),
+    ):
+        with pytest.raises(
+            StoreError, match=rf"cannot read {place}: .*; make it a plain file that you may read"
+        ):
             act()
     assert store.count(pool("bob")) == 1
     assert elsewhere.read_text() == json.dumps(foreign(1)) + "\n"
@@ -506,20 +584,30 @@ def test_what_the_system_does_not_let_us_read_is_no_empty_file(
 
     monkeypatch.setattr(os, "open", opening)
     with pytest.raises(
-        StoreError, match=r"cannot read .*ann\.jsonl: Permission denied; make it a plain file that you may"
+        StoreError,
+        match=r"cannot read .*ann\.jsonl: Permission denied; make it a plain file that you may",
     ):
         store.count(pool())
     monkeypatch.undo()
     assert store.count(pool()) == 1
 
 
-def test_a_line_that_a_crash_cut_off_is_ignored_and_goes_with_the_next_write(store: FilesStore, folder: Path) -> None:
+def test_a_line_that_a_crash_cut_off_is_ignored_and_goes_with_the_next_write(
+    store: FilesStore, folder: Path
+) -> None:
     store.append([record("m1"), record("m2")])
     whole = (folder / "ann.jsonl").read_bytes()
-    torn = whole.splitlines(keepends=True)[0].replace(b'"m1"', b'"m3"').replace(b"note", "nöte".encode())
+    torn = (
+        whole.splitlines(keepends=True)[0]
+        .replace(b'"m1"', b'"m3"')
+        .replace(b"note", "nöte".encode())
+    )
     for size in range(1, len(torn) - 2):
         (folder / "ann.jsonl").write_bytes(whole + torn[:size])
-        assert [entry.ref.group for entry in FilesStore(folder, SPACE).scan(pool(), limit=9)] == ["m1", "m2"]
+        assert [entry.ref.group for entry in FilesStore(folder, SPACE).scan(pool(), limit=9)] == [
+            "m1",
+            "m2",
+        ]
     store.append([record("m4")])
     assert (folder / "ann.jsonl").read_bytes().startswith(whole)
     assert [line["id"] for line in lines(folder)] == ["m1", "m2", "m4"]
@@ -539,7 +627,8 @@ def test_empty_lines_and_windows_line_ends_are_no_damage(store: FilesStore, fold
     assert store.count(pool()) == 2
 
 
-# --- other programs --------------------------------------------------------------------------------------------------
+# --- other programs
+# --------------------------------------------------------------------------------------------------
 
 
 def test_what_another_program_adds_is_seen_at_once(store: FilesStore, folder: Path) -> None:
@@ -559,7 +648,10 @@ def test_nothing_is_written_over_what_another_program_wrote_meanwhile(
     store: FilesStore, folder: Path, count: int
 ) -> None:
     file = written(folder, foreign(1))
-    with pytest.raises(StoreBusy, match=r"ann\.jsonl was changed by another program"), store.transaction():
+    with (
+        pytest.raises(StoreBusy, match=r"ann\.jsonl was changed by another program"),
+        store.transaction(),
+    ):
         store.append([record(f"n{number}") for number in range(count)])
         with file.open("a") as opened:
             opened.write(json.dumps(foreign(2)) + "\n")
@@ -572,15 +664,22 @@ def test_nothing_is_written_over_what_another_program_wrote_meanwhile(
 OWN = {"op", "event", "time"}
 
 
-def test_what_a_merge_brings_twice_is_there_once_or_kept_twice(store: FilesStore, folder: Path) -> None:
-    """Two branches each wrote a second version, and one of them ended the first; all lines were kept."""
+def test_what_a_merge_brings_twice_is_there_once_or_kept_twice(
+    store: FilesStore, folder: Path
+) -> None:
+    """Two branches each wrote a second version, and one of them ended the first; all lines were
+    kept.
+    """
     store.append([record("m", key="k", labels={"a": "1"}), record("other")])
     one, other = ({name: line[name] for name in line.keys() - OWN} for line in lines(folder))
     ended = one | {"ended_at": "2026-01-01T00:00:05.000Z", "ended_by": "update"}
     mine = one | {"version": 2, "content": "mine", "updated_at": "2026-01-01T00:00:05.000Z"}
     theirs = mine | {"content": "theirs", "updated_at": "2026-01-01T00:00:06.000Z"}
     written(folder, one, ended, mine, theirs, other, other)
-    found = [(entry.ref.position, entry.text, entry.ended_by) for entry in everything(store, pool(group="m"))]
+    found = [
+        (entry.ref.position, entry.text, entry.ended_by)
+        for entry in everything(store, pool(group="m"))
+    ]
     assert found == [(1, "note m 1", "update"), (2, "mine", "update"), (3, "theirs", None)]
     assert store.count(pool(state="any")) == 4
     with pytest.raises(Conflict):
@@ -593,13 +692,20 @@ def test_what_a_merge_brings_twice_is_there_once_or_kept_twice(store: FilesStore
         "last",
     ]
     store.patch([Patch(Ref(MEMORY, "ann", "m", 3), at(9), "update", {})])
-    versions = [(entry.text, entry.ref.position, entry.ended_at) for entry in everything(store, pool(group="m"))]
+    versions = [
+        (entry.text, entry.ref.position, entry.ended_at)
+        for entry in everything(store, pool(group="m"))
+    ]
     assert versions[2:] == [("theirs", 3, at(9)), ("last", 4, None)]
 
 
-def test_a_line_that_was_edited_by_hand_has_no_vector_until_one_is_made(store: FilesStore, folder: Path) -> None:
+def test_a_line_that_was_edited_by_hand_has_no_vector_until_one_is_made(
+    store: FilesStore, folder: Path
+) -> None:
     store.append([record("m", text="red apple"), record("n", text="pear")])
-    (folder / "ann.jsonl").write_text((folder / "ann.jsonl").read_text().replace("red apple", "green apple"))
+    (folder / "ann.jsonl").write_text(
+        (folder / "ann.jsonl").read_text().replace("red apple", "green apple")
+    )
     assert store.info(pool()).without_vector_count == 1
     found = search(store, "green apple")["m"]
     assert (found.similarity, found.words > 0) == (None, True)
@@ -649,7 +755,10 @@ def test_a_write_whose_lines_are_stored_succeeds_though_the_index_has_no_room_le
     full = False
     memories.close()
     memories = Memories(f"files:///{tmp_path}/files", embedder="fake")
-    assert [found.content for found in memories.history(made.id).versions] == ["the quixotrumpel", "the wolfrenbittel"]
+    assert [found.content for found in memories.history(made.id).versions] == [
+        "the quixotrumpel",
+        "the wolfrenbittel",
+    ]
     assert [hit.memory.id for hit in memories.search("wolfrenbittel")] == [made.id]
     memories.close()
 
@@ -661,8 +770,13 @@ def test_a_damaged_index_is_told_of_and_can_be_removed(open_store: OpenStore, fo
     index = folder / ".memories" / "index.db"
     for data in (b"no database" * 1_000, b""):
         index.write_bytes(data)
-        for use in (lambda: search(open_store(SPACE), "note"), lambda: open_store(SPACE).append([record("n")])):
-            with pytest.raises(StoreDamaged, match=r"remove .*\.memories, which loses no memory.*memory reembed"):
+        for use in (
+            lambda: search(open_store(SPACE), "note"),
+            lambda: open_store(SPACE).append([record("n")]),
+        ):
+            with pytest.raises(
+                StoreDamaged, match=r"remove .*\.memories, which loses no memory.*memory reembed"
+            ):
                 use()
     shutil.rmtree(folder / ".memories")
     assert open_store(SPACE).count(pool()) == 1
@@ -679,12 +793,16 @@ def test_vectors_that_another_process_wrote_anew_are_read_anew(open_store: OpenS
     assert search(reader, "note m8 1")["m8"].similarity == pytest.approx(1.0, abs=0.01)
 
 
-def test_what_is_acknowledged_was_flushed(store: FilesStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_acknowledged_was_flushed(
+    store: FilesStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flushed: list[int] = []
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (flushed.append(os.fstat(fd).st_ino), real(fd)))
     store.append([record("m1")])
-    assert {part.stat().st_ino for part in (folder, folder / "ann.jsonl", folder.parent)} <= set(flushed)
+    assert {part.stat().st_ino for part in (folder, folder / "ann.jsonl", folder.parent)} <= set(
+        flushed
+    )
     for write in (
         lambda: store.append([record("m2")]),
         lambda: store.append([record("m3"), record("m4")]),
@@ -695,16 +813,24 @@ def test_what_is_acknowledged_was_flushed(store: FilesStore, folder: Path, monke
         assert (folder / "ann.jsonl").stat().st_ino in flushed
 
 
-# --- erasing ---------------------------------------------------------------------------------------------------------
+# --- erasing
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_no_byte_of_what_was_removed_is_left(store: FilesStore, folder: Path) -> None:
-    store.append([record("keep"), record("gone", text="a zanzibar secret", labels={"who": "xylophone"})])
+    store.append(
+        [record("keep"), record("gone", text="a zanzibar secret", labels={"who": "xylophone"})]
+    )
     store.append([turn(1, text="a zanzibar secret"), turn(2)])
-    (folder / ".memories" / "ann.jsonl.0000.new").write_text("a zanzibar secret")  # what a crash has left
+    (folder / ".memories" / "ann.jsonl.0000.new").write_text(
+        "a zanzibar secret"
+    )  # what a crash has left
     refs = [Ref(MEMORY, "ann", "gone", 1), Ref(HISTORY, "ann", "talk", 1)]
     store.touch(refs)
-    store.stage(Space("other/1", 8, 0, 0, 0, 0, (0, 0)), {ref: np.eye(1, 8, dtype=np.float32) for ref in refs})
+    store.stage(
+        Space("other/1", 8, 0, 0, 0, 0, (0, 0)),
+        {ref: np.eye(1, 8, dtype=np.float32) for ref in refs},
+    )
     codes = [codes_of("a zanzibar secret"), Quantizer(8).encode(np.eye(1, 8, dtype=np.float32))]
     assert all(code in all_bytes(folder) for code in codes)
     assert store.remove(refs) == ()
@@ -715,7 +841,9 @@ def test_no_byte_of_what_was_removed_is_left(store: FilesStore, folder: Path) ->
     assert store.info(pool()).without_vector_count == 0
 
 
-def test_a_removal_that_was_cut_short_is_finished_by_the_next(run_python: RunPython, folder: Path) -> None:
+def test_a_removal_that_was_cut_short_is_finished_by_the_next(
+    run_python: RunPython, folder: Path
+) -> None:
     script = """
 import shutil
 def prepare():
@@ -743,11 +871,16 @@ crashing(prepare, lambda: FilesStore(folder, SPACE).remove(refs), check)
     assert int(run_python(STORE + script, folder).stdout) > 10
 
 
-# --- crashes, threads and processes ----------------------------------------------------------------------------------
+# --- crashes, threads and processes
+# ----------------------------------------------------------------------------------
 
 
-def test_a_crash_at_any_step_of_a_transaction_leaves_all_of_it_or_nothing(run_python: RunPython, folder: Path) -> None:
-    """It changes two namespaces and both collections, over what an earlier transaction of that kind has left."""
+def test_a_crash_at_any_step_of_a_transaction_leaves_all_of_it_or_nothing(
+    run_python: RunPython, folder: Path
+) -> None:
+    """It changes two namespaces and both collections, over what an earlier transaction of that kind
+    has left.
+    """
     script = """
 import shutil
 def change(store, name):
@@ -780,7 +913,9 @@ crashing(prepare, lambda: change(FilesStore(folder, SPACE), "second"), check)
     assert int(run_python(STORE + script, folder).stdout) > 8
 
 
-def test_a_crash_at_any_step_of_an_append_loses_nothing_that_was_there(run_python: RunPython, folder: Path) -> None:
+def test_a_crash_at_any_step_of_an_append_loses_nothing_that_was_there(
+    run_python: RunPython, folder: Path
+) -> None:
     script = """
 import shutil
 where = Filter(MEMORY, ("ann",))
@@ -808,7 +943,9 @@ crashing(prepare, lambda: FilesStore(folder, SPACE).append([note("m0")]), check)
     assert int(second) > 12
 
 
-def test_what_was_acknowledged_before_a_kill_is_there(folder: Path, clean_environment: Mapping[str, str]) -> None:
+def test_what_was_acknowledged_before_a_kill_is_there(
+    folder: Path, clean_environment: Mapping[str, str]
+) -> None:
     script = (
         STORE
         + """
@@ -834,7 +971,10 @@ for number in range(10_000):
                 process.kill()
         process.stdout.close()
         process.wait(300)
-    found = [(entry.ref.group, entry.ref.position) for entry in FilesStore(folder, SPACE).scan(pool(), limit=9999)]
+    found = [
+        (entry.ref.group, entry.ref.position)
+        for entry in FilesStore(folder, SPACE).scan(pool(), limit=9999)
+    ]
     for worker, last in acknowledged.items():
         assert last >= 40
         for number in range(last + 1):
@@ -842,8 +982,12 @@ for number in range(10_000):
             assert found.count((f"{worker}-{number}", 2)) == (number % 3 == 0)
 
 
-def test_several_processes_write_and_read_at_once(folder: Path, clean_environment: Mapping[str, str]) -> None:
-    """Each adds, changes and counts; readers never see half of a transaction over two namespaces."""
+def test_several_processes_write_and_read_at_once(
+    folder: Path, clean_environment: Mapping[str, str]
+) -> None:
+    """Each adds, changes and counts; readers never see half of a transaction over two
+    namespaces.
+    """
     script = (
         STORE
         + """
@@ -861,14 +1005,18 @@ for number in range(25):
 """
     )
     running = [
-        subprocess.Popen([sys.executable, "-c", script, str(folder), who], env=dict(clean_environment))
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(folder), who], env=dict(clean_environment)
+        )
         for who in "abcd"
     ]
     assert [process.wait(100) for process in running] == [0] * 4
     store = FilesStore(folder, SPACE)
     assert store.count(pool()) == store.count(pool("bob")) == 100
     assert [entry.ref.position for entry in store.scan(turns(), limit=999)] == list(range(100))
-    assert [store.scan(pool(group=f"{who}-00"), limit=1)[0].fields for who in "abcd"] == [{"number": 24}] * 4
+    assert [store.scan(pool(group=f"{who}-00"), limit=1)[0].fields for who in "abcd"] == [
+        {"number": 24}
+    ] * 4
     assert store.info(pool("ann", "bob")).without_vector_count == 0
 
 
@@ -955,7 +1103,9 @@ def test_a_disk_that_is_full_at_any_file_leaves_all_files_as_they_were(
     assert FilesStore(folder, SPACE).count(pool("ann", "bob")) == 4
 
 
-def test_a_child_that_was_forked_inside_a_transaction_can_not_use_it(run_python: RunPython, folder: Path) -> None:
+def test_a_child_that_was_forked_inside_a_transaction_can_not_use_it(
+    run_python: RunPython, folder: Path
+) -> None:
     script = """
 store = FilesStore(folder, SPACE)
 with store.transaction():
@@ -974,7 +1124,9 @@ print(store.count(Filter(MEMORY, ("ann",))))
     assert run_python(STORE + script, folder).stdout == "2\n"
 
 
-def test_what_needs_no_vectors_does_not_load_numpy(run_python: RunPython, folder: Path, store: FilesStore) -> None:
+def test_what_needs_no_vectors_does_not_load_numpy(
+    run_python: RunPython, folder: Path, store: FilesStore
+) -> None:
     store.append([record("m"), turn(1)])
     script = """
 import sys
@@ -999,13 +1151,18 @@ def test_removing_inside_a_transaction_is_refused(store: FilesStore) -> None:
     assert store.count(pool()) == 1
 
 
-# --- what git does ---------------------------------------------------------------------------------------------------
+# --- what git does
+# ---------------------------------------------------------------------------------------------------
 
 
 class Branches:
-    """A repository with a folder of notes, a clone of it in which others write, and real merges of the two."""
+    """A repository with a folder of notes, a clone of it in which others write, and real merges of
+    the two.
+    """
 
-    def __init__(self, tmp_path: Path, fill: Callable[[Memories], Any], *, union: bool = True) -> None:
+    def __init__(
+        self, tmp_path: Path, fill: Callable[[Memories], Any], *, union: bool = True
+    ) -> None:
         self.mine, self.theirs = tmp_path / "mine", tmp_path / "theirs"
         (self.mine / "notes").mkdir(parents=True)
         self.git(self.mine, "init", "-q", "-b", "main")
@@ -1016,8 +1173,17 @@ class Branches:
         self.git(tmp_path, "clone", "-q", "mine", "theirs")
 
     def git(self, folder: Path, *command: str, code: int = 0) -> str:
-        names = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
-        done = subprocess.run(["git", *names, *command], cwd=folder, capture_output=True, text=True, timeout=300)
+        names = [
+            "-c",
+            "user.name=x",
+            "-c",
+            "user.email=x@example.com",
+            "-c",
+            "commit.gpgsign=false",
+        ]
+        done = subprocess.run(
+            ["git", *names, *command], cwd=folder, capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
@@ -1027,7 +1193,9 @@ class Branches:
 
     def write(self, folder: Path, act: Callable[[Memories], Any]) -> Any:
         """Do something with the notes of a folder."""
-        with Memories(f"files:///{folder}/notes", embedder="none", namespace="ann", shared=False) as memories:
+        with Memories(
+            f"files:///{folder}/notes", embedder="none", namespace="ann", shared=False
+        ) as memories:
             return act(memories)
 
     def merge(self, into: Path, other: Path, *, code: int = 0) -> None:
@@ -1038,7 +1206,9 @@ class Branches:
         self.git(into, "pull", "-q", "--no-rebase", "--no-edit", str(other), "main", code=code)
 
     def merged(self) -> list[Path]:
-        """Merge each side into the other; return both folders, in which the lines stand in two orders."""
+        """Merge each side into the other; return both folders, in which the lines stand in two
+        orders.
+        """
         third = self.mine.parent / "third"
         self.commit(self.theirs)
         self.git(third.parent, "clone", "-q", "theirs", "third")
@@ -1047,7 +1217,9 @@ class Branches:
         return [self.mine, third]
 
     def current(self, folder: Path) -> list[str]:
-        return self.write(folder, lambda memories: [memory.content for memory in memories.list(limit=99).memories])
+        return self.write(
+            folder, lambda memories: [memory.content for memory in memories.list(limit=99).memories]
+        )
 
 
 def create(content: str, **values: Any) -> Callable[[Memories], str]:
@@ -1072,7 +1244,12 @@ def test_of_two_updates_in_two_branches_the_later_is_current_and_stays_it(tmp_pa
             (2, "We ship on Thursday", "update"),
             (3, "We ship on Monday", None),
         ]
-        assert sides.write(folder, lambda memories: memories.update(sides.made, "We ship on Wednesday")).version == 4
+        assert (
+            sides.write(
+                folder, lambda memories: memories.update(sides.made, "We ship on Wednesday")
+            ).version
+            == 4
+        )
         assert sides.current(folder) == ["We ship on Wednesday"]
         shutil.rmtree(folder / "notes" / ".memories")
         assert sides.current(folder) == ["We ship on Wednesday"]
@@ -1090,8 +1267,13 @@ def test_a_key_that_two_branches_claim_has_the_later_memory(tmp_path: Path) -> N
         assert sides.current(folder) == ["The office is in Cologne", "Something else again"]
         sides.write(folder, lambda memories: memories.delete(late))
         shutil.rmtree(folder / "notes" / ".memories")
-        assert sides.current(folder) == ["Something else again"], "what was replaced does not come back"
-        assert sides.write(folder, lambda memories: memories.history(early).versions[0].ended_by) == "supersede"
+        assert sides.current(folder) == ["Something else again"], (
+            "what was replaced does not come back"
+        )
+        assert (
+            sides.write(folder, lambda memories: memories.history(early).versions[0].ended_by)
+            == "supersede"
+        )
         made = sides.write(folder, create("The office is in Bonn", key="office"))
         assert made not in (early, late)
 
@@ -1108,8 +1290,13 @@ def test_what_one_branch_deletes_and_the_other_updates(tmp_path: Path) -> None:
         assert sides.current(folder) == ["We ship on Monday"]
 
 
-def test_what_one_branch_forgets_does_not_come_back_with_the_lines_of_the_other(tmp_path: Path) -> None:
-    sides = Branches(tmp_path, lambda memories: [create(f"note {name}")(memories) for name in ("one", "zanzibar")])
+def test_what_one_branch_forgets_does_not_come_back_with_the_lines_of_the_other(
+    tmp_path: Path,
+) -> None:
+    sides = Branches(
+        tmp_path,
+        lambda memories: [create(f"note {name}")(memories) for name in ("one", "zanzibar")],
+    )
     gone = sides.made[1]
     sides.write(sides.theirs, lambda memories: memories.update(gone, "another zanzibar"))
     sides.write(sides.theirs, create("note three"))
@@ -1120,11 +1307,17 @@ def test_what_one_branch_forgets_does_not_come_back_with_the_lines_of_the_other(
         assert gone.encode() not in all_bytes(folder / "notes")
 
 
-def test_a_line_that_one_branch_deletes_and_the_other_changes_leaves_one_version(tmp_path: Path) -> None:
+def test_a_line_that_one_branch_deletes_and_the_other_changes_leaves_one_version(
+    tmp_path: Path,
+) -> None:
     sides = Branches(tmp_path, create("We ship on Friday"))
     file = sides.mine / "notes" / "ann.jsonl"
     other = sides.write(sides.mine, create("Another"))
-    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if sides.made not in line))
+    file.write_text(
+        "".join(
+            line for line in file.read_text().splitlines(keepends=True) if sides.made not in line
+        )
+    )
     sides.write(sides.theirs, lambda memories: memories.update(sides.made, "We ship on Monday"))
     for folder in sides.merged():
         assert set(sides.current(folder)) == {"We ship on Monday", "Another"}
@@ -1133,7 +1326,9 @@ def test_a_line_that_one_branch_deletes_and_the_other_changes_leaves_one_version
         assert sides.write(folder, lambda memories: memories.get(other).content) == "Another"
 
 
-def test_a_conflict_whose_markers_are_removed_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_conflict_whose_markers_are_removed_by_hand(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     sides = Branches(tmp_path, create("We ship on Friday"), union=False)
     sides.write(sides.theirs, lambda memories: memories.update(sides.made, "We ship on Thursday"))
     sides.write(sides.mine, lambda memories: memories.update(sides.made, "We ship on Monday"))
@@ -1147,7 +1342,11 @@ def test_a_conflict_whose_markers_are_removed_by_hand(tmp_path: Path, caplog: py
     assert file.read_bytes() == torn
 
     def without_markers(data: bytes) -> list[bytes]:
-        return [line for line in data.splitlines(keepends=True) if not line.startswith((b"<", b"=", b">"))]
+        return [
+            line
+            for line in data.splitlines(keepends=True)
+            if not line.startswith((b"<", b"=", b">"))
+        ]
 
     log.write_bytes(b"".join(without_markers(log.read_bytes())))
     whole = without_markers(torn)
@@ -1174,7 +1373,9 @@ def test_the_logs_of_two_branches_are_a_fork_and_no_damage(tmp_path: Path) -> No
         assert (found.entries, found.forks, found.problem) == (5, (2, 3), None)
         sides.write(folder, create("Dinner is at eight"))
         for head in heads:
-            [found] = sides.write(folder, lambda memories, head=head: memories.verify_log(against=head))
+            [found] = sides.write(
+                folder, lambda memories, head=head: memories.verify_log(against=head)
+            )
             assert (found.entries, found.forks, found.problem) == (6, (2, 3), None)
         assert {line["kind"] for line in lines(folder / "notes", "ann~log.jsonl")} == {"log"}
 
@@ -1202,9 +1403,17 @@ def test_lines_mean_the_same_in_any_order(store: FilesStore, folder: Path) -> No
     ref = Ref(MEMORY, "ann", "a", 1)
     store.patch([Patch(ref, at(5), "delete", {"mark": 1})])
     store.append([record("d", key="k")])
-    store.patch([Patch(Ref(MEMORY, "ann", "d", 1), at(6), "delete", {}), Patch(ref, None, None, {"mark": 2})])
+    store.patch(
+        [
+            Patch(Ref(MEMORY, "ann", "d", 1), at(6), "delete", {}),
+            Patch(ref, None, None, {"mark": 2}),
+        ]
+    )
     store.remove([Ref(MEMORY, "ann", "c", 1)])
-    whole, expected = (folder / "ann.jsonl").read_bytes().splitlines(keepends=True), everything(store, pool())
+    whole, expected = (
+        (folder / "ann.jsonl").read_bytes().splitlines(keepends=True),
+        everything(store, pool()),
+    )
     assert len(expected) == 4
     for seed in range(20):
         shuffled = [whole[number] for number in np.random.default_rng(seed).permutation(len(whole))]
@@ -1222,7 +1431,9 @@ def test_a_byte_order_mark_is_read(store: FilesStore, folder: Path) -> None:
     assert FilesStore(folder, SPACE).count(pool()) == 2
 
 
-def test_a_copy_of_a_line_with_another_text_is_a_memory_of_its_own(store: FilesStore, folder: Path) -> None:
+def test_a_copy_of_a_line_with_another_text_is_a_memory_of_its_own(
+    store: FilesStore, folder: Path
+) -> None:
     """As somebody with an editor makes one: our own fields are copied with it."""
     store.append([record("m", text="red apple")])
     [line] = (folder / "ann.jsonl").read_text().splitlines(keepends=True)
@@ -1230,12 +1441,17 @@ def test_a_copy_of_a_line_with_another_text_is_a_memory_of_its_own(store: FilesS
     for lines_of in ([line, copy], [copy, line]):
         (folder / "ann.jsonl").write_text("".join(lines_of))
         found = FilesStore(folder, SPACE)
-        assert {entry.ref.group: entry.text for entry in found.scan(pool(), limit=9)} == {"m": "red apple", "n": "pear"}
+        assert {entry.ref.group: entry.text for entry in found.scan(pool(), limit=9)} == {
+            "m": "red apple",
+            "n": "pear",
+        }
     store.remove([Ref(MEMORY, "ann", "n", 1)])
     assert [entry.text for entry in everything(FilesStore(folder, SPACE), pool())] == ["red apple"]
 
 
-@pytest.mark.parametrize("given", ["abc1", "abcdef12", "ABCDEF12", "fact 1", "日本", "x" * 99, "a.b.2", "0" * 40])
+@pytest.mark.parametrize(
+    "given", ["abc1", "abcdef12", "ABCDEF12", "fact 1", "日本", "x" * 99, "a.b.2", "0" * 40]
+)
 def test_an_id_of_another_program_is_an_id(folder: Path, given: str) -> None:
     written(folder, foreign(1, id=given), foreign(2, id=f"{given}x"), foreign(3, id=f"{given}y"))
     with Memories(f"files:///{folder}", embedder="none", namespace="ann") as memories:

@@ -1,4 +1,6 @@
-"""Files and the larger store that namespaces move to: together they pass the contract; and the move itself."""
+"""Files and the larger store that namespaces move to: together they pass the contract; and the move
+itself.
+"""
 
 import json
 import logging
@@ -91,7 +93,11 @@ def open_with(folder: Path) -> Iterator[OpenWith]:
     opened: list[Store] = []
 
     def open_one(most: int | None = 3, to: str | None = None, space: Space | None = SPACE) -> Store:
-        opened.append(stores.open_store(f"files:///{folder}", space, None if most is None else settings(most, to)))
+        opened.append(
+            stores.open_store(
+                f"files:///{folder}", space, None if most is None else settings(most, to)
+            )
+        )
         return opened[-1]
 
     yield open_one
@@ -113,11 +119,22 @@ def fill(store: Store, count: int = 4, namespace: str = "ann") -> list[Record]:
     """Add memories and turns of every kind, `count` in all; return what the store says of them."""
     ids = [new_id(at(number)) for number in range(count)]
     store.append(
-        [record(ids[0], text="käse 日本", labels={"who": namespace}, key="k", namespace=namespace, accesses=5)]
+        [
+            record(
+                ids[0],
+                text="käse 日本",
+                labels={"who": namespace},
+                key="k",
+                namespace=namespace,
+                accesses=5,
+            )
+        ]
     )
     with store.transaction():
         store.patch([Patch(Ref(MEMORY, namespace, ids[0], 1), at(5), "update", {"mark": 1.5})])
-        store.append([record(ids[0], 2, text="käse", key="k", fields={"first_at": 5}, namespace=namespace)])
+        store.append(
+            [record(ids[0], 2, text="käse", key="k", fields={"first_at": 5}, namespace=namespace)]
+        )
         said = {"labels": {SPEAKER: "Zoë"}, "namespace": namespace}
         store.append([turn(number, text=f"turn {number}", **said) for number in range(count - 3)])
         store.append([record(ids[1], vectors=None, namespace=namespace)])
@@ -137,7 +154,8 @@ def names(folder: Path) -> set[str]:
     return {part.name for part in folder.iterdir()}
 
 
-# --- the move --------------------------------------------------------------------------------------------------------
+# --- the move
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_namespace_moves_with_the_write_that_makes_it_too_large(
@@ -207,7 +225,9 @@ def test_a_namespace_that_is_large_when_it_is_opened_moves_with_the_next_write(
     assert store.info(pool()).without_vector_count == 9
 
 
-def test_without_settings_nothing_moves_but_what_moved_is_found(open_with: OpenWith, folder: Path) -> None:
+def test_without_settings_nothing_moves_but_what_moved_is_found(
+    open_with: OpenWith, folder: Path
+) -> None:
     store = open_with(None)
     before = fill(store, 20)
     assert "ann.moved" not in names(folder)
@@ -216,7 +236,9 @@ def test_without_settings_nothing_moves_but_what_moved_is_found(open_with: OpenW
     assert "ann.moved" in names(folder)
 
 
-def test_the_larger_store_is_the_one_that_is_set(open_with: OpenWith, folder: Path, tmp_path: Path) -> None:
+def test_the_larger_store_is_the_one_that_is_set(
+    open_with: OpenWith, folder: Path, tmp_path: Path
+) -> None:
     target = f"sqlite:///{tmp_path / 'large.db'}"
     before = fill(open_with(3, target))
     assert "memories.db" not in names(folder)
@@ -225,7 +247,9 @@ def test_the_larger_store_is_the_one_that_is_set(open_with: OpenWith, folder: Pa
     assert not (tmp_path / "another.db").exists()
 
 
-def test_the_folder_may_be_taken_elsewhere(open_with: OpenWith, folder: Path, tmp_path: Path) -> None:
+def test_the_folder_may_be_taken_elsewhere(
+    open_with: OpenWith, folder: Path, tmp_path: Path
+) -> None:
     store = open_with(3)
     before = fill(store)
     store.close()
@@ -236,7 +260,11 @@ def test_the_folder_may_be_taken_elsewhere(open_with: OpenWith, folder: Path, tm
 def test_the_service_does_not_notice(folder: Path) -> None:
     clock = iter(at(number) for number in range(10_000))
     with Memories(
-        f"files:///{folder}", embedder="fake", namespace="ann", config=settings(20), clock=lambda: next(clock)
+        f"files:///{folder}",
+        embedder="fake",
+        namespace="ann",
+        config=settings(20),
+        clock=lambda: next(clock),
     ) as memories:
         made = []
         for number in range(30):
@@ -245,14 +273,18 @@ def test_the_service_does_not_notice(folder: Path) -> None:
             made.append(created.id)
             assert memories.get(made[0]).content == "fact number 0 about zanzibar"
             assert len(memories.list(limit=99).memories) == number + 1
-            assert f"number {number} " in memories.search(f"fact number {number} about zanzibar")[0].memory.content
+            assert (
+                f"number {number} "
+                in memories.search(f"fact number {number} about zanzibar")[0].memory.content
+            )
         assert memories.update(made[0], "changed").version == 2
         assert memories.forget(made[5]).also_in == (str(folder / "ann.jsonl.before-move"),)
         assert memories.status().memory_count == 29
     assert (folder / "ann.moved").exists()
 
 
-# --- one store of two ------------------------------------------------------------------------------------------------
+# --- one store of two
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -263,9 +295,27 @@ def mixed(open_with: OpenWith, folder: Path) -> Store:
         for number in range(count):
             group = new_id(at(3 * number))
             labels = {"who": namespace, "n": str(number % 2)}
-            store.append([record(group, text=f"common {namespace} {number}", namespace=namespace, labels=labels)])
+            store.append(
+                [
+                    record(
+                        group,
+                        text=f"common {namespace} {number}",
+                        namespace=namespace,
+                        labels=labels,
+                    )
+                ]
+            )
             place = 2 * number + (namespace == "bob")
-            store.append([turn(place, text=f"common {namespace} {number}", namespace=namespace, labels=labels)])
+            store.append(
+                [
+                    turn(
+                        place,
+                        text=f"common {namespace} {number}",
+                        namespace=namespace,
+                        labels=labels,
+                    )
+                ]
+            )
     assert "ann.moved" in names(folder)
     assert "bob.jsonl" in names(folder)
     return store
@@ -277,7 +327,9 @@ def test_what_lies_in_two_places_is_read_as_one(mixed: Store) -> None:
         parts = [mixed.scan(pool(name, collection=collection), limit=99) for name in ("ann", "bob")]
         whole = mixed.scan(where, limit=99)
         assert len(whole) == 15
-        assert sorted(found.ref for found in whole) == sorted(found.ref for part in parts for found in part)
+        assert sorted(found.ref for found in whole) == sorted(
+            found.ref for part in parts for found in part
+        )
         order = [(found.ref.group, found.ref.position, found.ref.namespace) for found in whole]
         assert order == sorted(order)
         assert mixed.scan(where, limit=99, newest_first=True) == whole[::-1]
@@ -291,12 +343,13 @@ def test_what_lies_in_two_places_is_read_as_one(mixed: Store) -> None:
         assert mixed.values(collection, ["bob", "ann"], "who") == ["ann", "bob"]
         assert mixed.groups(where, limit=99) == list(
             dict.fromkeys(
-                (r.ref.namespace, r.ref.group) for r in sorted(whole, key=lambda r: (r.ref.group, r.ref.namespace))
+                (r.ref.namespace, r.ref.group)
+                for r in sorted(whole, key=lambda r: (r.ref.group, r.ref.namespace))
             )
         )
-        assert sorted(mixed.read([found.ref for found in whole]), key=lambda found: found.ref) == sorted(
-            whole, key=lambda found: found.ref
-        )
+        assert sorted(
+            mixed.read([found.ref for found in whole]), key=lambda found: found.ref
+        ) == sorted(whole, key=lambda found: found.ref)
         assert mixed.namespaces(collection) == ["ann", "bob"]
     info = mixed.info(pool("ann", "bob"))
     assert (info.model, info.without_vector_count, info.schema_version) == ("fake/1", 0, 2)
@@ -308,25 +361,41 @@ def test_a_search_of_two_places_finds_the_best_of_both(mixed: Store) -> None:
     assert 5 <= len(found) <= 10
     best = max(found, key=lambda candidate: candidate.similarity or 0.0)
     assert best.record.text == "common bob 2"
-    assert {candidate.record.text for candidate in found} >= {f"common bob {number}" for number in range(3)}
+    assert {candidate.record.text for candidate in found} >= {
+        f"common bob {number}" for number in range(3)
+    }
     everyone = mixed.candidates(pool("ann", "bob"), vector=query, terms=["common"], k=50)
     assert len({candidate.record.ref for candidate in everyone}) == len(everyone) == 15
 
 
 def test_matches_of_two_places_are_joined(mixed: Store) -> None:
     where = turns("ann", "bob")
-    matches = mixed.matches(where, TurnQuery(embed("common")[0], ["common", "bob", "ann", "absent"], 50))
+    matches = mixed.matches(
+        where, TurnQuery(embed("common")[0], ["common", "bob", "ann", "absent"], 50)
+    )
     assert sorted(refs_of(matches)) == sorted(found.ref for found in mixed.scan(where, limit=99))
-    assert len(matches.position) == len(matches.similarity) == len(matches.words) == 15 <= matches.searched
+    assert (
+        len(matches.position)
+        == len(matches.similarity)
+        == len(matches.words)
+        == 15
+        <= matches.searched
+    )
     by_row = {ref: row for row, ref in enumerate(refs_of(matches))}
     held = {
-        term: {ref for ref, row in by_row.items() if matches.holds[list(matches.terms).index(term), row]}
+        term: {
+            ref
+            for ref, row in by_row.items()
+            if matches.holds[list(matches.terms).index(term), row]
+        }
         for term in matches.terms
     }
     assert held["common"] == set(by_row)
     for name in ("ann", "bob"):
         assert held[name] == {ref for ref in by_row if ref.namespace == name}
-    assert all(matches.labels[matches.label[row]]["who"] == ref.namespace for ref, row in by_row.items())
+    assert all(
+        matches.labels[matches.label[row]]["who"] == ref.namespace for ref, row in by_row.items()
+    )
     assert not np.isnan(matches.similarity).any()
     assert holders(matching(mixed, "bob", turns("bob")), "bob") == {1, 3, 5}
 
@@ -359,16 +428,21 @@ def test_the_space_of_both_places_is_changed(mixed: Store, open_with: OpenWith) 
     store = open_with(12, space=other)
     for name in ("ann", "bob"):
         assert store.info(pool(name)).model == "other/1"
-        assert store.candidates(pool(name), vector=unit_vectors(1, seed=7)[0], terms=[], k=1)[0].similarity == (
-            pytest.approx(1.0, abs=0.01)
-        )
+        assert store.candidates(pool(name), vector=unit_vectors(1, seed=7)[0], terms=[], k=1)[
+            0
+        ].similarity == (pytest.approx(1.0, abs=0.01))
 
 
-# --- crashes, threads and processes ----------------------------------------------------------------------------------
+# --- crashes, threads and processes
+# ----------------------------------------------------------------------------------
 
 
-def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(run_python: RunPython, folder: Path) -> None:
-    """The next write completes it, also when memories changed meanwhile; what was forgotten stays forgotten."""
+def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
+    run_python: RunPython, folder: Path
+) -> None:
+    """The next write completes it, also when memories changed meanwhile; what was forgotten stays
+    forgotten.
+    """
     script = """
 import memories.stores.files.move as move
 move._BATCH = 2
@@ -420,7 +494,9 @@ crashing(prepare, act, check, every=int(sys.argv[3]))
         assert int(run_python(TIERED + script, folder, what, every).stdout) > 20
 
 
-def test_several_processes_write_while_it_moves(folder: Path, clean_environment: Mapping[str, str]) -> None:
+def test_several_processes_write_while_it_moves(
+    folder: Path, clean_environment: Mapping[str, str]
+) -> None:
     script = (
         TIERED
         + """
@@ -439,7 +515,10 @@ for number in range(40):
 """
     )
     running = [
-        subprocess.Popen([sys.executable, "-c", script, str(folder), who], env=dict(clean_environment)) for who in "abc"
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(folder), who], env=dict(clean_environment)
+        )
+        for who in "abc"
     ]
     assert [process.wait(100) for process in running] == [0] * 3
     store = stores.open_store(f"files:///{folder}", SPACE)
@@ -451,7 +530,9 @@ for number in range(40):
     assert [found.ref.position for found in store.scan(turns(), limit=999)] == list(range(120))
 
 
-def test_readers_see_all_records_while_it_moves(open_with: OpenWith, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_see_all_records_while_it_moves(
+    open_with: OpenWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A look at each step of the move on the disk."""
     store, reader = open_with(5), open_with(None)
     fill(store, 5)
@@ -493,7 +574,9 @@ def test_a_reader_whose_files_move_between_two_looks_asks_again(
     assert len(found) == 1 + sum(entry.ref.collection is MEMORY for entry in before)
 
 
-def test_a_crash_at_any_step_of_a_change_of_space_leaves_one_space_whole(run_python: RunPython, folder: Path) -> None:
+def test_a_crash_at_any_step_of_a_change_of_space_leaves_one_space_whole(
+    run_python: RunPython, folder: Path
+) -> None:
     script = """
 OTHER = SPACE._replace(model="other/1")
 def prepare():
@@ -535,7 +618,8 @@ crashing(prepare, change, check)
     assert int(run_python(TIERED + script, folder).stdout) > 10
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- what goes wrong
+# -------------------------------------------------------------------------------------------------
 
 
 def test_where_the_larger_store_can_not_be_had_the_files_go_on(
@@ -547,17 +631,24 @@ def test_where_the_larger_store_can_not_be_had_the_files_go_on(
     assert "ann.moved" not in names(folder)
     [warning] = caplog.records
     assert warning.levelno == logging.WARNING
-    assert warning.getMessage().startswith("ann could not move to a larger store and stays in its files: ")
+    assert warning.getMessage().startswith(
+        "ann could not move to a larger store and stays in its files: "
+    )
     store.append([record("one-more")])
     open_with(3, f"sqlite:///{tmp_path / 'file' / 'large.db'}").append([record("two-more")])
     assert len(caplog.records) == 1, "it tries again after a while, not with every write"
-    assert [found for found in content(store, "ann") if not found.ref.group.endswith("-more")] == before
+    assert [
+        found for found in content(store, "ann") if not found.ref.group.endswith("-more")
+    ] == before
     open_with(3).append([record("and-more")])
     assert "ann.moved" in names(folder)
 
 
 def test_a_namespace_is_not_mixed_with_what_others_have_of_it(
-    open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    open_with: OpenWith,
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the folder another file is made; a store that was named is refused."""
     monkeypatch.setattr(files_move, "_PAUSE_SECONDS", 0.0)
@@ -569,7 +660,10 @@ def test_a_namespace_is_not_mixed_with_what_others_have_of_it(
     store.append([record(group) for group in "abcd"])
     assert "ann.moved" not in names(folder)
     told = caplog.records[-1].getMessage()
-    assert f"{named} has memories of ann already, of others or of an earlier move; to join them run: memory mi" in told
+    assert (
+        f"{named} has memories of ann already, of others or of an earlier move; to join them run: memory mi"
+        in told
+    )
     open_with(3).append([turn(7, text="another")])
     assert json.loads((folder / "ann.moved").read_text())["store"] == "memories-2.db"
     assert [found.ref.group for found in everything(store, pool())] == ["a", "b", "c", "d"]
@@ -583,7 +677,11 @@ def test_a_namespace_is_not_mixed_with_what_others_have_of_it(
 
 @pytest.mark.parametrize("what", ["lost", "changed"])
 def test_a_copy_that_is_not_what_was_copied_does_not_count(
-    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+    open_with: OpenWith,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
 ) -> None:
     store = open_with(4)
     before = fill(store, 4)
@@ -591,7 +689,11 @@ def test_a_copy_that_is_not_what_was_copied_does_not_count(
 
     def reading(self: SQLiteStore, refs: Sequence[Ref]) -> list[Record]:
         found = real(self, refs)
-        return found[1:] if what == "lost" else [entry._replace(text=f"{entry.text}?") for entry in found]
+        return (
+            found[1:]
+            if what == "lost"
+            else [entry._replace(text=f"{entry.text}?") for entry in found]
+        )
 
     monkeypatch.setattr(SQLiteStore, "read", reading)
     store.append([record("one-more")])
@@ -606,7 +708,10 @@ def test_a_store_that_keeps_one_kind_of_numbers_keeps_copies(
     real = SQLiteStore.read
 
     def reading(self: SQLiteStore, refs: Sequence[Ref]) -> list[Record]:
-        return [found._replace(fields={**found.fields, "n": float(found.fields["n"])}) for found in real(self, refs)]
+        return [
+            found._replace(fields={**found.fields, "n": float(found.fields["n"])})
+            for found in real(self, refs)
+        ]
 
     monkeypatch.setattr(SQLiteStore, "read", reading)
     open_with(3).append([record(group, fields={"n": 5}) for group in "abcd"])
@@ -635,7 +740,9 @@ def test_who_goes_by_words_alone_moves_the_vectors_too(open_with: OpenWith, fold
     assert store.info(pool()).without_vector_count == 2
 
 
-def test_a_store_that_is_gone_is_told_of_and_not_made_anew(open_with: OpenWith, folder: Path) -> None:
+def test_a_store_that_is_gone_is_told_of_and_not_made_anew(
+    open_with: OpenWith, folder: Path
+) -> None:
     store = open_with(3)
     before = fill(store)
     store.close()
@@ -646,7 +753,9 @@ def test_a_store_that_is_gone_is_told_of_and_not_made_anew(open_with: OpenWith, 
         lambda: open_with(3).append([record("m")]),
         lambda: open_with(3).namespaces(MEMORY),
     ):
-        with pytest.raises(StoreDamaged, match=r"memories\.db, which is gone; put it back.*ann\.moved.*before-move"):
+        with pytest.raises(
+            StoreDamaged, match=r"memories\.db, which is gone; put it back.*ann\.moved.*before-move"
+        ):
             use()
     assert not (folder / "memories.db").exists()
     assert open_with(3).count(pool("bob")) == 0
@@ -681,7 +790,9 @@ def test_lines_that_come_after_the_move_are_warned_of(
     assert (folder / "ann.jsonl").exists()
 
 
-def test_what_is_removed_after_the_move_names_the_files_that_were_kept(open_with: OpenWith, folder: Path) -> None:
+def test_what_is_removed_after_the_move_names_the_files_that_were_kept(
+    open_with: OpenWith, folder: Path
+) -> None:
     store = open_with(3)
     before = fill(store)
     kept = [str(folder / f"ann{part}.jsonl.before-move") for part in ("", ".turns")]
@@ -705,14 +816,22 @@ SECRETS = {
 
 @pytest.mark.parametrize("url", SECRETS)
 def test_no_password_is_written_or_shown(
-    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, url: str
+    open_with: OpenWith,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    url: str,
 ) -> None:
     asked: list[str] = []
     real = stores.open_store
 
     def opening(wanted: str, space: Space | None, config: Config | None = None) -> Store:
         asked.append(wanted)
-        return SQLiteStore(folder / "elsewhere.db", space) if wanted == url else real(wanted, space, config)
+        return (
+            SQLiteStore(folder / "elsewhere.db", space)
+            if wanted == url
+            else real(wanted, space, config)
+        )
 
     monkeypatch.setattr(stores, "open_store", opening)
     before = fill(open_with(3, url))
@@ -746,7 +865,9 @@ def _interrupted(*_given: Any) -> Any:
 def without_line(folder: Path, group: str) -> None:
     """Take a line out, as somebody with an editor would."""
     file = folder / "ann.jsonl"
-    file.write_text("".join(f"{line}\n" for line in file.read_text().splitlines() if f'"{group}"' not in line))
+    file.write_text(
+        "".join(f"{line}\n" for line in file.read_text().splitlines() if f'"{group}"' not in line)
+    )
 
 
 def test_a_line_taken_out_after_a_move_was_cut_short_is_not_live_again(
@@ -790,7 +911,10 @@ def test_what_is_not_known_of_a_move_that_was_begun_is_told(
 
 
 def test_others_who_write_to_the_copy_are_noticed(
-    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_with: OpenWith,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     real = SQLiteStore.append
 
@@ -799,7 +923,10 @@ def test_others_who_write_to_the_copy_are_noticed(
 
     monkeypatch.setattr(SQLiteStore, "append", appending)
     before = fill(open_with(3))
-    assert "memories.db has 5 records of it, not 4: others write to it too" in caplog.records[-1].getMessage()
+    assert (
+        "memories.db has 5 records of it, not 4: others write to it too"
+        in caplog.records[-1].getMessage()
+    )
     assert content(open_with(None), "ann") == before
 
 
@@ -807,7 +934,9 @@ def test_changes_after_a_move_was_cut_short_may_pass_a_key_on(
     open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = open_with(3)
-    first.append([record("a", key="k", ended_at=at(1), ended_by="delete"), record("b", key="k"), record("c")])
+    first.append(
+        [record("a", key="k", ended_at=at(1), ended_by="delete"), record("b", key="k"), record("c")]
+    )
     with monkeypatch.context() as patched:
         patched.setattr(files_move, "_read_back", _interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -820,13 +949,18 @@ def test_changes_after_a_move_was_cut_short_may_pass_a_key_on(
     assert open_with(3).scan(pool()._replace(key="k"), limit=9)[0].ref.group == "a"
 
 
-def test_what_is_damaged_does_not_move(open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_damaged_does_not_move(
+    open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = open_with(3)
     store.append([record("a"), record("b")])
     with (folder / "ann.jsonl").open("a") as file:
         file.write("<<<<<<< HEAD\n")
     store.append([turn(number) for number in range(5)])
-    assert "ann could not move to a larger store and stays in its files: " in caplog.records[-1].getMessage()
+    assert (
+        "ann could not move to a larger store and stays in its files: "
+        in caplog.records[-1].getMessage()
+    )
     assert "ann.jsonl:3 can't be read" in caplog.records[-1].getMessage()
     assert {"ann.jsonl", "ann.turns.jsonl"} <= names(folder)
     assert "ann.moved" not in names(folder)
@@ -836,7 +970,10 @@ def test_what_is_damaged_does_not_move(open_with: OpenWith, folder: Path, caplog
 
 
 def test_lines_that_an_editor_adds_while_it_moves_are_not_put_aside(
-    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_with: OpenWith,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     real = files_move._read_back
 
@@ -854,16 +991,26 @@ def test_lines_that_an_editor_adds_while_it_moves_are_not_put_aside(
     monkeypatch.setattr(files_move, "_PAUSE_SECONDS", 0.0)
     store.append([record("e")])
     assert "ann.moved" in names(folder)
-    assert [entry.ref.group for entry in everything(store, pool())] == ["a", "b", "c", "d", "e", "m77"]
+    assert [entry.ref.group for entry in everything(store, pool())] == [
+        "a",
+        "b",
+        "c",
+        "d",
+        "e",
+        "m77",
+    ]
 
 
-@pytest.mark.parametrize("target", ["files:///tmp/other", "nonsense", "sqlite://", "mysql://host/db"])
+@pytest.mark.parametrize(
+    "target", ["files:///tmp/other", "nonsense", "sqlite://", "mysql://host/db"]
+)
 def test_a_larger_store_that_is_none_is_refused_at_once(open_with: OpenWith, target: str) -> None:
     with pytest.raises(ConfigError):
         open_with(3, target)
 
 
-# --- going back ------------------------------------------------------------------------------------------------------
+# --- going back
+# ------------------------------------------------------------------------------------------------------
 
 
 def go_back(folder: Path) -> None:
@@ -879,7 +1026,9 @@ def test_what_is_forgotten_after_going_back_does_not_return_with_a_second_move(
 ) -> None:
     """Nor do memories that changed meanwhile, or that were written after the first move."""
     with Memories(open_with(3), embedder="none", namespace="ann") as memories:
-        made = [memories.create(f"fact zanzibar {number}", force=True).memory for number in range(4)]
+        made = [
+            memories.create(f"fact zanzibar {number}", force=True).memory for number in range(4)
+        ]
         ids = [memory.id for memory in made if memory]
         memories.create("written after the first move")
     assert "ann.moved" in names(folder)
@@ -920,7 +1069,10 @@ def test_a_named_store_that_was_gone_back_from_is_told_of_and_not_moved_to_again
     [first, *_] = content(store, "ann")
     assert store.remove([first.ref]) == (target,)
     open_with(2, target).append([record("more")])
-    assert "large.db has memories of ann already, of others or of an earlier move" in caplog.records[-1].getMessage()
+    assert (
+        "large.db has memories of ann already, of others or of an earlier move"
+        in caplog.records[-1].getMessage()
+    )
     assert first.ref not in {found.ref for found in content(open_with(2, target), "ann")}
     (tmp_path / "large.db").write_bytes(b"nobody can tell")
     assert open_with(99, target).remove([Ref(MEMORY, "ann", "more", 1)]) == (target,)
@@ -933,7 +1085,11 @@ def test_a_qdrant_folder_can_be_the_larger_store(
     target = f"qdrant:///{tmp_path / 'large'}"
     store = open_with(3, target)
     before = fill(store)
-    assert caplog.records[-1].getMessage().startswith(f"ann has {len(before)} records and was moved to {target} in ")
+    assert (
+        caplog.records[-1]
+        .getMessage()
+        .startswith(f"ann has {len(before)} records and was moved to {target} in ")
+    )
     assert {"ann.moved", "ann.jsonl.before-move", "ann.turns.jsonl.before-move"} <= names(folder)
     store.append([record("last")])
     store.close()

@@ -1,4 +1,6 @@
-"""The store of a server elsewhere passes the contract; what is its own: tokens, namespaces, a client that dies."""
+"""The store of a server elsewhere passes the contract; what is its own: tokens, namespaces, a
+client that dies.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +34,11 @@ from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
 def config_of(folder: Path) -> Config:
     """Return the configuration of a server whose home and store are in a folder."""
     home = folder / "server"
-    environment = {"MEMORY_HOME": str(home), "EMBEDDER": "fake", "MEMORY_STORE": f"sqlite:///{home}/m.db"}
+    environment = {
+        "MEMORY_HOME": str(home),
+        "EMBEDDER": "fake",
+        "MEMORY_STORE": f"sqlite:///{home}/m.db",
+    }
     return load_config(environment=environment, folder=folder)
 
 
@@ -79,7 +85,8 @@ class TestHttpStore(StoreContract):
             store.close()
 
 
-# --- who may what ----------------------------------------------------------------------------------------------------
+# --- who may what
+# ----------------------------------------------------------------------------------------------------
 
 
 def _token(tmp_path: Path, *grants: str) -> str:
@@ -111,7 +118,9 @@ def test_a_token_reaches_only_its_namespaces(live: Live, tmp_path: Path) -> None
 
 
 def test_who_may_only_write_memories_writes_no_records(live: Live, tmp_path: Path) -> None:
-    """A record tells who wrote it, and how far that is trusted: only who manages a namespace may say that."""
+    """A record tells who wrote it, and how far that is trusted: only who manages a namespace may
+    say that.
+    """
     mine = client(live, _token(tmp_path, "ann:rw"))
     assert everything(mine, pool("ann")) == []
     with pytest.raises(ConfigError, match="refused the token"):
@@ -140,7 +149,9 @@ def test_a_client_that_dies_holds_no_lock(live: Live, monkeypatch: pytest.Monkey
         dead._ask("commit")
 
 
-def test_a_request_that_arrives_twice_is_done_once(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_arrives_twice_is_done_once(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("memories.stores.http.driver.os.urandom", lambda size: b"x" * size)
     store = client(live)
     store.append([record("m")])
@@ -150,7 +161,9 @@ def test_a_request_that_arrives_twice_is_done_once(live: Live, monkeypatch: pyte
         store.append([record("m")])
 
 
-def test_only_so_many_stores_are_opened_for_clients(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_stores_are_opened_for_clients(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(records, "MAX_SPACES", 3)
     for number in range(3):
         assert everything(client(live, space=SPACE._replace(model=f"model {number}")), pool()) == []
@@ -168,7 +181,9 @@ def test_a_list_of_namespaces_that_is_none_is_refused(live: Live, tmp_path: Path
         mine._ask("values", Collection.MEMORY, namespaces=["bob"], key="type")
 
 
-def test_many_records_go_in_one_transaction_of_several_requests(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_records_go_in_one_transaction_of_several_requests(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("memories.stores.http.store.BATCH_BYTES", 20_000)
     store = client(live)
     with pytest.raises(Conflict):
@@ -178,7 +193,8 @@ def test_many_records_go_in_one_transaction_of_several_requests(live: Live, monk
     assert len(everything(store, pool())) == 40
 
 
-# --- URLs, tokens, silence -------------------------------------------------------------------------------------------
+# --- URLs, tokens, silence
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,7 +210,9 @@ def test_many_records_go_in_one_transaction_of_several_requests(live: Live, monk
         ("https://memories.example", "wants a token"),
     ],
 )
-def test_a_url_that_would_give_something_away_is_refused(url: str, said: str, tmp_path: Path) -> None:
+def test_a_url_that_would_give_something_away_is_refused(
+    url: str, said: str, tmp_path: Path
+) -> None:
     config = load_config(environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path)
     with pytest.raises(ConfigError, match=said) as refused:
         open_url(url, SPACE, config)
@@ -202,8 +220,14 @@ def test_a_url_that_would_give_something_away_is_refused(url: str, said: str, tm
 
 
 def test_plain_http_is_spoken_if_that_is_allowed(tmp_path: Path) -> None:
-    environment = {"MEMORY_HOME": str(tmp_path), "MEMORY_TOKEN": "mem_x", "MEMORY_PLAIN_HTTP": "true"}
-    open_url("http://memories.example", SPACE, load_config(environment=environment, folder=tmp_path)).close()
+    environment = {
+        "MEMORY_HOME": str(tmp_path),
+        "MEMORY_TOKEN": "mem_x",
+        "MEMORY_PLAIN_HTTP": "true",
+    }
+    open_url(
+        "http://memories.example", SPACE, load_config(environment=environment, folder=tmp_path)
+    ).close()
 
 
 def test_a_token_comes_from_a_file_that_only_its_user_reads(live: Live, tmp_path: Path) -> None:
@@ -229,7 +253,11 @@ def test_a_wrong_token_and_a_server_that_is_gone_are_told_apart(live: Live) -> N
 
 
 def test_the_library_works_against_a_server(live: Live, tmp_path: Path) -> None:
-    environment = {"MEMORY_HOME": str(tmp_path / "mine"), "MEMORY_TOKEN": live.token, "EMBEDDER": "fake"}
+    environment = {
+        "MEMORY_HOME": str(tmp_path / "mine"),
+        "MEMORY_TOKEN": live.token,
+        "EMBEDDER": "fake",
+    }
     config = load_config({"store": live.url}, environment=environment, folder=tmp_path)
     with Memories(config=config, namespace="ann") as memories:
         made = memories.create("Deploys happen on Tuesdays", tags={"type": "fact"}).memory
@@ -243,16 +271,25 @@ def test_the_library_works_against_a_server(live: Live, tmp_path: Path) -> None:
         assert memories.forget(made.id).versions == 2
 
 
-def test_what_is_forgotten_from_afar_leaves_the_scratchpads_of_the_server(live: Live, tmp_path: Path) -> None:
+def test_what_is_forgotten_from_afar_leaves_the_scratchpads_of_the_server(
+    live: Live, tmp_path: Path
+) -> None:
     here = load_config(
         environment={"MEMORY_HOME": f"{tmp_path}/server", "EMBEDDER": "fake", "MEMORY_STORE": f"sqlite:///{tmp_path}/server/m.db"},
         folder=tmp_path,
     )  # fmt: skip
-    environment = {"MEMORY_HOME": str(tmp_path / "mine"), "MEMORY_TOKEN": live.token, "EMBEDDER": "fake"}
+    environment = {
+        "MEMORY_HOME": str(tmp_path / "mine"),
+        "MEMORY_TOKEN": live.token,
+        "EMBEDDER": "fake",
+    }
     afar = load_config({"store": live.url}, environment=environment, folder=tmp_path)
     file = tmp_path / "server" / "ann" / "scratchpad.yaml"
     with Memories(config=here, namespace="ann") as memories:
-        made = [memories.create(text).id for text in ("The plan is secret", "The port is 80", "Ann sails", "It rains")]
+        made = [
+            memories.create(text).id
+            for text in ("The plan is secret", "The port is 80", "Ann sails", "It rains")
+        ]
         memories.scratchpad()
     assert "The plan is secret" in file.read_text()
     with Memories(config=afar, namespace="ann") as memories:
@@ -264,7 +301,12 @@ def test_what_is_forgotten_from_afar_leaves_the_scratchpads_of_the_server(live: 
             memories.delete(made[3] or "")
             raise RuntimeError
     text = file.read_text()
-    assert [each in text for each in ("secret", "port is 80", "Ann sails", "It rains")] == [False, False, False, True]
+    assert [each in text for each in ("secret", "port is 80", "Ann sails", "It rains")] == [
+        False,
+        False,
+        False,
+        True,
+    ]
     with Memories(config=here, namespace="ann") as memories:
         shown = {entry.content for entry in memories.scratchpad().entries}
     assert shown == {"The port is 81", "It rains", "Bob was here"}
@@ -273,15 +315,23 @@ def test_what_is_forgotten_from_afar_leaves_the_scratchpads_of_the_server(live: 
 def test_an_erasure_that_fails_on_the_server_after_its_commit_is_reported_as_one(
     live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load_config(environment={"MEMORY_TOKEN": live.token, "EMBEDDER": "fake"}, folder=tmp_path)
+    config = load_config(
+        environment={"MEMORY_TOKEN": live.token, "EMBEDDER": "fake"}, folder=tmp_path
+    )
     with Memories(live.url, config=config) as memories:
         made = memories.create("the quixotrumpel").memory
         assert made is not None
         with monkeypatch.context() as patched:
             full = StoreError("the disk is full; nothing was written; make room and try again")
             patched.setattr(SQLiteFile, "erase_free_pages", lambda *_: (_ for _ in ()).throw(full))
-            with pytest.raises(ErasureUnfinished, match=r"is gone, but .* \(the disk is full\); forget it again"):
+            with pytest.raises(
+                ErasureUnfinished, match=r"is gone, but .* \(the disk is full\); forget it again"
+            ):
                 memories.forget(made.id)
         assert not memories.list().memories
         memories.forget(made.id)
-    assert [file.name for file in (tmp_path / "server").glob("m.db*") if b"quixotrump" in file.read_bytes()] == []
+    assert [
+        file.name
+        for file in (tmp_path / "server").glob("m.db*")
+        if b"quixotrump" in file.read_bytes()
+    ] == []

@@ -80,7 +80,9 @@ class TestPostgres(StoreContract):
 
 @pytest.mark.slow
 class TestPostgresByIndex(StoreContract):
-    """The same through the ways that are taken where there are many records: HNSW, and only the rarest words."""
+    """The same through the ways that are taken where there are many records: HNSW, and only the
+    rarest words.
+    """
 
     sequences = 50
 
@@ -92,7 +94,8 @@ class TestPostgresByIndex(StoreContract):
         return open_store
 
 
-# --- what can be wrong with a server ---------------------------------------------------------------------------------
+# --- what can be wrong with a server
+# ---------------------------------------------------------------------------------
 
 
 def refusal(store: PostgresStore) -> str:
@@ -106,14 +109,18 @@ def refusal(store: PostgresStore) -> str:
     return message
 
 
-def test_a_wrong_password_is_refused_and_never_shown(server: Node, opened: Callable[..., PostgresStore]) -> None:
+def test_a_wrong_password_is_refused_and_never_shown(
+    server: Node, opened: Callable[..., PostgresStore]
+) -> None:
     server.sql("CREATE ROLE guarded LOGIN PASSWORD 'right'")
     try:
         for written in ("secret", "secret%2F%3A", ""):
             url = server.url(user=f"guarded:{written}")
             assert "***" in refusal(opened(url)) or not written
         assert "check both" in refusal(opened(server.url(user="guarded:secret")))
-        assert "check both" in refusal(opened(server.url(user="guarded", options="password=secret")))
+        assert "check both" in refusal(
+            opened(server.url(user="guarded", options="password=secret"))
+        )
         assert "wants a password" in refusal(opened(server.url(user="guarded")))
         store = opened(server.url(user="guarded:right"))
         assert store.count(pool()) == 0
@@ -136,7 +143,13 @@ def test_a_wrong_password_is_refused_and_never_shown(server: Node, opened: Calla
 def test_each_thing_that_is_wrong_with_an_address_has_its_sentence(
     server: Node, opened: Callable[..., PostgresStore], change: dict[str, Any], expected: str
 ) -> None:
-    parts = {"user": "postgres", "host": "127.0.0.1", "port": server.port, "database": "postgres", **change}
+    parts = {
+        "user": "postgres",
+        "host": "127.0.0.1",
+        "port": server.port,
+        "database": "postgres",
+        **change,
+    }
     parts["port"] = parts["port"] or free_port()
     store = opened("postgresql://{user}@{host}:{port}/{database}?connect_timeout=5".format(**parts))
     assert expected in refusal(store)
@@ -159,7 +172,9 @@ def test_a_url_that_is_not_acceptable_is_refused_at_once(url: str) -> None:
 
 
 @pytest.mark.parametrize("options", ["nonsense=secret", "sslmode=secret"])
-def test_an_option_that_libpq_does_not_know_is_refused_when_it_connects(server: Node, options: str) -> None:
+def test_an_option_that_libpq_does_not_know_is_refused_when_it_connects(
+    server: Node, options: str
+) -> None:
     with pytest.raises((ConfigError, StoreError)) as caught:
         PostgresStore(server.url(user="postgres:secret", options=options), None).count(pool())
     assert "postgres:secret" not in str(caught.value)
@@ -170,7 +185,9 @@ def test_an_older_server_is_refused(store: PostgresStore, monkeypatch: pytest.Mo
     assert "99 or newer" in refusal(store)
 
 
-def test_a_database_of_another_encoding_is_refused(server: Node, opened: Callable[..., PostgresStore]) -> None:
+def test_a_database_of_another_encoding_is_refused(
+    server: Node, opened: Callable[..., PostgresStore]
+) -> None:
     server.sql("CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0")
     store = opened(server.url("ascii"))
     assert "SQL_ASCII" in refusal(store)
@@ -198,7 +215,9 @@ def test_a_server_without_fsync_is_only_read(
         server.sql("SELECT pg_reload_conf()")
 
 
-@pytest.mark.parametrize(("setting", "expected"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")]
+)
 def test_a_commit_waits_for_the_disk_whatever_the_role_prefers(
     server: Node, store: PostgresStore, setting: str, expected: str
 ) -> None:
@@ -221,7 +240,9 @@ def guest(server: Node) -> Iterator[Node]:
     server.sql("DROP ROLE guest")
 
 
-def test_a_user_who_may_not_create_a_schema_is_told(guest: Node, opened: Callable[..., PostgresStore]) -> None:
+def test_a_user_who_may_not_create_a_schema_is_told(
+    guest: Node, opened: Callable[..., PostgresStore]
+) -> None:
     store = opened(guest.url("plain", user="guest", options="schema=other"), None)
     assert store.count(pool()) == 0
     with pytest.raises(StoreError, match="may not do this"):
@@ -242,11 +263,19 @@ def test_without_the_extension_words_work_and_vectors_say_who_adds_it(
     assert search(store, "apple")["n"].similarity == pytest.approx(1.0, abs=0.01)
 
 
-@pytest.mark.parametrize(("name", "oldest", "expected"), [("nothing", (0, 8), "install it"), ("vector", (9, 0), "0.8")])
+@pytest.mark.parametrize(
+    ("name", "oldest", "expected"), [("nothing", (0, 8), "install it"), ("vector", (9, 0), "0.8")]
+)
 def test_a_server_with_no_pgvector_or_an_old_one_is_told_apart(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, name: str, oldest: tuple[int, int], expected: str
+    store: PostgresStore,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    oldest: tuple[int, int],
+    expected: str,
 ) -> None:
-    monkeypatch.setattr(postgres_vectors, "_EXTENSION", postgres_vectors._EXTENSION.replace("vector", name))
+    monkeypatch.setattr(
+        postgres_vectors, "_EXTENSION", postgres_vectors._EXTENSION.replace("vector", name)
+    )
     monkeypatch.setattr(postgres_vectors, "_OLDEST", oldest)
     with pytest.raises(StoreError, match=expected):
         store.append([record("m")])
@@ -267,7 +296,9 @@ def test_a_server_with_no_pgvector_or_an_old_one_is_told_apart(
 def test_each_code_of_the_server_is_an_error_of_ours(code: str, kind: type[MemoriesError]) -> None:
     from psycopg import errors
 
-    translation = postgres_errors.translation(errors.lookup(code)("it failed\nDETAIL: more"), "postgresql://h/d")
+    translation = postgres_errors.translation(
+        errors.lookup(code)("it failed\nDETAIL: more"), "postgresql://h/d"
+    )
     assert type(translation) is kind
     assert "\n" not in str(translation)
 
@@ -280,9 +311,13 @@ def test_a_text_that_postgresql_cannot_hold_is_refused(store: PostgresStore, tex
     assert store.count(pool()) == 1
 
 
-@pytest.mark.parametrize("unfit", ["a\0b", "a\ud800b", float("nan"), -float("inf"), {"in": ["a\0b"]}], ids=ascii)
+@pytest.mark.parametrize(
+    "unfit", ["a\0b", "a\ud800b", float("nan"), -float("inf"), {"in": ["a\0b"]}], ids=ascii
+)
 @pytest.mark.parametrize("by", ["append", "patch"])
-def test_a_field_that_postgresql_cannot_hold_is_refused(store: PostgresStore, unfit: Any, by: str) -> None:
+def test_a_field_that_postgresql_cannot_hold_is_refused(
+    store: PostgresStore, unfit: Any, by: str
+) -> None:
     store.append([record("m")])
     with pytest.raises(StoreError, match="can't hold") as caught:
         if by == "append":
@@ -290,7 +325,9 @@ def test_a_field_that_postgresql_cannot_hold_is_refused(store: PostgresStore, un
         else:
             store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(1), "delete", {"x": unfit})])
     assert "\n" not in str(caught.value)
-    assert [(entry.ref.group, entry.ended_at, entry.fields) for entry in everything(store, pool())] == [("m", None, {})]
+    assert [
+        (entry.ref.group, entry.ended_at, entry.fields) for entry in everything(store, pool())
+    ] == [("m", None, {})]
 
 
 def test_a_label_with_a_nul_is_refused(store: PostgresStore) -> None:
@@ -317,7 +354,9 @@ def test_numbers_come_back_as_what_they_were(store: PostgresStore) -> None:
     assert repr(sorted(found["m"].items())) == repr(sorted(fields.items()))
 
 
-def test_a_role_that_prefers_other_transactions_can_write(server: Node, opened: Callable[..., PostgresStore]) -> None:
+def test_a_role_that_prefers_other_transactions_can_write(
+    server: Node, opened: Callable[..., PostgresStore]
+) -> None:
     server.sql("CREATE ROLE careful LOGIN SUPERUSER")
     server.sql("ALTER ROLE careful SET default_transaction_read_only = on")
     server.sql("ALTER ROLE careful SET default_transaction_isolation = 'serializable'")
@@ -335,12 +374,15 @@ def test_a_role_that_prefers_other_transactions_can_write(server: Node, opened: 
         server.sql("DROP ROLE careful")
 
 
-# --- a server that has stopped ---------------------------------------------------------------------------------------
+# --- a server that has stopped
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def stop_sessions(server: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Stop the processes that serve stores, as a machine that hangs would, with deadlines that a test can wait for."""
+    """Stop the processes that serve stores, as a machine that hangs would, with deadlines that a
+    test can wait for.
+    """
     monkeypatch.setattr(postgres_server, "READ_SECONDS", 0.5)
     monkeypatch.setattr(postgres_server, "WRITE_SECONDS", 1.0)
     stopped: list[int] = []
@@ -365,7 +407,9 @@ def test_a_server_that_stops_is_waited_for_no_longer_than_the_deadline(
         with store.transaction():
             store.append([record("n")])
             stop_sessions()
-            long = {"long": "x" * 20_000_000} if by == "a long text" else {}  # more than fits between the two
+            long = (
+                {"long": "x" * 20_000_000} if by == "a long text" else {}
+            )  # more than fits between the two
             store.append([record("o", fields=long, vectors=None)])
 
     store.append([record("m")])
@@ -376,7 +420,9 @@ def test_a_server_that_stops_is_waited_for_no_longer_than_the_deadline(
     }
     if by in ask:
         stop_sessions()
-    with pytest.raises(StoreUnreachable, match=r"has not answered for \d seconds|was lost") as caught:
+    with pytest.raises(
+        StoreUnreachable, match=r"has not answered for \d seconds|was lost"
+    ) as caught:
         ask.get(by, inside)()  # the server goes on after this test only
     assert "\n" not in str(caught.value)
     assert {entry.ref.group for entry in everything(store, pool())} == {"m"}  # by a new connection
@@ -409,16 +455,23 @@ def test_an_erasure_may_take_longer_than_the_deadline(
     assert not store.info(pool()).erasing
 
 
-# --- connections -----------------------------------------------------------------------------------------------------
+# --- connections
+# -----------------------------------------------------------------------------------------------------
 
 
 def end_sessions(server: Node) -> None:
     """End the sessions of stores on the server, as an administrator or a restart would."""
-    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memories'")
+    server.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memories'"
+    )
 
 
-def forgotten(store: PostgresStore, number: int, lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Forget a memory and lose the connection before a statement after the commit; return what is said, if it is."""
+def forgotten(
+    store: PostgresStore, number: int, lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Forget a memory and lose the connection before a statement after the commit; return what is
+    said, if it is.
+    """
     import psycopg
 
     memories = Memories(store, embedder="none")
@@ -501,7 +554,9 @@ def test_a_read_that_loses_its_connection_is_repeated_once(
     assert store.count(pool()) == 1
 
 
-def test_a_transaction_that_loses_its_connection_wrote_nothing(server: Node, store: PostgresStore, schema: str) -> None:
+def test_a_transaction_that_loses_its_connection_wrote_nothing(
+    server: Node, store: PostgresStore, schema: str
+) -> None:
     store.append([record("m")])
     with pytest.raises(StoreError, match="nothing was written"), store.transaction():
         store.append([record("n")])
@@ -511,7 +566,9 @@ def test_a_transaction_that_loses_its_connection_wrote_nothing(server: Node, sto
     store.append([record("p")])
 
 
-def test_a_failure_that_was_swallowed_inside_a_transaction_is_told_at_its_end(store: PostgresStore) -> None:
+def test_a_failure_that_was_swallowed_inside_a_transaction_is_told_at_its_end(
+    store: PostgresStore,
+) -> None:
     """The server then takes a commit for a rollback, and says so only in passing."""
     store.append([record("m")])
     with pytest.raises(StoreError, match="nothing was written"), store.transaction():
@@ -526,7 +583,9 @@ def test_a_failure_that_was_swallowed_inside_a_transaction_is_told_at_its_end(st
     assert store.count(pool()) == 2
 
 
-def test_a_store_that_is_closed_while_it_is_read_leaves_no_connection_open(server: Node, store: PostgresStore) -> None:
+def test_a_store_that_is_closed_while_it_is_read_leaves_no_connection_open(
+    server: Node, store: PostgresStore
+) -> None:
     with store._server.read():
         store.close()
     assert store._server._idle == []
@@ -573,7 +632,9 @@ print(said[0])
 def test_a_commit_in_doubt_says_so_and_is_not_repeated(
     server: Node, store: PostgresStore, by: str, kind: type[StoreError], expected: str
 ) -> None:
-    """The server waits for a replica that is not there, and then the session, or its waiting, is ended."""
+    """The server waits for a replica that is not there, and then the session, or its waiting, is
+    ended.
+    """
     store.append([record("m")])
     server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nowhere'")
     server.sql("SELECT pg_reload_conf()")
@@ -596,7 +657,9 @@ def test_a_commit_in_doubt_says_so_and_is_not_repeated(
         deadline = time.monotonic() + 300
         while server.sql(waiting) != [(1,)] and time.monotonic() < deadline:
             time.sleep(0.05)
-        server.sql(f"SELECT pg_{by}_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        server.sql(
+            f"SELECT pg_{by}_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        )
         thread.join(300)
         assert not thread.is_alive()
     finally:
@@ -649,7 +712,9 @@ store.close()
     assert run_python(script, url).stdout.split() == ["5"]
 
 
-def test_many_processes_make_the_store_at_once(url: str, opened: Callable[..., PostgresStore]) -> None:
+def test_many_processes_make_the_store_at_once(
+    url: str, opened: Callable[..., PostgresStore]
+) -> None:
     script = """
 import sys
 from datetime import UTC, datetime
@@ -664,7 +729,9 @@ for number in range(5):
 store.close()
 """
     processes = [
-        subprocess.Popen([sys.executable, "-c", script, url, str(number)], stdin=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", script, url, str(number)], stdin=subprocess.PIPE, text=True
+        )
         for number in range(6)
     ]
     for process in processes:
@@ -673,7 +740,8 @@ store.close()
     assert opened(url).count(pool("ns0", "ns1", "ns2")) == 30
 
 
-# --- locks -----------------------------------------------------------------------------------------------------------
+# --- locks
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_writers_of_different_namespaces_do_not_wait_for_each_other(store: PostgresStore) -> None:
@@ -692,7 +760,9 @@ def test_writers_of_different_namespaces_do_not_wait_for_each_other(store: Postg
     thread.join(300)
 
 
-def test_a_writer_who_waits_too_long_is_told(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_who_waits_too_long_is_told(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 0.3)
     first, second = open_store(SPACE), open_store(SPACE)
     first.append([record("m")])
@@ -729,7 +799,8 @@ def test_two_transactions_that_wait_for_each_other_end_with_an_error(open_store:
             failures.append(exc)
 
     threads = [
-        threading.Thread(target=write, args=arguments) for arguments in ((one, "ann", "bob"), (two, "bob", "ann"))
+        threading.Thread(target=write, args=arguments)
+        for arguments in ((one, "ann", "bob"), (two, "bob", "ann"))
     ]
     for thread in threads:
         thread.start()
@@ -739,7 +810,9 @@ def test_two_transactions_that_wait_for_each_other_end_with_an_error(open_store:
     assert one.count(pool("ann", "bob")) == 4
 
 
-def test_a_counted_access_does_not_wait_for_a_writer(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counted_access_does_not_wait_for_a_writer(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 3600)
     writer, reader = open_store(SPACE), open_store(SPACE)
     writer.append([record("m")])
@@ -754,7 +827,9 @@ def test_a_counted_access_does_not_wait_for_a_writer(open_store: OpenStore, monk
 
 
 @pytest.mark.parametrize("by", ["unstaged", "namespaces"])
-def test_while_the_whole_store_is_looked_over_nobody_adds_to_it(open_store: OpenStore, by: str) -> None:
+def test_while_the_whole_store_is_looked_over_nobody_adds_to_it(
+    open_store: OpenStore, by: str
+) -> None:
     first, second, other = open_store(SPACE), open_store(SPACE), open_store(OTHER)
     first.append([record("m")])
     stage_all(first)
@@ -785,7 +860,8 @@ def test_while_the_whole_store_is_looked_over_nobody_adds_to_it(open_store: Open
 def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> None:
     """Each of them ends with success, or with the error that tells it of the change.
 
-    They write half as many records as the embedder has embedded, so that it catches up however slow the machine is.
+    They write half as many records as the embedder has embedded, so that it catches up however slow
+    the machine is.
     """
     from memories.embedders.fake import FakeEmbedder
     from memories.transfer.migrate import reembed
@@ -868,7 +944,8 @@ def test_to_switch_to_the_space_in_use_changes_nothing(store: PostgresStore) -> 
     assert search(store, "apple")["m"].similarity == pytest.approx(1.0, abs=0.01)
 
 
-# --- the schema ------------------------------------------------------------------------------------------------------
+# --- the schema
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -876,7 +953,10 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Make this program a newer one, whose schema has one step more."""
 
     def upgrade() -> None:
-        more = (*postgres_schema.MIGRATIONS, lambda _: "CREATE TABLE added (x int); INSERT INTO added VALUES (1)")
+        more = (
+            *postgres_schema.MIGRATIONS,
+            lambda _: "CREATE TABLE added (x int); INSERT INTO added VALUES (1)",
+        )
         monkeypatch.setattr(postgres_schema, "MIGRATIONS", more)
 
     return upgrade
@@ -904,7 +984,11 @@ def test_a_step_that_fails_leaves_the_schema_as_it_was(
 ) -> None:
     open_store(SPACE).append([record("m")])
     known = postgres_schema.MIGRATIONS
-    monkeypatch.setattr(postgres_schema, "MIGRATIONS", (*known, lambda _: "CREATE TABLE added (x int); SELECT 1 / 0"))
+    monkeypatch.setattr(
+        postgres_schema,
+        "MIGRATIONS",
+        (*known, lambda _: "CREATE TABLE added (x int); SELECT 1 / 0"),
+    )
     with pytest.raises(StoreError):
         open_store(SPACE).append([record("n")])
     assert server.sql("SELECT to_regclass(%s)", (f"{schema}.added",)) == [(None,)]
@@ -919,7 +1003,9 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(
     early.append([record("m")])
     with monkeypatch.context() as later:
         later.setattr(
-            postgres_schema, "MIGRATIONS", (*postgres_schema.MIGRATIONS, lambda _: "CREATE TABLE added (x int)")
+            postgres_schema,
+            "MIGRATIONS",
+            (*postgres_schema.MIGRATIONS, lambda _: "CREATE TABLE added (x int)"),
         )
         open_store(SPACE).append([record("n")])
     for old in (early, open_store(SPACE)):
@@ -949,7 +1035,9 @@ def test_a_store_may_have_another_number_of_partitions(
     assert {found.record.ref.namespace for found in other.candidates(
         pool(*names), vector=embed("apple of ns8")[0], terms=["apple"], k=20
     )} == {"ns6", "ns8", "ns9", "ns10", "ns11"}  # fmt: skip
-    found = server.sql("SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass(%s)", (f"{schema}.record",))
+    found = server.sql(
+        "SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass(%s)", (f"{schema}.record",)
+    )
     assert found == [(0 if partitions == 1 else partitions,)]
 
 
@@ -961,7 +1049,8 @@ def test_a_search_looks_only_into_the_partition_of_its_namespace(store: Postgres
     assert len(touched) == 1
 
 
-# --- words and vectors of many ---------------------------------------------------------------------------------------
+# --- words and vectors of many
+# ---------------------------------------------------------------------------------------
 
 WORDS = "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon mango".split()
 
@@ -971,18 +1060,32 @@ def texts(store: PostgresStore) -> list[str]:
     """Texts of 400 memories that are in the store, some of another namespace."""
     drawn = np.random.default_rng(5)
     chosen = [
-        " ".join(drawn.choice(WORDS, size=int(drawn.integers(1, 25)), p=np.arange(1, 14) / 91)) for _ in range(400)
+        " ".join(drawn.choice(WORDS, size=int(drawn.integers(1, 25)), p=np.arange(1, 14) / 91))
+        for _ in range(400)
     ]
-    store.append([record(f"m{number:03}", text=text, vectors=None) for number, text in enumerate(chosen)])
-    store.append([record(f"b{number}", namespace="bob", text="apple kiwi", vectors=None) for number in range(50)])
+    store.append(
+        [record(f"m{number:03}", text=text, vectors=None) for number, text in enumerate(chosen)]
+    )
+    store.append(
+        [
+            record(f"b{number}", namespace="bob", text="apple kiwi", vectors=None)
+            for number in range(50)
+        ]
+    )
     return chosen
 
 
-@pytest.mark.parametrize("terms", [["apple"], ["apple", "kiwi"], ["mango lemon", "app*", "fig"], ["nothing", "*"]])
-def test_word_scores_are_those_of_bm25(store: PostgresStore, texts: list[str], terms: list[str]) -> None:
+@pytest.mark.parametrize(
+    "terms", [["apple"], ["apple", "kiwi"], ["mango lemon", "app*", "fig"], ["nothing", "*"]]
+)
+def test_word_scores_are_those_of_bm25(
+    store: PostgresStore, texts: list[str], terms: list[str]
+) -> None:
     expected = store_words.score([store_words.tokens(text) for text in texts], terms).scores
     found = by_words(store, terms, k=400)
-    assert found == pytest.approx({f"m{number:03}": score for number, score in enumerate(expected) if score > 0})
+    assert found == pytest.approx(
+        {f"m{number:03}": score for number, score in enumerate(expected) if score > 0}
+    )
 
 
 @pytest.mark.parametrize("terms", [["apple"], ["mango"], ["apple", "mango"], ["mango lemon"]])
@@ -994,7 +1097,10 @@ def test_of_very_many_records_the_best_by_the_rarest_words_come(
     terms: list[str],
     conditions: dict[str, Any],
 ) -> None:
-    where, rarest = pool(**conditions), min(terms, key=lambda term: sum(term in text for text in texts))
+    where, rarest = (
+        pool(**conditions),
+        min(terms, key=lambda term: sum(term in text for text in texts)),
+    )
     every = by_words(store, [rarest], where, k=400)
     monkeypatch.setattr(postgres_search, "_RANK_ALL", 10)
     monkeypatch.setattr(postgres_search, "_RANK_AT_MOST", 40)
@@ -1013,7 +1119,14 @@ def test_what_is_found_by_vector_has_its_word_score(
 ) -> None:
     monkeypatch.setattr(postgres_search, "_RANK_ALL", among)
     store.append([record(f"m{number:02}", text="apple pie", vectors=None) for number in range(60)])
-    store.append([record("far", text="apple among very many other words that are of no use here, in a long text")])
+    store.append(
+        [
+            record(
+                "far",
+                text="apple among very many other words that are of no use here, in a long text",
+            )
+        ]
+    )
     store.append([record("other", text="cherry", vectors=None)])
     expected = by_words(store, terms, k=400)
     monkeypatch.setattr(postgres_search, "_RANK_AT_MOST", 20)
@@ -1029,8 +1142,13 @@ def test_what_is_found_by_vector_has_its_word_score(
 
 def test_a_text_with_more_words_than_an_index_takes_is_kept_and_found(store: PostgresStore) -> None:
     many = " ".join(f"word{number}x" for number in range(90_000))
-    store.append([record("many", text=many, vectors=None), record("long", text="y" * 300_000, vectors=None)])
-    assert {entry.ref.group: entry.text for entry in everything(store, pool())} == {"many": many, "long": "y" * 300_000}
+    store.append(
+        [record("many", text=many, vectors=None), record("long", text="y" * 300_000, vectors=None)]
+    )
+    assert {entry.ref.group: entry.text for entry in everything(store, pool())} == {
+        "many": many,
+        "long": "y" * 300_000,
+    }
     assert set(by_words(store, ["word17x"])) == {"many"}
     assert set(by_words(store, ["y" * 300_000])) == {"long"}
     assert by_words(store, ["y" * 299_999]) == {}
@@ -1040,7 +1158,9 @@ def clustered(count: int, seed: int) -> Any:
     """Return unit vectors around a few centres, as those of texts are, shape (count, dimension)."""
     drawn = np.random.default_rng(seed)
     centres = np.random.default_rng(0).standard_normal((20, SPACE.dimension))
-    made = centres[drawn.integers(0, 20, count)] + 0.7 * drawn.standard_normal((count, SPACE.dimension))
+    made = centres[drawn.integers(0, 20, count)] + 0.7 * drawn.standard_normal(
+        (count, SPACE.dimension)
+    )
     return (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -1051,11 +1171,21 @@ def test_the_index_finds_nearly_all_of_the_ten_best(
     vectors, queries = clustered(3_000, 1), clustered(60, 2)
     store.append(
         [
-            record(f"{number:05}", text="x", vectors=vectors[[number]], labels={"half": str(number % 2)})
+            record(
+                f"{number:05}",
+                text="x",
+                vectors=vectors[[number]],
+                labels={"half": str(number % 2)},
+            )
             for number in range(3_000)
         ]
     )
-    store.append([record(f"b{number}", namespace="bob", text="x", vectors=queries[[number]]) for number in range(60)])
+    store.append(
+        [
+            record(f"b{number}", namespace="bob", text="x", vectors=queries[[number]])
+            for number in range(60)
+        ]
+    )
     monkeypatch.setattr(postgres_vectors, "EXACT_ROWS", 10)
     rows = np.arange(0, 3_000, 2 if "labels" in conditions else 1)
     share = []
@@ -1068,13 +1198,24 @@ def test_the_index_finds_nearly_all_of_the_ten_best(
     assert np.mean(share) >= 0.99
 
 
-def test_what_ended_is_not_in_the_way_of_what_is_live(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ended_is_not_in_the_way_of_what_is_live(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres_vectors, "EXACT_ROWS", 10)
     near, other = unit_vectors(2)
-    store.append([record(f"m{number:03}", text="x", vectors=near[np.newaxis]) for number in range(600)])
+    store.append(
+        [record(f"m{number:03}", text="x", vectors=near[np.newaxis]) for number in range(600)]
+    )
     store.append([record("live", text="x", vectors=other[np.newaxis])])
-    store.patch([Patch(Ref(MEMORY, "ann", f"m{number:03}", 1), at(9), "delete", {}) for number in range(600)])
-    store.append([record(f"n{number}", text="x", vectors=-near[np.newaxis]) for number in range(20)])
+    store.patch(
+        [
+            Patch(Ref(MEMORY, "ann", f"m{number:03}", 1), at(9), "delete", {})
+            for number in range(600)
+        ]
+    )
+    store.append(
+        [record(f"n{number}", text="x", vectors=-near[np.newaxis]) for number in range(20)]
+    )
     (found,) = store.candidates(pool(), vector=near, terms=[], k=1)
     assert found.record.ref.group == "live"
     store.patch([Patch(Ref(MEMORY, "ann", "m007", 1), None, None, {})])
@@ -1082,12 +1223,18 @@ def test_what_ended_is_not_in_the_way_of_what_is_live(store: PostgresStore, monk
     assert found.record.ref.group == "m007"
 
 
-def test_a_vector_of_many_dimensions_is_kept_and_found(opened: Callable[..., PostgresStore], url: str) -> None:
+def test_a_vector_of_many_dimensions_is_kept_and_found(
+    opened: Callable[..., PostgresStore], url: str
+) -> None:
     for dimension in (3_600, 4_100):  # too wide for a page, and for the index
-        store = opened(url.replace("store_", f"store_d{dimension}_"), SPACE._replace(dimension=dimension))
+        store = opened(
+            url.replace("store_", f"store_d{dimension}_"), SPACE._replace(dimension=dimension)
+        )
         vectors = np.random.default_rng(3).standard_normal((3, dimension)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        store.append([record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(3)])
+        store.append(
+            [record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(3)]
+        )
         (found,) = store.candidates(pool(), vector=vectors[1], terms=[], k=1)
         assert (found.record.ref.group, round(found.similarity or 0, 2)) == ("m1", 1.0)
 
@@ -1098,9 +1245,12 @@ def test_among_many_turns_matches_bring_those_beside_the_best_and_those_of_the_d
     from memories.stores.postgres import search
 
     monkeypatch.setattr(search, "_FEW", 20)
-    store.append([turn(number, text=f"word{number}", created_at=at(1000 * number)) for number in range(200)])
+    store.append(
+        [turn(number, text=f"word{number}", created_at=at(1000 * number)) for number in range(200)]
+    )
     matches = store.matches(
-        pool(collection=HISTORY), TurnQuery(embed("word50")[0], ["word50"], 3, [(at(149_500), at(152_500))])
+        pool(collection=HISTORY),
+        TurnQuery(embed("word50")[0], ["word50"], 3, [(at(149_500), at(152_500))]),
     )
     found = set(matches.position.tolist())
     assert {48, 49, 50, 51, 52, 150, 151, 152} <= found
@@ -1119,10 +1269,14 @@ def test_after_a_load_the_planner_knows_what_is_there_and_is_not_told_again(
 
     def load(batch: int, count: int) -> None:
         text = " ".join(f"word{number}" for number in range(80))
-        store.append([record(f"{batch}-{number}", text=text, vectors=None) for number in range(count)])
+        store.append(
+            [record(f"{batch}-{number}", text=text, vectors=None) for number in range(count)]
+        )
 
     def known() -> float:
-        ((rows,),) = server.sql(f"SELECT reltuples FROM pg_class WHERE oid = '{schema}.record'::regclass")
+        ((rows,),) = server.sql(
+            f"SELECT reltuples FROM pg_class WHERE oid = '{schema}.record'::regclass"
+        )
         return float(rows)
 
     try:
@@ -1150,10 +1304,13 @@ def test_a_load_whose_look_for_the_planner_fails_is_stored(
     assert "not brought up to date" in caplog.text
 
 
-# --- removal ---------------------------------------------------------------------------------------------------------
+# --- removal
+# ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_byte_of_what_is_removed_is_in_the_files_of_tables(server: Node, store: PostgresStore) -> None:
+def test_no_byte_of_what_is_removed_is_in_the_files_of_tables(
+    server: Node, store: PostgresStore
+) -> None:
     ref = Ref(MEMORY, "ann", "gone", 1)
     text = "zanzibarian secrecy " + "quixoticness " * 3
     vector = unit_vectors(1, seed=77)
@@ -1182,7 +1339,9 @@ def test_two_removals_at_once_are_both_erased(
     stores = open_store(SPACE), open_store(SPACE)
     names = [f"n{number}" for number in range(9)]
     stores[0].append([record("m", namespace=name) for name in names])
-    parts = dict(server.sql(f"SELECT namespace, right(tableoid::regclass::text, 3) FROM {schema}.record"))
+    parts = dict(
+        server.sql(f"SELECT namespace, right(tableoid::regclass::text, 3) FROM {schema}.record")
+    )
     chosen = [next(name for name in names if parts[name] == part) for part in ("_p0", "_p1")]
     met, remove = threading.Barrier(2, timeout=300), postgres_rewrite.remove
 
@@ -1209,7 +1368,9 @@ def test_two_removals_at_once_are_both_erased(
 def test_words_are_never_in_the_statistics(server: Node, store: PostgresStore, schema: str) -> None:
     store.append([record(f"m{number}", text="zanzibarian zanzibarian") for number in range(200)])
     server.sql("ANALYZE")
-    assert server.sql("SELECT count(*) > 5 FROM pg_stats WHERE schemaname = %s", (schema,)) == [(True,)]
+    assert server.sql("SELECT count(*) > 5 FROM pg_stats WHERE schemaname = %s", (schema,)) == [
+        (True,)
+    ]
     rows = server.sql("SELECT s::text FROM pg_stats s WHERE schemaname = %s", (schema,))
     assert not [row for row in rows if "zanzibar" in row[0]]
 
@@ -1237,7 +1398,8 @@ def test_only_the_owner_of_the_tables_can_erase(
         server.sql("DROP ROLE helper")
 
 
-# --- what a command pays for -----------------------------------------------------------------------------------------
+# --- what a command pays for
+# -----------------------------------------------------------------------------------------
 
 
 def test_reading_by_words_loads_no_numpy(url: str, run_python: RunPython) -> None:
@@ -1274,7 +1436,9 @@ while True:
     print(number, flush=True)
     number += 1
 """
-    process = subprocess.Popen([sys.executable, "-c", script, url], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, url], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     acknowledged = [int(process.stdout.readline()) for _ in range(20)]
     process.kill()

@@ -20,31 +20,49 @@ from postgres_node import Node
 
 Opened = Callable[..., PostgresStore]
 
-# --- URLs ------------------------------------------------------------------------------------------------------------
+# --- URLs
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("postgresql:///db?host=/var/run/postgresql", {"dbname": "db", "host": "/var/run/postgresql"}),
+        (
+            "postgresql:///db?host=/var/run/postgresql",
+            {"dbname": "db", "host": "/var/run/postgresql"},
+        ),
         ("postgres:///db?host=/tmp&schema=team", {"dbname": "db", "host": "/tmp"}),
-        ("postgresql://me@/db?host=%2Ftmp&partitions=2", {"user": "me", "dbname": "db", "host": "/tmp"}),
-        ("postgresql://me@%2Fvar%2Frun%2Fpostgresql/db", {"user": "me", "host": "/var/run/postgresql", "dbname": "db"}),
+        (
+            "postgresql://me@/db?host=%2Ftmp&partitions=2",
+            {"user": "me", "dbname": "db", "host": "/tmp"},
+        ),
+        (
+            "postgresql://me@%2Fvar%2Frun%2Fpostgresql/db",
+            {"user": "me", "host": "/var/run/postgresql", "dbname": "db"},
+        ),
         ("postgresql://", {}),
         ("postgresql:///", {}),
         ("postgresql:///db", {"dbname": "db"}),
         ("postgresql://?dbname=db&user=me", {"dbname": "db", "user": "me"}),
-        ("postgresql://h1:1,h2:2/db?target_session_attrs=any", {"host": "h1,h2", "port": "1,2", "dbname": "db"}),
+        (
+            "postgresql://h1:1,h2:2/db?target_session_attrs=any",
+            {"host": "h1,h2", "port": "1,2", "dbname": "db"},
+        ),
         ("postgresql://[::1]:5433/db", {"host": "::1", "port": "5433"}),
         ("postgresql://h1,[::1]:5/db", {"host": "h1,::1"}),
         ("postgresql://me:a%2Fb%3Fc@h/db", {"password": "a/b?c", "host": "h"}),
         ("postgresql://me:a?b@h/db", {"password": "a?b", "host": "h"}),
         ("postgresql://h/db?password=a+b%2Bc%20d", {"password": "a+b+c d"}),
         ("postgresql://h/db?options=-c%20work_mem%3D1MB", {"options": "-c work_mem=1MB"}),
-        ("postgresql://h/db?connect_timeout=3&sslmode=verify-full", {"connect_timeout": "3", "sslmode": "verify-full"}),
+        (
+            "postgresql://h/db?connect_timeout=3&sslmode=verify-full",
+            {"connect_timeout": "3", "sslmode": "verify-full"},
+        ),
     ],
 )
-def test_every_form_of_a_url_reaches_the_driver_as_it_was_meant(url: str, expected: dict[str, str]) -> None:
+def test_every_form_of_a_url_reaches_the_driver_as_it_was_meant(
+    url: str, expected: dict[str, str]
+) -> None:
     given = conninfo.conninfo_to_dict(parse_url(url).full)
     assert {name: given.get(name) for name in expected} == expected
     assert given["fallback_application_name"] == "memories"
@@ -58,7 +76,9 @@ def test_a_password_is_known_wherever_it_stands() -> None:
         assert "secret" not in parse_url(url).shown
 
 
-@pytest.mark.parametrize("options", ["partitions=-1", "partitions=1.5", "partitions=%C2%B2", "schema=a%20b", "schema="])
+@pytest.mark.parametrize(
+    "options", ["partitions=-1", "partitions=1.5", "partitions=%C2%B2", "schema=a%20b", "schema="]
+)
 def test_options_of_ours_are_checked(options: str) -> None:
     with pytest.raises(ConfigError):
         parse_url(f"postgresql://h/db?{options}")
@@ -71,7 +91,9 @@ def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
         node.initialise().start()
         store = opened(f"postgresql:///postgres?host={node.folder}&port={node.port}&user=postgres")
         store.append([record("m")])
-        other = opened(f"postgresql://postgres@{str(node.folder).replace('/', '%2F')}:{node.port}/postgres")
+        other = opened(
+            f"postgresql://postgres@{str(node.folder).replace('/', '%2F')}:{node.port}/postgres"
+        )
         assert other.count(pool()) == 1
         assert store.info(pool()).url.startswith("postgresql:///postgres?host=/")
         store.close()
@@ -80,7 +102,8 @@ def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
         node.stop()
 
 
-# --- what the server says --------------------------------------------------------------------------------------------
+# --- what the server says
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,7 +136,9 @@ def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
     ],
 )  # fmt: skip
 def test_a_server_that_may_be_back_soon_is_unreachable(said: str) -> None:
-    error = postgres_errors.refusal(psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", "")
+    error = postgres_errors.refusal(
+        psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", ""
+    )
     assert isinstance(error, StoreUnreachable)
     assert "\n" not in str(error)
 
@@ -130,11 +155,15 @@ def test_a_server_that_may_be_back_soon_is_unreachable(said: str) -> None:
     ],
 )
 def test_what_waiting_does_not_help_is_another_error(said: str) -> None:
-    error = postgres_errors.refusal(psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", "")
+    error = postgres_errors.refusal(
+        psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", ""
+    )
     assert type(error) is StoreError
 
 
-@pytest.mark.parametrize("code", ["57P01", "57P02", "57P03", "57P05", "08006", "08P01", "08001", "53300", "25P03"])
+@pytest.mark.parametrize(
+    "code", ["57P01", "57P02", "57P03", "57P05", "08006", "08P01", "08001", "53300", "25P03"]
+)
 def test_a_session_that_was_ended_is_unreachable(code: str) -> None:
     made = psycopg.errors.lookup(code)("it was ended")
     assert isinstance(postgres_errors.translation(made, "postgresql://h/d"), StoreUnreachable)
@@ -151,7 +180,9 @@ def limited(server: Node) -> Iterator[str]:
     server.sql("DROP ROLE limited")
 
 
-def test_more_threads_than_the_role_may_have_connections_wait_for_each_other(limited: str, opened: Opened) -> None:
+def test_more_threads_than_the_role_may_have_connections_wait_for_each_other(
+    limited: str, opened: Opened
+) -> None:
     store = opened(limited, None)
     store.append([record("first", vectors=None)])
     failures: list[MemoriesError] = []
@@ -178,11 +209,17 @@ def test_a_server_that_stays_full_is_waited_for_no_longer_than_the_deadline(
 ) -> None:
     monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 0.3)
     plain = limited.partition("?")[0]
-    with psycopg.connect(plain), psycopg.connect(plain), pytest.raises(StoreUnreachable, match="no connection left"):
+    with (
+        psycopg.connect(plain),
+        psycopg.connect(plain),
+        pytest.raises(StoreUnreachable, match="no connection left"),
+    ):
         opened(limited, None).count(pool())
 
 
-def test_a_warning_of_the_server_does_not_mean_that_a_replica_lacks_it(server: Node, opened: Opened, url: str) -> None:
+def test_a_warning_of_the_server_does_not_mean_that_a_replica_lacks_it(
+    server: Node, opened: Opened, url: str
+) -> None:
     """Only the wait for a replica, ended by an administrator, does."""
     store = opened(url)
     store.append([record("m")])
@@ -200,7 +237,11 @@ def test_a_warning_of_the_server_does_not_mean_that_a_replica_lacks_it(server: N
 
 
 def test_a_session_that_ends_in_the_middle_leaves_nothing_on_stderr(
-    server: Node, opened: Opened, url: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    server: Node,
+    opened: Opened,
+    url: str,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = opened(url)
     store.append([record("m")])
@@ -208,7 +249,9 @@ def test_a_session_that_ends_in_the_middle_leaves_nothing_on_stderr(
 
     def end() -> None:
         while not ending.is_set():
-            server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memories'")
+            server.sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memories'"
+            )
 
     thread = threading.Thread(target=end)
     thread.start()
@@ -226,7 +269,8 @@ def test_a_session_that_ends_in_the_middle_leaves_nothing_on_stderr(
     assert capfd.readouterr().err == ""
 
 
-# --- a gateway queues what a server can't take now -------------------------------------------------------------------
+# --- a gateway queues what a server can't take now
+# -------------------------------------------------------------------
 
 
 def test_turns_wait_in_the_queue_until_the_server_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +279,9 @@ def test_turns_wait_in_the_queue_until_the_server_is_back(monkeypatch: pytest.Mo
     try:
         node.initialise().start()
         with MemoryGateway(node.url()) as gateway:
-            say = functools.partial(gateway.append_history, "talk", "user", ts="2026-01-02T10:00:00Z")
+            say = functools.partial(
+                gateway.append_history, "talk", "user", ts="2026-01-02T10:00:00Z"
+            )
             say("hello", turn_index=0)
             node.kill()
             for number in (1, 2):
@@ -244,13 +290,20 @@ def test_turns_wait_in_the_queue_until_the_server_is_back(monkeypatch: pytest.Mo
                 assert caught.value.queued  # type: ignore[attr-defined]
             node.start()
             say("back", turn_index=3)
-            assert [turn["text"] for turn in gateway.tail_history("talk", 9)] == ["hello", "again 1", "again 2", "back"]
+            assert [turn["text"] for turn in gateway.tail_history("talk", 9)] == [
+                "hello",
+                "again 1",
+                "again 2",
+                "back",
+            ]
             assert not gateway.queue
     finally:
         node.stop()
 
 
-@pytest.mark.parametrize("said", ["the database system is in recovery mode", "too many connections for role"])
+@pytest.mark.parametrize(
+    "said", ["the database system is in recovery mode", "too many connections for role"]
+)
 def test_a_turn_that_the_server_refuses_for_now_is_queued(
     server: Node, url: str, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
@@ -270,10 +323,13 @@ def test_a_turn_that_the_server_refuses_for_now_is_queued(
         assert [turn["text"] for turn in gateway.tail_history("talk", 9)] == ["hello"]
 
 
-# --- rights ----------------------------------------------------------------------------------------------------------
+# --- rights
+# ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_role_that_may_only_read_searches_and_status_says_so(server: Node, opened: Opened, url: str) -> None:
+def test_a_role_that_may_only_read_searches_and_status_says_so(
+    server: Node, opened: Opened, url: str
+) -> None:
     schema = url.partition("schema=")[2].partition("&")[0]
     owner = opened(url)
     owner.append([record("m", text="apple")])

@@ -1,4 +1,6 @@
-"""A write with an Idempotency-Key is done once, whichever of several servers over one database it is sent to."""
+"""A write with an Idempotency-Key is done once, whichever of several servers over one database it
+is sent to.
+"""
 
 import contextlib
 import http.client
@@ -70,7 +72,12 @@ class Process:
     """A server process over the database, with a folder of its own."""
 
     def __init__(self, home: Path, environment: Mapping[str, str], place: str = "") -> None:
-        given = {**environment, "MEMORY_HOME": str(home), "XDG_RUNTIME_DIR": str(home.parent), "EMBEDDER": "none"}
+        given = {
+            **environment,
+            "MEMORY_HOME": str(home),
+            "XDG_RUNTIME_DIR": str(home.parent),
+            "EMBEDDER": "none",
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVE, place],
             env=given, cwd=home.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -78,14 +85,22 @@ class Process:
         assert self.process.stderr is not None
         first, _ = self.process.stderr.readline(), self.process.stderr.readline()
         self.port = int(first.rsplit(":", 1)[1])
-        self._log = threading.Thread(target=self.process.stderr.read)  # so that the pipe is never full
+        self._log = threading.Thread(
+            target=self.process.stderr.read
+        )  # so that the pipe is never full
         self._log.start()
         self.token = (home / "server.token").read_text().strip()
 
     def ask(self, path: str, body: Any, key: str, method: str = "POST") -> tuple[int, Any]:
         """Send a write with a key once; return the status and the JSON."""
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", "Idempotency-Key": key}
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)) as line:
+        headers = {
+            "Authorization": f"Bearer {self.token}",
+            "Content-Type": "application/json",
+            "Idempotency-Key": key,
+        }
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
+        ) as line:
             line.request(method, path, None if body is None else json.dumps(body), headers)
             answer = line.getresponse()
             return answer.status, json.loads(answer.read())
@@ -128,13 +143,21 @@ def serve(url: str, tmp_path: Path, clean_environment: Mapping[str, str]) -> Ite
 
 @pytest.fixture
 def memories(url: str, opened: Callable[..., PostgresStore], tmp_path: Path) -> Memories:
-    config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path)
+    config = load_config(
+        {"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path
+    )
     return Memories(opened(url, None), config=config, embedder="none")
 
 
 FORCED = "/api/memories", {"content": "Deploys happen on Tuesdays", "force": True}
-TURNS = "/api/conversations/standup/turns", {"turns": [{"content": "We ship on Friday"}, {"content": "Fine"}]}
-MANY = "/api/memories/batch", {"memories": [{"content": "Ann likes tea"}, {"content": "Bob runs"}], "force": True}
+TURNS = (
+    "/api/conversations/standup/turns",
+    {"turns": [{"content": "We ship on Friday"}, {"content": "Fine"}]},
+)
+MANY = (
+    "/api/memories/batch",
+    {"memories": [{"content": "Ann likes tea"}, {"content": "Bob runs"}], "force": True},
+)
 
 
 def stored(memories: Memories) -> tuple[int, int]:
@@ -143,7 +166,9 @@ def stored(memories: Memories) -> tuple[int, int]:
     return len(memories.list(limit=1000).memories), turns
 
 
-def test_another_server_answers_a_retry_as_the_first_one_did(serve: Serve, memories: Memories) -> None:
+def test_another_server_answers_a_retry_as_the_first_one_did(
+    serve: Serve, memories: Memories
+) -> None:
     one, other = serve(), serve()
     first = one.ask(*FORCED, "k1")
     assert first[0] == 201
@@ -160,7 +185,9 @@ def test_another_server_answers_a_retry_as_the_first_one_did(serve: Serve, memor
 
 @pytest.mark.parametrize("place", ["begun", "in the transaction", "done"])
 @pytest.mark.parametrize(
-    ("path", "body", "there"), [(*FORCED, (2, 0)), (*TURNS, (1, 2)), (*MANY, (3, 0))], ids=["create", "turns", "many"]
+    ("path", "body", "there"),
+    [(*FORCED, (2, 0)), (*TURNS, (1, 2)), (*MANY, (3, 0))],
+    ids=["create", "turns", "many"],
 )
 def test_what_a_killed_server_had_begun_is_done_once_by_another(
     serve: Serve, memories: Memories, place: str, path: str, body: Any, there: tuple[int, int]
@@ -205,7 +232,8 @@ def test_nothing_of_a_content_or_a_key_is_kept(serve: Serve, server: Node, schem
         assert word not in rows
 
 
-# --- the table itself ------------------------------------------------------------------------------------------------
+# --- the table itself
+# ------------------------------------------------------------------------------------------------
 
 Open = Callable[..., PostgresClaims]
 
@@ -240,7 +268,9 @@ def test_who_lost_the_connection_says_again_what_it_does(keys: Open, server: Nod
     assert told(other).told == {"status": 201}
 
 
-def test_what_is_being_done_is_said_again_before_its_time_is_up(keys: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_being_done_is_said_again_before_its_time_is_up(
+    keys: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     renewed = threading.Event()
     own = PostgresClaims._run
 
@@ -323,7 +353,9 @@ def test_keys_work_behind_a_pooler_that_shares_sessions(
             each._server.close()
 
 
-def test_a_database_that_only_reads_by_default_keeps_them_too(keys: Open, url: str, server: Node) -> None:
+def test_a_database_that_only_reads_by_default_keeps_them_too(
+    keys: Open, url: str, server: Node
+) -> None:
     options = "-c%20default_transaction_read_only%3Don%20-c%20default_transaction_isolation%3Dserializable"
     one = keys(f"{url}&options={options}")
     one.settle(told(one), {"status": 201})

@@ -1,4 +1,6 @@
-"""What one server process writes to PostgreSQL shows in the streams of another one, which does not look by itself."""
+"""What one server process writes to PostgreSQL shows in the streams of another one, which does not
+look by itself.
+"""
 
 import contextlib
 import http.client
@@ -38,9 +40,18 @@ class Process:
     """A server process over the database."""
 
     def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
-        given = {**environment, "MEMORY_HOME": str(home), "XDG_RUNTIME_DIR": str(home.parent), "EMBEDDER": "none"}
+        given = {
+            **environment,
+            "MEMORY_HOME": str(home),
+            "XDG_RUNTIME_DIR": str(home.parent),
+            "EMBEDDER": "none",
+        }
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE], env=given, stderr=subprocess.PIPE, text=True, cwd=home.parent
+            [sys.executable, "-c", SERVE],
+            env=given,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=home.parent,
         )
         assert self.process.stderr is not None
         first, _ = self.process.stderr.readline(), self.process.stderr.readline()
@@ -51,17 +62,25 @@ class Process:
         }
 
     def create(self, content: str) -> None:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)) as line:
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
+        ) as line:
             body = json.dumps({"content": content, "force": True})
             line.request("POST", "/api/memories", body, self.headers)
             assert line.getresponse().status == 201
 
     @contextlib.contextmanager
     def changes(self) -> Iterator[Iterator[Any]]:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)) as line:
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
+        ) as line:
             line.request("GET", "/api/changes", headers=self.headers)
             answer = line.getresponse()
-            yield (json.loads(raw[6:]) for raw in iter(answer.readline, b"") if raw.startswith(b"data: "))
+            yield (
+                json.loads(raw[6:])
+                for raw in iter(answer.readline, b"")
+                if raw.startswith(b"data: ")
+            )
 
 
 @pytest.fixture
@@ -76,7 +95,9 @@ def two(url: str, tmp_path: Path, clean_environment: Mapping[str, str]) -> Itera
         yield made
 
 
-def test_what_one_process_writes_shows_in_the_streams_of_the_other(two: list[Process], server: Node) -> None:
+def test_what_one_process_writes_shows_in_the_streams_of_the_other(
+    two: list[Process], server: Node
+) -> None:
     one, other = two
     one.create("Fact 0")
     with one.changes() as mine, other.changes() as theirs:
@@ -93,9 +114,13 @@ def test_what_one_process_writes_shows_in_the_streams_of_the_other(two: list[Pro
         assert [next(events)["number"] for events in (mine, theirs)] == [7, 7]
 
 
-def test_nobody_is_told_where_nobody_listens(url: str, opened: Callable[..., PostgresStore], tmp_path: Path) -> None:
+def test_nobody_is_told_where_nobody_listens(
+    url: str, opened: Callable[..., PostgresStore], tmp_path: Path
+) -> None:
     store = opened(url)
-    config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path)
+    config = load_config(
+        {"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path
+    )
     memories = Memories(store, config=config, embedder="none")
     memories.create("Before")
     heard: list[int] = []

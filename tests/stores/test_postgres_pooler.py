@@ -1,4 +1,6 @@
-"""The PostgreSQL store behind a pooler, which may give each transaction another session of the server."""
+"""The PostgreSQL store behind a pooler, which may give each transaction another session of the
+server.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -29,11 +31,20 @@ def pooler(request: pytest.FixtureRequest, server: Node) -> Iterator[str]:
     )
 
 
-def test_stores_of_two_schemas_never_meet_in_a_session_that_they_share(pooler: str, opened: Opened) -> None:
-    one, two = opened(f"{pooler}?schema=teama&partitions=1"), opened(f"{pooler}?schema=teamb&partitions=2", OTHER)
-    for number in range(12):  # statements are repeated more often than the driver needs to prepare them
+def test_stores_of_two_schemas_never_meet_in_a_session_that_they_share(
+    pooler: str, opened: Opened
+) -> None:
+    one, two = (
+        opened(f"{pooler}?schema=teama&partitions=1"),
+        opened(f"{pooler}?schema=teamb&partitions=2", OTHER),
+    )
+    for number in range(
+        12
+    ):  # statements are repeated more often than the driver needs to prepare them
         one.append([record(f"a{number}", text=f"apple {number}")])
-        two.append([record(f"b{number}", text=f"banana {number}", vectors=embed_other(f"banana {number}"))])
+        two.append(
+            [record(f"b{number}", text=f"banana {number}", vectors=embed_other(f"banana {number}"))]
+        )
         one.touch([Ref(MEMORY, "ann", f"a{number}", 1)])
         assert {entry.ref.group[0] for entry in everything(one, pool())} == {"a"}
         assert {entry.ref.group[0] for entry in everything(two, pool())} == {"b"}
@@ -46,7 +57,9 @@ def test_stores_of_two_schemas_never_meet_in_a_session_that_they_share(pooler: s
     assert one.info(pool()).model != two.info(pool()).model
 
 
-def test_writers_of_two_schemas_at_once_write_each_into_its_own(pooler: str, opened: Opened) -> None:
+def test_writers_of_two_schemas_at_once_write_each_into_its_own(
+    pooler: str, opened: Opened
+) -> None:
     stores = {name: opened(f"{pooler}?schema=team{name}&partitions=1") for name in "ab"}
     failures: list[MemoriesError] = []
 
@@ -57,7 +70,9 @@ def test_writers_of_two_schemas_at_once_write_each_into_its_own(pooler: str, ope
         except MemoriesError as exc:
             failures.append(exc)
 
-    threads = [threading.Thread(target=write, args=(name, number)) for name in "ab" for number in range(3)]
+    threads = [
+        threading.Thread(target=write, args=(name, number)) for name in "ab" for number in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -68,14 +83,21 @@ def test_writers_of_two_schemas_at_once_write_each_into_its_own(pooler: str, ope
         assert {entry.ref.group[0] for entry in everything(store, pool())} == {name}
 
 
-def test_what_a_transaction_sets_is_not_left_to_the_next_client(pooler: str, opened: Opened) -> None:
+def test_what_a_transaction_sets_is_not_left_to_the_next_client(
+    pooler: str, opened: Opened
+) -> None:
     import psycopg
 
     def settings() -> list[Any]:
         names = "search_path lock_timeout enable_seqscan jit synchronous_commit idle_in_transaction_session_timeout"
         with psycopg.connect(pooler, autocommit=True, prepare_threshold=None) as other:
             found = [other.execute(f"SHOW {name}").fetchone() for name in names.split()]
-            return [*found, other.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone()]
+            return [
+                *found,
+                other.execute(
+                    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+                ).fetchone(),
+            ]
 
     before = settings()
     store = opened(f"{pooler}?schema=teama")
@@ -93,9 +115,9 @@ def test_the_index_of_vectors_is_made_through_a_pooler(
     vectors = unit_vectors(8, seed=3)
     for number in range(8):
         store.append([record(f"m{number}", vectors=vectors[number : number + 1])])
-    assert server.sql("SELECT indisvalid FROM pg_index WHERE indexrelid = 'teama.vector_a_memory'::regclass") == [
-        (True,)
-    ]
+    assert server.sql(
+        "SELECT indisvalid FROM pg_index WHERE indexrelid = 'teama.vector_a_memory'::regclass"
+    ) == [(True,)]
     found = store.candidates(pool(), vector=vectors[3], terms=[], k=1)
     assert [candidate.record.ref.group for candidate in found] == ["m3"]
     assert np.isclose(found[0].similarity or 0, 1, atol=0.01)

@@ -1,4 +1,6 @@
-"""Tables of the PostgreSQL store are replaced while others use it: to erase, and to divide the store anew."""
+"""Tables of the PostgreSQL store are replaced while others use it: to erase, and to divide the
+store anew.
+"""
 
 import contextlib
 import threading
@@ -73,7 +75,9 @@ def writers(open_store: OpenStore) -> Iterator[tuple[list[str], list[MemoriesErr
                 group, made = f"w{number}-{made:05}", made + 1
                 own.append([record(group, text=f"note {group}", labels={"n": str(made % 3)})])
                 if made % 3 == 0:
-                    own.patch([Patch(Ref(MEMORY, "ann", group, 1), at(made), "delete", {"x": made})])
+                    own.patch(
+                        [Patch(Ref(MEMORY, "ann", group, 1), at(made), "delete", {"x": made})]
+                    )
                 written.append(group)
         except MemoriesError as exc:
             failures.append(exc)
@@ -93,7 +97,9 @@ def writers(open_store: OpenStore) -> Iterator[tuple[list[str], list[MemoriesErr
 def test_others_write_while_what_was_removed_is_erased(
     server: Node, url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    """The copying is held up until they have written many times; what they wrote meanwhile is in the copy."""
+    """The copying is held up until they have written many times; what they wrote meanwhile is in
+    the copy.
+    """
     store = opened(f"{url}&partitions={partitions}")
     old = {f"m{number:03}" for number in range(300)}
     store.append([record(group, text=f"plain {group}") for group in sorted(old)])
@@ -108,14 +114,20 @@ def test_others_write_while_what_was_removed_is_erased(
         meanwhile.append(len(written) - before)
         make(db, one, other)
 
-    with writers(lambda space: opened(f"{url}&partitions={partitions}", space)) as (written, failures):
+    with writers(lambda space: opened(f"{url}&partitions={partitions}", space)) as (
+        written,
+        failures,
+    ):
         monkeypatch.setattr(rewrite, "_make_indexes", make_later)
         assert store.remove([Ref(MEMORY, "ann", "gone", 1)]) == ()
     assert failures == []
     assert len(meanwhile) >= 2  # tables
     assert min(meanwhile) >= 10
     assert on_disk(server, b"zanzibarian") == []
-    assert {entry.ref.group for entry in everything(store, pool(state="any"), limit=100_000)} == {*written, *old}
+    assert {entry.ref.group for entry in everything(store, pool(state="any"), limit=100_000)} == {
+        *written,
+        *old,
+    }
     agrees(store)
     store.append([record("late", text="banana bread")])
     assert search(store, "banana bread")["late"].similarity == pytest.approx(1.0, abs=0.01)
@@ -124,7 +136,9 @@ def test_others_write_while_what_was_removed_is_erased(
 def test_what_is_removed_while_its_table_is_copied_is_erased_too(
     server: Node, store: PostgresStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.append([record("first", text="quixoticness"), record("second", text="zanzibarian"), record("kept")])
+    store.append(
+        [record("first", text="quixoticness"), record("second", text="zanzibarian"), record("kept")]
+    )
     make, second = rewrite._make_indexes, open_store(SPACE)
     failures: list[MemoriesError] = []
     threads: list[threading.Thread] = []
@@ -153,7 +167,9 @@ def test_what_is_removed_while_its_table_is_copied_is_erased_too(
     agrees(store)
 
 
-def test_an_older_transaction_does_not_keep_what_was_removed(server: Node, store: PostgresStore) -> None:
+def test_an_older_transaction_does_not_keep_what_was_removed(
+    server: Node, store: PostgresStore
+) -> None:
     """It could still see the rows, and so could one that vacuums or analyzes a table."""
     store.append([record(f"m{number}", text="plain") for number in range(5)])
     store.append([record("gone", text="zanzibarian secrecy")])
@@ -224,7 +240,8 @@ def test_grants_outlive_an_erasure(server: Node, url: str, opened: Opened, schem
         server.sql("DROP ROLE reader")
 
 
-# --- another number of partitions ------------------------------------------------------------------------------------
+# --- another number of partitions
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (2, 5), (4, 1)])
@@ -246,12 +263,16 @@ def test_a_store_is_divided_anew_while_others_write(
         store.append([record("n", namespace="ns3", key="k")])
     indexes = f"SELECT count(*) FROM pg_indexes WHERE schemaname = '{schema}' AND tablename ~ '^(record|vector)'"
     assert server.sql(indexes) == [((6 + 1 + 1) * after,)]
-    found = server.sql("SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass(%s)", (f"{schema}.record",))
+    found = server.sql(
+        "SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass(%s)", (f"{schema}.record",)
+    )
     assert found == [(0 if after == 1 else after,)]
     agrees(store)
     assert store.remove([Ref(MEMORY, "ns3", "m", 1)]) == ()
     later = opened(f"{url}&partitions={after}")
-    found_by_words = later.candidates(pool(*names), vector=embed("apple of ns8")[0], terms=["apple"], k=20)
+    found_by_words = later.candidates(
+        pool(*names), vector=embed("apple of ns8")[0], terms=["apple"], k=20
+    )
     assert {found.record.ref.namespace for found in found_by_words} == {*names} - {"ns3", "ns7"}
     stage_all(later)
     later.switch(OTHER)
@@ -264,7 +285,10 @@ def test_a_division_that_fails_leaves_the_store_as_it_was(
     store.append([record("m"), record("m", namespace="bob")])
     monkeypatch.setattr(rewrite, "LOCK_SECONDS", 0.2)
     monkeypatch.setattr(rewrite, "PATIENCE_SECONDS", 0.5)
-    parts = "SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass(%s)", (f"{schema}.record",)
+    parts = (
+        "SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass(%s)",
+        (f"{schema}.record",),
+    )
     with psycopg.connect(server.url()) as reader:
         reader.execute(f"SELECT 1 FROM {schema}.record")
         with pytest.raises(StoreBusy):
@@ -293,17 +317,22 @@ def test_a_url_that_asks_for_more_partitions_names_the_command(
     assert "memory migrate --partitions 9" in caplog.text
 
 
-# --- what is counted -------------------------------------------------------------------------------------------------
+# --- what is counted
+# -------------------------------------------------------------------------------------------------
 
 
 def test_counts_are_in_step_whatever_happens(store: PostgresStore) -> None:
     refs = [Ref(MEMORY, "ann", f"m{number}", 1) for number in range(6)]
     store.append([record(f"m{number}", labels={"n": str(number % 2)}) for number in range(4)])
-    store.append([record(f"m{number}", labels={"n": str(number % 2)}, vectors=None) for number in (4, 5)])
+    store.append(
+        [record(f"m{number}", labels={"n": str(number % 2)}, vectors=None) for number in (4, 5)]
+    )
     store.append([turn(number, labels={"speaker": "Ann"}) for number in range(3)])
     agrees(store)
     store.patch([Patch(refs[0], at(9), "delete", {}), Patch(refs[1], at(9), "update", {})])
-    store.patch([Patch(refs[4], at(9), "delete", {}), Patch(refs[4], at(9), "delete (restored)", {})])
+    store.patch(
+        [Patch(refs[4], at(9), "delete", {}), Patch(refs[4], at(9), "delete (restored)", {})]
+    )
     agrees(store)
     deleted = pool(state="ended", ended_by="delete")
     assert store.count(deleted) == 1
@@ -330,7 +359,9 @@ def test_counts_are_in_step_whatever_happens(store: PostgresStore) -> None:
     assert store.values(MEMORY, ["ann"], "n") == ["0", "1"]
 
 
-def test_status_and_tags_do_not_read_the_records(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_and_tags_do_not_read_the_records(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.append([record(f"m{number}", labels={"n": str(number)}) for number in range(5)])
     rows, asked = Transaction.rows, []
 
@@ -368,20 +399,33 @@ def test_an_earlier_store_is_counted_when_it_is_migrated(
     agrees(later)
 
 
-def test_nothing_of_a_record_is_in_the_statistics(server: Node, store: PostgresStore, schema: str) -> None:
+def test_nothing_of_a_record_is_in_the_statistics(
+    server: Node, store: PostgresStore, schema: str
+) -> None:
     store.append(
         [
-            record(f"m{number}", text="zanzibarian", labels={"colour": "ultramarinish"}, fields={"x": "quixotical"})
+            record(
+                f"m{number}",
+                text="zanzibarian",
+                labels={"colour": "ultramarinish"},
+                fields={"x": "quixotical"},
+            )
             for number in range(200)
         ]
     )
     store.append([record(f"k{number}", key=f"subjectible/{number}") for number in range(200)])
     server.sql("ANALYZE")
     words = ("zanzibar", "ultramarin", "quixotic", "subjectible")
-    rows = [str(row) for row in server.sql("SELECT s::text FROM pg_stats s WHERE schemaname = %s", (schema,))]
+    rows = [
+        str(row)
+        for row in server.sql("SELECT s::text FROM pg_stats s WHERE schemaname = %s", (schema,))
+    ]
     assert rows
     assert [word for word in words if any(word in row for row in rows)] == []
-    assert store.remove([Ref(MEMORY, "ann", f"{kind}{n}", 1) for n in range(200) for kind in "mk"]) == ()
+    assert (
+        store.remove([Ref(MEMORY, "ann", f"{kind}{n}", 1) for n in range(200) for kind in "mk"])
+        == ()
+    )
     assert [word for word in words if on_disk(server, word.encode())] == []
 
 
@@ -397,7 +441,9 @@ def test_a_load_is_found_before_and_after_its_index_is_made(
     store = opened(f"{url}&partitions=1")
     for start in (0, 200):
         numbers = range(start, start + 200)
-        store.append([record(f"m{number:03}", vectors=drawn[number : number + 1]) for number in numbers])
+        store.append(
+            [record(f"m{number:03}", vectors=drawn[number : number + 1]) for number in numbers]
+        )
     assert server.sql(made) == [(0,)]
 
     def nearest(asked: PostgresStore) -> set[str]:
@@ -410,8 +456,12 @@ def test_a_load_is_found_before_and_after_its_index_is_made(
     assert server.sql(made) == [(1,)]
     later = opened(url)
     assert nearest(later) == exact
-    server.sql(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{schema}.vector_a_memory'::regclass")
+    server.sql(
+        f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{schema}.vector_a_memory'::regclass"
+    )
     later.append([record("one more")])  # after a process was killed that made it
-    whole = f"SELECT indisvalid FROM pg_index WHERE indexrelid = '{schema}.vector_a_memory'::regclass"
+    whole = (
+        f"SELECT indisvalid FROM pg_index WHERE indexrelid = '{schema}.vector_a_memory'::regclass"
+    )
     assert server.sql(whole) == [(True,)]
     assert nearest(later) == exact

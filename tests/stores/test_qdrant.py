@@ -1,7 +1,9 @@
-"""The Qdrant store passes the contract: in a folder, over REST, and on a real server if `QDRANT_URL` names one.
+"""The Qdrant store passes the contract: in a folder, over REST, and on a real server if
+`QDRANT_URL` names one.
 
-No Qdrant server can be installed from a package. What stands behind REST here is the local mode of Qdrant's own client,
-which reads each request by the models of the API, refuses what they don't know, and answers by them.
+No Qdrant server can be installed from a package. What stands behind REST here is the local mode of
+Qdrant's own client, which reads each request by the models of the API, refuses what they don't
+know, and answers by them.
 """
 
 import contextlib
@@ -42,7 +44,14 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 )
 from qdrant_client import QdrantClient, models  # noqa: E402
 
-from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, StoreError, StoreUnreachable  # noqa: E402
+from memories.errors import (  # noqa: E402
+    ConfigError,
+    Conflict,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreUnreachable,
+)
 from memories.stores.documents.driver import Condition, Kind, Part, Point  # noqa: E402
 from memories.stores.qdrant import folder as qdrant_folder  # noqa: E402
 from memories.stores.qdrant import local  # noqa: E402
@@ -63,7 +72,8 @@ RECORDS = Part(Kind.RECORDS, Collection.MEMORY, "ann")
 VECTORS = Part(Kind.VECTORS, Collection.MEMORY, "ann", "s1")
 
 
-# --- Qdrant's REST API over the local mode of its client --------------------------------------------------------------
+# --- Qdrant's REST API over the local mode of its client
+# --------------------------------------------------------------
 
 
 class Refused(Exception):
@@ -75,7 +85,8 @@ class Refused(Exception):
 
 
 class ApiServer:
-    """Answers the requests that the store makes as Qdrant documents them; what it can be told stands below.
+    """Answers the requests that the store makes as Qdrant documents them; what it can be told
+    stands below.
 
     Attributes:
         key: What a request must bring, if anything.
@@ -131,10 +142,16 @@ class ApiServer:
                 with self._lock:
                     self.seen.append((handler.command, handler.path, body))
                     result = self._do(handler.command, *handler.path.partition("?")[::2], body)
-                wrapped = result if handler.path == "/" else {"result": result, "status": "ok", "time": 0.001}
+                wrapped = (
+                    result
+                    if handler.path == "/"
+                    else {"result": result, "status": "ok", "time": 0.001}
+                )
                 content = json.dumps(wrapped).encode()
         except Refused as exc:
-            error = models.ErrorResponse(time=0.0, status=models.ErrorResponseStatus(error=str(exc)))
+            error = models.ErrorResponse(
+                time=0.0, status=models.ErrorResponseStatus(error=str(exc))
+            )
             status, content = exc.status, error.model_dump_json(exclude={"result"}).encode()
         if self.cut:
             self.cut -= 1
@@ -149,7 +166,9 @@ class ApiServer:
 
     def _do(self, method: str, path: str, query: str, body: Any) -> Any:
         if path == "/":
-            return models.VersionInfo(title="qdrant - vector search engine", version=self.version).model_dump()
+            return models.VersionInfo(
+                title="qdrant - vector search engine", version=self.version
+            ).model_dump()
         if path == "/collections":
             return self.client.get_collections().model_dump(mode="json")
         _, _, name, *rest = path.split("/")
@@ -188,7 +207,9 @@ class ApiServer:
         return self._written()
 
     def _written(self) -> Any:
-        return models.UpdateResult(operation_id=1, status=models.UpdateStatus(self.status)).model_dump(mode="json")
+        return models.UpdateResult(
+            operation_id=1, status=models.UpdateStatus(self.status)
+        ).model_dump(mode="json")
 
     def _strict(self, name: str, narrowed: models.Filter | None) -> models.Filter | None:
         """Refuse a filter by a field without an index, as a server in strict mode does."""
@@ -216,8 +237,13 @@ class ApiServer:
 
     def _get(self, name: str, body: Any) -> Any:
         asked = models.PointRequest.model_validate(body)
-        found = self.client.retrieve(name, asked.ids, with_payload=asked.with_payload, with_vectors=asked.with_vector)
-        return [models.Record(**dict(entry)).model_dump(mode="json", exclude_none=True) for entry in found]
+        found = self.client.retrieve(
+            name, asked.ids, with_payload=asked.with_payload, with_vectors=asked.with_vector
+        )
+        return [
+            models.Record(**dict(entry)).model_dump(mode="json", exclude_none=True)
+            for entry in found
+        ]
 
     def _scroll(self, name: str, body: Any) -> Any:
         asked = models.ScrollRequest.model_validate(body)
@@ -229,7 +255,9 @@ class ApiServer:
 
     def _count(self, name: str, body: Any) -> Any:
         asked = models.CountRequest.model_validate(body)
-        return self.client.count(name, self._strict(name, asked.filter), exact=asked.exact).model_dump(mode="json")
+        return self.client.count(
+            name, self._strict(name, asked.filter), exact=asked.exact
+        ).model_dump(mode="json")
 
     def _query(self, name: str, body: Any) -> Any:
         asked = models.QueryRequest.model_validate(body)
@@ -243,7 +271,9 @@ class ApiServer:
     def _facet(self, name: str, body: Any) -> Any:
         asked = models.FacetRequest.model_validate(body)
         assert asked.key in self.indexes[name]
-        return self.client.facet(name, asked.key, limit=asked.limit, exact=asked.exact).model_dump(mode="json")
+        return self.client.facet(name, asked.key, limit=asked.limit, exact=asked.exact).model_dump(
+            mode="json"
+        )
 
 
 ACTIONS: dict[str, Callable[[ApiServer, str, Any], Any]] = {
@@ -270,7 +300,9 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory where there is one: local mode waits for the disk four times for each point."""
+    """A folder in memory where there is one: local mode waits for the disk four times for each
+    point.
+    """
     memory = Path("/dev/shm")
     made = tempfile.mkdtemp(prefix="memories-", dir=memory if os.access(memory, os.W_OK) else None)
     yield Path(made) / "qdrant"
@@ -305,12 +337,15 @@ def opening(url: str) -> Iterator[OpenStore]:
         store.close()
 
 
-# --- the contract -----------------------------------------------------------------------------------------------------
+# --- the contract
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
 class TestQdrantFolder(StoreContract):
-    """In a folder; `tests/stores/test_documents.py` has the contract for the same store without Qdrant's client."""
+    """In a folder; `tests/stores/test_documents.py` has the contract for the same store without
+    Qdrant's client.
+    """
 
     @pytest.fixture
     def open_store(self, folder: Path) -> Iterator[OpenStore]:
@@ -319,7 +354,9 @@ class TestQdrantFolder(StoreContract):
 
 @pytest.mark.slow
 class TestQdrantRest(StoreContract):
-    """Over REST; filters are those of the client, which looks at every point. What is quick of it stands below."""
+    """Over REST; filters are those of the client, which looks at every point. What is quick of it
+    stands below.
+    """
 
     sequences = 15
 
@@ -329,7 +366,10 @@ class TestQdrantRest(StoreContract):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("QDRANT_URL" not in os.environ, reason="QDRANT_URL names no server, as in qdrant://127.0.0.1:6333")
+@pytest.mark.skipif(
+    "QDRANT_URL" not in os.environ,
+    reason="QDRANT_URL names no server, as in qdrant://127.0.0.1:6333",
+)
 class TestQdrantServer(StoreContract):
     """On a real server; each test makes collections of its own there, and removes them."""
 
@@ -347,12 +387,19 @@ class TestQdrantServer(StoreContract):
         store.close()
 
 
-# --- what the driver asks for -----------------------------------------------------------------------------------------
+# --- what the driver asks for
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["folder", "rest"])
-def driver(request: pytest.FixtureRequest, folder: Path, server: ApiServer) -> Iterator[QdrantDriver]:
-    transport = FolderTransport(folder) if request.param == "folder" else RestTransport("127.0.0.1", server.port)
+def driver(
+    request: pytest.FixtureRequest, folder: Path, server: ApiServer
+) -> Iterator[QdrantDriver]:
+    transport = (
+        FolderTransport(folder)
+        if request.param == "folder"
+        else RestTransport("127.0.0.1", server.port)
+    )
     driver = QdrantDriver(transport, "memories")
     yield driver
     driver.close()
@@ -382,7 +429,9 @@ def test_the_collections_are_made_as_the_server_does_best(server: ApiServer) -> 
     assert (made["vectors"], made["shard_number"]) == ({}, 1)
     (made,) = [body for body in requests_of(server, f"/collections/{vectors}") if body]
     assert made["vectors"] == {"size": SPACE.dimension, "distance": "Cosine", "on_disk": True}
-    assert made["quantization_config"] == {"scalar": {"type": "int8", "quantile": 0.99, "always_ram": True}}
+    assert made["quantization_config"] == {
+        "scalar": {"type": "int8", "quantile": 0.99, "always_ram": True}
+    }
     for name in names:
         assert server.indexes[name]["_part"] == {"type": "keyword", "is_tenant": True}
     assert server.indexes["team"]["ended"] == {"type": "integer"}
@@ -412,7 +461,10 @@ def test_a_search_is_narrowed_to_its_pool_and_rescored(server: ApiServer) -> Non
 def test_a_point_that_is_there_is_never_overwritten(driver: QdrantDriver) -> None:
     driver.add(RECORDS, [point("a", by="first")])
     driver.add(RECORDS, [point("a", by="second"), point("b", by="second")])
-    assert {name: found["by"] for name, found in payloads(driver).items()} == {"a": "first", "b": "second"}
+    assert {name: found["by"] for name, found in payloads(driver).items()} == {
+        "a": "first",
+        "b": "second",
+    }
 
 
 def test_of_many_who_write_one_position_at_once_one_wins(server: ApiServer) -> None:
@@ -447,7 +499,10 @@ def test_the_second_writer_of_a_position_gets_a_conflict(server: ApiServer) -> N
 def test_fields_are_set_and_removed(driver: QdrantDriver) -> None:
     driver.add(RECORDS, [point("a", "x y", by="w", ended=1), point("b", by="w", ended=1)])
     driver.update(RECORDS, {"a": {"ended": 2, "by": None, "field.x": "1"}, "missing": {"ended": 2}})
-    driver.update(RECORDS, {"a": {"accesses": 3}, "b": {"accesses": 4, "by": None}, "missing": {"accesses": 1}})
+    driver.update(
+        RECORDS,
+        {"a": {"accesses": 3}, "b": {"accesses": 4, "by": None}, "missing": {"accesses": 1}},
+    )
     assert payloads(driver) == {
         "a": {"body": "a", "ended": 2, "field.x": "1", "accesses": 3},
         "b": {"body": "b", "ended": 1, "accesses": 4},
@@ -465,8 +520,12 @@ def test_different_changes_come_in_one_step(server: ApiServer) -> None:
     assert {name: found["ended"] for name, found in payloads(driver).items()} == {"a": 2, "b": 3}
 
 
-def test_what_another_writer_changes_meanwhile_is_kept(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = (QdrantDriver(RestTransport("127.0.0.1", server.port), "memories") for _ in range(2))
+def test_what_another_writer_changes_meanwhile_is_kept(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = (
+        QdrantDriver(RestTransport("127.0.0.1", server.port), "memories") for _ in range(2)
+    )
     ours.add(RECORDS, [point("a", ended=1), point("b", ended=1)])
     asked = ours._transport.ask
     between = iter([{"a": {"accesses": 7}}])
@@ -499,16 +558,24 @@ def test_a_point_of_another_part_is_never_an_answer(driver: QdrantDriver) -> Non
         driver.add(part, [Point("a", {}, **field), Point("b", {}, **field)])
         (entry,) = driver._entries(part, ["a"], True)
         name = driver._collection(part)
-        moved = {"payload": {"_part": "records/memory/bob"}, "filter": {"must": [{"has_id": [entry["id"]]}]}}
+        moved = {
+            "payload": {"_part": "records/memory/bob"},
+            "filter": {"must": [{"has_id": [entry["id"]]}]},
+        }
         driver._transport.ask(Verb.SET_PAYLOAD, name, moved)
     assert [found.id for found in driver.get(RECORDS, ["a", "b"])] == ["b"]
     assert driver.vectors(VECTORS, ["a", "b"]).keys() == {"b"}
 
 
-def test_what_may_still_hold_what_was_removed(server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_still_hold_what_was_removed(
+    server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = f"127.0.0.1:{server.port}"
     for url, expected in (
-        (server.url, (f"the segments of Qdrant at {address}, until its optimizer has rewritten them",)),
+        (
+            server.url,
+            (f"the segments of Qdrant at {address}, until its optimizer has rewritten them",),
+        ),
         (f"qdrant:///{folder}", (f"the files in {folder}",)),
     ):
         monkeypatch.setattr(qdrant_folder, "_overwrites", lambda: False)
@@ -520,13 +587,17 @@ def test_what_may_still_hold_what_was_removed(server: ApiServer, folder: Path, m
     assert QdrantStore(f"qdrant:///{folder}", SPACE).remove([]) == ()
 
 
-@pytest.mark.skipif(not qdrant_folder._overwrites(), reason="SQLite is built to leave what it deletes")
+@pytest.mark.skipif(
+    not qdrant_folder._overwrites(), reason="SQLite is built to leave what it deletes"
+)
 def test_no_byte_of_what_was_removed_is_left_in_a_folder(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m", text="quetzalcoatl " * 300), record("n")])
     assert any(b"quetzalcoatl" in file.read_bytes() for file in folder.rglob("*") if file.is_file())
     assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == ()
-    assert not any(b"quetzalcoatl" in file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    assert not any(
+        b"quetzalcoatl" in file.read_bytes() for file in folder.rglob("*") if file.is_file()
+    )
     store.close()
 
 
@@ -539,15 +610,23 @@ def test_claims_are_settled_by_the_server(driver: QdrantDriver) -> None:
     assert driver.parts() == []
 
 
-def test_long_answers_and_long_requests_come_in_pieces(driver: QdrantDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_answers_and_long_requests_come_in_pieces(
+    driver: QdrantDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("memories.stores.qdrant.driver._PAGE", 3)
     monkeypatch.setattr("memories.stores.qdrant.driver._IDS_PAGE", 4)
     monkeypatch.setattr("memories.stores.qdrant.driver._MAX_BYTES", 700)
     monkeypatch.setattr(driver, "max_batch", 5)
     names = [f"p{number}" for number in range(17)]
     driver.add(RECORDS, [point(name, "w" * 30) for name in names])
-    assert sorted(driver.ids(RECORDS, [])) == sorted(found.id for found in driver.find(RECORDS, [])) == sorted(names)
-    assert sorted(found.id for found in driver.get(RECORDS, [*names, "none", names[0]])) == sorted(names)
+    assert (
+        sorted(driver.ids(RECORDS, []))
+        == sorted(found.id for found in driver.find(RECORDS, []))
+        == sorted(names)
+    )
+    assert sorted(found.id for found in driver.get(RECORDS, [*names, "none", names[0]])) == sorted(
+        names
+    )
     assert driver.count(RECORDS) == 17
     some = [found.id for found in driver.find(RECORDS, [], limit=7)]
     assert len(some) == 7 and [found.id for found in driver.find(RECORDS, [], limit=7)] == some
@@ -558,7 +637,15 @@ def test_long_answers_and_long_requests_come_in_pieces(driver: QdrantDriver, mon
 
 
 def test_words_are_looked_up_by_token_phrase_and_beginning(driver: QdrantDriver) -> None:
-    driver.add(RECORDS, [point("a", "tea pot"), point("b", "tea"), point("c", "чайник чай"), point("d", "teapot ча")])
+    driver.add(
+        RECORDS,
+        [
+            point("a", "tea pot"),
+            point("b", "tea"),
+            point("c", "чайник чай"),
+            point("d", "teapot ча"),
+        ],
+    )
     for term, expected in {
         Term(("tea",), open_ended=False): {"a", "b"},
         Term(("tea", "pot"), open_ended=False): {"a"},
@@ -567,12 +654,16 @@ def test_words_are_looked_up_by_token_phrase_and_beginning(driver: QdrantDriver)
         Term(("pot",), open_ended=False): {"a"},
     }.items():
         assert set(driver.holders(RECORDS, term)) == expected, term
-    assert {"c", "d"} <= set(driver.holders(RECORDS, Term(("ча",), open_ended=True)))  # more may come
+    assert {"c", "d"} <= set(
+        driver.holders(RECORDS, Term(("ча",), open_ended=True))
+    )  # more may come
     assert {"a", "b", "d"} <= set(driver.holders(RECORDS, Term(("te",), open_ended=True)))
 
 
 @pytest.mark.parametrize("few", [0, 1_000])
-def test_the_nearest_are_those_of_the_part(driver: QdrantDriver, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_are_those_of_the_part(
+    driver: QdrantDriver, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local, "_FEW", few)
     drawn = unit_vectors(60)
     other = VECTORS._replace(namespace="bob")
@@ -613,10 +704,13 @@ def test_a_collection_that_somebody_removes_is_made_again(server: ApiServer) -> 
     assert driver.ids(RECORDS, []) == ["b"]
 
 
-# --- a server, and what is none ---------------------------------------------------------------------------------------
+# --- a server, and what is none
+# ---------------------------------------------------------------------------------------
 
 
-def test_the_key_is_sent_and_never_shown(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_sent_and_never_shown(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.key = "s3cret"
     monkeypatch.delenv("QDRANT_API_KEY", raising=False)
     with pytest.raises(StoreError, match=r"wants a key \(status 401\); set QDRANT_API_KEY"):
@@ -644,7 +738,9 @@ def test_the_key_is_sent_and_never_shown(server: ApiServer, monkeypatch: pytest.
         ("qdrant://:k@db?ssl=no", "", False),
     ],
 )
-def test_a_key_goes_to_other_machines_by_tls(url: str, key: str, tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_goes_to_other_machines_by_tls(
+    url: str, key: str, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QDRANT_API_KEY", key)
     transport = QdrantStore(url, SPACE)._driver._transport  # type: ignore[attr-defined]
     assert transport._client.address.tls is tls
@@ -674,10 +770,16 @@ def test_a_server_that_would_overwrite_is_refused(server: ApiServer) -> None:
 
 
 def test_a_collection_of_somebody_else_is_left_alone(server: ApiServer) -> None:
-    server.client.create_collection("memories", vectors_config=models.VectorParams(size=4, distance="Dot"))
+    server.client.create_collection(
+        "memories", vectors_config=models.VectorParams(size=4, distance="Dot")
+    )
     server.indexes["memories"] = {}
     store = QdrantStore(server.url, SPACE)
-    for use in (lambda: search(store, "x"), lambda: store.info(pool()), lambda: store.append([record("m")])):
+    for use in (
+        lambda: search(store, "x"),
+        lambda: store.info(pool()),
+        lambda: store.append([record("m")]),
+    ):
         with pytest.raises(StoreError, match="is not one of Memories; choose another name"):
             use()
     assert server.indexes["memories"] == {}
@@ -687,7 +789,9 @@ def test_a_server_that_is_not_there_is_said_to_be_so() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(StoreError, match=rf"Cannot connect to Qdrant at 127\.0\.0\.1:{port}. Is it running\?"):
+    with pytest.raises(
+        StoreError, match=rf"Cannot connect to Qdrant at 127\.0\.0\.1:{port}. Is it running\?"
+    ):
         QdrantStore(f"qdrant://127.0.0.1:{port}", SPACE).count(pool())
 
 
@@ -697,7 +801,12 @@ def test_a_server_that_is_not_there_is_said_to_be_so() -> None:
         (404, b"<html>no such page</html>", StoreError, "is not Qdrant; check the address"),
         (200, b"<html>welcome</html>", StoreError, "is not Qdrant; check the address"),
         (200, b"[]", StoreError, "is not Qdrant; check the address"),
-        (500, b'{"status":{"error":"Service internal error: disk"}}', StoreError, "status 500: Service internal error"),
+        (
+            500,
+            b'{"status":{"error":"Service internal error: disk"}}',
+            StoreError,
+            "status 500: Service internal error",
+        ),
         (
             429,
             b'{"status":{"error":"Too many"}}',
@@ -747,12 +856,16 @@ def test_a_write_whose_answer_is_lost_may_be_stored(server: ApiServer) -> None:
     ):
         driver.count(RECORDS)
         server.cut = 2
-        with pytest.raises(StoreUnreachable, match="may be stored or not: read it before you write it again"):
+        with pytest.raises(
+            StoreUnreachable, match="may be stored or not: read it before you write it again"
+        ):
             write()
     assert payloads(driver) == {"b": {"body": "b", "ended": 1}}
 
 
-def test_a_search_over_rest_does_not_load_the_client(server: ApiServer, run_python: RunPython) -> None:
+def test_a_search_over_rest_does_not_load_the_client(
+    server: ApiServer, run_python: RunPython
+) -> None:
     store = QdrantStore(server.url, SPACE)
     store.append([record("m")])
     run_python(
@@ -774,7 +887,8 @@ assert not (heavy - {"numpy"}) & sys.modules.keys()
     )
 
 
-# --- a folder ---------------------------------------------------------------------------------------------------------
+# --- a folder
+# ---------------------------------------------------------------------------------------------------------
 
 
 OPEN = """
@@ -788,7 +902,9 @@ mine = Filter(Collection.MEMORY, ("ann",))
 """
 
 
-def test_a_folder_that_another_process_holds_is_busy_for_a_bounded_time(folder: Path, run_python: RunPython) -> None:
+def test_a_folder_that_another_process_holds_is_busy_for_a_bounded_time(
+    folder: Path, run_python: RunPython
+) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m")])
     script = f"{OPEN}\nqdrant_folder.BUSY_SECONDS = 0.3\nprint(store.count(mine))"
@@ -815,7 +931,9 @@ def test_a_process_waits_until_the_folder_is_free(folder: Path) -> None:
 
 
 def test_a_forked_process_is_another_one(folder: Path, run_python: RunPython) -> None:
-    """It waits as any other, writes nothing by what its parent holds, and takes the folder when that leaves it."""
+    """It waits as any other, writes nothing by what its parent holds, and takes the folder when
+    that leaves it.
+    """
     done = run_python(
         f"""{OPEN}
 import os
@@ -903,7 +1021,9 @@ os._exit(0)
     store.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the client leaves its file open
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # the client leaves its file open
 def test_a_folder_that_another_program_has_open_is_busy(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m")])
@@ -932,7 +1052,9 @@ def test_what_a_full_disk_has_cut_short_is_done_by_the_next_writer(
 
     with monkeypatch.context() as patched:
         patched.setattr(kept, "persist", full)
-        with pytest.raises(StoreError, match=r"can't be written: database or disk is full; see whether"):
+        with pytest.raises(
+            StoreError, match=r"can't be written: database or disk is full; see whether"
+        ):
             store.append([record(f"m{number}", vectors=None) for number in range(3)])
     store.append([record("after")])
     found = {entry.ref.group for entry in everything(store, pool())}
@@ -977,7 +1099,9 @@ def test_a_folder_runs_no_code(folder: Path, tmp_path: Path, protocol: int) -> N
     store.close()
     for file in folder.glob("collection/*/storage.sqlite"):
         with contextlib.closing(sqlite3.connect(file)) as db:
-            assert all(point.startswith(b'{"id"') for (point,) in db.execute("SELECT point FROM points"))
+            assert all(
+                point.startswith(b'{"id"') for (point,) in db.execute("SELECT point FROM points")
+            )
             hostile = pickle.dumps(_Payload(tmp_path / "ran"), protocol=protocol)
             db.execute("INSERT INTO points VALUES ('x', ?)", (hostile,))
             db.commit()
@@ -994,11 +1118,15 @@ def test_folders_of_others_are_left_to_their_client(folder: Path, tmp_path: Path
     for _ in range(2):
         client = QdrantClient(path=str(tmp_path / "theirs"))
         if not client.collection_exists("c"):
-            client.create_collection("c", vectors_config=models.VectorParams(size=2, distance=models.Distance.DOT))
+            client.create_collection(
+                "c", vectors_config=models.VectorParams(size=2, distance=models.Distance.DOT)
+            )
             client.upsert("c", [models.PointStruct(id=1, vector=[1.0, 2.0], payload={"a": 1})])
         assert client.count("c").count == 1
         client.close()
-    with contextlib.closing(sqlite3.connect(tmp_path / "theirs" / "collection" / "c" / "storage.sqlite")) as db:
+    with contextlib.closing(
+        sqlite3.connect(tmp_path / "theirs" / "collection" / "c" / "storage.sqlite")
+    ) as db:
         assert db.execute("SELECT point FROM points").fetchone()[0].startswith(b"\x80")
 
 
@@ -1032,7 +1160,9 @@ def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
         store.append([record("m")])
 
 
-def test_without_the_client_the_message_says_how_to_get_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_client_the_message_says_how_to_get_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
     with pytest.raises(ConfigError, match="run: pip install qdrant-client"):
         QdrantStore(f"qdrant:///{folder}", SPACE).append([record("m")])
@@ -1041,7 +1171,9 @@ def test_without_the_client_the_message_says_how_to_get_it(folder: Path, monkeyp
 def test_the_index_means_the_points_that_the_client_means(driver: QdrantDriver) -> None:
     """Both drivers answer as a plain look at every point does."""
     points = [
-        point(f"p{number}", group=f"g{number % 3}", ended=number % 4, labels=[f"l{number % 2}", "all"])
+        point(
+            f"p{number}", group=f"g{number % 3}", ended=number % 4, labels=[f"l{number % 2}", "all"]
+        )
         for number in range(24)
     ]
     driver.add(RECORDS, points)

@@ -22,10 +22,22 @@ def labels(count: int) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("record", "sound", "wrong"),
     [
-        (MEMORY, {"ref": MEMORY.ref._replace(position=0)}, {"ref": MEMORY.ref._replace(position=-1)}),
-        (MEMORY, {"ref": MEMORY.ref._replace(group="m" * 256)}, {"ref": MEMORY.ref._replace(group="m" * 257)}),
+        (
+            MEMORY,
+            {"ref": MEMORY.ref._replace(position=0)},
+            {"ref": MEMORY.ref._replace(position=-1)},
+        ),
+        (
+            MEMORY,
+            {"ref": MEMORY.ref._replace(group="m" * 256)},
+            {"ref": MEMORY.ref._replace(group="m" * 257)},
+        ),
         (MEMORY, {"ref": MEMORY.ref._replace(group="m")}, {"ref": MEMORY.ref._replace(group="")}),
-        (TURN, {"ref": TURN.ref._replace(group="m" * 256)}, {"ref": TURN.ref._replace(group="m\n")}),
+        (
+            TURN,
+            {"ref": TURN.ref._replace(group="m" * 256)},
+            {"ref": TURN.ref._replace(group="m\n")},
+        ),
         (MEMORY, {"accesses": 2**53 - 1}, {"accesses": 2**53}),
         (TURN, {"session": 0}, {"session": -1}),
         (MEMORY, {"key": "k" * 513}, {"key": "k" * 514}),
@@ -57,7 +69,9 @@ def labels(count: int) -> dict[str, str]:
         (TURN, {"fields": {"title": "t" * 256}}, {"fields": {"title": "t" * 257}}),
     ],
 )
-def test_a_part_is_sound_up_to_its_bound(record: Record, sound: dict[str, Any], wrong: dict[str, Any]) -> None:
+def test_a_part_is_sound_up_to_its_bound(
+    record: Record, sound: dict[str, Any], wrong: dict[str, Any]
+) -> None:
     assert problem(record._replace(**sound)) is None
     assert problem(record._replace(**wrong)) is not None
 
@@ -68,4 +82,6 @@ def test_a_turn_from_elsewhere_is_as_long_as_one_that_is_written_here() -> None:
     assert "a turn has at most" in str(foreign(long._replace(text=f"{long.text}x")))
     assert foreign(MEMORY._replace(text=f"{long.text}x")) is None
     assert "which this program does not know" in str(foreign(MEMORY._replace(ended_by="merge")))
-    assert "which this program does not know" in str(foreign(MEMORY._replace(fields={"operation": "delete"})))
+    assert "which this program does not know" in str(
+        foreign(MEMORY._replace(fields={"operation": "delete"}))
+    )

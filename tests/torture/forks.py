@@ -1,7 +1,8 @@
-"""Processes of a campaign: forks of one that has imported everything and opened no store; all die with it.
+"""Processes of a campaign: forks of one that has imported everything and opened no store; all die
+with it.
 
-A campaign's script never opens a store itself, prints its figures as lines of JSON, and ends with 1 and a reason on
-standard error if something is wrong.
+A campaign's script never opens a store itself, prints its figures as lines of JSON, and ends with 1
+and a reason on standard error if something is wrong.
 """
 
 import ctypes
@@ -20,7 +21,8 @@ from typing import Any
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG, _CLONE_NEWNS = 1, 0x20000
 LONGEST_SECONDS = 7200  # of a child; a script whose children need less sets it
-ON_PATH = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"  # before a script that imports this
+# before a script that imports this
+ON_PATH = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
 
 
 def die_with_parent() -> None:
@@ -30,7 +32,9 @@ def die_with_parent() -> None:
 
 
 def own_mounts() -> None:
-    """Mount things for this process and its children only, so that none is left however they end; root only."""
+    """Mount things for this process and its children only, so that none is left however they end;
+    root only.
+    """
     if _libc.unshare(_CLONE_NEWNS):
         sys.exit("can't have mounts of its own")
     subprocess.run(["mount", "--make-rprivate", "/"], check=True, timeout=300)

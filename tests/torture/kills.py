@@ -1,4 +1,6 @@
-"""Writers are killed; what they were told is there afterwards. `kills.py FOLDER all|first ROUNDS SEED`."""
+"""Writers are killed; what they were told is there afterwards. `kills.py FOLDER all|first ROUNDS
+SEED`.
+"""
 
 import random
 import sys
@@ -28,12 +30,23 @@ def main(folder: Path, mode: str, rounds: int, seed: str) -> None:
         if mode == "all":
             forks.wait_for_lines(started, drawn.randint(1, 40), children)
         else:
-            forks.wait_for_lines(started, drawn.randint(0, 6), children)  # a line comes before the store, one after it
+            forks.wait_for_lines(
+                started, drawn.randint(0, 6), children
+            )  # a line comes before the store, one after it
         time.sleep(drawn.uniform(0.0, 0.03))
         forks.kill(children, drawn)
         ledgers = [work.Ledger(file) for file in started]
         deeply = mode == "first" or number % EVERY == EVERY - 1 or number == rounds - 1
-        forks.wait([forks.fork(work.check, path, [work.Ledger(file) for file in files] if deeply else ledgers, drawn)])
+        forks.wait(
+            [
+                forks.fork(
+                    work.check,
+                    path,
+                    [work.Ledger(file) for file in files] if deeply else ledgers,
+                    drawn,
+                )
+            ]
+        )
         if deeply:
             forks.wait([forks.fork(work.in_step, path)])
         forks.wait([forks.fork(work.nothing_left, path, [work.Ledger(file) for file in files])])

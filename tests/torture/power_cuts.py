@@ -1,8 +1,9 @@
-"""The power is cut while writers work: what they were told is there afterwards. `power_cuts.py FOLDER CUTS SEED`.
+"""The power is cut while writers work: what they were told is there afterwards. `power_cuts.py
+FOLDER CUTS SEED`.
 
-Root only. The store is on an ext4 filesystem in a file, the ledgers are outside of it. The writers are stopped, then
-the filesystem is shut down without writing its journal, so that only what was flushed stays; without the stop, a flush
-that was under way could be answered as done.
+Root only. The store is on an ext4 filesystem in a file, the ledgers are outside of it. The writers
+are stopped, then the filesystem is shut down without writing its journal, so that only what was
+flushed stays; without the stop, a flush that was under way could be answered as done.
 """
 
 import contextlib
@@ -45,7 +46,9 @@ def main(folder: Path, cuts: int, seed: str) -> None:
         started = [folder / f"ledger{number}-{writer}" for writer in range(2)]
         with _mounted(image, mount):
             children = [forks.fork(_write, path, file, seed) for file in started]
-            forks.wait_for_lines(started, drawn.randint(0, 3) if first else drawn.randint(2, 30), children)
+            forks.wait_for_lines(
+                started, drawn.randint(0, 3) if first else drawn.randint(2, 30), children
+            )
             time.sleep(drawn.uniform(0.0, 0.05))
             _cut(mount, children)
         files += started

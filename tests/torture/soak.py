@@ -1,7 +1,7 @@
 """Mixed work for as long as it is told, with a kill every minute. `soak.py FOLDER MINUTES`.
 
-One process works all the time and tells what it holds: memory, files, threads. Two others work until they are killed,
-then two new ones begin.
+One process works all the time and tells what it holds: memory, files, threads. Two others work
+until they are killed, then two new ones begin.
 """
 
 import os
@@ -40,7 +40,9 @@ def main(folder: Path, minutes: float) -> None:
         forks.wait([forks.fork(work.check, path, [work.Ledger(file) for file in started], drawn)])
         _tell(report, files, kills, largest_log)
     forks.kill([staying], drawn)
-    forks.wait([forks.fork(work.check, path, [work.Ledger(file) for file in [*files, steady]], drawn)])
+    forks.wait(
+        [forks.fork(work.check, path, [work.Ledger(file) for file in [*files, steady]], drawn)]
+    )
     forks.wait([forks.fork(work.in_step, path)])
     _tell(report, [*files, steady], kills, largest_log)
 
@@ -66,8 +68,14 @@ def _stay(path: Path, ledger: Path, report: Path) -> None:
     note = os.open(report, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     while True:
         writer.run(LOOK_OPERATIONS)
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        held = (status["VmRSS"].split()[0], len(list(Path("/proc/self/fd").iterdir())), status["Threads"].strip())
+        status = dict(
+            line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
+        )
+        held = (
+            status["VmRSS"].split()[0],
+            len(list(Path("/proc/self/fd").iterdir())),
+            status["Threads"].strip(),
+        )
         os.write(note, " ".join(map(str, held)).encode() + b"\n")
 
 

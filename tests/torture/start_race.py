@@ -1,4 +1,6 @@
-"""Processes make a store, or migrate one, at one moment. `start_race.py FOLDER PROCESSES ROUNDS`."""
+"""Processes make a store, or migrate one, at one moment. `start_race.py FOLDER PROCESSES
+ROUNDS`.
+"""
 
 import os
 import sys

@@ -1,9 +1,11 @@
-"""System calls fail: no acknowledged write is lost, each error is one of ours, and the next start works.
+"""System calls fail: no acknowledged write is lost, each error is one of ours, and the next start
+works.
 
-`system_calls.py FOLDER COUNT` goes through the first COUNT of all cases, in an order that mixes them: which call, which
-error, at which of its calls, once or from then on, in a store that is warm, being made, or being erased from. A traced
-child does the work, so that a case takes a fraction of a second. Only errors that a kernel can give: a write that is
-interrupted for ever, or one that says it wrote what it did not, is no error but a broken kernel.
+`system_calls.py FOLDER COUNT` goes through the first COUNT of all cases, in an order that mixes
+them: which call, which error, at which of its calls, once or from then on, in a store that is warm,
+being made, or being erased from. A traced child does the work, so that a case takes a fraction of a
+second. Only errors that a kernel can give: a write that is interrupted for ever, or one that says
+it wrote what it did not, is no error but a broken kernel.
 """
 
 import itertools
@@ -35,7 +37,11 @@ FAULTS = {
     "rename": ("EIO", "ENOSPC"),
     "newfstatat": ("EIO", "EACCES"),
 }
-ONCE_ONLY = {"pwrite64": ("EINTR",), "pread64": ("EINTR",), "fdatasync": ("EINTR",)}  # what SQLite tries again
+ONCE_ONLY = {
+    "pwrite64": ("EINTR",),
+    "pread64": ("EINTR",),
+    "fdatasync": ("EINTR",),
+}  # what SQLite tries again
 NTH = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 60)
 STATES = ("warm", "new", "forget")
 SECONDS = 120  # for one case; a hang is a defect

@@ -14,15 +14,21 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-FIXTURES = sorted((HERE.parent / "data").glob("schema*.db.gz"))  # the first is the oldest, which all steps change
+FIXTURES = sorted(
+    (HERE.parent / "data").glob("schema*.db.gz")
+)  # the first is the oldest, which all steps change
 
 Size = Callable[[int, int], int]
 Campaign = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def campaign(tmp_path: Path, clean_environment: dict[str, str], figures: dict[str, Any]) -> Campaign:
-    """Run a script of this folder in a process of its own, taking over the figures that it prints as it goes on."""
+def campaign(
+    tmp_path: Path, clean_environment: dict[str, str], figures: dict[str, Any]
+) -> Campaign:
+    """Run a script of this folder in a process of its own, taking over the figures that it prints
+    as it goes on.
+    """
 
     def run(script: str, *arguments: object) -> dict[str, Any]:
         folder = tmp_path / "campaign"
@@ -31,7 +37,12 @@ def campaign(tmp_path: Path, clean_environment: dict[str, str], figures: dict[st
         command = [sys.executable, str(HERE / script), str(folder), *map(str, arguments)]
         with errors.open("w") as stream:
             running = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=stream, text=True, cwd=tmp_path, env=clean_environment
+                command,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+                cwd=tmp_path,
+                env=clean_environment,
             )
         assert running.stdout is not None
         try:
@@ -66,7 +77,9 @@ def test_many_writers_lose_nothing_and_none_gives_up(campaign: Campaign, size: S
 
 @pytest.mark.torture
 @pytest.mark.thorough
-def test_processes_that_make_the_store_at_one_moment_all_succeed(campaign: Campaign, size: Size) -> None:
+def test_processes_that_make_the_store_at_one_moment_all_succeed(
+    campaign: Campaign, size: Size
+) -> None:
     rounds = size(2, 50)
     assert campaign("start_race.py", 24, rounds)["rounds"] == rounds
 
@@ -81,7 +94,9 @@ def test_kills_in_all_kinds_of_work_lose_nothing(campaign: Campaign, size: Size,
 
 @pytest.mark.torture
 @pytest.mark.thorough
-def test_kills_while_the_store_is_made_leave_none_or_a_whole_one(campaign: Campaign, size: Size, seed: str) -> None:
+def test_kills_while_the_store_is_made_leave_none_or_a_whole_one(
+    campaign: Campaign, size: Size, seed: str
+) -> None:
     rounds = size(10, 200)
     assert campaign("kills.py", "first", rounds, seed)["rounds"] == rounds
 
@@ -114,7 +129,10 @@ def test_system_calls_that_fail_lose_nothing(campaign: Campaign, size: Size) -> 
 @pytest.mark.torture
 @pytest.mark.parametrize(
     "fixture",
-    [pytest.param(file, marks=pytest.mark.thorough if number else ()) for number, file in enumerate(FIXTURES)],
+    [
+        pytest.param(file, marks=pytest.mark.thorough if number else ())
+        for number, file in enumerate(FIXTURES)
+    ],
     ids=lambda fixture: fixture.name[:7],
 )
 def test_an_upgrade_that_is_killed_at_any_statement_changes_no_row(

@@ -1,4 +1,6 @@
-"""A clock that jumps puts no version before the one that it follows, expires nothing, and makes no confidence wrong."""
+"""A clock that jumps puts no version before the one that it follows, expires nothing, and makes no
+confidence wrong.
+"""
 
 import itertools
 from datetime import UTC, datetime, timedelta
@@ -10,7 +12,12 @@ import pytest
 from memories import Memories
 
 NOW = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)  # half an hour before clocks in Europe go forward
-JUMPS = {"400 days back": -400, "5 years ahead": 5 * 365, "to 1969": -57 * 365, "to 9990": 7964 * 365}
+JUMPS = {
+    "400 days back": -400,
+    "5 years ahead": 5 * 365,
+    "to 1969": -57 * 365,
+    "to 9990": 7964 * 365,
+}
 
 
 @pytest.mark.torture
@@ -23,7 +30,9 @@ def test_jumps_of_the_clock_keep_the_order_and_expire_nothing(
     for first, second in itertools.permutations(JUMPS.values(), 2):
         moment = [NOW]
         folder = tmp_path / f"{first} {second}"
-        with Memories(f"sqlite:///{folder}/m.db", embedder="fake", clock=lambda moment=moment: moment[0]) as memories:
+        with Memories(
+            f"sqlite:///{folder}/m.db", embedder="fake", clock=lambda moment=moment: moment[0]
+        ) as memories:
             stable = memories.create("the editor is vim").memory
             decays = memories.create("works on Saturdays", decay="reinforceable").memory
             assert stable is not None

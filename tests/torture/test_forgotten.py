@@ -45,13 +45,18 @@ def write(memories: Memories) -> list[Callable[[], object]]:
         create(f"{'many words ' * 5000} and {word('longtext')}"),
     ]  # fmt: skip
     said = TurnDraft(
-        f"said {word('turn')}", speaker=word("speaker"), message_id=word("messageid"), tags={"x": word("turntag")}
+        f"said {word('turn')}",
+        speaker=word("speaker"),
+        message_id=word("messageid"),
+        tags={"x": word("turntag")},
     )
     memories.add_turns(word("conversation"), [said])
     RetryQueue.of_turns(*files_of(memories.config, memories.namespace)).add(
         {"conversation_id": word("conversation"), "content": word("queued")}
     )
-    forgets: list[Callable[[], object]] = [lambda memory_id=memory_id: memories.forget(memory_id) for memory_id in ids]
+    forgets: list[Callable[[], object]] = [
+        lambda memory_id=memory_id: memories.forget(memory_id) for memory_id in ids
+    ]
     return [*forgets, lambda: memories.forget_turns(word("conversation"))]
 
 
@@ -59,7 +64,11 @@ def left(folder: Path) -> dict[str, list[str]]:
     """Return what can still be read of the words, by file."""
     files = {file: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
     ends = {place: (TAIL + place[::-1]).encode() for place in PLACES}
-    return {file.name: found for file, content in files.items() if (found := [p for p in PLACES if ends[p] in content])}
+    return {
+        file.name: found
+        for file, content in files.items()
+        if (found := [p for p in PLACES if ends[p] in content])
+    }
 
 
 @pytest.mark.torture

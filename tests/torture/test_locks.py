@@ -1,4 +1,6 @@
-"""No command and no call cancels the locks that this process holds on the store: none opens the file beside SQLite."""
+"""No command and no call cancels the locks that this process holds on the store: none opens the
+file beside SQLite.
+"""
 
 import os
 import platform
@@ -33,7 +35,10 @@ def locks(file: Path) -> list[str]:
 
 @pytest.mark.torture
 def test_no_command_cancels_the_locks_of_an_open_store(
-    tmp_path: Path, figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    figures: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "store" / "memories.db"
     monkeypatch.setenv("MEMORY_STORE", f"sqlite:///{path}")
@@ -49,7 +54,10 @@ def test_no_command_cancels_the_locks_of_an_open_store(
         held = locks(path)
         assert held
         for command in COMMANDS:
-            words = [word.replace("ID", made.id).replace("FOLDER", str(tmp_path)) for word in command.split()]
+            words = [
+                word.replace("ID", made.id).replace("FOLDER", str(tmp_path))
+                for word in command.split()
+            ]
             code = run(words)
             assert code in (0, 1, None) or "forget" in command, (command, capsys.readouterr())
             assert set(held) <= set(locks(path)), command

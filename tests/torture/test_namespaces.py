@@ -1,4 +1,6 @@
-"""Fifty namespaces in one store: no way of reading, writing or deleting leads from one into another."""
+"""Fifty namespaces in one store: no way of reading, writing or deleting leads from one into
+another.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -19,12 +21,18 @@ def secret(name: str) -> str:
 
 @pytest.fixture
 def users(tmp_path: Path, size: Size) -> list[Memories]:
-    """Namespaces that each have a memory with two versions, a deleted one, a keyed one and a conversation."""
+    """Namespaces that each have a memory with two versions, a deleted one, a keyed one and a
+    conversation.
+    """
     store = f"sqlite:///{tmp_path}/m/memories.db"
-    found = [Memories(store, namespace=f"n{number}", embedder="fake") for number in range(size(5, 50))]
+    found = [
+        Memories(store, namespace=f"n{number}", embedder="fake") for number in range(size(5, 50))
+    ]
     for user in found:
         mine = secret(user.namespace)
-        made = user.create(f"deploys happen on Tuesdays says {mine}", tags={mine: mine}, key="deploy/day").memory
+        made = user.create(
+            f"deploys happen on Tuesdays says {mine}", tags={mine: mine}, key="deploy/day"
+        ).memory
         assert made is not None
         user.update(made.id, f"deploys happen on Fridays says {mine}")
         gone = user.create(f"lunch is at noon says {mine}", force=True).memory
@@ -36,7 +44,9 @@ def users(tmp_path: Path, size: Size) -> list[Memories]:
 
 
 @pytest.mark.torture
-def test_no_way_leads_into_another_namespace(users: list[Memories], figures: dict[str, Any]) -> None:
+def test_no_way_leads_into_another_namespace(
+    users: list[Memories], figures: dict[str, Any]
+) -> None:
     figures |= {"namespaces": len(users), "calls": 0, "refused": 0, "foreign": 0}
     ids = {user.namespace: [memory.id for memory in _all(user)] for user in users}
     before = {user.namespace: _seen(user) for user in users}
@@ -62,7 +72,11 @@ def test_an_unknown_filter_is_refused_and_not_ignored(tmp_path: Path) -> None:
     answered = []
     with Memories(f"sqlite:///{tmp_path}/m.db", namespace="n0", embedder="fake") as user:
         for name in UNKNOWN:
-            for call in (user.search, user.explain, lambda _, user=user, **given: user.list(**given)):
+            for call in (
+                user.search,
+                user.explain,
+                lambda _, user=user, **given: user.list(**given),
+            ):
                 with contextlib.suppress(TypeError, MemoriesError):
                     call("deploys", **{name: "n1"})  # type: ignore[arg-type]
                     answered.append((name, call))
@@ -74,8 +88,15 @@ def _all(user: Memories) -> list[Any]:
 
 
 def _seen(user: Memories) -> Any:
-    kept = [(memory.id, memory.content, memory.version, memory.deleted, dict(memory.tags)) for memory in _all(user)]
-    said = [(turn.id, turn.content) for name in ("standup", secret(user.namespace)) for turn in user.turns(name)]
+    kept = [
+        (memory.id, memory.content, memory.version, memory.deleted, dict(memory.tags))
+        for memory in _all(user)
+    ]
+    said = [
+        (turn.id, turn.content)
+        for name in ("standup", secret(user.namespace))
+        for turn in user.turns(name)
+    ]
     return sorted(kept), said, user.tags(), [user.history(memory.id) for memory in _all(user)]
 
 
@@ -88,10 +109,14 @@ def _reads(user: Memories, other: Memories) -> dict[str, Callable[[], Any]]:
         "list the past": lambda: user.list(as_of="2030-01-01", limit=1000),
         "list by another's tag": lambda: user.list(tags={theirs: theirs}).memories,
         "search": lambda: [hit.found for hit in user.search(query, limit=1000, min_confidence=0.0)],
-        "search turns": lambda: [hit.found for hit in user.search(query, scope="history", limit=1000)],
+        "search turns": lambda: [
+            hit.found for hit in user.search(query, scope="history", limit=1000)
+        ],
         "search all": lambda: [hit.found for hit in user.search(query, scope="all", limit=1000)],
         "search by another's tag": lambda: user.search("deploys", tags={theirs: theirs}),
-        "search another's conversation": lambda: user.search("only here", scope="history", conversation=theirs),
+        "search another's conversation": lambda: user.search(
+            "only here", scope="history", conversation=theirs
+        ),
         "tags": user.tags,
         "values of another's tag": lambda: user.tags(theirs),
         "conversations": lambda: [each.id for each in user.conversations()],

@@ -1,4 +1,6 @@
-"""Any records that can be stored are exported, imported and exported again to the same bytes; twice changes nothing."""
+"""Any records that can be stored are exported, imported and exported again to the same bytes; twice
+changes nothing.
+"""
 
 import os
 import tempfile
@@ -21,14 +23,19 @@ from memories.transfer.importing import import_
 from memories.transfer.lines import read_line, to_line
 
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
-on_a_line = st.characters(exclude_categories=["Cs", "Cc"])  # else no store returns it: see `sound.problem`
+on_a_line = st.characters(
+    exclude_categories=["Cs", "Cc"]
+)  # else no store returns it: see `sound.problem`
 names = st.text(on_a_line, min_size=1, max_size=12)
 values = st.text(characters, max_size=20)
 times = st.datetimes(datetime.min, datetime.max, timezones=st.just(UTC)).map(  # noqa: DTZ901 - it wants them naive
     lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 )
 scalars = st.one_of(
-    st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False), values
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False, allow_infinity=False),
+    values,
 )
 
 
@@ -40,7 +47,10 @@ def records(draw: st.DrawFn) -> list[Record]:
         memory = draw(st.booleans())
         created_at = draw(times)
         name = new_id(created_at) if memory else f"{group}{draw(names)}"
-        place = Collection.MEMORY if memory else Collection.HISTORY, draw(st.sampled_from(("ann", "shared", "b-1.x")))
+        place = (
+            Collection.MEMORY if memory else Collection.HISTORY,
+            draw(st.sampled_from(("ann", "shared", "b-1.x"))),
+        )
         last = draw(st.integers(1, 3))
         for position in range(1, last + 1):
             ended = position < last or draw(st.booleans())
@@ -50,9 +60,13 @@ def records(draw: st.DrawFn) -> list[Record]:
                     text="x" + draw(values),
                     created_at=created_at,
                     ended_at=draw(times) if ended else None,
-                    ended_by=draw(st.sampled_from(("update", "delete", "supersede"))) if ended else None,
+                    ended_by=draw(st.sampled_from(("update", "delete", "supersede")))
+                    if ended
+                    else None,
                     key=draw(st.none() | names.map(lambda key, group=group: f"{group}{key}")),
-                    labels=draw(st.dictionaries(names, st.text(on_a_line, max_size=20), max_size=3)),
+                    labels=draw(
+                        st.dictionaries(names, st.text(on_a_line, max_size=20), max_size=3)
+                    ),
                     fields=draw(st.dictionaries(names, scalars, max_size=3)),
                     accesses=draw(st.integers(0, 3)),
                     session=None if memory else 0,
@@ -82,11 +96,15 @@ def test_an_export_of_an_import_is_the_same_bytes(
     def round_trip(written: list[Record]) -> None:
         assert [read_line(to_line(record)) for record in written] == written
         with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
-            first, second = (SQLiteStore(Path(folder) / name / "m.db", FakeEmbedder.space) for name in "ab")
+            first, second = (
+                SQLiteStore(Path(folder) / name / "m.db", FakeEmbedder.space) for name in "ab"
+            )
             first.append(written)
             lines = lines_of(first)
             for _ in range(2):
-                done = import_(second, (line.encode() for line in lines), FakeEmbedder(), namespaces=None)
+                done = import_(
+                    second, (line.encode() for line in lines), FakeEmbedder(), namespaces=None
+                )
                 assert done.conflict_count == 0
                 assert lines_of(second) == lines
             assert (done.imported, done.known) == (0, len(written))
@@ -105,10 +123,15 @@ def test_many_records_are_exported_and_imported_to_the_same_bytes(
     count = size(500, 50_000)
     with Memories(f"sqlite:///{tmp_path}/a/m.db", embedder="fake", namespace="ann") as memories:
         for start in range(0, count, 500):
-            memories.create_many([f"note {number} of many" for number in range(start, start + 500)], force=True)
+            memories.create_many(
+                [f"note {number} of many" for number in range(start, start + 500)], force=True
+            )
     first, second = (SQLiteStore(tmp_path / name / "m.db", FakeEmbedder.space) for name in "ab")
     lines = lines_of(first)
-    assert import_(second, (line.encode() for line in lines), FakeEmbedder(), namespaces=None).imported == count
+    assert (
+        import_(second, (line.encode() for line in lines), FakeEmbedder(), namespaces=None).imported
+        == count
+    )
     assert lines_of(second) == lines
     figures |= {"records": count}
     first.close()

@@ -1,4 +1,6 @@
-"""A server is killed while many commands write through it: what was acknowledged is stored, and stored once."""
+"""A server is killed while many commands write through it: what was acknowledged is stored, and
+stored once.
+"""
 
 import itertools
 import json
@@ -15,7 +17,13 @@ import pytest
 from memories import Memories
 
 COMMAND = [sys.executable, "-m", "memories"]
-WRITES = (3, 0, 8, 1, 20)  # how many writes are acknowledged before each server is killed, then the same again
+WRITES = (
+    3,
+    0,
+    8,
+    1,
+    20,
+)  # how many writes are acknowledged before each server is killed, then the same again
 
 
 def stored(folder: Path) -> list[tuple[str, str]]:
@@ -37,17 +45,25 @@ def test_kill_server(
     size: Callable[[int, int], int],
     figures: dict[str, Any],
 ) -> None:
-    environment = {**clean_environment, "MEMORY_HOME": str(tmp_path / "h"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    environment = {
+        **clean_environment,
+        "MEMORY_HOME": str(tmp_path / "h"),
+        "XDG_RUNTIME_DIR": str(tmp_path),
+    }
     clients, wanted = size(2, 32), size(2, 60)
     acknowledged: list[tuple[str, str]] = []
     refused: list[str] = []
     done, lock, told = threading.Event(), threading.Lock(), threading.Semaphore(0)
 
     def write(number: int) -> None:
-        for turn in itertools.takewhile(lambda turn: not turn or not done.is_set(), itertools.count()):
+        for turn in itertools.takewhile(
+            lambda turn: not turn or not done.is_set(), itertools.count()
+        ):
             text = f"client {number} says {turn}"
             command = [*COMMAND, "create", text, "--force"]
-            made = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+            made = subprocess.run(
+                command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+            )
             with lock:
                 if made.returncode == 0:
                     acknowledged.append((json.loads(made.stdout)["id"], text))
@@ -57,7 +73,9 @@ def test_kill_server(
 
     def serve() -> "subprocess.Popen[str]":
         command = [*COMMAND, "serve", "--no-http"]
-        server = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
         assert server.stderr is not None
         assert server.stderr.readline()
         return server

@@ -1,4 +1,6 @@
-"""An upgrade is killed at each of its statements: every record stays as it was. `upgrades.py FOLDER FIXTURE EVERY`."""
+"""An upgrade is killed at each of its statements: every record stays as it was. `upgrades.py FOLDER
+FIXTURE EVERY`.
+"""
 
 import os
 import shutil
@@ -72,7 +74,9 @@ def _write_rows(path: Path, file: Path) -> None:
 
 
 def _check(path: Path, folder: Path, first: bool) -> None:
-    """Check that a store has the rows of the fixture, in the newest schema, and exports what the whole upgrade does."""
+    """Check that a store has the rows of the fixture, in the newest schema, and exports what the
+    whole upgrade does.
+    """
     store = SQLiteStore(path, None)
     lines: list[Any] = []
     export(store, lines.append, namespaces=None, progress=lambda what, done, whole: None)

@@ -1,7 +1,9 @@
-"""All kinds of work on a store with a ledger of what was acknowledged, and a check of what must be left of it.
+"""All kinds of work on a store with a ledger of what was acknowledged, and a check of what must be
+left of it.
 
-A ledger's line is written before an operation begins, another one after it returned. So of a writer that was killed it
-is known what must be there, and which one operation may be there or not, but never half.
+A ledger's line is written before an operation begins, another one after it returned. So of a writer
+that was killed it is known what must be there, and which one operation may be there or not, but
+never half.
 """
 
 import json
@@ -42,9 +44,14 @@ class Writer:
             times = None if times is None else times - 1
 
     def _text(self) -> str:
-        return f"{self._drawn.randbytes(12).hex()} of {self._by} " + "with more words " * self._drawn.randrange(40)
+        return (
+            f"{self._drawn.randbytes(12).hex()} of {self._by} "
+            + "with more words " * self._drawn.randrange(40)
+        )
 
-    def _logged(self, kind: str, ids: Sequence[str], texts: Sequence[str], work: Callable[[], Sequence[str]]) -> None:
+    def _logged(
+        self, kind: str, ids: Sequence[str], texts: Sequence[str], work: Callable[[], Sequence[str]]
+    ) -> None:
         self._log(["begin", kind, ids, texts])
         self._log(["end", work()])
 
@@ -62,7 +69,11 @@ class Writer:
             from memories import Draft
 
             drafts = [Draft(text, tags={"by": self._by}) for text in texts]
-            made = [each.memory.id for each in self._memories.create_many(drafts, force=True) if each.memory]
+            made = [
+                each.memory.id
+                for each in self._memories.create_many(drafts, force=True)
+                if each.memory
+            ]
             self._live |= dict(zip(made, texts, strict=True))
             return made
 
@@ -74,7 +85,9 @@ class Writer:
     def _update(self) -> None:
         if memory_id := self._chosen(self._live):
             text = self._text()
-            self._logged("update", [memory_id], [text], lambda: [self._memories.update(memory_id, text).id])
+            self._logged(
+                "update", [memory_id], [text], lambda: [self._memories.update(memory_id, text).id]
+            )
             self._live[memory_id] = text
 
     def _delete(self) -> None:
@@ -94,7 +107,12 @@ class Writer:
 
     def _turns(self) -> None:
         texts = [self._text() for _ in range(self._drawn.randint(1, 30))]
-        self._logged("turns", [], texts, lambda: [turn.id for turn in self._memories.add_turns(self._by, texts)])
+        self._logged(
+            "turns",
+            [],
+            texts,
+            lambda: [turn.id for turn in self._memories.add_turns(self._by, texts)],
+        )
 
     def _search(self) -> None:
         if memory_id := self._chosen(self._live):
@@ -106,7 +124,8 @@ class Ledger:
     """What one writer's ledger says must be there.
 
     Attributes:
-        may: The states that each memory may be in: one, or two where the writer was killed in between.
+        may: The states that each memory may be in: one, or two where the writer was killed in
+            between.
         turns: What was said for certain.
         perhaps: What was being said when it was killed.
         open_creates: How many memories it was creating when it was killed.
@@ -122,7 +141,9 @@ class Ledger:
         self.open_creates = 0
         self.acknowledged = 0
         self.forgotten: list[str] = []
-        *lines, _cut = file.read_text().split("\n") if file.exists() else [""]  # a kill can end a long write too
+        *lines, _cut = (
+            file.read_text().split("\n") if file.exists() else [""]
+        )  # a kill can end a long write too
         entries = list(map(json.loads, lines))
         for begun, ended in zip(entries[::2], [*entries[1::2], None], strict=False):
             self._take(begun, None if ended is None else ended[1])
@@ -136,11 +157,18 @@ class Ledger:
         elif kind == "create" and ended is None:
             self.open_creates = len(texts)
         elif kind == "create":
-            self.may |= {memory_id: (("live", text),) for memory_id, text in zip(ended or [], texts, strict=True)}
+            self.may |= {
+                memory_id: (("live", text),)
+                for memory_id, text in zip(ended or [], texts, strict=True)
+            }
             self.acknowledged += len(texts)
         else:
             (before,) = self.may[ids[0]]
-            after = GONE if kind == "forget" else ("deleted" if kind == "delete" else "live", (texts or before[1:])[0])
+            after = (
+                GONE
+                if kind == "forget"
+                else ("deleted" if kind == "delete" else "live", (texts or before[1:])[0])
+            )
             self.may[ids[0]] = (after,) if ended is not None else (before, after)
             self.acknowledged += ended is not None
             if kind == "forget" and ended is not None:
@@ -148,23 +176,41 @@ class Ledger:
 
 
 def check(path: Path, ledgers: Sequence[Ledger], drawn: random.Random) -> None:
-    """Check that all that was acknowledged is there and nothing is half there, and that one can go on."""
+    """Check that all that was acknowledged is there and nothing is half there, and that one can go
+    on.
+    """
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
         for ledger in ledgers:
             for memory_id, allowed in ledger.may.items():
-                assert (found := state(memories, memory_id)) in allowed, (ledger.name, memory_id, found, allowed)
+                assert (found := state(memories, memory_id)) in allowed, (
+                    ledger.name,
+                    memory_id,
+                    found,
+                    allowed,
+                )
             said = [turn.content for start in range(0, 100_000, 1000)
                     for turn in (memories.turns(ledger.name, start=start, limit=1000) if start <= len(ledger.turns)
                                  else [])]  # fmt: skip
             assert said in (turns := [ledger.turns, ledger.turns + ledger.perhaps]), (said, turns)
             known = sum(allowed[0][0] == "live" for allowed in ledger.may.values())
-            tagged = memories.tags("by").get(ledger.name, 0) if ledger.may or ledger.open_creates else 0
+            tagged = (
+                memories.tags("by").get(ledger.name, 0) if ledger.may or ledger.open_creates else 0
+            )
             unclear = sum(len(allowed) > 1 for allowed in ledger.may.values())
-            assert tagged - known in {*range(-unclear, unclear + 1), ledger.open_creates}, (ledger.name, tagged, known)
-        live = [allowed[0] for ledger in ledgers for allowed in ledger.may.values() if len(allowed) == 1]
+            assert tagged - known in {*range(-unclear, unclear + 1), ledger.open_creates}, (
+                ledger.name,
+                tagged,
+                known,
+            )
+        live = [
+            allowed[0] for ledger in ledgers for allowed in ledger.may.values() if len(allowed) == 1
+        ]
         live = [each for each in live if each[0] == "live"]
         for _, text in drawn.sample(live, min(5, len(live))):
-            assert text in (found := [hit.content for hit in memories.search(text, limit=5)]), (text, found)
+            assert text in (found := [hit.content for hit in memories.search(text, limit=5)]), (
+                text,
+                found,
+            )
         memories.create("the store can still be written", force=True)
 
 
@@ -178,7 +224,9 @@ def state(memories: Memories, memory_id: str) -> State:
 
 
 def in_step(path: Path) -> None:
-    """Check the whole file: sound, and every record with its words and its vectors, sealed or not."""
+    """Check the whole file: sound, and every record with its words and its vectors, sealed or
+    not.
+    """
     store = SQLiteStore(path, None)
     with store._file.write() as db:
         assert db.pragma("integrity_check") == "ok"
@@ -192,14 +240,17 @@ def in_step(path: Path) -> None:
         )
         assert records == words == vectors + turns, (records, words, vectors, turns)
         for table, count in (("block", vectors), ("turn_block", turns)):
-            sealed = f"SELECT coalesce(sum(length(bits) / 8), 0) FROM {table}"  # 64 bits a vector of the fake embedder
+            # 64 bits a vector of the fake embedder
+            sealed = f"SELECT coalesce(sum(length(bits) / 8), 0) FROM {table}"
             assert db.execute(sealed).fetchall()[0][0] <= count
     assert list(store.check(deep=True)) == []
     store.close()
 
 
 def nothing_left(path: Path, ledgers: Sequence[Ledger]) -> None:
-    """Check that no byte of what was forgotten is in the file or its log; by its end, as an index cuts beginnings."""
+    """Check that no byte of what was forgotten is in the file or its log; by its end, as an index
+    cuts beginnings.
+    """
     ends = [word[-12:].encode() for ledger in ledgers for word in ledger.forgotten]
     for file in (path, Path(f"{path}-wal")):
         content = file.read_bytes() if file.exists() else b""

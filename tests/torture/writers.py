@@ -1,4 +1,6 @@
-"""Many processes write into one store, each notes what it was told. `writers.py FOLDER PROCESSES WRITES`."""
+"""Many processes write into one store, each notes what it was told. `writers.py FOLDER PROCESSES
+WRITES`.
+"""
 
 import json
 import os
@@ -50,7 +52,9 @@ def _write(path: Path, note: Path, writes: int, ready: int, start: int) -> None:
         entry: dict[str, object] = {}
         begun = time.monotonic()
         try:
-            made = memories.create(f"{note.name} noted {number} that w{note.name}x{number} is so", force=True).memory
+            made = memories.create(
+                f"{note.name} noted {number} that w{note.name}x{number} is so", force=True
+            ).memory
             entry["id"] = made.id if made else None
         except StoreBusy:
             pass  # counted: it has no id

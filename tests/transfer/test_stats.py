@@ -1,4 +1,6 @@
-"""What was done and what is used: counted from the events and the store, of one's own namespaces alone."""
+"""What was done and what is used: counted from the events and the store, of one's own namespaces
+alone.
+"""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +22,15 @@ def memories() -> Memories:
 
 def test_operations_are_counted_with_how_long_they_took(memories: Memories, home: Path) -> None:
     for number in range(1, 101):
-        events.note(home, "search", namespace="bob", agent="codex", project="shop", ms=float(number), results=2)
+        events.note(
+            home,
+            "search",
+            namespace="bob",
+            agent="codex",
+            project="shop",
+            ms=float(number),
+            results=2,
+        )
     events.note(home, "search", namespace="shared", outcome="StoreBusy", ms=500.0, tokens=7)
     events.note(home, "context", namespace="bob", agent="claude-code", tokens=300)
     found = memories.stats()
@@ -39,7 +49,12 @@ def test_another_namespace_is_not_counted(memories: Memories, home: Path) -> Non
         assert made is not None
         other.get(made.id)
     found = memories.stats()
-    assert (found.memory_count, found.operations, found.most_used, found.never_used) == (0, (), (), ())
+    assert (found.memory_count, found.operations, found.most_used, found.never_used) == (
+        0,
+        (),
+        (),
+        (),
+    )
     assert "alice" not in repr(found)
     events.note(home, "get", namespace="bob")
     assert memories.stats().by_namespace == {"bob": 2}  # the first call was noted as well
@@ -49,13 +64,20 @@ def test_another_namespace_is_not_counted(memories: Memories, home: Path) -> Non
 
 
 def test_the_most_used_and_the_oldest_that_were_never_used(memories: Memories) -> None:
-    drafts = [Draft(f"fact number {word}") for word in "one two three four five six seven eight nine".split()]
+    drafts = [
+        Draft(f"fact number {word}")
+        for word in "one two three four five six seven eight nine".split()
+    ]
     ids = [made.id for made in memories.create_many(drafts, force=True)]
     for place, times in ((7, 3), (2, 5), (0, 1)):
         for _ in range(times):
             memories.get(ids[place] or "")
     found = memories.stats()
-    assert [(used.id, used.access_count) for used in found.most_used] == [(ids[2], 5), (ids[7], 3), (ids[0], 1)]
+    assert [(used.id, used.access_count) for used in found.most_used] == [
+        (ids[2], 5),
+        (ids[7], 3),
+        (ids[0], 1),
+    ]
     assert [used.id for used in found.never_used] == [ids[at] for at in (1, 3, 4, 5, 6)]
     assert (found.memory_count, found.never_used_count) == (9, 6)
     memories.delete(ids[2] or "")
@@ -64,7 +86,9 @@ def test_the_most_used_and_the_oldest_that_were_never_used(memories: Memories) -
 
 def test_days_without_a_memory_are_days_too(memories: Memories) -> None:
     for days in (0, 3, 3):
-        memories.create(f"written {days} days ago", created_at=NOW - timedelta(days=days), force=True)
+        memories.create(
+            f"written {days} days ago", created_at=NOW - timedelta(days=days), force=True
+        )
     expected = {"2026-05-17": 2, "2026-05-18": 0, "2026-05-19": 0, "2026-05-20": 1}
     assert memories.stats().per_day == expected
     assert memories.stats(since="2d").per_day == {"2026-05-20": 1}
@@ -72,9 +96,14 @@ def test_days_without_a_memory_are_days_too(memories: Memories) -> None:
 
 def test_since_narrows_operations_and_has_to_be_a_time(memories: Memories, home: Path) -> None:
     home.mkdir(parents=True)
-    lines = [f'{{"at":"2026-05-{day:02}T12:00:00.000Z","op":"get","namespace":"bob"}}\n' for day in range(1, 21)]
+    lines = [
+        f'{{"at":"2026-05-{day:02}T12:00:00.000Z","op":"get","namespace":"bob"}}\n'
+        for day in range(1, 21)
+    ]
     (home / "events.jsonl").write_text("".join(lines))
-    assert [operation.total for operation in memories.stats(since=NOW - timedelta(days=4)).operations] == [5]
+    assert [
+        operation.total for operation in memories.stats(since=NOW - timedelta(days=4)).operations
+    ] == [5]
     assert memories.stats(since="2026-05-19").noted_since == "2026-05-19T12:00:00.000Z"
     with pytest.raises(InvalidInput):
         memories.stats(since="nonsense")
@@ -86,4 +115,7 @@ def test_every_local_store_tells_what_was_read(scheme: str, tmp_path: Path) -> N
         one, two = memories.create("the sky is blue").id, memories.create("grass is green").id
         for read in (two, two, one):
             memories.get(read or "")
-        assert [(used.id, used.access_count) for used in memories.stats().most_used] == [(two, 2), (one, 1)]
+        assert [(used.id, used.access_count) for used in memories.stats().most_used] == [
+            (two, 2),
+            (one, 1),
+        ]

@@ -1,4 +1,6 @@
-"""Export and import, copies of whole stores, changes of the embedder: the library, over real SQLite files."""
+"""Export and import, copies of whole stores, changes of the embedder: the library, over real SQLite
+files.
+"""
 
 import base64
 import hashlib
@@ -16,7 +18,15 @@ import pytest
 from memories import Draft, Memories, TurnDraft, load_config
 from memories.core.ids import new_id
 from memories.embedders.fake import FakeEmbedder
-from memories.errors import Conflict, EmbedderMismatch, InvalidInput, RequestError, StoreBusy, StoreDamaged, StoreError
+from memories.errors import (
+    Conflict,
+    EmbedderMismatch,
+    InvalidInput,
+    RequestError,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+)
 from memories.stores import open_store
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record, Ref, Space
@@ -85,7 +95,9 @@ def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def record(group: str, position: int = 1, *, namespace: str = "ann", text: str = "", **values: Any) -> Record:
+def record(
+    group: str, position: int = 1, *, namespace: str = "ann", text: str = "", **values: Any
+) -> Record:
     """Return a version of a memory, or another record."""
     collection = values.pop("collection", MEMORY)
     text = text or f"note {group[-4:]} {position}"
@@ -103,7 +115,9 @@ def turn(position: int, group: str = "talk", **values: Any) -> Record:
 def opened(tmp_path: Path) -> Iterator[Open]:
     stores: list[SQLiteStore] = []
 
-    def open_one(name: str = "one", space: Space | None = FakeEmbedder.space, kind: Any = SQLiteStore) -> Any:
+    def open_one(
+        name: str = "one", space: Space | None = FakeEmbedder.space, kind: Any = SQLiteStore
+    ) -> Any:
         stores.append(kind(tmp_path / f"{name}.db", space))
         return stores[-1]
 
@@ -120,16 +134,36 @@ def full_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ended: dict[str, Any] = {"ended_at": at(7.5), "ended_by": "update"}
     store.append(
         [
-            record(IDS[0], 1, text="old 'text' \"quoted\" \\ \n\ttwo lines", key="user/editor", **ended),
-            record(IDS[0], 2, text="Ünï 日本 🎉", key="user/editor", labels={"type": "fact", "b": "ü", "a": ""}),
-            record(IDS[1], labels={"項目": "値=,;"}, fields={"confidence": 0.5, "flag": True, "n": 2**40, "t": "x"}),
+            record(
+                IDS[0], 1, text="old 'text' \"quoted\" \\ \n\ttwo lines", key="user/editor", **ended
+            ),
+            record(
+                IDS[0],
+                2,
+                text="Ünï 日本 🎉",
+                key="user/editor",
+                labels={"type": "fact", "b": "ü", "a": ""},
+            ),
+            record(
+                IDS[1],
+                labels={"項目": "値=,;"},
+                fields={"confidence": 0.5, "flag": True, "n": 2**40, "t": "x"},
+            ),
             record(IDS[2], vectors=None, accesses=5),
-            record(IDS[3], namespace="bob", text="bob's secret", labels={"secret": "bobs"}, accesses=2),
-            record(IDS[4], vectors=np.concatenate([FakeEmbedder().embed("a"), FakeEmbedder().embed("b")])),
+            record(
+                IDS[3], namespace="bob", text="bob's secret", labels={"secret": "bobs"}, accesses=2
+            ),
+            record(
+                IDS[4],
+                vectors=np.concatenate([FakeEmbedder().embed("a"), FakeEmbedder().embed("b")]),
+            ),
         ]
     )
     store.append(
-        [turn(number, labels={"role": "user", "speaker": "Zoë"}, key=f"talk\x1f{number}") for number in (0, 1)]
+        [
+            turn(number, labels={"role": "user", "speaker": "Zoë"}, key=f"talk\x1f{number}")
+            for number in (0, 1)
+        ]
     )
     store.append([turn(0, group) for group in (IDS[5], "about", "zebra", "0" * 36, "Talk", "über")])
     store.append([turn(0, namespace="bob", text="bob said a secret")])
@@ -145,7 +179,9 @@ def full(full_file: Path, opened: Open, tmp_path: Path) -> SQLiteStore:
     return opened()
 
 
-def lines_of(store: SQLiteStore, namespaces: Sequence[str] | None = None, *, vectors: bool = False) -> list[str]:
+def lines_of(
+    store: SQLiteStore, namespaces: Sequence[str] | None = None, *, vectors: bool = False
+) -> list[str]:
     """Return the export of a store."""
     lines: list[str] = []
     count = export(store, lines.append, namespaces=namespaces, with_vectors=vectors, progress=quiet)
@@ -153,7 +189,9 @@ def lines_of(store: SQLiteStore, namespaces: Sequence[str] | None = None, *, vec
     return lines
 
 
-def take_in(store: SQLiteStore, lines: Sequence[str], embedder: Any = None, **options: Any) -> Imported:
+def take_in(
+    store: SQLiteStore, lines: Sequence[str], embedder: Any = None, **options: Any
+) -> Imported:
     """Import lines."""
     options.setdefault("namespaces", None)
     return import_(store, [line.encode() for line in lines], embedder or FakeEmbedder(), **options)
@@ -162,7 +200,10 @@ def take_in(store: SQLiteStore, lines: Sequence[str], embedder: Any = None, **op
 def content(store: SQLiteStore) -> dict[Ref, Record]:
     """Return all records of a store."""
     found = [entry for place in places(store) for page in pages(store, place) for entry in page]
-    return {entry.ref: entry._replace(labels=dict(entry.labels), fields=dict(entry.fields)) for entry in found}
+    return {
+        entry.ref: entry._replace(labels=dict(entry.labels), fields=dict(entry.fields))
+        for entry in found
+    }
 
 
 def live(namespace: str = "ann", collection: Collection = MEMORY, **conditions: Any) -> Filter:
@@ -171,9 +212,14 @@ def live(namespace: str = "ann", collection: Collection = MEMORY, **conditions: 
 
 
 def edited(lines: Iterable[str]) -> list[str]:
-    """Return lines of an export as a person passes them on who has changed them: without the last line."""
+    """Return lines of an export as a person passes them on who has changed them: without the last
+    line.
+    """
     header, *others = lines
-    return [header.replace('"version":2', '"version":1'), *(line for line in others if not line.startswith('{"end"'))]
+    return [
+        header.replace('"version":2', '"version":1'),
+        *(line for line in others if not line.startswith('{"end"')),
+    ]
 
 
 def line_of(**changes: Any) -> str:
@@ -194,17 +240,25 @@ def turn_line(**changes: Any) -> str:
     return line_of(**{"collection": "history", "group": "talk", "session": 1} | changes)
 
 
-HEADER = '{"format":"memories","version":1}\n'  # of an export without a last line, which any lines may follow
+# of an export without a last line, which any lines may follow
+HEADER = '{"format":"memories","version":1}\n'
 
 
-# --- export ----------------------------------------------------------------------------------------------------------
+# --- export
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_export_is_canonical_json_lines(opened: Open) -> None:
     store = opened()
     store.append(
         [
-            record(IDS[1], text="second", labels={"b": "2", "a": "1"}, fields={"z": 1.0, "y": "ü"}, accesses=3),
+            record(
+                IDS[1],
+                text="second",
+                labels={"b": "2", "a": "1"},
+                fields={"z": 1.0, "y": "ü"},
+                accesses=3,
+            ),
             record(IDS[0], text='日本 "x"\n', ended_at=at(2), ended_by="delete", key="k"),
         ]
     )
@@ -230,7 +284,9 @@ def test_an_export_is_canonical_json_lines(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_what_is_imported_is_exported_as_the_same_bytes(full: SQLiteStore, opened: Open, vectors: bool) -> None:
+def test_what_is_imported_is_exported_as_the_same_bytes(
+    full: SQLiteStore, opened: Open, vectors: bool
+) -> None:
     lines = lines_of(full, vectors=vectors)
     assert len(lines) == 2 + len(content(full)) == 17
     other = opened("two")
@@ -250,7 +306,9 @@ def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> Non
     kept = full.vectors(list(content(full)))
     shapes = [json.loads(line) for line in lines[1:-1]]
     written = {
-        Ref(Collection(shape["collection"]), shape["namespace"], shape["group"], shape["position"]): shape["vectors"]
+        Ref(
+            Collection(shape["collection"]), shape["namespace"], shape["group"], shape["position"]
+        ): shape["vectors"]
         for shape in shapes
         if "vectors" in shape
     }
@@ -259,15 +317,26 @@ def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> Non
     for ref, rows in written.items():
         assert [base64.b64decode(row) for row in rows] == [row.tobytes() for row in kept[ref]]
     other = opened("two")
-    take_in(other, edited(line for line in lines if '"vectors"' in line or "format" in line), Unused())
-    assert all(np.array_equal(vectors, kept[ref]) for ref, vectors in other.vectors(list(kept)).items())
+    take_in(
+        other, edited(line for line in lines if '"vectors"' in line or "format" in line), Unused()
+    )
+    assert all(
+        np.array_equal(vectors, kept[ref]) for ref, vectors in other.vectors(list(kept)).items()
+    )
 
 
 def test_lines_are_in_order_whatever_the_store(full: SQLiteStore) -> None:
     shapes = [json.loads(line) for line in lines_of(full)[1:-1]]
-    order = [(shape["collection"], shape["namespace"], shape["group"], shape["position"]) for shape in shapes]
+    order = [
+        (shape["collection"], shape["namespace"], shape["group"], shape["position"])
+        for shape in shapes
+    ]
     assert order == sorted(order)
-    groups = [group for collection, namespace, group, _ in order if (collection, namespace) == ("history", "ann")]
+    groups = [
+        group
+        for collection, namespace, group, _ in order
+        if (collection, namespace) == ("history", "ann")
+    ]
     assert groups == ["0" * 36, IDS[5], "Talk", "about", "talk", "talk", "zebra", "über"]
 
 
@@ -278,14 +347,18 @@ def test_nothing_of_another_namespace_is_exported(full: SQLiteStore) -> None:
     assert len(lines_of(full, ["nobody"])) == 2
 
 
-def test_an_export_of_a_missing_store_has_no_records_and_makes_no_store(opened: Open, tmp_path: Path) -> None:
+def test_an_export_of_a_missing_store_has_no_records_and_makes_no_store(
+    opened: Open, tmp_path: Path
+) -> None:
     lines = lines_of(opened())
     assert [json.loads(line).get("records") for line in lines] == [None, 0]
     assert take_in(opened("two"), lines) == Imported()
     assert list(tmp_path.glob("*.db*")) == []
 
 
-def test_an_export_is_one_state_of_the_store(full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_is_one_state_of_the_store(
+    full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
     rival = opened()
     tried: list[str] = []
@@ -301,7 +374,8 @@ def test_an_export_is_one_state_of_the_store(full: SQLiteStore, opened: Open, mo
     rival.append([record(IDS[7])])
 
 
-# --- import ----------------------------------------------------------------------------------------------------------
+# --- import
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_second_import_changes_nothing(full: SQLiteStore, opened: Open) -> None:
@@ -328,7 +402,12 @@ def test_what_says_something_else_is_a_conflict_and_stays(
     first = {"labels": {"a": "1"}, "fields": {"n": 1}, "key": "k"}
     take_in(store, [HEADER, line_of(**first)])
     before = content(store)
-    lines = [HEADER, line_of(**first | changed), line_of(position=2, text="next"), line_of(group=IDS[1])]
+    lines = [
+        HEADER,
+        line_of(**first | changed),
+        line_of(position=2, text="next"),
+        line_of(group=IDS[1]),
+    ]
     done = take_in(store, lines, dry_run=dry_run)
     assert (done.imported, done.known, done.conflict_count) == (1, 0, 2)
     assert [(entry.line, entry.ref.position, entry.reason) for entry in done.conflicts] == [
@@ -341,7 +420,9 @@ def test_what_says_something_else_is_a_conflict_and_stays(
 
 
 def test_a_foreign_file_that_tells_an_own_memory_otherwise_is_a_conflict(opened: Open) -> None:
-    """What waited once is known, whatever was decided of it; what never waited was not brought by such a file."""
+    """What waited once is known, whatever was decided of it; what never waited was not brought by
+    such a file.
+    """
     store, foreign = opened(), importing.Intake(foreign="import-1")
     take_in(store, [HEADER, line_of(fields={"confidence": 0.9})])
     take_in(store, [HEADER, line_of(group=IDS[1], fields={"confidence": 0.9})], intake=foreign)
@@ -352,10 +433,16 @@ def test_a_foreign_file_that_tells_an_own_memory_otherwise_is_a_conflict(opened:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_key_that_is_taken_is_a_conflict_of_that_memory_alone(opened: Open, dry_run: bool) -> None:
+def test_a_key_that_is_taken_is_a_conflict_of_that_memory_alone(
+    opened: Open, dry_run: bool
+) -> None:
     store = opened()
     store.append([record(IDS[7], key="k")])
-    lines = [HEADER, line_of(group=IDS[1]), line_of(ended_at="2026-01-02T00:00:00Z", ended_by="update", key="k")]
+    lines = [
+        HEADER,
+        line_of(group=IDS[1]),
+        line_of(ended_at="2026-01-02T00:00:00Z", ended_by="update", key="k"),
+    ]
     lines += [line_of(position=2, key="k"), line_of(group=IDS[2], key="other")]
     done = take_in(store, lines, dry_run=dry_run)
     assert (done.imported, done.conflict_count) == (2, 2)
@@ -366,7 +453,9 @@ def test_a_key_that_is_taken_is_a_conflict_of_that_memory_alone(opened: Open, dr
     assert store.count(live(state="any")) == (1 if dry_run else 3)
 
 
-def test_what_had_a_conflict_is_left_out_in_later_batches_too(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_had_a_conflict_is_left_out_in_later_batches_too(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importing, "PAGE", 1)
     monkeypatch.setattr(importing, "MAX_BATCH", 1)
     store = opened()
@@ -377,7 +466,9 @@ def test_what_had_a_conflict_is_left_out_in_later_batches_too(opened: Open, monk
     assert [entry.ref.position for entry in done.conflicts] == [1, 2, 3]
 
 
-def test_all_conflicts_are_counted_and_some_are_named(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_conflicts_are_counted_and_some_are_named(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importing, "MAX_SHOWN", 3)
     store = opened()
     store.append([record(group) for group in IDS])
@@ -386,7 +477,10 @@ def test_all_conflicts_are_counted_and_some_are_named(opened: Open, monkeypatch:
 
 
 def test_a_line_that_comes_twice_is_stored_once(opened: Open) -> None:
-    done = take_in(opened(), [HEADER, line_of(), line_of(), line_of(group=IDS[1]), line_of(group=IDS[1], text="x")])
+    done = take_in(
+        opened(),
+        [HEADER, line_of(), line_of(), line_of(group=IDS[1]), line_of(group=IDS[1], text="x")],
+    )
     assert (done.imported, done.known, done.conflict_count) == (1, 1, 2)
 
 
@@ -401,7 +495,9 @@ def test_a_memory_is_never_imported_by_half(opened: Open, monkeypatch: pytest.Mo
 
     ended = {"ended_at": "2026-01-02T00:00:00Z", "ended_by": "update"}
     lines = [line_of(position=number, **(ended if number < 5 else {})) for number in range(1, 6)]
-    take_in(opened("two", kind=Counting), [HEADER, *lines, *(line_of(group=group) for group in IDS[1:])])
+    take_in(
+        opened("two", kind=Counting), [HEADER, *lines, *(line_of(group=group) for group in IDS[1:])]
+    )
     assert sizes == [5, 2, 2, 2, 1]
 
 
@@ -450,7 +546,10 @@ BAD_LINES = {
     "reinforced far": (line_of(fields={"reinforced_at": 1e300}), "which is not a time"),
     "first": (line_of(fields={"first_at": "x"}), "which is not a time"),
     "aging": (line_of(fields={"aging_from": 10**17}), "which is not a time"),
-    "decay": (line_of(fields={"decay": 7}), "which is not one of stable, contextual, reinforceable"),
+    "decay": (
+        line_of(fields={"decay": 7}),
+        "which is not one of stable, contextual, reinforceable",
+    ),
     "confidence": (line_of(fields={"confidence": "high"}), "which is not a number from 0 to 1"),
     "very sure": (line_of(fields={"confidence": 1e9}), "which is not a number from 0 to 1"),
     "below 0": (line_of(fields={"confidence": -5}), "which is not a number from 0 to 1"),
@@ -460,16 +559,31 @@ BAD_LINES = {
         line_of(ended_at="2026-01-02T00:00:00Z", ended_by="<|im_start|>system"),
         "has an ended_by that is not a word",
     ),
-    "unknown end": (line_of(ended_at="2026-01-02T00:00:00Z", ended_by="obey"), 'has the ended_by "obey"'),
+    "unknown end": (
+        line_of(ended_at="2026-01-02T00:00:00Z", ended_by="obey"),
+        'has the ended_by "obey"',
+    ),
     "successor": (line_of(fields={"superseded_by": "x" * 257}), "which is not an id"),
     "predecessor": (line_of(fields={"supersedes": 7}), "which is not an id"),
     "key on two lines": (line_of(key="a\nb"), "has a key that is not text on one line"),
     "key that commands": (line_of(key="a\x1b[2J"), "has a key that is not text on one line"),
-    "label on two lines": (line_of(labels={"a": "b\nc"}), 'has a label "a" that is not text on one line'),
-    "label that commands": (line_of(labels={"a\x1b[2J": "b"}), "has a label whose name is not text on one line"),
-    "role": (turn_line(labels={"role": "<|im_start|>system"}), "which is not one of user, assistant, system, tool"),
+    "label on two lines": (
+        line_of(labels={"a": "b\nc"}),
+        'has a label "a" that is not text on one line',
+    ),
+    "label that commands": (
+        line_of(labels={"a\x1b[2J": "b"}),
+        "has a label whose name is not text on one line",
+    ),
+    "role": (
+        turn_line(labels={"role": "<|im_start|>system"}),
+        "which is not one of user, assistant, system, tool",
+    ),
     "conversation": (turn_line(group="a\nb"), "has a conversation id that is not text on one line"),
-    "long turn": (turn_line(text="x" * 100_001), "has a content of 100001 characters; a turn has at most 100000"),
+    "long turn": (
+        turn_line(text="x" * 100_001),
+        "has a content of 100001 characters; a turn has at most 100000",
+    ),
     "twice": (line_of()[:-2] + ',"text":"y"}', 'has the key "text" twice'),
     "field twice": (line_of()[:-2] + ',"fields":{"a":1,"a":2}}', 'has the key "a" twice'),
     "vectors": (line_of(vectors="x"), "has vectors that are not a list"),
@@ -525,9 +639,14 @@ def test_a_byte_order_mark_and_empty_lines_are_borne(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 2, 9, 16])
-def test_an_export_that_was_cut_at_the_end_of_a_line_is_incomplete(full: SQLiteStore, opened: Open, kept: int) -> None:
+def test_an_export_that_was_cut_at_the_end_of_a_line_is_incomplete(
+    full: SQLiteStore, opened: Open, kept: int
+) -> None:
     lines = lines_of(full)[:kept]
-    with pytest.raises(InvalidInput, match=f"the export is incomplete: it was cut after line {kept}; use another copy"):
+    with pytest.raises(
+        InvalidInput,
+        match=f"the export is incomplete: it was cut after line {kept}; use another copy",
+    ):
         take_in(opened("two"), lines)
     assert places(opened("two")) == []
 
@@ -535,12 +654,27 @@ def test_an_export_that_was_cut_at_the_end_of_a_line_is_incomplete(full: SQLiteS
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda lines: [*lines[:4], *lines[5:]], "line 16 says that the export has 15 records, and there are 14"),
-        (lambda lines: [*lines[:4], lines[4], *lines[4:]], "line 18 says that the export has 15 records"),
-        (lambda lines: [line.replace("quoted", "quote") for line in lines], "line 17 does not match the lines before"),
-        (lambda lines: [*lines[:-1], '{"end":"memories"}'], "line 17 is not the last line of an export"),
+        (
+            lambda lines: [*lines[:4], *lines[5:]],
+            "line 16 says that the export has 15 records, and there are 14",
+        ),
+        (
+            lambda lines: [*lines[:4], lines[4], *lines[4:]],
+            "line 18 says that the export has 15 records",
+        ),
+        (
+            lambda lines: [line.replace("quoted", "quote") for line in lines],
+            "line 17 does not match the lines before",
+        ),
+        (
+            lambda lines: [*lines[:-1], '{"end":"memories"}'],
+            "line 17 is not the last line of an export",
+        ),
         (lambda lines: [*lines[:-1], '{"end":"memories","rec'], "line 17 is not JSON"),
-        (lambda lines: [*lines, *lines], "line 18 comes after the last line of the export; import one export at a"),
+        (
+            lambda lines: [*lines, *lines],
+            "line 18 comes after the last line of the export; import one export at a",
+        ),
     ],
 )
 def test_an_export_that_was_changed_is_refused(
@@ -556,18 +690,25 @@ def test_an_export_that_was_changed_is_refused(
 
 def test_line_ends_of_another_system_are_no_change(full: SQLiteStore, opened: Open) -> None:
     lines = lines_of(full)
-    done = take_in(opened("two"), ["\ufeff" + lines[0], "\r\n", *(line.replace("\n", "\r\n") for line in lines[1:])])
+    done = take_in(
+        opened("two"),
+        ["\ufeff" + lines[0], "\r\n", *(line.replace("\n", "\r\n") for line in lines[1:])],
+    )
     assert (done.imported, done.unchecked) == (15, False)
 
 
-def test_an_export_of_an_older_program_is_read_and_called_unchecked(full: SQLiteStore, opened: Open) -> None:
+def test_an_export_of_an_older_program_is_read_and_called_unchecked(
+    full: SQLiteStore, opened: Open
+) -> None:
     done = take_in(opened("two"), edited(lines_of(full)))
     assert (done.imported, done.unchecked) == (15, True)
 
 
 def test_only_into_the_given_namespaces_is_imported(full: SQLiteStore, opened: Open) -> None:
     other, lines = opened("two"), lines_of(full)
-    with pytest.raises(InvalidInput, match="line 10 is of namespace bob; name that one, or add --all-namespaces"):
+    with pytest.raises(
+        InvalidInput, match="line 10 is of namespace bob; name that one, or add --all-namespaces"
+    ):
         take_in(other, lines, namespaces=["ann"])
     with pytest.raises(InvalidInput, match="line 10 is of namespace bob"):
         importing.check((line.encode() for line in lines), namespaces=["ann"])
@@ -582,13 +723,17 @@ def test_a_dry_run_makes_no_store(full: SQLiteStore, opened: Open, tmp_path: Pat
 
 def test_without_an_embedder_nothing_has_a_vector(full: SQLiteStore, opened: Open) -> None:
     other = opened("two", None)
-    done = import_(other, [line.encode() for line in lines_of(full, vectors=True)], None, namespaces=None)
+    done = import_(
+        other, [line.encode() for line in lines_of(full, vectors=True)], None, namespaces=None
+    )
     assert (done.imported, done.without_vector) == (15, 15)
     assert other.info(live()).model is None
 
 
 @pytest.mark.parametrize("model", [Other, Turned])
-def test_vectors_of_another_model_are_made_anew(full: SQLiteStore, opened: Open, model: type[FakeEmbedder]) -> None:
+def test_vectors_of_another_model_are_made_anew(
+    full: SQLiteStore, opened: Open, model: type[FakeEmbedder]
+) -> None:
     """Also of one whose vectors are as long."""
     other = opened("two", model.space)
     take_in(other, lines_of(full, vectors=True), model())
@@ -603,10 +748,13 @@ def test_a_store_of_another_model_takes_nothing_in(full: SQLiteStore, opened: Op
     assert content(full) == before
 
 
-# --- migrate ---------------------------------------------------------------------------------------------------------
+# --- migrate
+# ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_has_everything_and_the_original_is_untouched(full: SQLiteStore, opened: Open, tmp_path: Path) -> None:
+def test_a_copy_has_everything_and_the_original_is_untouched(
+    full: SQLiteStore, opened: Open, tmp_path: Path
+) -> None:
     before, copy = lines_of(full, vectors=True), opened("two")
     done = migrate(opened("one", None), copy, FakeEmbedder(), progress=quiet)
     assert (done.copied, done.changed, done.removed, done.without_vector) == (15, 0, 0, 0)
@@ -618,7 +766,9 @@ def test_a_copy_has_everything_and_the_original_is_untouched(full: SQLiteStore, 
     }
     assert content(copy) == content(full)
     kept = full.vectors(list(content(full)))
-    assert all(np.array_equal(vectors, kept[ref]) for ref, vectors in copy.vectors(list(kept)).items())
+    assert all(
+        np.array_equal(vectors, kept[ref]) for ref, vectors in copy.vectors(list(kept)).items()
+    )
     assert lines_of(full, vectors=True) == before
     with Memories(f"sqlite:///{tmp_path}/two.db", namespace="ann", embedder="fake") as memories:
         assert memories.search("Ünï 日本")[0].memory.content == "Ünï 日本 🎉"
@@ -631,10 +781,16 @@ def test_with_another_embedder_the_copy_is_embedded_anew(full: SQLiteStore, open
     migrate(full, copy, Other(), progress=quiet)
     assert copy.info(live()).model == "other/1"
     assert content(copy) == content(full)
-    assert copy.unstaged(Other.space, MEMORY, limit=9) == copy.unstaged(Other.space, HISTORY, limit=9) == []
+    assert (
+        copy.unstaged(Other.space, MEMORY, limit=9)
+        == copy.unstaged(Other.space, HISTORY, limit=9)
+        == []
+    )
 
 
-def test_without_an_embedder_the_copy_has_no_vectors_and_that_is_said(full: SQLiteStore, opened: Open) -> None:
+def test_without_an_embedder_the_copy_has_no_vectors_and_that_is_said(
+    full: SQLiteStore, opened: Open
+) -> None:
     assert migrate(full, opened("two", None), None, progress=quiet).without_vector == 15
 
 
@@ -644,11 +800,15 @@ def test_a_missing_store_is_not_migrated(opened: Open, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.db*")) == []
 
 
-@pytest.mark.parametrize("own", [record(IDS[7]), turn(77), record(IDS[2], text="another text"), turn(1, text="other")])
+@pytest.mark.parametrize(
+    "own", [record(IDS[7]), turn(77), record(IDS[2], text="another text"), turn(1, text="other")]
+)
 def test_a_store_that_is_no_copy_is_refused(full: SQLiteStore, opened: Open, own: Record) -> None:
     copy = opened("two")
     copy.append([own])
-    with pytest.raises(RequestError, match=r"the target is no copy of this store: it has a record of its own"):
+    with pytest.raises(
+        RequestError, match=r"the target is no copy of this store: it has a record of its own"
+    ):
         migrate(full, copy, FakeEmbedder(), progress=quiet)
     assert content(copy)[own.ref]._replace(vectors=None) == own._replace(vectors=None)
 
@@ -666,7 +826,9 @@ def test_other_namespaces_of_the_target_stay(full: SQLiteStore, opened: Open) ->
 
 
 def test_a_second_run_catches_up(opened: Open, tmp_path: Path) -> None:
-    """Versions, ends, restored memories, keys that went from one memory to another, reinforcements, accesses."""
+    """Versions, ends, restored memories, keys that went from one memory to another, reinforcements,
+    accesses.
+    """
     url = f"sqlite:///{tmp_path}/one.db"
     with Memories(url, embedder="fake") as memories:
         first = memories.create("about apples", key="a").memory
@@ -693,7 +855,9 @@ def test_what_was_forgotten_between_two_runs_is_a_refusal(full: SQLiteStore, ope
     copy, ref = opened("two"), Ref(MEMORY, "ann", IDS[2], 1)
     migrate(full, copy, FakeEmbedder(), progress=quiet)
     full.remove([ref])
-    with pytest.raises(RequestError, match=f"memory {ref.group} .* was forgotten here since; forget it there"):
+    with pytest.raises(
+        RequestError, match=f"memory {ref.group} .* was forgotten here since; forget it there"
+    ):
         migrate(full, copy, FakeEmbedder(), progress=quiet)
     copy.remove([ref])
     assert migrate(full, copy, FakeEmbedder(), progress=quiet).copied == 0
@@ -710,7 +874,9 @@ def on(what: str, action: Callable[[], object]) -> Callable[[str, int, int], Non
     return tell
 
 
-def test_what_is_forgotten_while_it_is_copied_does_not_stay_in_the_copy(full: SQLiteStore, opened: Open) -> None:
+def test_what_is_forgotten_while_it_is_copied_does_not_stay_in_the_copy(
+    full: SQLiteStore, opened: Open
+) -> None:
     copy, rival, ref = opened("two"), opened(), Ref(MEMORY, "ann", IDS[2], 1)
 
     def tell(step: str, done: int, whole: int) -> None:
@@ -785,7 +951,9 @@ def test_a_copy_that_is_not_the_same_is_never_called_done(
             return [loss(entry) for entry in found] if seldom else found
 
     before = content(full)
-    with pytest.raises((StoreError, RequestError), match=r"the copy is not the same|the target is no copy"):
+    with pytest.raises(
+        (StoreError, RequestError), match=r"the copy is not the same|the target is no copy"
+    ):
         migrate(full, opened("two", kind=Lossy), FakeEmbedder(), progress=quiet)
     assert content(full) == before
 
@@ -810,7 +978,8 @@ def test_only_the_last_of_a_copy_makes_writers_wait(
     assert waits == [False] * 4 + [True] * 4
 
 
-# --- what can't be read ----------------------------------------------------------------------------------------------
+# --- what can't be read
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -842,7 +1011,9 @@ def test_what_can_not_be_read_is_never_left_out(torn: Store, opened: Open, tmp_p
     assert export(torn, lambda _: None, namespaces=["bob"], progress=quiet) == 2
 
 
-def test_what_is_damaged_while_it_is_copied_is_no_verified_copy(torn: Store, opened: Open, tmp_path: Path) -> None:
+def test_what_is_damaged_while_it_is_copied_is_no_verified_copy(
+    torn: Store, opened: Open, tmp_path: Path
+) -> None:
     file = tmp_path / "notes" / "ann.jsonl"
     damaged, well = file.read_text(), file.read_text().replace("<<<<<<< HEAD\n", "")
     file.write_text(well)
@@ -853,7 +1024,8 @@ def test_what_is_damaged_while_it_is_copied_is_no_verified_copy(torn: Store, ope
     assert len(migrate(torn, opened("copy"), FakeEmbedder(), progress=quiet).contents) == 3
 
 
-# --- reembed ---------------------------------------------------------------------------------------------------------
+# --- reembed
+# ---------------------------------------------------------------------------------------------------------
 
 
 def found_by(store: SQLiteStore, embedder: FakeEmbedder, query: str) -> str:
@@ -881,14 +1053,22 @@ def test_a_store_is_searched_while_its_embedder_is_changed(full: SQLiteStore, op
     assert reembed(new, Other(), progress=quiet).embedded == 0
 
 
-def test_a_long_answer_has_the_same_vectors_however_it_comes_into_a_store(opened: Open, tmp_path: Path) -> None:
+def test_a_long_answer_has_the_same_vectors_however_it_comes_into_a_store(
+    opened: Open, tmp_path: Path
+) -> None:
     text = "rye bread\nwarm water\nthe train to Basel"
     plain = ByLine().embed(text)
-    with Memories(f"sqlite:///{tmp_path}/one.db", embedder=ByLine(), namespace="ann", shared=False) as memories:
+    with Memories(
+        f"sqlite:///{tmp_path}/one.db", embedder=ByLine(), namespace="ann", shared=False
+    ) as memories:
         memories.add_turns("talk", [TurnDraft(text, role=role) for role in ("user", "assistant")])
         memories.create(text, tags={"role": "assistant"})
     store = opened("one")
-    refs = [found.ref for kind in (HISTORY, MEMORY) for found in store.scan(live(collection=kind), limit=9)]
+    refs = [
+        found.ref
+        for kind in (HISTORY, MEMORY)
+        for found in store.scan(live(collection=kind), limit=9)
+    ]
     kept = store.vectors(refs)
     user, answer, note = (kept[ref] for ref in refs)
     halfway = plain + plain[:1]
@@ -902,7 +1082,9 @@ def test_a_long_answer_has_the_same_vectors_however_it_comes_into_a_store(opened
         assert np.allclose([again[ref] for ref in refs], [kept[ref] for ref in refs], atol=0.02)
 
 
-def test_what_is_written_while_the_embedder_is_changed_gets_vectors_too(full: SQLiteStore, opened: Open) -> None:
+def test_what_is_written_while_the_embedder_is_changed_gets_vectors_too(
+    full: SQLiteStore, opened: Open
+) -> None:
     rival = opened()
     tell = on("embedding", lambda: rival.append([record(IDS[6], text="elder tea"), turn(9)]))
     assert reembed(full, Other(), progress=tell).embedded == 17
@@ -925,7 +1107,9 @@ def test_a_change_of_the_embedder_goes_on_where_it_was(
 
     monkeypatch.setattr(reembedding, "PAGE", 4)
     monkeypatch.setattr(reembedding, "FEW", 4)
-    with pytest.raises(KeyboardInterrupt):  # when all 6 memories are staged, in the first batch of turns
+    with pytest.raises(
+        KeyboardInterrupt
+    ):  # when all 6 memories are staged, in the first batch of turns
         reembed(full, Failing(), progress=quiet)
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
     assert reembed(opened(), Failing(), progress=quiet).embedded == 9
@@ -989,8 +1173,12 @@ def test_a_store_without_transactions_is_asked_again(full: SQLiteStore, opened: 
     assert opened("one", Other.space).unstaged(Other.space, MEMORY, limit=9) == []
 
 
-def test_nobody_waits_for_an_embedder(full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody writes whenever it embeds, until only the last is left, which is embedded while they wait."""
+def test_nobody_waits_for_an_embedder(
+    full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes whenever it embeds, until only the last is left, which is embedded while they
+    wait.
+    """
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
     rival, waits, left = opened(), [], list(range(100, 100 + 50))
 
@@ -1037,7 +1225,9 @@ def test_others_who_write_all_the_time_are_told(full: SQLiteStore, opened: Open)
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 
 
-def test_what_another_one_stores_while_a_backup_is_restored_is_noticed(home: Path, tmp_path: Path) -> None:
+def test_what_another_one_stores_while_a_backup_is_restored_is_noticed(
+    home: Path, tmp_path: Path
+) -> None:
     """Nothing can come between in a file of SQLite, which is put in place as a whole."""
     lines: list[str] = []
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
@@ -1059,7 +1249,9 @@ def test_what_another_one_stores_while_a_backup_is_restored_is_noticed(home: Pat
 def test_what_waits_after_an_import_is_counted_in_each_namespace(tmp_path: Path) -> None:
     lines: list[str] = []
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
-        memories.create_many([Draft(f"Rain falls in {place}", pending=True) for place in ("Rome", "Oslo", "Lima")])
+        memories.create_many(
+            [Draft(f"Rain falls in {place}", pending=True) for place in ("Rome", "Oslo", "Lima")]
+        )
         export(memories._store, lines.append, namespaces=None, progress=lambda *_: None)
     with Memories(f"sqlite:///{tmp_path}/other.db", embedder="none") as memories:
         done = import_(memories._store, [line.encode() for line in lines], None, namespaces=None)

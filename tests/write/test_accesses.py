@@ -37,7 +37,9 @@ def made(memories: Memories, content: str = "the sky is blue") -> str:
 def counted(memory_id: str) -> int:
     """How often a memory was read, as the store has it."""
     with Memories(embedder="none") as other:
-        [record] = other._store.scan(Filter(Collection.MEMORY, ("shared",), group=memory_id), limit=9)
+        [record] = other._store.scan(
+            Filter(Collection.MEMORY, ("shared",), group=memory_id), limit=9
+        )
         return record.accesses
 
 
@@ -54,11 +56,15 @@ def test_a_read_writes_nothing_into_the_store(memories: Memories, home: Path) ->
     assert {path: path.stat().st_mtime_ns for path in home.glob("memories.db*")} == before
     assert counted(one) == 0
     [file] = queued(home)
-    assert [json.loads(line) for line in file.read_text().splitlines()] == [[["shared", one, 1]]] * 6
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        [["shared", one, 1]]
+    ] * 6
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("how", ["create", "update", "delete another", "status", "transaction", "close"])
+@pytest.mark.parametrize(
+    "how", ["create", "update", "delete another", "status", "transaction", "close"]
+)
 def test_what_was_read_is_counted_with_the_next_write(home: Path, how: str) -> None:
     with Memories(embedder="none") as memories:
         one, other = made(memories), made(memories, "grass is green")
@@ -80,7 +86,9 @@ def test_what_was_read_is_counted_with_the_next_write(home: Path, how: str) -> N
     assert counted(one) == 3
 
 
-def test_many_waiting_reads_are_counted_by_a_read(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_waiting_reads_are_counted_by_a_read(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = made(memories)
     monkeypatch.setattr(accesses, "FLUSH_BYTES", 500)
     for _ in range(50):
@@ -88,7 +96,9 @@ def test_many_waiting_reads_are_counted_by_a_read(memories: Memories, monkeypatc
     assert 40 <= counted(one) <= 50
 
 
-def test_reads_are_counted_beyond_a_size_and_kept_up_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_are_counted_beyond_a_size_and_kept_up_to_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refs = [Ref(Collection.MEMORY, "shared", "a", 1)]
     line = len(b'[["shared","a",1]]\n')
     monkeypatch.setattr(accesses, "FLUSH_BYTES", 2 * line)
@@ -97,12 +107,21 @@ def test_reads_are_counted_beyond_a_size_and_kept_up_to_one(tmp_path: Path, monk
     assert [waiting.add(refs) for _ in range(5)] == [False, False, True, True, True]
     assert waiting.of(refs) == [3]
     read = Record(refs[0], "the gate is open", datetime(2026, 5, 1, tzinfo=UTC), accesses=2)
-    assert [each.accesses for each in waiting.included([read])] == [4]  # all but the one that was just noted
-    assert [each.accesses for each in waiting.included([read._replace(ref=refs[0]._replace(group="b"))])] == [1]
-    assert [each.accesses for each in accesses.Accesses(tmp_path, "b").included([read._replace(accesses=0)])] == [0]
+    assert [each.accesses for each in waiting.included([read])] == [
+        4
+    ]  # all but the one that was just noted
+    assert [
+        each.accesses for each in waiting.included([read._replace(ref=refs[0]._replace(group="b"))])
+    ] == [1]
+    assert [
+        each.accesses
+        for each in accesses.Accesses(tmp_path, "b").included([read._replace(accesses=0)])
+    ] == [0]
 
 
-def test_waiting_reads_are_bounded(memories: Memories, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_reads_are_bounded(
+    memories: Memories, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = made(memories)
     monkeypatch.setattr(accesses, "MAX_BYTES", 500)
     for _ in range(50):
@@ -146,7 +165,9 @@ def test_a_home_that_can_not_be_written_fails_no_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["before it is counted", "after it is counted"])
-def test_a_batch_that_was_cut_short_is_counted_once(home: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_batch_that_was_cut_short_is_counted_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     with Memories(embedder="none", channel="cli") as memories:
         one = made(memories)
         for _ in range(4):
@@ -194,7 +215,9 @@ def test_each_store_has_reads_of_its_own(home: Path, tmp_path: Path) -> None:
         assert [counted(one), len(queued(home))] == [0, 1]
         there.close()
     with contextlib.closing(open_store(f"sqlite:///{tmp_path}/other.db", None)) as store:
-        assert [each.accesses for each in store.scan(Filter(Collection.MEMORY, ("shared",)), limit=9)] == [1]
+        assert [
+            each.accesses for each in store.scan(Filter(Collection.MEMORY, ("shared",)), limit=9)
+        ] == [1]
 
 
 _READER = """
@@ -255,9 +278,15 @@ def test_nothing_is_made_where_nothing_waits(tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
-def test_reads_that_wait_are_told_by_each_memory_whoever_adds_and_counts_them(memories: Memories, home: Path) -> None:
-    """Of a file that was read before only what is new is read; one that came in its place is another one."""
-    one, other = (Ref(Collection.MEMORY, "shared", made(memories, text), 1) for text in ("a sky", "a meadow"))
+def test_reads_that_wait_are_told_by_each_memory_whoever_adds_and_counts_them(
+    memories: Memories, home: Path
+) -> None:
+    """Of a file that was read before only what is new is read; one that came in its place is
+    another one.
+    """
+    one, other = (
+        Ref(Collection.MEMORY, "shared", made(memories, text), 1) for text in ("a sky", "a meadow")
+    )
     place = str(home / "memories.db")
     ours, theirs = Accesses(home, place), Accesses(home, place)
     assert ours.of([one, other]) == [0, 0]

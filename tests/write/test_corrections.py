@@ -1,4 +1,6 @@
-"""A new memory that corrects another is linked with it, goes before it, and the link can be taken back."""
+"""A new memory that corrects another is linked with it, goes before it, and the link can be taken
+back.
+"""
 
 import json
 from collections.abc import Iterator
@@ -50,7 +52,9 @@ def found(memories: Memories, **filters: object) -> list[str]:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_is_corrected_stands_behind_its_correction_and_says_so(memories: Memories, turned: bool) -> None:
+def test_what_is_corrected_stands_behind_its_correction_and_says_so(
+    memories: Memories, turned: bool
+) -> None:
     first, second = (NEW, OLD) if turned else (OLD, NEW)
     older = create(memories, first)
     create(memories, "The API is written in Go.")
@@ -73,7 +77,11 @@ def test_of_several_that_nothing_corrects_the_last_one_is_corrected(memories: Me
 
 def test_a_chain_stands_newest_first(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW, NEWEST)]
-    assert [links(memories, each) for each in ids] == [(None, ids[1]), (ids[0], ids[2]), (ids[1], None)]
+    assert [links(memories, each) for each in ids] == [
+        (None, ids[1]),
+        (ids[0], ids[2]),
+        (ids[1], None),
+    ]
     assert found(memories) == ids[::-1]
 
 
@@ -86,20 +94,30 @@ def test_a_chain_closes_when_its_middle_ends(memories: Memories, end: str) -> No
 
 
 def test_what_says_less_corrects_nothing() -> None:
-    for old in ("The gate opens at 8", "The office is in Bonn", "The meeting is on Monday at 9", "The color is blue"):
+    for old in (
+        "The gate opens at 8",
+        "The office is in Bonn",
+        "The meeting is on Monday at 9",
+        "The color is blue",
+    ):
         less = old.rpartition(" ")[0].removesuffix(" at").removesuffix(" in")
         assert not corrects(less, old, None, threshold=0.8)
         assert not corrects(old, less, None, threshold=0.8)
 
 
 @pytest.mark.parametrize("side", ["corrects", "corrected_by"])
-def test_what_names_a_memory_that_does_not_name_it_leaves_the_links_of_that_one(memories: Memories, side: str) -> None:
+def test_what_names_a_memory_that_does_not_name_it_leaves_the_links_of_that_one(
+    memories: Memories, side: str
+) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     before = current(memories)
     [stray] = memories._store.scan(
-        Filter(Collection.MEMORY, ("shared",), group=create(memories, "The office is in Rome.")), limit=1
+        Filter(Collection.MEMORY, ("shared",), group=create(memories, "The office is in Rome.")),
+        limit=1,
     )
-    fields = {"corrects": ids[0]} if side == "corrects" else {"corrected_by": ids[1], "corrected_at": 0}
+    fields = (
+        {"corrects": ids[0]} if side == "corrects" else {"corrected_by": ids[1], "corrected_at": 0}
+    )
     memories._store.patch([Patch(stray.ref, None, None, fields)])
     memories.delete(stray.ref.group)
     assert current(memories) == before
@@ -168,7 +186,10 @@ def test_of_a_memory_with_a_key_and_one_without_one_corrects_the_other(
 
 
 def test_the_newer_of_equal_ones_goes_first(memories: Memories) -> None:
-    ids = [create(memories, text, force=True) for text in ("The user likes green tea.", "The user likes black tea.")]
+    ids = [
+        create(memories, text, force=True)
+        for text in ("The user likes green tea.", "The user likes black tea.")
+    ]
     assert [hit.id for hit in memories.search("tea")] == ids[::-1]
 
 
@@ -187,7 +208,9 @@ def rows(name: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", ["correction_pairs.jsonl", "correction_pairs_unseen.jsonl"])
 def test_corrections_are_told_from_facts_of_other_subjects(name: str) -> None:
-    judged = [(row["kind"], corrects(row["new"], row["old"], None, threshold=0.8)) for row in rows(name)]
+    judged = [
+        (row["kind"], corrects(row["new"], row["old"], None, threshold=0.8)) for row in rows(name)
+    ]
     told = [linked for kind, linked in judged if kind == "correction"]
     wrong = [linked for kind, linked in judged if kind != "correction"]
     assert sum(told) / len(told) >= 0.95
@@ -200,7 +223,15 @@ def test_many_drafts_correct_each_other_in_order(memories: Memories) -> None:
     assert created[1].corrects == created[0].memory.id
 
 
-SOME = ("n = 0", "n = 1", "n = 2", "n = 0 or n = 1", "n = 1 or n = 2", "n = 0 or n = 2", "n = 0 or n = 1 or n = 2")
+SOME = (
+    "n = 0",
+    "n = 1",
+    "n = 2",
+    "n = 0 or n = 1",
+    "n = 1 or n = 2",
+    "n = 0 or n = 2",
+    "n = 0 or n = 1 or n = 2",
+)
 
 
 def chain(memories: Memories) -> list[str]:
@@ -212,7 +243,9 @@ def current(memories: Memories) -> dict[str, tuple[str | None, str | None]]:
 
 
 @pytest.mark.parametrize("where", SOME)
-def test_what_was_deleted_at_once_is_linked_again_by_a_rollback(memories: Memories, where: str) -> None:
+def test_what_was_deleted_at_once_is_linked_again_by_a_rollback(
+    memories: Memories, where: str
+) -> None:
     chain(memories)
     before = current(memories)
     done = memories.delete_where(where)
@@ -255,7 +288,9 @@ def test_what_is_forgotten_at_once_leaves_no_link(memories: Memories, where: str
 
 
 @pytest.mark.parametrize("where", SOME)
-def test_memories_that_move_to_a_project_together_stay_linked(memories: Memories, where: str) -> None:
+def test_memories_that_move_to_a_project_together_stay_linked(
+    memories: Memories, where: str
+) -> None:
     chain(memories)
     before = current(memories)
     memories.tag_where(where, tags={"project": "shop"})
@@ -281,7 +316,9 @@ def test_what_replaces_a_correction_corrects_what_that_one_did(memories: Memorie
 
 
 @pytest.mark.parametrize("edited", [None, "The API listens on port 9191."])
-def test_what_waits_corrects_nothing_until_it_is_accepted(memories: Memories, edited: str | None) -> None:
+def test_what_waits_corrects_nothing_until_it_is_accepted(
+    memories: Memories, edited: str | None
+) -> None:
     older = create(memories, OLD)
     waiting = create(memories, NEW, pending=True)
     assert current(memories) == {older: (None, None)}
@@ -289,7 +326,9 @@ def test_what_waits_corrects_nothing_until_it_is_accepted(memories: Memories, ed
     [accepted] = memories.review.accept([waiting], content=edited)
     assert accepted.memory.corrects == older
     assert current(memories) == {older: (None, waiting), waiting: (older, None)}
-    assert [hit.memory.corrected_by for hit in memories.search("Which port?", as_of=accepted_at)] == [None]
+    assert [
+        hit.memory.corrected_by for hit in memories.search("Which port?", as_of=accepted_at)
+    ] == [None]
 
 
 def test_what_is_rejected_corrects_nothing(memories: Memories) -> None:
@@ -320,7 +359,9 @@ def test_sentences_under_one_heading_stand_beside_each_other(threshold: float) -
 
 
 def _linked(name: str) -> list[tuple[str, str, bool]]:
-    """Return the kind and the language of each pair of a file, both ways, and whether one corrects the other."""
+    """Return the kind and the language of each pair of a file, both ways, and whether one corrects
+    the other.
+    """
     rows = [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
     return [
         (row["kind"].split("-")[0], row["language"], corrects(new, old, None, threshold=0.8))
@@ -329,8 +370,12 @@ def _linked(name: str) -> list[tuple[str, str, bool]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "least"), [("language_pairs.jsonl", 0.96), ("prose_pairs.jsonl", 0.92)])
-def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(name: str, least: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "least"), [("language_pairs.jsonl", 0.96), ("prose_pairs.jsonl", 0.92)]
+)
+def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
+    name: str, least: float
+) -> None:
     found = _linked(name)
     corrections = [linked for kind, _, linked in found if kind == "correction"]
     assert sum(corrections) >= least * len(corrections)

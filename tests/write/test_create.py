@@ -35,11 +35,15 @@ def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
     """A store in which a memory fades in 100 hours and is not found below a confidence of 0.5."""
     given = {"namespace": "shared", "decay_half_life_hours": "100", "min_confidence": "0.5"}
     config = load_config(given, environment={})
-    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=clock, config=config) as opened:
+    with Memories(
+        f"sqlite:///{tmp_path}/m.db", embedder="none", clock=clock, config=config
+    ) as opened:
         yield opened
 
 
-def test_another_wording_is_refused_unless_a_key_says_which_memory_is_meant(memories: Memories) -> None:
+def test_another_wording_is_refused_unless_a_key_says_which_memory_is_meant(
+    memories: Memories,
+) -> None:
     known = memories.create(FACT)
     refused = memories.create(REWORDED)
     assert (refused.stored, [each.id for each in refused.duplicates]) == (False, [known.id])
@@ -58,7 +62,9 @@ def test_what_is_repeated_is_new_once_a_search_would_not_find_it(
     assert (again.stored, again.id != known.id) == (stored, stored)
 
 
-def test_what_is_less_sure_than_a_search_shows_is_still_a_repetition_of_the_like(memories: Memories) -> None:
+def test_what_is_less_sure_than_a_search_shows_is_still_a_repetition_of_the_like(
+    memories: Memories,
+) -> None:
     known = memories.create(FACT, confidence=0.2)
     assert memories.create(FACT, confidence=0.2).id == known.id
     sure = memories.create(FACT)
@@ -66,7 +72,9 @@ def test_what_is_less_sure_than_a_search_shows_is_still_a_repetition_of_the_like
     assert sure.id != known.id
 
 
-@pytest.mark.parametrize(("length", "verdict"), [(MAX_JUDGED, Verdict.DUPLICATE), (MAX_JUDGED + 1, Verdict.DIFFERENT)])
+@pytest.mark.parametrize(
+    ("length", "verdict"), [(MAX_JUDGED, Verdict.DUPLICATE), (MAX_JUDGED + 1, Verdict.DIFFERENT)]
+)
 def test_the_words_of_texts_up_to_a_length_are_judged(length: int, verdict: Verdict) -> None:
     rest = " It rains." * 300
     old, new = (f"{text}{rest[: length - len(FACT)]}" for text in (FACT, REWORDED))
@@ -77,11 +85,13 @@ def test_the_words_of_texts_up_to_a_length_are_judged(length: int, verdict: Verd
 
 
 def test_a_memory_of_another_project_is_no_repetition(memories: Memories) -> None:
-    made = [memories.create(FACT, tags=tags) for tags in ({}, {"project": "shop"}, {"project": "site"})]
-    assert [each.stored for each in made] == [True] * 3
-    assert [memories.create(FACT, tags=dict(each.memory.tags)).id for each in made if each.memory] == [
-        each.id for each in made
+    made = [
+        memories.create(FACT, tags=tags) for tags in ({}, {"project": "shop"}, {"project": "site"})
     ]
+    assert [each.stored for each in made] == [True] * 3
+    assert [
+        memories.create(FACT, tags=dict(each.memory.tags)).id for each in made if each.memory
+    ] == [each.id for each in made]
 
 
 def test_what_replaces_a_memory_may_repeat_it(memories: Memories) -> None:
@@ -109,7 +119,9 @@ def test_what_waits_is_compared_with_what_waits(memories: Memories) -> None:
     assert [each.id for each in memories.review.page().memories] == [waits.id]
 
 
-def test_another_wording_of_what_was_rejected_waits_and_the_same_words_do_not(memories: Memories) -> None:
+def test_another_wording_of_what_was_rejected_waits_and_the_same_words_do_not(
+    memories: Memories,
+) -> None:
     rejected = memories.create(FACT, pending=True)
     memories.review.reject([str(rejected.id)])
     assert not memories.create(FACT, pending=True).stored

@@ -27,7 +27,9 @@ def near(new: str, old: str) -> Judgement:
 
 
 def misjudged(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str, Judgement]]:
-    """Return the rows (new, old, reason) that are not judged to be corrections for that reason, and the judgement."""
+    """Return the rows (new, old, reason) that are not judged to be corrections for that reason, and
+    the judgement.
+    """
     judged = [(*row, near(row[0], row[1])) for row in rows]
     return [row for row in judged if row[3] != Judgement(Verdict.CORRECTION, row[2])]
 
@@ -69,7 +71,10 @@ def test_what_a_word_may_be_a_form_of(word: str, bases: list[str]) -> None:
 
 
 def test_first_letters_spaces_quotes_and_final_stops_make_no_difference() -> None:
-    judged = [(new, old, near(new, old), judge(new, old, None, threshold=0.8).verdict) for new, old in SAME]
+    judged = [
+        (new, old, near(new, old), judge(new, old, None, threshold=0.8).verdict)
+        for new, old in SAME
+    ]
     assert [row for row in judged if row[2:] != (Judgement(Verdict.SAME), Verdict.SAME)] == []
 
 
@@ -98,7 +103,9 @@ MARKS = [
 
 def test_case_lone_signs_layout_and_number_count() -> None:
     assert misjudged(MARKS) == []
-    assert [row for row in MARKS if judge(*row[:2], None, threshold=0.8) != Judgement(Verdict.DIFFERENT)] == []
+    assert [
+        row for row in MARKS if judge(*row[:2], None, threshold=0.8) != Judgement(Verdict.DIFFERENT)
+    ] == []
 
 
 def test_raised_digits_are_not_digits() -> None:
@@ -106,7 +113,10 @@ def test_raised_digits_are_not_digits() -> None:
 
 
 REWORDED = [
-    ("User wants dark mode in all applications.", "The user wishes dark mode in every application."),
+    (
+        "User wants dark mode in all applications.",
+        "The user wishes dark mode in every application.",
+    ),
     ("Deploys happen on Tuesdays at 09:30", "Deploys happen on Tuesdays at 9:30."),
     ("The payments team is managed by Alice.", "Alice manages the payments team."),
     ("On Fridays, we deploy.", "We deploy on Fridays."),
@@ -124,7 +134,11 @@ REWORDED = [
 
 def test_another_wording_of_the_same_fact_is_a_duplicate() -> None:
     both_ways = [*REWORDED, *((old, new) for new, old in REWORDED)]
-    assert [(new, old, near(new, old)) for new, old in both_ways if near(new, old) != (Verdict.DUPLICATE, "")] == []
+    assert [
+        (new, old, near(new, old))
+        for new, old in both_ways
+        if near(new, old) != (Verdict.DUPLICATE, "")
+    ] == []
 
 
 CORRECTIONS = [
@@ -173,9 +187,15 @@ SWAPPED = [
     ("Use spaces instead of tabs.", "Use tabs instead of spaces."),
     ("Migrate from MySQL to Redis.", "Migrate from Redis to MySQL."),
     ("Alice works with Acme for Bob.", "Alice works for Acme with Bob."),
-    ("Alice reviews in Munich and Bob reviews in Berlin.", "Alice reviews in Berlin and Bob reviews in Munich."),
+    (
+        "Alice reviews in Munich and Bob reviews in Berlin.",
+        "Alice reviews in Berlin and Bob reviews in Munich.",
+    ),
     ("Restart and migrate the host.", "Migrate and restart the host."),
-    ("Alice and Bob own billing and search respectively.", "Bob and Alice own billing and search respectively."),
+    (
+        "Alice and Bob own billing and search respectively.",
+        "Bob and Alice own billing and search respectively.",
+    ),
 ]
 
 
@@ -209,7 +229,14 @@ def test_small_signs_carry_facts() -> None:
 
 
 def test_an_added_or_dropped_fact_is_stored() -> None:
-    facts = ("only for sessions", "until June", "unless Carol approves", "in Berlin", "8080", "too often")
+    facts = (
+        "only for sessions",
+        "until June",
+        "unless Carol approves",
+        "in Berlin",
+        "8080",
+        "too often",
+    )
     added = [(f"We use Redis {more}.", "We use Redis.") for more in facts]
     assert no_corrections([*added, *((old, new) for new, old in added)]) == []
 
@@ -232,13 +259,19 @@ def test_unlike_texts_in_other_scripts_are_different_however_near_their_vectors(
 
 
 def test_below_the_threshold_all_but_the_same_is_different() -> None:
-    assert judge("User wants tea.", "The user wishes tea.", 0.5, threshold=0.8) == Judgement(Verdict.DIFFERENT)
+    assert judge("User wants tea.", "The user wishes tea.", 0.5, threshold=0.8) == Judgement(
+        Verdict.DIFFERENT
+    )
     assert judge("user likes tea", "User likes tea.", 0.5, threshold=0.8) == Judgement(Verdict.SAME)
 
 
 def test_without_vectors_a_difference_is_different_and_none_a_duplicate() -> None:
-    assert judge("User wants tea.", "The user wishes tea.", None, threshold=0.8) == Judgement(Verdict.DUPLICATE)
-    assert judge("User wants tea.", "The user wishes coffee.", None, threshold=0.8) == Judgement(Verdict.DIFFERENT)
+    assert judge("User wants tea.", "The user wishes tea.", None, threshold=0.8) == Judgement(
+        Verdict.DUPLICATE
+    )
+    assert judge("User wants tea.", "The user wishes coffee.", None, threshold=0.8) == Judgement(
+        Verdict.DIFFERENT
+    )
 
 
 def test_scraps_are_judged_without_a_failure() -> None:
@@ -266,7 +299,9 @@ def test_repetitions_are_caught_with_the_vectors_and_the_threshold_of_the_model(
     for row in rows_of(PAIRS):
         if row["expected"] == "duplicate":
             cosine = float(model.embed(row["old"])[0] @ model.embed(row["new"])[0])
-            verdict = judge(row["new"], row["old"], cosine, threshold=MiniLM.space.duplicate).verdict
+            verdict = judge(
+                row["new"], row["old"], cosine, threshold=MiniLM.space.duplicate
+            ).verdict
             caught[row["split"]].append(verdict in NOT_STORED)
     shares = {split: sum(each) / len(each) for split, each in caught.items()}
     assert shares["dev"] >= 0.63, shares
@@ -315,7 +350,10 @@ LINES = [
 
 def test_long_texts_are_the_same_if_their_lines_and_indents_are() -> None:
     fillers = ["\n" + "x = 1\n" * 400 if "\n" in old else " and so on" * 300 for _, old, _ in LINES]
-    found = [same_lines(new + more, old + more) for (new, old, _), more in zip(LINES, fillers, strict=True)]
+    found = [
+        same_lines(new + more, old + more)
+        for (new, old, _), more in zip(LINES, fillers, strict=True)
+    ]
     assert found == [same for *_, same in LINES]
 
 
@@ -327,10 +365,14 @@ def test_no_correction_in_any_language_is_refused(path: Path) -> None:
     assert [row for row in corrections if near(row["old"], row["new"]).verdict in NOT_STORED] == []
 
 
-@pytest.mark.parametrize(("path", "least"), [(LANGUAGES, 0.97), (PROSE, 0.94)], ids=["languages", "prose"])
+@pytest.mark.parametrize(
+    ("path", "least"), [(LANGUAGES, 0.97), (PROSE, 0.94)], ids=["languages", "prose"]
+)
 def test_repetitions_in_every_language_are_known(path: Path, least: float) -> None:
     pairs = [row for row in rows_of(path) if row["kind"].startswith("repetition")]
-    assert sum(near(row["new"], row["old"]).verdict in NOT_STORED for row in pairs) >= least * len(pairs)
+    assert sum(near(row["new"], row["old"]).verdict in NOT_STORED for row in pairs) >= least * len(
+        pairs
+    )
 
 
 CORRECTIONS_ELSEWHERE = [
@@ -347,25 +389,32 @@ def test_what_differs_is_named_in_other_languages() -> None:
 
 
 def test_words_that_look_like_english_ones_without_weight_have_weight_elsewhere() -> None:
-    assert near("Viajo do Porto para casa.", "Viajo a Porto para casa.").verdict is Verdict.CORRECTION
+    assert (
+        near("Viajo do Porto para casa.", "Viajo a Porto para casa.").verdict is Verdict.CORRECTION
+    )
     assert near("Das Licht ist an.", "Das Licht ist.").verdict is Verdict.CORRECTION
     assert near("Cierra a las once.", "Cierra a las 11.").verdict is Verdict.DUPLICATE
     assert near("Er wiegt 3,5 Kilo.", "Er wiegt 3.5 Kilo.").verdict is Verdict.DUPLICATE
     assert near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").verdict is Verdict.CORRECTION
 
 
-# --- a look at the words before they are aligned ---------------------------------------------------------------------
+# --- a look at the words before they are aligned
+# ---------------------------------------------------------------------
 
 
 def all_pairs() -> list[tuple[str, str]]:
-    """Return all pairs of the files, each new text with its old one and with the old one of the next pair."""
+    """Return all pairs of the files, each new text with its old one and with the old one of the
+    next pair.
+    """
     rows = [row for path in (PAIRS, KINDS, LANGUAGES, PROSE) for row in rows_of(path)]
     pairs = [(row["new"], row["old"]) for row in rows]
     return pairs + [(new, old) for (new, _), (_, old) in pairwise(pairs)]
 
 
 def check_repetitions_are_the_same_without_a_reason(pairs: Sequence[tuple[str, str]]) -> int:
-    """Judge pairs with and without asking for a reason, and without a similarity; return how many are repetitions."""
+    """Judge pairs with and without asking for a reason, and without a similarity; return how many
+    are repetitions.
+    """
     failures, known = [], 0
     for new, old in pairs:
         whole = judge(new, old, 0.99, threshold=0.8).verdict
@@ -387,7 +436,12 @@ def test_where_no_reason_is_asked_for_repetitions_are_the_same() -> None:
 @pytest.mark.thorough
 def test_where_no_reason_is_asked_for_repetitions_are_the_same_in_all_pairs() -> None:
     pairs = all_pairs()
-    assert check_repetitions_are_the_same_without_a_reason([*pairs, *((old, new) for new, old in pairs)]) > 500
+    assert (
+        check_repetitions_are_the_same_without_a_reason(
+            [*pairs, *((old, new) for new, old in pairs)]
+        )
+        > 500
+    )
 
 
 WORDS = (
@@ -409,15 +463,22 @@ def test_words_that_surely_differ_do(words: list[str], data: st.DataObject) -> N
     if duplicates._surely_differ(duplicates._weighed(new, ()), duplicates._weighed(old, ())):
         assert duplicates._told(*duplicates.aligned(new, old))
     if judge(new, old, 0.99, threshold=0.8).verdict in NOT_STORED:
-        assert judge(new, old, 0.99, threshold=0.8, told=False) == judge(new, old, 0.99, threshold=0.8)
+        assert judge(new, old, 0.99, threshold=0.8, told=False) == judge(
+            new, old, 0.99, threshold=0.8
+        )
 
 
 @pytest.mark.parametrize("kind", ["fake", "none"])
 def test_texts_that_are_nearly_equal_are_aligned_a_few_times_only(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with each that is there: each is compared with up to 128, and to align two of them takes milliseconds."""
-    text = "The cluster in the old hall runs the proxy on Mondays, and its owner asked that box {0} stays. " * 4
+    """Not with each that is there: each is compared with up to 128, and to align two of them takes
+    milliseconds.
+    """
+    text = (
+        "The cluster in the old hall runs the proxy on Mondays, and its owner asked that box {0} stays. "
+        * 4
+    )
     count = 0
     align = duplicates.align
 

@@ -1,4 +1,6 @@
-"""A long message is cut into parts that are the message again, each of which can be read by itself."""
+"""A long message is cut into parts that are the message again, each of which can be read by
+itself.
+"""
 
 import random
 import unicodedata
@@ -28,7 +30,9 @@ def test_parts_together_are_the_text(name: str, size: int) -> None:
     text = content((SAMPLES[name] * size)[:size], None)
     parts = split(text)
     assert "".join(parts) == text
-    assert all(content(part) == part for part in parts)  # each is accepted as it is when it is imported
+    assert all(
+        content(part) == part for part in parts
+    )  # each is accepted as it is when it is imported
     assert max(map(len, parts)) <= 2 * PART_CHARACTERS
     assert len(parts) <= 2 * size // PART_CHARACTERS + 2
 
@@ -36,8 +40,25 @@ def test_parts_together_are_the_text(name: str, size: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_any_text_is_cut(seed: int) -> None:
     chance = random.Random(seed)
-    signs = ["a", "b", " ", "\n", ".", "。", "\u0301", "\u200d", "\ufeff", "\r", "👍", "\u2028", "\t", "é"]
-    text = content("a" + "".join(chance.choices(signs, [chance.random() ** 3 for _ in signs], k=30_000)), None)
+    signs = [
+        "a",
+        "b",
+        " ",
+        "\n",
+        ".",
+        "。",
+        "\u0301",
+        "\u200d",
+        "\ufeff",
+        "\r",
+        "👍",
+        "\u2028",
+        "\t",
+        "é",
+    ]
+    text = content(
+        "a" + "".join(chance.choices(signs, [chance.random() ** 3 for _ in signs], k=30_000)), None
+    )
     parts = split(text)
     assert "".join(parts) == text
     assert all(content(part) == part for part in parts)

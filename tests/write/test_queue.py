@@ -1,4 +1,6 @@
-"""The queue on disk: what was added is not lost, and what belongs together stays in order, whoever else is at it."""
+"""The queue on disk: what was added is not lost, and what belongs together stays in order, whoever
+else is at it.
+"""
 
 import json
 import os
@@ -60,12 +62,16 @@ def in_threads(*steps: Step) -> None:
 
 
 @pytest.mark.parametrize("length", [65_534, 65_535, 65_536, 131_071])
-def test_what_is_added_after_a_long_half_line_takes_the_place_of_that_line_alone(tmp_path: Path, length: int) -> None:
+def test_what_is_added_after_a_long_half_line_takes_the_place_of_that_line_alone(
+    tmp_path: Path, length: int
+) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl")
     queue.add({"n": 0, "text": "x" * 200_000})
     queue.add({"n": 1})
     with queue.path.open("ab") as file:
-        file.write(b"x" * length)  # a crash in the middle of a write, up to the bounds of the blocks that are read
+        file.write(
+            b"x" * length
+        )  # a crash in the middle of a write, up to the bounds of the blocks that are read
     queue.add({"n": 2})
     assert numbers(queue) == [0, 1, 2]
 
@@ -90,7 +96,9 @@ def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None
     assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n[]\n"
 
 
-def test_a_queue_is_filled_to_the_last_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_is_filled_to_the_last_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = filled(tmp_path / "q.jsonl", 2)
     monkeypatch.setattr("memories.write.queue.MAX_BYTES", queue.path.stat().st_size // 2 * 3)
     queue.add({"n": 2, "c": "a"})
@@ -172,11 +180,14 @@ def test_who_drains_keeps_nobody_from_adding(tmp_path: Path) -> None:
     assert queue.entries() == [{"n": 1, "c": "a"}]
 
 
-# --- several at once -------------------------------------------------------------------------------------------------
+# --- several at once
+# -------------------------------------------------------------------------------------------------
 
 
 def test_a_second_drainer_loses_nothing_that_is_added_meanwhile(tmp_path: Path) -> None:
-    """Who drains takes entries out by their places: if another had taken some out meanwhile, others would be gone."""
+    """Who drains takes entries out by their places: if another had taken some out meanwhile, others
+    would be gone.
+    """
     queue = filled(tmp_path / "q.jsonl", 2)
     inside, go_on = threading.Event(), threading.Event()
     seen: list[int] = []
@@ -225,7 +236,9 @@ def test_drainers_beside_adders_keep_all_in_order(tmp_path: Path, before: str | 
         assert [number for each, number in seen if each == group] == list(range(most))
 
 
-def test_what_is_added_while_the_queue_is_rewritten_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_added_while_the_queue_is_rewritten_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = filled(tmp_path / "q.jsonl", 2)
     adders: list[threading.Thread] = []
     fsync = os.fsync
@@ -261,7 +274,9 @@ RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
 """
     command = [sys.executable, "-c", script, str(queue.path)]
     with locked(queue.path.with_name("q.jsonl.lock")):
-        adding = subprocess.Popen(command, env=dict(clean_environment), stdout=subprocess.PIPE, text=True)
+        adding = subprocess.Popen(
+            command, env=dict(clean_environment), stdout=subprocess.PIPE, text=True
+        )
         assert adding.stdout is not None
         assert adding.stdout.readline() == "ready\n"
         with pytest.raises(subprocess.TimeoutExpired):
@@ -271,7 +286,9 @@ RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
     assert (adding.returncode, numbers(queue)) == (0, [0, 1])
 
 
-def test_who_is_stuck_is_not_waited_for_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_stuck_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("memories.write.queue.GROUP_SECONDS", 0.1)
     queue = filled(tmp_path / "q.jsonl", 1)
     with locked(queue.path.with_name("q.jsonl.drain.lock")):
@@ -280,7 +297,8 @@ def test_who_is_stuck_is_not_waited_for_forever(tmp_path: Path, monkeypatch: pyt
     assert numbers(queue) == [0]
 
 
-# --- on the disk -----------------------------------------------------------------------------------------------------
+# --- on the disk
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -291,7 +309,11 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bytes]]:
 
     def note(fd: int) -> None:
         known = os.fstat(fd)
-        names = b"\n".join(sorted(map(os.fsencode, os.listdir(fd)))) if stat.S_ISDIR(known.st_mode) else b""
+        names = (
+            b"\n".join(sorted(map(os.fsencode, os.listdir(fd))))
+            if stat.S_ISDIR(known.st_mode)
+            else b""
+        )
         found.append((known.st_ino, known.st_size, names))
         fsync(fd)
 
@@ -299,14 +321,18 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def test_what_was_added_is_on_the_disk(tmp_path: Path, flushed: list[tuple[int, int, bytes]]) -> None:
+def test_what_was_added_is_on_the_disk(
+    tmp_path: Path, flushed: list[tuple[int, int, bytes]]
+) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl")
     for number in range(2):
         queue.add({"n": number})
         known = queue.path.stat()
         assert (known.st_ino, known.st_size, b"") in flushed  # with all that it holds
     folder = tmp_path.stat().st_ino
-    assert [b"q.jsonl" in names.split(b"\n") for inode, _, names in flushed if inode == folder] == [True]
+    assert [b"q.jsonl" in names.split(b"\n") for inode, _, names in flushed if inode == folder] == [
+        True
+    ]
 
 
 def test_what_remains_is_on_the_disk_before_what_was_there_is_gone(
@@ -334,7 +360,8 @@ def test_what_is_put_aside_is_on_the_disk_before_it_leaves_the_queue(
     assert b"q.jsonl" not in flushed[-1][2].split(b"\n")
 
 
-# --- what is to be forgotten -----------------------------------------------------------------------------------------
+# --- what is to be forgotten
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_conversation_is_discarded_wherever_it_stands_and_others_stay(tmp_path: Path) -> None:
@@ -345,10 +372,20 @@ def test_a_conversation_is_discarded_wherever_it_stands_and_others_stay(tmp_path
     for group in ("caf\u00e9", "a", "ab"):
         queue.add({"conversation_id": group, "text": f"waits {group}"})
     with queue.refused.open("ab") as file:
-        file.write(b'{"conversation_id": "a", "text": "damaged\n{"conversation_id": "ab", "text": "damaged\n')
-    assert [queue.discard(group) > 0 for group in ("a", "caf\u00e9", "a", "none")] == [True, True, False, False]
+        file.write(
+            b'{"conversation_id": "a", "text": "damaged\n{"conversation_id": "ab", "text": "damaged\n'
+        )
+    assert [queue.discard(group) > 0 for group in ("a", "caf\u00e9", "a", "none")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert queue.entries() == [{"conversation_id": "ab", "text": "waits ab"}]
-    kept = [{"conversation_id": "ab", "text": "refused ab"}, '{"conversation_id": "ab", "text": "damaged']
+    kept = [
+        {"conversation_id": "ab", "text": "refused ab"},
+        '{"conversation_id": "ab", "text": "damaged',
+    ]
     assert queue.refused.read_text() == f"{json.dumps(kept[0])}\n{kept[1]}\n"
 
 
@@ -390,10 +427,16 @@ def test_nothing_to_discard_makes_no_file(tmp_path: Path) -> None:
         ("files:///a", "files:///b", False),
     ],
 )
-def test_a_queue_belongs_to_a_place_and_not_to_who_logs_in(tmp_path: Path, store: str, other: str, same: bool) -> None:
-    first, second = (load_config({"home": str(tmp_path), "store": url}, environment={}) for url in (store, other))
+def test_a_queue_belongs_to_a_place_and_not_to_who_logs_in(
+    tmp_path: Path, store: str, other: str, same: bool
+) -> None:
+    first, second = (
+        load_config({"home": str(tmp_path), "store": url}, environment={}) for url in (store, other)
+    )
     assert (files_of(first, "ann") == files_of(second, "ann")) is same
     assert files_of(first, "ann") != files_of(first, "bob")
-    named = load_config({"home": str(tmp_path), "store": "chroma://h"}, environment={"COLLECTION_NAME": "other"})
+    named = load_config(
+        {"home": str(tmp_path), "store": "chroma://h"}, environment={"COLLECTION_NAME": "other"}
+    )
     plain = load_config({"home": str(tmp_path), "store": "chroma://h"}, environment={})
     assert files_of(named, "ann") != files_of(plain, "ann")

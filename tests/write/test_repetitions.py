@@ -1,4 +1,6 @@
-"""A text that is stored already is an event: what it adds is merged, what contradicts is told, and nothing is lost."""
+"""A text that is stored already is an event: what it adds is merged, what contradicts is told, and
+nothing is lost.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -77,7 +79,11 @@ ADDED = [
 
 @pytest.mark.parametrize(("said", "again", "merged"), ADDED)
 def test_what_a_repetition_adds_becomes_a_version(
-    memories: Memories, clock: Clock, said: dict[str, Any], again: dict[str, Any], merged: tuple[str, ...]
+    memories: Memories,
+    clock: Clock,
+    said: dict[str, Any],
+    again: dict[str, Any],
+    merged: tuple[str, ...],
 ) -> None:
     memory_id = first(memories, **said)
     clock.now += DAY
@@ -124,12 +130,16 @@ def test_what_contradicts_is_told_and_changes_nothing(
 
 
 def test_what_is_left_open_says_nothing(memories: Memories) -> None:
-    memory_id = first(memories, decay="contextual", confidence=0.5, tags={"type": "fact"}, source="standup")
+    memory_id = first(
+        memories, decay="contextual", confidence=0.5, tags={"type": "fact"}, source="standup"
+    )
     assert told(memories.create(TEXT)) == (False, (), {}, False)
     assert memories.get(memory_id).version == 1
 
 
-def test_a_memory_that_fades_and_is_said_again_to_last_does_not_fade(memories: Memories, clock: Clock) -> None:
+def test_a_memory_that_fades_and_is_said_again_to_last_does_not_fade(
+    memories: Memories, clock: Clock
+) -> None:
     memory_id = first(memories, decay="contextual")
     clock.now += 20 * DAY
     assert memories.create(TEXT, decay="stable").merged == ("decay",)
@@ -144,7 +154,11 @@ def test_a_repetition_reinforces(memories: Memories, clock: Clock) -> None:
     made = memories.create(TEXT)
     assert told(made) == (False, (), {}, True)
     assert made.memory is not None
-    assert (made.memory.confidence, made.memory.last_reinforced_at, made.memory.version) == (1.0, clock.now, 1)
+    assert (made.memory.confidence, made.memory.last_reinforced_at, made.memory.version) == (
+        1.0,
+        clock.now,
+        1,
+    )
     clock.now += 15 * DAY
     assert told(memories.create(TEXT, tags={"type": "fact"})) == (False, ("tags",), {}, True)
     kept = memories.get(memory_id)
@@ -186,11 +200,18 @@ def test_what_was_said_before_renews_nothing(memories: Memories, clock: Clock) -
     made = memories.create(TEXT, created_at=clock.now - 30 * DAY, tags={"a": "b"})
     assert told(made) == (False, ("tags",), {}, False)
     kept = memories.get(memory_id)
-    assert (kept.created_at, kept.updated_at, kept.last_reinforced_at) == (clock.now, clock.now, None)
+    assert (kept.created_at, kept.updated_at, kept.last_reinforced_at) == (
+        clock.now,
+        clock.now,
+        None,
+    )
 
 
 def test_of_several_that_say_the_same_the_fitting_one_is_repeated(memories: Memories) -> None:
-    facts = [memories.create(TEXT, tags={"type": kind}, force=True).id for kind in ("fact", "decision", "fact")]
+    facts = [
+        memories.create(TEXT, tags={"type": kind}, force=True).id
+        for kind in ("fact", "decision", "fact")
+    ]
     made = memories.create(TEXT, tags={"type": "decision", "global": "true"})
     assert (made.id, made.merged, made.not_merged) == (facts[1], ("tags",), {})
 
@@ -207,7 +228,9 @@ def test_other_projects_namespaces_and_force_merge_nothing(
 
 def test_a_key_says_which_memory_is_meant(memories: Memories) -> None:
     memory_id = first(memories, key="harbour/deploys", tags={"type": "fact"})
-    made = memories.create(TEXT, key="harbour/deploys", tags={"type": "decision"})  # this one is a change
+    made = memories.create(
+        TEXT, key="harbour/deploys", tags={"type": "decision"}
+    )  # this one is a change
     assert (made.stored, made.id, made.merged) == (True, memory_id, ())
     assert told(memories.create(TEXT, key="harbour/deploys")) == (False, (), {}, False)
     assert told(memories.create(TEXT, tags={"global": "true"})) == (False, ("tags",), {}, False)
@@ -216,7 +239,9 @@ def test_a_key_says_which_memory_is_meant(memories: Memories) -> None:
     assert kept.tags == {"type": "decision", "global": "true"}
 
 
-def test_what_is_superseded_by_a_repetition_is_retired_and_the_chain_is_told(memories: Memories) -> None:
+def test_what_is_superseded_by_a_repetition_is_retired_and_the_chain_is_told(
+    memories: Memories,
+) -> None:
     memory_id = first(memories)
     old = memories.create("Ann feeds the ducks of the castle").id
     made = memories.create(TEXT, supersedes=old)
@@ -238,7 +263,9 @@ def test_a_memory_takes_as_many_tags_as_it_may_have(memories: Memories) -> None:
     assert (made.id, made.merged, made.not_merged, made.note) == (memory_id, ("tags",), {}, "")
 
 
-def test_what_is_said_again_at_once_reinforces_and_what_was_said_before_does_not(memories: Memories) -> None:
+def test_what_is_said_again_at_once_reinforces_and_what_was_said_before_does_not(
+    memories: Memories,
+) -> None:
     first(memories, decay="reinforceable")
     assert memories.create(TEXT).reinforced
     assert not memories.create(TEXT, created_at=Clock.now - DAY).reinforced
@@ -254,7 +281,8 @@ def test_secrets_are_out_before_anything_is_merged(memories: Memories) -> None:
     assert kept.redacted == ("github_token",)
 
 
-# --- who may ---------------------------------------------------------------------------------------------------------
+# --- who may
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_stranger_changes_nothing_by_repeating(
@@ -264,7 +292,12 @@ def test_a_stranger_changes_nothing_by_repeating(
     clock.now += 5 * DAY
     before = memories.get(memory_id)
     made = open_as("import").create(
-        TEXT, tags={"global": "true"}, decay="stable", confidence=1.0, source="page", created_at=clock.now
+        TEXT,
+        tags={"global": "true"},
+        decay="stable",
+        confidence=1.0,
+        source="page",
+        created_at=clock.now,
     )
     left = {"tags": {"global": "true"}, "decay": "stable", "confidence": 1.0, "source": "page"}
     assert told(made) == (False, (), left, False)
@@ -273,7 +306,10 @@ def test_a_stranger_changes_nothing_by_repeating(
 
 
 def test_an_agent_reinforces_what_a_person_said_and_changes_nothing_else(
-    memories: Memories, open_as: Callable[..., Memories], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    memories: Memories,
+    open_as: Callable[..., Memories],
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     person = open_as("cli")
     monkeypatch.setattr("memories.guard.origin.is_person", lambda: True)
@@ -293,12 +329,18 @@ def test_what_a_more_trusted_writer_repeats_is_theirs_in_their_words(
     made = memories.create(f"{TEXT}.", tags={"type": "decision"})
     assert told(made) == (False, ("trust",), {"tags": {"type": "decision"}}, False)
     kept = memories.get(memory_id)
-    assert (kept.content, kept.origin and kept.origin.trust, kept.version) == (f"{TEXT}.", "agent", 2)
+    assert (kept.content, kept.origin and kept.origin.trust, kept.version) == (
+        f"{TEXT}.",
+        "agent",
+        2,
+    )
     assert [each.content for each in memories.list(trust="agent").memories] == [f"{TEXT}."]
     assert told(stranger.create(TEXT, tags={"a": "b"})) == (False, (), {"tags": {"a": "b"}}, False)
 
 
-def test_what_waits_for_review_changes_nothing(memories: Memories, open_as: Callable[..., Memories]) -> None:
+def test_what_waits_for_review_changes_nothing(
+    memories: Memories, open_as: Callable[..., Memories]
+) -> None:
     hook = open_as("hook")
     assert first(hook)
     waits = hook.create(TEXT, tags={"a": "b"})
@@ -321,16 +363,24 @@ def test_what_is_accepted_and_there_already_is_told_what_was_not_merged(
     assert memories.get(memory_id).tags == {}
 
 
-# --- what was corrected and holds again ------------------------------------------------------------------------------
+# --- what was corrected and holds again
+# ------------------------------------------------------------------------------
 
 
-def test_what_was_corrected_and_is_said_again_corrects_its_correction(memories: Memories, clock: Clock) -> None:
+def test_what_was_corrected_and_is_said_again_corrects_its_correction(
+    memories: Memories, clock: Clock
+) -> None:
     ids = []
     for text in (OLD, NEW):
         ids.append(memories.create(text).id)
         clock.now += DAY
     made = memories.create(OLD)
-    assert (made.stored, made.id, made.merged, made.corrects) == (False, ids[0], ("corrects",), ids[1])
+    assert (made.stored, made.id, made.merged, made.corrects) == (
+        False,
+        ids[0],
+        ("corrects",),
+        ids[1],
+    )
     hits = memories.search("Which port does the API listen on?")
     assert [(hit.id, hit.memory.corrected_by) for hit in hits] == [(ids[0], None), (ids[1], ids[0])]
     clock.now += DAY
@@ -339,10 +389,15 @@ def test_what_was_corrected_and_is_said_again_corrects_its_correction(memories: 
     assert told(memories.create(OLD)) == (False, (), {}, False)
     back = memories.create(NEW)
     assert (back.id, back.merged, back.corrects) == (ids[1], ("corrects",), ids[0])
-    assert [hit.id for hit in memories.search("Which port does the API listen on?")] == [ids[1], ids[0]]
+    assert [hit.id for hit in memories.search("Which port does the API listen on?")] == [
+        ids[1],
+        ids[0],
+    ]
 
 
-def test_the_middle_of_a_chain_that_is_said_again_becomes_its_end(memories: Memories, clock: Clock) -> None:
+def test_the_middle_of_a_chain_that_is_said_again_becomes_its_end(
+    memories: Memories, clock: Clock
+) -> None:
     texts = [f"The API listens on port {port}." for port in (8080, 9090, 7070)]
     ids = []
     for text in texts:
@@ -355,7 +410,9 @@ def test_the_middle_of_a_chain_that_is_said_again_becomes_its_end(memories: Memo
     ]  # fmt: skip
 
 
-def test_what_was_said_before_its_correction_stays_corrected(memories: Memories, clock: Clock) -> None:
+def test_what_was_said_before_its_correction_stays_corrected(
+    memories: Memories, clock: Clock
+) -> None:
     old = memories.create(OLD).id
     clock.now += 2 * DAY
     new = memories.create(NEW).id
@@ -365,7 +422,10 @@ def test_what_was_said_before_its_correction_stays_corrected(memories: Memories,
 
 
 def test_what_a_person_said_is_not_turned_back_by_an_agent(
-    memories: Memories, open_as: Callable[..., Memories], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    memories: Memories,
+    open_as: Callable[..., Memories],
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     person = open_as("cli")
     monkeypatch.setattr("memories.guard.origin.is_person", lambda: True)
@@ -373,10 +433,14 @@ def test_what_a_person_said_is_not_turned_back_by_an_agent(
     made = memories.create(OLD)
     assert (made.stored, made.corrects) == (True, new)
     assert made.id != old
-    assert [hit.id for hit in memories.search("Which port does the API listen on?", limit=1)] == [made.id]
+    assert [hit.id for hit in memories.search("Which port does the API listen on?", limit=1)] == [
+        made.id
+    ]
 
 
-def test_superseding_its_correction_frees_what_is_said_again(memories: Memories, clock: Clock) -> None:
+def test_superseding_its_correction_frees_what_is_said_again(
+    memories: Memories, clock: Clock
+) -> None:
     old = memories.create(OLD).id
     clock.now += DAY
     new = memories.create(NEW).id
@@ -394,4 +458,6 @@ def test_what_waits_and_holds_again_corrects_when_it_is_accepted(
     assert waits.stored
     [done] = memories.review.accept([str(waits.id)])
     assert (done.memory.id, done.memory.corrects) == (waits.id, new)
-    assert old not in {hit.id for hit in memories.search("Which port does the API listen on?", limit=2)}
+    assert old not in {
+        hit.id for hit in memories.search("Which port does the API listen on?", limit=2)
+    }

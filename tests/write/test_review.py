@@ -40,7 +40,9 @@ class Interrupted(FakeEmbedder):
         return super().embed(text)
 
 
-def test_what_another_person_decided_and_took_back_meanwhile_is_not_accepted(tmp_path: Path) -> None:
+def test_what_another_person_decided_and_took_back_meanwhile_is_not_accepted(
+    tmp_path: Path,
+) -> None:
     clock, embedder, url = Clock(), Interrupted(), f"sqlite:///{tmp_path}/m.db"
     with (
         Memories(url, embedder="fake", clock=clock) as other,

@@ -1,4 +1,6 @@
-"""What a change reads and writes: all in one transaction, and what it decides by is read in that transaction first."""
+"""What a change reads and writes: all in one transaction, and what it decides by is read in that
+transaction first.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -19,7 +21,9 @@ READS = ("scan", "read", "count", "refs", "candidates", "unstaged")
 
 
 class Steps(list[list[str]]):
-    """Transactions in order, each a list of what was read and written in it; what came outside of one is one too."""
+    """Transactions in order, each a list of what was read and written in it; what came outside of
+    one is one too.
+    """
 
     def __init__(self) -> None:
         """Begin outside of a transaction."""

@@ -32,7 +32,9 @@ def told(created: Created) -> tuple[bool, str | None, str]:
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("change", [{}, {"key": "office/city"}, {"pending": True}, {"supersedes": ID}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{}, {"key": "office/city"}, {"pending": True}, {"supersedes": ID}], ids=str
+)
 def test_another_text_with_a_taken_id_is_refused_and_costs_no_other_one(
     memories: Memories, change: dict[str, object], force: bool
 ) -> None:
@@ -57,7 +59,11 @@ def test_another_text_with_a_taken_id_is_refused_and_costs_no_other_one(
 
 def test_a_retry_is_known_whatever_became_of_the_memory(memories: Memories) -> None:
     secret = Draft("the token is ghp_" + "a1B2" * 9, id=OTHER)
-    assert [each.stored for each in memories.create_many([MONDAY, MONDAY, secret])] == [True, True, True]
+    assert [each.stored for each in memories.create_many([MONDAY, MONDAY, secret])] == [
+        True,
+        True,
+        True,
+    ]
     assert "ghp_" not in memories.get(OTHER).content
     memories.update(ID, "the build runs on Friday")
     again = memories.create_many([MONDAY, secret])
@@ -76,7 +82,12 @@ def test_an_id_that_another_namespace_has_is_free(memories: Memories) -> None:
 def test_every_surface_says_why_it_was_refused(memories: Memories) -> None:
     refused = memories.create_many([MONDAY, COLOGNE])[1]
     shape = shapes.created(refused)
-    assert (shape["id"], shape["stored"], shape["duplicates"], shape["hint"]) == (None, False, [], REASON)
+    assert (shape["id"], shape["stored"], shape["duplicates"], shape["hint"]) == (
+        None,
+        False,
+        [],
+        REASON,
+    )
     assert json.loads(json.dumps(shape))["note"] == REASON
     assert REASON in text.created(refused)
     assert "similar" not in text.created(refused)

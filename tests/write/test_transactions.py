@@ -1,4 +1,6 @@
-"""What is read in order to be changed is read by the only writer, so no other writer comes between."""
+"""What is read in order to be changed is read by the only writer, so no other writer comes
+between.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,10 +38,19 @@ def import_again(memories: Memories, memory_id: str) -> None:
     ("owner", "reads", "change"),
     [
         pytest.param(Lookup, "find_current", lambda m, one: m.reinforce(one), id="reinforce"),
-        pytest.param(Lookup, "find_current", lambda m, one: m.update(one, "Deploys are over"), id="update"),
+        pytest.param(
+            Lookup, "find_current", lambda m, one: m.update(one, "Deploys are over"), id="update"
+        ),
         pytest.param(Lookup, "find_own", lambda m, one: m.delete(one), id="delete"),
-        pytest.param(many, "_still", lambda m, one: m.tag_where("kind = note", tags={"kind": "fact"}), id="tag many"),
-        pytest.param(many, "_still", lambda m, one: m.delete_where("kind = note"), id="delete many"),
+        pytest.param(
+            many,
+            "_still",
+            lambda m, one: m.tag_where("kind = note", tags={"kind": "fact"}),
+            id="tag many",
+        ),
+        pytest.param(
+            many, "_still", lambda m, one: m.delete_where("kind = note"), id="delete many"
+        ),
         pytest.param(_Importer, "_new", import_again, id="import"),
     ],
 )

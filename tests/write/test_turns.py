@@ -1,4 +1,6 @@
-"""Turns of conversations: appended in order and once, kept apart, found by a search of the history."""
+"""Turns of conversations: appended in order and once, kept apart, found by a search of the
+history.
+"""
 
 import json
 import subprocess
@@ -54,7 +56,8 @@ def contents(hits: Any) -> list[str]:
     return [hit.content for hit in hits]
 
 
-# --- appending -------------------------------------------------------------------------------------------------------
+# --- appending
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_turns_are_numbered_from_0_without_gaps(memories: Memories) -> None:
@@ -62,7 +65,9 @@ def test_turns_are_numbered_from_0_without_gaps(memories: Memories) -> None:
         memories.add_turns("talk", batch)
     memories.add_turns("other", ["five"])
     turns = memories.tail_turns("talk")
-    assert [(turn.index, turn.content) for turn in turns] == list(enumerate(["one", "two", "three", "four"]))
+    assert [(turn.index, turn.content) for turn in turns] == list(
+        enumerate(["one", "two", "three", "four"])
+    )
     assert [turn.id for turn in turns] == ["talk#0", "talk#1", "talk#2", "talk#3"]
     assert [turn.id for turn in memories.tail_turns("other")] == ["other#0"]
 
@@ -79,14 +84,23 @@ def test_a_turn_comes_back_as_it_was_written(memories: Memories) -> None:
     [written] = memories.add_turns("talk", [draft])
     assert [written] == memories.tail_turns("talk")
     assert (written.conversation_id, written.index, written.namespace) == ("talk", 0, "shared")
-    assert (written.content, written.role, written.speaker) == ("Ünïcode 日本 🎉\n\ttwo lines", "assistant", "Zoë Lee")
+    assert (written.content, written.role, written.speaker) == (
+        "Ünïcode 日本 🎉\n\ttwo lines",
+        "assistant",
+        "Zoë Lee",
+    )
     assert (written.created_at, written.session, written.message_id) == (START, 0, "m-1")
     assert dict(written.tags) == {"channel": "work"}
 
 
 def test_what_is_not_given_is_a_user_now(memories: Memories) -> None:
     [turn] = memories.add_turns("talk", ["hello"])
-    assert (turn.role, turn.speaker, turn.created_at, turn.message_id) == ("user", None, START, None)
+    assert (turn.role, turn.speaker, turn.created_at, turn.message_id) == (
+        "user",
+        None,
+        START,
+        None,
+    )
     assert dict(turn.tags) == {}
 
 
@@ -104,14 +118,19 @@ def test_the_tail_is_the_end_oldest_first(memories: Memories) -> None:
     assert memories.tail_turns("nothing") == []
 
 
-# --- once only -------------------------------------------------------------------------------------------------------
+# --- once only
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_message_is_stored_once_in_its_conversation(memories: Memories) -> None:
-    first = memories.add_turns("talk", [said("one", message_id="a"), said("two"), said("again", message_id="a")])
+    first = memories.add_turns(
+        "talk", [said("one", message_id="a"), said("two"), said("again", message_id="a")]
+    )
     assert [turn.index for turn in first] == [0, 1, 0]
     assert [turn.status for turn in first] == ["stored", "stored", "refused"]
-    second = memories.add_turns("talk", [said("once more", message_id="a"), said("three", message_id="b")])
+    second = memories.add_turns(
+        "talk", [said("once more", message_id="a"), said("three", message_id="b")]
+    )
     assert [turn.status for turn in second] == ["refused", "stored"]
     assert [(turn.index, turn.content) for turn in second] == [(0, "one"), (2, "three")]
     assert [turn.content for turn in memories.tail_turns("talk")] == ["one", "two", "three"]
@@ -123,7 +142,10 @@ def test_a_message_id_is_of_its_conversation_and_namespace(memories: Memories) -
     with Memories(memories._store, namespace="bob", shared=False, embedder="fake") as bob:
         [turn] = bob.add_turns("talk", [said("of Bob", message_id="a")])
         assert (turn.index, turn.content, turn.namespace) == (0, "of Bob", "bob")
-    assert [memories.tail_turns(name)[0].content for name in ("talk", "talks")] == ["of talk", "of talks"]
+    assert [memories.tail_turns(name)[0].content for name in ("talk", "talks")] == [
+        "of talk",
+        "of talks",
+    ]
 
 
 def test_the_same_text_without_a_message_id_is_said_twice(memories: Memories) -> None:
@@ -138,7 +160,8 @@ def test_a_message_id_does_not_meet_the_key_of_a_memory(memories: Memories) -> N
     assert memories.list().memories[0].content == "a memory"
 
 
-# --- sessions --------------------------------------------------------------------------------------------------------
+# --- sessions
+# --------------------------------------------------------------------------------------------------------
 
 
 PAUSES: list[tuple[list[float], list[int]]] = [
@@ -169,7 +192,9 @@ def test_a_session_has_so_many_turns_at_most(memories: Memories) -> None:
             drafts = [said("hello", number) for number in range(start, min(start + size, 131))]
             memories.add_turns(f"talk {size}", drafts)
         turns = memories.tail_turns(f"talk {size}", limit=1000)
-        assert [turn.session for turn in turns] == [number // 64 * 64 for number in range(131)], size
+        assert [turn.session for turn in turns] == [number // 64 * 64 for number in range(131)], (
+            size
+        )
 
 
 def test_sessions_of_two_conversations_do_not_meet(memories: Memories) -> None:
@@ -180,14 +205,18 @@ def test_sessions_of_two_conversations_do_not_meet(memories: Memories) -> None:
     assert [turn.session for turn in memories.tail_turns("other")] == [0]
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused
+# -------------------------------------------------------------------------------------------------
 
 BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"content": ""}, "content is empty"),
     ({"content": " \n\u200b"}, "content has no visible text"),
     ({"content": "a\0b"}, "content has a NUL character at 1"),
     ({"content": "a\ud800"}, "content is not valid Unicode at 1"),
-    ({"content": "x" * 4_000_001}, "content is 4000001 characters; a turn has at most 4000000; cut it"),
+    (
+        {"content": "x" * 4_000_001},
+        "content is 4000001 characters; a turn has at most 4000000; cut it",
+    ),
     ({"content": "x" + " " * 200_000 + "x"}, "invisible characters in a row"),
     ({"content": 5}, "content is of type int; give text"),
     ({"content": None}, "content is of type NoneType; give text"),
@@ -224,7 +253,9 @@ def test_a_bad_turn_is_refused_and_nothing_is_stored(memories: Memories) -> None
         with pytest.raises(InvalidInput) as among:
             memories.add_turns("talk", ["good", bad, "good"])
         messages = (str(alone.value), str(among.value))
-        expected = part in messages[0] and messages[1] == f"turn 2: {messages[0]}; nothing was stored"
+        expected = (
+            part in messages[0] and messages[1] == f"turn 2: {messages[0]}; nothing was stored"
+        )
         if not expected or len(messages[1]) >= 300:
             failures.append((str(fields)[:60], part, *messages))
     assert failures == []
@@ -326,7 +357,8 @@ def test_of_a_long_message_all_parts_are_stored_or_none(memories: Memories, tmp_
     assert [turn.content for turn in memories.tail_turns("talk")] == ["before", "beside it", long]
 
 
-# --- many writers ----------------------------------------------------------------------------------------------------
+# --- many writers
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_eight_threads_append_to_one_conversation(memories: Memories) -> None:
@@ -352,7 +384,9 @@ def test_eight_threads_append_to_one_conversation(memories: Memories) -> None:
     assert [turn.index for turn in turns] == list(range(8 * 22))
     for name in range(8):
         own = [turn.content for turn in turns if turn.content.startswith(f"{name} ")]
-        assert own == [f"{name} {number} {part}" for number in range(15) for part in range(1 + number % 2)]
+        assert own == [
+            f"{name} {number} {part}" for number in range(15) for part in range(1 + number % 2)
+        ]
 
 
 WRITER = """
@@ -379,7 +413,9 @@ print(failed)
 """
 
 
-def test_two_processes_append_to_one_conversation(url: str, tmp_path: Path, clean_environment: dict[str, str]) -> None:
+def test_two_processes_append_to_one_conversation(
+    url: str, tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
     running = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, url, name],
@@ -409,7 +445,9 @@ def test_two_processes_append_to_one_conversation(url: str, tmp_path: Path, clea
 
 
 def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> None:
-    """What is counted are the steps of SQLite's machine; the median leaves out when it tidies up its index."""
+    """What is counted are the steps of SQLite's machine; the median leaves out when it tidies up
+    its index.
+    """
     taken: list[int] = []
 
     def step() -> bool:
@@ -418,7 +456,9 @@ def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> N
 
     def append(number: int) -> None:
         taken.append(0)
-        memories.add_turns("talk", [said(f"turn {number}", number, message_id=f"m{number}", speaker="Ann")])
+        memories.add_turns(
+            "talk", [said(f"turn {number}", number, message_id=f"m{number}", speaker="Ann")]
+        )
 
     append(0)
     memories._kept._file._connection().set_progress_handler(step, 1)  # type: ignore[attr-defined]
@@ -428,7 +468,8 @@ def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> N
     assert 0 < late < 1.1 * early
 
 
-# --- namespaces ------------------------------------------------------------------------------------------------------
+# --- namespaces
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_turns_of_a_namespace_are_read_by_nobody_else(url: str) -> None:
@@ -441,12 +482,18 @@ def test_turns_of_a_namespace_are_read_by_nobody_else(url: str) -> None:
         for other in (bob, shared):
             assert other.tail_turns("talk") == []
             assert other.search("xylophone launch code", scope="history") == ()
-            explained = other.explain("what did Alice say of the launch?", scope="all", min_confidence=0)
+            explained = other.explain(
+                "what did Alice say of the launch?", scope="all", min_confidence=0
+            )
             assert explained.considered == ()
             [turn] = other.add_turns("talk", [said("of their own")])
             assert (turn.index, turn.namespace) == (0, other.namespace)
-        assert [turn.content for turn in alice.tail_turns("talk")] == ["the launch code is xylophone"]
-        assert contents(alice.search("xylophone", scope="history")) == ["the launch code is xylophone"]
+        assert [turn.content for turn in alice.tail_turns("talk")] == [
+            "the launch code is xylophone"
+        ]
+        assert contents(alice.search("xylophone", scope="history")) == [
+            "the launch code is xylophone"
+        ]
 
 
 def test_shared_turns_are_read_by_all_unless_they_ask_not_to(url: str) -> None:
@@ -456,7 +503,9 @@ def test_shared_turns_are_read_by_all_unless_they_ask_not_to(url: str) -> None:
         assert [turn.namespace for turn in bob.tail_turns("standup")] == ["shared"]
         [hit] = bob.search("friday", scope="history")
         assert (hit.turn.namespace, hit.turn.speaker) == ("shared", "Ann")
-        with pytest.raises(RequestError, match='"standup" is in namespace shared and this writes to bob'):
+        with pytest.raises(
+            RequestError, match='"standup" is in namespace shared and this writes to bob'
+        ):
             bob.add_turns("standup", [said("friday is too late")])
     with Memories(url, embedder="fake", namespace="bob", shared=False) as alone:
         assert alone.search("friday", scope="history") == ()
@@ -469,7 +518,8 @@ def test_shared_turns_are_read_by_all_unless_they_ask_not_to(url: str) -> None:
         bob.add_turns("standup", [said("or not")])
 
 
-# --- searching -------------------------------------------------------------------------------------------------------
+# --- searching
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -479,7 +529,9 @@ def filled(memories: Memories) -> Memories:
         "work",
         [
             said("good morning everybody", 0, speaker="Ann Lee"),
-            said("when does the ferry leave the harbour?", 1, speaker="Bob", tags={"topic": "trip"}),
+            said(
+                "when does the ferry leave the harbour?", 1, speaker="Bob", tags={"topic": "trip"}
+            ),
             said("the ferry leaves at nine", 2, speaker="Ann Lee", tags={"topic": "trip"}),
             said("I could write a poem about a ferry in a harbour", 3, role="assistant"),
         ],
@@ -490,13 +542,20 @@ def filled(memories: Memories) -> Memories:
 
 
 def test_a_scope_says_what_is_searched(filled: Memories) -> None:
-    found = {scope: contents(filled.search("harbour", scope=scope)) for scope in ("memories", "history", "all")}
+    found = {
+        scope: contents(filled.search("harbour", scope=scope))
+        for scope in ("memories", "history", "all")
+    }
     assert found["memories"] == contents(filled.search("harbour")) == ["The harbour master is Dora"]
     assert set(found["all"]) == set(found["memories"]) | set(found["history"])
     assert "the harbour is closed today" in found["history"]
     for hit in filled.search("harbour", scope="all"):
         if hit.content == "The harbour master is Dora":
-            assert (hit.memory.content, hit.conversation_id, hit.speaker) == (hit.content, None, None)
+            assert (hit.memory.content, hit.conversation_id, hit.speaker) == (
+                hit.content,
+                None,
+                None,
+            )
             with pytest.raises(TypeError, match=r"use \.memory"):
                 _ = hit.turn
         else:
@@ -529,7 +588,10 @@ def test_a_filter_narrows_a_search_of_the_history(filled: Memories) -> None:
     failures = []
     for filters, expected in FILTERS:
         hits = filled.search("ferry harbour", scope="history", **filters)
-        found, scores = {hit.id for hit in hits if "morning" not in hit.content}, [hit.score for hit in hits]
+        found, scores = (
+            {hit.id for hit in hits if "morning" not in hit.content},
+            [hit.score for hit in hits],
+        )
         if (
             found != set(expected)
             or scores != sorted(scores, reverse=True)
@@ -545,8 +607,14 @@ def test_min_similarity_is_on_the_calibrated_scale(filled: Memories) -> None:
     assert hits[0].calibrated > 0.95
     for least in (0.1, 0.5, 0.9):
         kept = filled.search("the ferry leaves at nine", scope="history", min_similarity=least)
-        assert {hit.id for hit in kept} == {hit.id for hit in hits if (hit.calibrated or 0.0) >= least}
-    assert 0 < len(filled.search("the ferry leaves at nine", scope="history", min_similarity=0.9)) < len(hits)
+        assert {hit.id for hit in kept} == {
+            hit.id for hit in hits if (hit.calibrated or 0.0) >= least
+        }
+    assert (
+        0
+        < len(filled.search("the ferry leaves at nine", scope="history", min_similarity=0.9))
+        < len(hits)
+    )
 
 
 BAD_FILTERS: list[tuple[dict[str, Any], str]] = [
@@ -576,13 +644,37 @@ def test_a_bad_filter_of_a_search_is_refused(memories: Memories) -> None:
 def test_explain_shows_the_numbers_of_turns_and_of_memories(filled: Memories) -> None:
     explained = filled.explain("when did Ann Lee say that the ferry leaves?", scope="all")
     considered = {item.id: item for item in explained.considered}
-    assert {item.dropped for item in explained.considered if item.id in {hit.id for hit in explained.hits}} == {""}
+    assert {
+        item.dropped
+        for item in explained.considered
+        if item.id in {hit.id for hit in explained.hits}
+    } == {""}
     turn, aside = considered["work#2"].features, considered["work#3"].features
     [memory] = [item.features for name, item in considered.items() if "#" not in name]
     assert turn.keys() == memory.keys()
-    names = {"similarity", "words", "window_words", "session_words", "session_best", "window_similarity"}
-    assert turn.keys() >= names | {"session_similarity", "date", "named", "aside", "confidence", "freshness", "boost"}
-    assert (turn["named"], turn["aside"], turn["confidence"], turn["freshness"]) == (1.0, 0.0, 1.0, 1.0)
+    names = {
+        "similarity",
+        "words",
+        "window_words",
+        "session_words",
+        "session_best",
+        "window_similarity",
+    }
+    assert turn.keys() >= names | {
+        "session_similarity",
+        "date",
+        "named",
+        "aside",
+        "confidence",
+        "freshness",
+        "boost",
+    }
+    assert (turn["named"], turn["aside"], turn["confidence"], turn["freshness"]) == (
+        1.0,
+        0.0,
+        1.0,
+        1.0,
+    )
     assert (aside["named"], aside["aside"]) == (0.0, 1.0)
     assert [memory[name] for name in ("named", "aside", "session_best")] == [None] * 3
     assert explained.terms
@@ -590,33 +682,52 @@ def test_explain_shows_the_numbers_of_turns_and_of_memories(filled: Memories) ->
 
 def test_who_is_named_in_a_question_is_likelier_to_have_said_it(memories: Memories) -> None:
     memories.add_turns(
-        "talk", [said("my bicycle is red", 0, speaker="Ann"), said("my bicycle is red", 1, speaker="Bob")]
+        "talk",
+        [said("my bicycle is red", 0, speaker="Ann"), said("my bicycle is red", 1, speaker="Bob")],
     )
     for name in ("Ann", "Bob"):
-        assert memories.search(f"what did {name} say about a bicycle?", scope="history")[0].turn.speaker == name
+        assert (
+            memories.search(f"what did {name} say about a bicycle?", scope="history")[
+                0
+            ].turn.speaker
+            == name
+        )
 
 
 def test_a_date_in_a_question_counts_from_now(memories: Memories) -> None:
     memories.add_turns("talk", [said("we met at the lake", day * 24 * 60) for day in (0, 30, 60)])
     for day in (0, 30, 60):
         now = START + (day + 1) * DAY
-        [first, *_] = memories.search("where did we meet yesterday at the lake?", scope="history", now=now)
+        [first, *_] = memories.search(
+            "where did we meet yesterday at the lake?", scope="history", now=now
+        )
         assert first.date == START + day * DAY
 
 
 def test_an_answer_is_found_by_the_question_before_it(url: str) -> None:
     with Memories(url, embedder=MiniLM(), clock=lambda: START) as memories:
-        memories.add_turns("talk", [said(f"it rained in week {number}", number * 120) for number in range(20)])
         memories.add_turns(
-            "talk", [said("what did you buy at the market?", 5_000), said("a red bicycle!", 5_001, speaker="Ann")]
+            "talk", [said(f"it rained in week {number}", number * 120) for number in range(20)]
         )
-        found = contents(memories.search("what did Ann buy at the market?", scope="history", limit=2))
+        memories.add_turns(
+            "talk",
+            [
+                said("what did you buy at the market?", 5_000),
+                said("a red bicycle!", 5_001, speaker="Ann"),
+            ],
+        )
+        found = contents(
+            memories.search("what did Ann buy at the market?", scope="history", limit=2)
+        )
         assert "a red bicycle!" in found
 
 
 def test_nonsense_finds_no_turn(url: str) -> None:
     with Memories(url, embedder=MiniLM(), clock=lambda: START) as memories:
-        memories.add_turns("talk", [said(f"we spoke of the weather on day {number}", number) for number in range(30)])
+        memories.add_turns(
+            "talk",
+            [said(f"we spoke of the weather on day {number}", number) for number in range(30)],
+        )
         for query in ("asdf qwer zxcv", "%%% ###", "blorptang frobnicate wug"):
             assert memories.search(query, scope="history") == (), query
 
@@ -625,7 +736,11 @@ def test_turns_are_found_by_words_alone(url: str) -> None:
     with Memories(url, embedder="none", clock=lambda: START) as memories:
         memories.add_turns("talk", [said("the ferry leaves at nine"), said("hello", 200)])
         [hit] = memories.search("ferry", scope="history")
-        assert (hit.content, hit.similarity, hit.calibrated) == ("the ferry leaves at nine", None, None)
+        assert (hit.content, hit.similarity, hit.calibrated) == (
+            "the ferry leaves at nine",
+            None,
+            None,
+        )
         with pytest.raises(InvalidInput, match="needs an embedder"):
             memories.search("ferry", scope="history", min_similarity=0.5)
 
@@ -669,13 +784,16 @@ def test_turns_are_no_memories(filled: Memories) -> None:
 
 def test_turns_survive_closing(url: str) -> None:
     with Memories(url, embedder="fake", clock=lambda: START) as memories:
-        written = memories.add_turns("talk", [said("hello", speaker="Ann", message_id="a", tags={"a": "b"})])
+        written = memories.add_turns(
+            "talk", [said("hello", speaker="Ann", message_id="a", tags={"a": "b"})]
+        )
     with Memories(url, embedder="fake") as memories:
         assert memories.tail_turns("talk") == written
         assert json.dumps(contents(memories.search("hello", scope="history"))) == '["hello"]'
 
 
-# --- pages and listings ----------------------------------------------------------------------------------------------
+# --- pages and listings
+# ----------------------------------------------------------------------------------------------
 
 
 def test_pages_go_through_a_conversation(memories: Memories) -> None:
@@ -695,7 +813,9 @@ def test_a_page_begins_at_an_index(memories: Memories) -> None:
             memories.turns("talk", start=start)
 
 
-def test_conversations_are_listed_newest_first_with_counts_and_dates(url: str, memories: Memories) -> None:
+def test_conversations_are_listed_newest_first_with_counts_and_dates(
+    url: str, memories: Memories
+) -> None:
     memories.add_turns("old", [said("a"), said("b", 5)])
     memories.add_turns("new", [said("c", 3), said("d", 60), said("e", 61)])
     with Memories(url, namespace="ann", embedder="fake") as ann:
@@ -716,7 +836,9 @@ def test_a_shared_conversation_says_since_when_it_is_there(url: str, memories: M
         assert ann.conversation("talk", as_of=START + 5 * MINUTE).turn_count == 1
 
 
-def test_an_own_conversation_hides_a_shared_one_of_the_same_name(url: str, memories: Memories) -> None:
+def test_an_own_conversation_hides_a_shared_one_of_the_same_name(
+    url: str, memories: Memories
+) -> None:
     with Memories(url, namespace="ann", embedder="fake") as ann:
         ann.add_turns("talk", ["own 0"])
         memories.add_turns("talk", ["shared 0", "shared 1", "shared 2"])
@@ -725,4 +847,7 @@ def test_an_own_conversation_hides_a_shared_one_of_the_same_name(url: str, memor
         assert ann.turns("talk", start=1) == []
         ann.add_turns("talk", ["own 1"])
         assert [turn.content for turn in ann.turns("talk")] == ["own 0", "own 1"]
-        assert [turn.content for turn in memories.turns("talk", start=1)] == ["shared 1", "shared 2"]
+        assert [turn.content for turn in memories.turns("talk", start=1)] == [
+            "shared 1",
+            "shared 2",
+        ]

@@ -23,10 +23,23 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
     config = load_config({"store": f"sqlite:///{tmp_path}/m.db"}, environment={})
     queue = RetryQueue.of_turns(*files_of(config, "shared"))
     with Memories(config=config, embedder="none", clock=lambda: START + 9 * MINUTE) as opened:
-        opened.add_turns("talk", [TurnDraft("stored", role="user", speaker="Ann", created_at=START)])
-        for minutes, text, role, speaker in ((1, "asks", "user", "Ann"), (2, "answers", "assistant", "Bot")):
+        opened.add_turns(
+            "talk", [TurnDraft("stored", role="user", speaker="Ann", created_at=START)]
+        )
+        for minutes, text, role, speaker in (
+            (1, "asks", "user", "Ann"),
+            (2, "answers", "assistant", "Bot"),
+        ):
             said_at = (START + minutes * MINUTE).isoformat()
-            queue.add({"conversation_id": "talk", "role": role, "speaker": speaker, "text": text, "ts": said_at})
+            queue.add(
+                {
+                    "conversation_id": "talk",
+                    "role": role,
+                    "speaker": speaker,
+                    "text": text,
+                    "ts": said_at,
+                }
+            )
         yield opened
 
 
@@ -43,7 +56,9 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
         ({"until": START + MINUTE}, ["stored", "asks"]),
     ],
 )
-def test_what_waits_meets_the_filters_of_a_page(memories: Memories, filters: dict[str, Any], texts: list[str]) -> None:
+def test_what_waits_meets_the_filters_of_a_page(
+    memories: Memories, filters: dict[str, Any], texts: list[str]
+) -> None:
     found = memories.turns("talk", **filters)
     assert [turn.content for turn in found] == texts
     index = {"stored": 0, "asks": 1, "answers": 2}

@@ -1,4 +1,6 @@
-"""Amplifier module, capture: `memories.integrations.amplifier` mounts it, docs/amplifier.md tells of it."""
+"""Amplifier module, capture: `memories.integrations.amplifier` mounts it, docs/amplifier.md tells
+of it.
+"""
 
 from memories.integrations.amplifier import mount_capture as mount
 

@@ -1,4 +1,6 @@
-"""Amplifier module, the tool `memory`: `memories.integrations.amplifier` mounts it, docs/amplifier.md tells of it."""
+"""Amplifier module, the tool `memory`: `memories.integrations.amplifier` mounts it,
+docs/amplifier.md tells of it.
+"""
 
 from memories.integrations.amplifier import mount_tool as mount
 

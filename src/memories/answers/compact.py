@@ -1,4 +1,5 @@
-"""Answers for models, with few characters beside the texts: a line for each memory or turn, or chosen fields of it.
+"""Answers for models, with few characters beside the texts: a line for each memory or turn, or
+chosen fields of it.
 
     11-22 claude:
     01a1fdf1 Deploys happen on Tuesdays
@@ -6,8 +7,9 @@
     2025-06-12 Ann [suspicious]:
     standup#3 We ship on Friday
 
-The first word of a line names the memory or turn. Above it stand its day, who wrote it, and what is unusual; that holds
-until the next such head. A text of several lines goes on in lines that begin with a blank, so none passes for ours.
+The first word of a line names the memory or turn. Above it stand its day, who wrote it, and what is
+unusual; that holds until the next such head. A text of several lines goes on in lines that begin
+with a blank, so none passes for ours.
 """
 
 import json
@@ -39,7 +41,9 @@ _NESTED = ("tags", "origin")
 
 
 class Named(NamedTuple):
-    """Names memories by their ids alone, where no store can be asked which beginnings are enough."""
+    """Names memories by their ids alone, where no store can be asked which beginnings are
+    enough.
+    """
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return for each id a beginning that few others share."""
@@ -48,7 +52,9 @@ class Named(NamedTuple):
 
 def hits(memories: "Memories | Named", found: "Sequence[Hit]", note: str = "") -> str:
     """Return the hits of a search, best first."""
-    return _page(memories, [each.found for each in found], [f"note: {_one_line(note)}"] if note else [])
+    return _page(
+        memories, [each.found for each in found], [f"note: {_one_line(note)}"] if note else []
+    )
 
 
 def page(memories: "Memories", found: "Sequence[Memory | Turn]", cursor: str | None = None) -> str:
@@ -73,18 +79,24 @@ def entry(found: "Entry", namespace: str) -> str:
 def created(memories: "Memories", result: "Created") -> str:
     """Return what became of a create, with what it resembles."""
     alike = [*result.duplicates, *result.similar_to]
-    names = memories.short_ids([each.id for each in alike] + ([result.memory.id] if result.memory else []))
+    names = memories.short_ids(
+        [each.id for each in alike] + ([result.memory.id] if result.memory else [])
+    )
     head = f"not stored: {result.note or 'duplicate'}"
     if result.memory is not None:
         head = f"{'stored' if result.stored else 'known'} {_name(names[result.memory.id])}"
     if result.corrects:
         head += f" corrects {_name(names.get(result.corrects, result.corrects))}"
-    rows = [f"{_name(names[each.id])} {each.similarity:.2f}: {_content(each.content)}" for each in alike]
+    rows = [
+        f"{_name(names[each.id])} {each.similarity:.2f}: {_content(each.content)}" for each in alike
+    ]
     return "\n".join([head, *rows])
 
 
 def versions(found: "Sequence[Version]") -> str:
-    """Return the versions of a memory, oldest first, each with its number in the place of a name."""
+    """Return the versions of a memory, oldest first, each with its number in the place of a
+    name.
+    """
     now = datetime.now(UTC)
     return "\n".join(
         f"{_day(each.created_at, now)} {_name(each.origin.by if each.origin else '?')}:\n"
@@ -93,12 +105,16 @@ def versions(found: "Sequence[Version]") -> str:
     )
 
 
-def _page(memories: "Memories | Named", found: "Sequence[Memory | Turn]", last: Sequence[str]) -> str:
+def _page(
+    memories: "Memories | Named", found: "Sequence[Memory | Turn]", last: Sequence[str]
+) -> str:
     names = memories.short_ids([each.id for each in found if isinstance(each, Memory)])
     return "\n".join([*_lines(found, names), *last]) or NOTHING
 
 
-def _lines(found: "Sequence[Memory | Turn]", names: Mapping[str, str], most: int | None = MAX_SHOWN) -> Iterator[str]:
+def _lines(
+    found: "Sequence[Memory | Turn]", names: Mapping[str, str], most: int | None = MAX_SHOWN
+) -> Iterator[str]:
     """Yield a line for each, and a head where it is another one than that above."""
     now, above = datetime.now(UTC), ""
     for each in found:
@@ -106,7 +122,11 @@ def _lines(found: "Sequence[Memory | Turn]", names: Mapping[str, str], most: int
             name, at, by = names[each.id], each.updated_at, each.origin.by if each.origin else "?"
             marks = list(_marks(each))
         else:
-            name, at, by = f"{each.conversation_id}#{each.index}", each.created_at, each.speaker or each.role
+            name, at, by = (
+                f"{each.conversation_id}#{each.index}",
+                each.created_at,
+                each.speaker or each.role,
+            )
             marks = ["suspicious"] if each.suspicious else []
         told = f" [{', '.join(marks)}]" if marks else ""
         head = f"{_day(at, now)} {_name(by)}{told}:"
@@ -141,11 +161,19 @@ def _day(moment: datetime, now: datetime) -> str:
 
 def _name(text: str) -> str:
     """Return a name as one word that nothing else can be taken for."""
-    return text if _PLAIN.fullmatch(text) and text.isprintable() else _escaped(json.dumps(text, ensure_ascii=False))
+    return (
+        text
+        if _PLAIN.fullmatch(text) and text.isprintable()
+        else _escaped(json.dumps(text, ensure_ascii=False))
+    )
 
 
 def _content(text: str, most: int | None = None) -> str:
-    cut = text if most is None or len(text) <= most else f"{text[:most]}… ({most} of {len(text)} characters)"
+    cut = (
+        text
+        if most is None or len(text) <= most
+        else f"{text[:most]}… ({most} of {len(text)} characters)"
+    )
     return "\n ".join(map(_escaped, cut.split("\n")))
 
 
@@ -157,7 +185,8 @@ def _escaped(text: str) -> str:
     return unseen.shown(text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\t")
 
 
-# --- chosen fields ---------------------------------------------------------------------------------------------------
+# --- chosen fields
+# ---------------------------------------------------------------------------------------------------
 
 
 def fields_of(given: str) -> list[str]:
@@ -170,12 +199,16 @@ def fields_of(given: str) -> list[str]:
     for name in names:
         whole, dot, _ = name.partition(".")
         if whole not in NAMES or (dot and whole not in _NESTED):
-            raise InvalidInput(f'there is no field "{shown(name)}"; use {", ".join(sorted(NAMES))}, tags.KEY')
+            raise InvalidInput(
+                f'there is no field "{shown(name)}"; use {", ".join(sorted(NAMES))}, tags.KEY'
+            )
     return names
 
 
 def chosen(shape: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return these fields of an answer, null where it has none; `tags.KEY` is one tag, `origin.NAME` a part of that."""
+    """Return these fields of an answer, null where it has none; `tags.KEY` is one tag,
+    `origin.NAME` a part of that.
+    """
     return {name: _field(shape, name) for name in names}
 
 
@@ -186,7 +219,9 @@ def _field(shape: Mapping[str, Any], name: str) -> Any:
 
 
 def row(shape: Mapping[str, Any]) -> str:
-    """Return fields on one line with tabs between them; tabs, line ends and backslashes in them are written `\\t` …."""
+    """Return fields on one line with tabs between them; tabs, line ends and backslashes in them are
+    written `\\t` ….
+    """
     return "\t".join(map(_cell, shape.values()))
 
 
@@ -195,5 +230,7 @@ def _cell(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         return _escaped(json.dumps(value, ensure_ascii=False))
-    plain = value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    plain = (
+        value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    )
     return _escaped(plain)

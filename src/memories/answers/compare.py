@@ -24,7 +24,9 @@ class Part(NamedTuple):
 
 
 def steps(contents: Sequence[str]) -> list[list[Part]]:
-    """Return for each text what it took over from the one before, removed from it and added to it."""
+    """Return for each text what it took over from the one before, removed from it and added to
+    it.
+    """
     firsts = [[Part("kept", contents[0])]] if contents else []
     return [*firsts, *(parts(old, new) for old, new in pairwise(contents))]
 
@@ -36,7 +38,9 @@ def as_text(found: Sequence[Part]) -> str:
 
 
 def parts(old: str, new: str) -> list[Part]:
-    """Return two texts as parts: those that are kept or removed are the old one, those kept or added the new one."""
+    """Return two texts as parts: those that are kept or removed are the old one, those kept or
+    added the new one.
+    """
     found: list[Part] = []
     for change, text in _changes(_WORDS.findall(old), _WORDS.findall(new)):
         if text and found and found[-1].change == change:
@@ -59,11 +63,17 @@ def _changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[str, str
     else:
         for _, start, end, start_new, end_new in SequenceMatcher(None, before, after).get_opcodes():
             removed, added = "".join(before[start:end]), "".join(after[start_new:end_new])
-            changes += [("kept", removed)] if removed == added else [("removed", removed), ("added", added)]
+            changes += (
+                [("kept", removed)]
+                if removed == added
+                else [("removed", removed), ("added", added)]
+            )
     return [*changes, ("kept", "".join(ended))]
 
 
 def _same(before: Sequence[str], after: Sequence[str]) -> int:
     """Return with how many words both begin."""
     pairs = zip(before, after, strict=False)
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after)))
+    return next(
+        (at for at, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after))
+    )

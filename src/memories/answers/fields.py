@@ -1,7 +1,8 @@
-"""The fields of a memory, a turn, a version and a hit: one table for JSON, compact and text answers, and for the docs.
+"""The fields of a memory, a turn, a version and a hit: one table for JSON, compact and text
+answers, and for the docs.
 
-To add a field to a memory, add an attribute to `models.Memory`, read it from its record in `versions.to_memory`, and
-add a row to `MEMORY` here.
+To add a field to a memory, add an attribute to `models.Memory`, read it from its record in
+`versions.to_memory`, and add a row to `MEMORY` here.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,10 +24,12 @@ class Field(NamedTuple):
 
     Attributes:
         name: Its name in JSON, and what `--fields` calls it.
-        kind: Its type, as `server.api.openapi` names it: `text`, `time?` for a time or null, `texts`, …
+        kind: Its type, as `server.api.openapi` names it: `text`, `time?` for a time or null,
+            `texts`, …
         about: What it says.
         default: The value that is left out of JSON; `ALWAYS` if none is.
-        label: What stands before it where a memory is shown to a person; empty if it is not shown by itself.
+        label: What stands before it where a memory is shown to a person; empty if it is not shown
+            by itself.
         read: Returns its value in JSON; by default the attribute of that name.
     """
 
@@ -52,7 +55,9 @@ def shape(item: object, fields: tuple[Field, ...]) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return a value in the form that JSON has for it."""
-    if value is None or isinstance(value, str | float | int):  # nearly all, and the other checks cost more
+    if value is None or isinstance(
+        value, str | float | int
+    ):  # nearly all, and the other checks cost more
         return value
     if isinstance(value, datetime):
         return to_iso(value)
@@ -62,11 +67,17 @@ def plain(value: Any) -> Any:
 
 
 def origin_of(origin: "Origin | None", namespace: str) -> dict[str, Any] | None:
-    """Return who wrote something in a namespace: what goes without saying is left out, such as that namespace."""
+    """Return who wrote something in a namespace: what goes without saying is left out, such as that
+    namespace.
+    """
     if origin is None:
         return None
     usual = {"user": origin.by, "namespace": namespace}
-    return {name: value for name, value in origin._asdict().items() if value not in (None, "", usual.get(name))}
+    return {
+        name: value
+        for name, value in origin._asdict().items()
+        if value not in (None, "", usual.get(name))
+    }
 
 
 def _tag(name: str) -> Callable[[Any], str]:
@@ -109,15 +120,28 @@ def _turn_index(turn: Any) -> int:
 
 KNOWN_TAGS = (
     Field("agent", "text", "The agent that it is tagged with.", read=_tag("agent")),
-    Field("personality", "text", "The role or persona that it is tagged with.", read=_tag("personality")),
+    Field(
+        "personality",
+        "text",
+        "The role or persona that it is tagged with.",
+        read=_tag("personality"),
+    ),
     Field("project", "text", "The project that it is tagged with.", read=_tag("project")),
     Field("type", "text", "The kind that it is tagged with.", read=_tag("type")),
     Field("global", "flag", "Whether it is valid in every project.", read=_is_global),
 )
 _SUSPICIOUS = Field("suspicious", "texts", "Why it may give orders to a model.", [], "suspicious")
-_REDACTED = Field("redacted", "texts", "The kinds of the secrets that were taken out of it.", [], "redacted")
+_REDACTED = Field(
+    "redacted", "texts", "The kinds of the secrets that were taken out of it.", [], "redacted"
+)
 _ACCEPTED = (
-    Field("accepted_at", "time", "When it was accepted, if it had to wait for review.", None, "accepted"),
+    Field(
+        "accepted_at",
+        "time",
+        "When it was accepted, if it had to wait for review.",
+        None,
+        "accepted",
+    ),
     Field("accepted_by", "text", "Who accepted it.", None),
 )
 MEMORY = (
@@ -153,12 +177,19 @@ TURN = (
     Field("id", "text", "The conversation and the index, such as `standup#3`."),
     Field("content", "text", "What was said."),
     Field("conversation_id", "text", "The conversation."),
-    Field("turn_index", "whole", "Its place in the conversation, counted from 0.", read=_turn_index),
+    Field(
+        "turn_index", "whole", "Its place in the conversation, counted from 0.", read=_turn_index
+    ),
     Field("role", "text", "`user`, `assistant`, `system` or `tool`."),
     Field("speaker", "text?", "The name of who said it."),
     Field("tags", "tags", "Its tags.", read=_tags),
     Field("namespace", "text", "The namespace that it belongs to."),
-    Field("created_at", "text", "When it was said, in the time zone of its writer.", read=_zoned("created_at")),
+    Field(
+        "created_at",
+        "text",
+        "When it was said, in the time zone of its writer.",
+        read=_zoned("created_at"),
+    ),
     Field("message_id", "text", "Its id elsewhere.", None),
     Field("origin", "object", "Who wrote it.", None, read=_origin),
     _REDACTED,

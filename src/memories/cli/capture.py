@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 
-@command(epilog="memory hook session-start --host claude-code\nmemory hook stop --host codex --capture")
+@command(
+    epilog="memory hook session-start --host claude-code\nmemory hook stop --host codex --capture"
+)
 @click.argument("event", metavar="EVENT", type=click.Choice(hooks.EVENTS))
 @option("--host", metavar="HOST", help=f"Program that runs the hook: {', '.join(hooks.HOSTS)}.")
 @option("--capture", is_flag=True, help="Also capture what is said; memories wait for review.")
 @option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: shared]")
 @option("--seconds", metavar="N", help="End after N seconds, whatever happens. [default: 0.85]")
-def hook(event: str, host: str | None, capture: bool, namespace: str | None, seconds: str | None) -> None:
+def hook(
+    event: str, host: str | None, capture: bool, namespace: str | None, seconds: str | None
+) -> None:
     """Serve an event of an agent's host.
 
-    EVENT is session-start, user-prompt, answer, stop, pre-compact or session-end. The host starts this with the event
-    as JSON on standard input; memory connect configures it. Whatever fails, it prints nothing and exits 0; memory
-    doctor tells why.
+    EVENT is session-start, user-prompt, answer, stop, pre-compact or session-end. The host starts
+    this with the event as JSON on standard input; memory connect configures it. Whatever fails, it
+    prints nothing and exits 0; memory doctor tells why.
     """
     given = [event, *(["--host", host] if host else []), *(["--capture"] if capture else [])]
     given += ["--namespace", namespace] if namespace else []
@@ -42,13 +46,18 @@ def capture() -> None:
 
 
 @capture.command("flush", epilog="memory capture flush")
-@option("--quiet", is_flag=True, help="Print nothing, and give way to other programs, as hooks start it.")
+@option(
+    "--quiet",
+    is_flag=True,
+    help="Print nothing, and give way to other programs, as hooks start it.",
+)
 @with_settings(format_option)
 def flush(config: "Config", quiet: bool) -> int:
     """Store what hooks left in the inbox.
 
-    Hooks start this by themselves when an agent stops. What was said becomes turns of a conversation; what may be worth
-    remembering waits: memory review. Exits 1 if something could not be stored, which then stays in the inbox.
+    Hooks start this by themselves when an agent stops. What was said becomes turns of a
+    conversation; what may be worth remembering waits: memory review. Exits 1 if something could not
+    be stored, which then stays in the inbox.
     """
     from memories.hooks.flush import flush as run
 
@@ -80,21 +89,31 @@ def status(config: "Config") -> None:
 
 
 @command(epilog="memory off\nmemory off --session\nmemory off --all")
-@option("--session", "this_session", is_flag=True, help="Only for the agent's session that runs in this folder.")
+@option(
+    "--session",
+    "this_session",
+    is_flag=True,
+    help="Only for the agent's session that runs in this folder.",
+)
 @option("--all", "everywhere", is_flag=True, help="For every project.")
 @with_settings(format_option)
 def off(config: "Config", this_session: bool, everywhere: bool) -> None:
     """Switch hooks off: nothing is recalled or captured by itself.
 
-    For this project with all its clones and working trees, or for this folder if it is in no git repository, unless an
-    option says otherwise. Commands and tools that an agent calls go on working. A file
-    .memories-off in a folder, or MEMORY_OFF=1 in the environment, does the same.
+    For this project with all its clones and working trees, or for this folder if it is in no git
+    repository, unless an option says otherwise. Commands and tools that an agent calls go on
+    working. A file .memories-off in a folder, or MEMORY_OFF=1 in the environment, does the same.
     """
     _switch(config, this_session, everywhere, on=False)
 
 
 @command(epilog="memory on\nmemory on --session")
-@option("--session", "this_session", is_flag=True, help="Only for the agent's session that runs in this folder.")
+@option(
+    "--session",
+    "this_session",
+    is_flag=True,
+    help="Only for the agent's session that runs in this folder.",
+)
 @option("--all", "everywhere", is_flag=True, help="Take memory off --all back.")
 @with_settings(format_option)
 def on(config: "Config", this_session: bool, everywhere: bool) -> None:
@@ -114,10 +133,17 @@ def _switch(config: "Config", this_session: bool, everywhere: bool, *, on: bool)
         what, others = (switch.EVERYWHERE, set()) if everywhere else _place_of(config.home, folder)
         _change(config.home, what, others, on=on)
     state = switch.state(folder, name if this_session else None, os.environ)
-    answer = {"switched": "on" if on else "off", "for": what, "on": state.on, "why": state.why or None}
+    answer = {
+        "switched": "on" if on else "off",
+        "for": what,
+        "on": state.on,
+        "why": state.why or None,
+    }
     here = "on here" if state.on else f"off here: {state.why}"
     named = (
-        "every project" if what == switch.EVERYWHERE else (f"the {what}" if what.startswith(switch.PROJECT) else what)
+        "every project"
+        if what == switch.EVERYWHERE
+        else (f"the {what}" if what.startswith(switch.PROJECT) else what)
     )
     emit(answer, lambda: f"Hooks are {answer['switched']} for {named}; they are {here}.")
 
@@ -129,13 +155,21 @@ def _change(home: Path, what: str, others: set[str], *, on: bool) -> None:
         with locked(home / f"{place.OFF}.lock"):
             known = switch.switched_off(str(home)) - {what, *others} | (set() if on else {what})
             with replacing(home / place.OFF) as stream:
-                stream.write("".join(f"{each}\n" for each in sorted(known)).encode("utf-8", "surrogateescape"))
+                stream.write(
+                    "".join(f"{each}\n" for each in sorted(known)).encode(
+                        "utf-8", "surrogateescape"
+                    )
+                )
     except OSError as exc:
-        raise SystemFault(f"cannot write {home / place.OFF}: {exc.strerror or exc}; nothing was switched") from exc
+        raise SystemFault(
+            f"cannot write {home / place.OFF}: {exc.strerror or exc}; nothing was switched"
+        ) from exc
 
 
 def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
-    """Return what is switched, as a line: the project, else the folder; and other lines that mean the same."""
+    """Return what is switched, as a line: the project, else the folder; and other lines that mean
+    the same.
+    """
     from memories.config import registers
     from memories.identity.project import identify
 
@@ -165,7 +199,9 @@ def _stored(done: "Flushed") -> str:
 def _told(done: "Flushed") -> str:
     said = f"Stored {done.turns} turns and {done.summaries} summaries of {done.sessions} sessions; "
     said += f"{done.proposed} memories wait for review"
-    return "\n".join([f"{said}; {done.waiting} bytes still wait." if done.waiting else f"{said}.", *done.reasons])
+    return "\n".join(
+        [f"{said}; {done.waiting} bytes still wait." if done.waiting else f"{said}.", *done.reasons]
+    )
 
 
 def _status(answer: dict[str, object]) -> str:
@@ -174,8 +210,14 @@ def _status(answer: dict[str, object]) -> str:
         lines.append(f"Nothing is captured here: {answer['why']}.")
     lines.append(f"{answer['waiting_bytes']} bytes wait in the inbox.")
     for each in answer["hooks"] if isinstance(answer["hooks"], list) else ():
-        failed = f", {each['failure_count']} failed, last: {each['reason']}" if each["failure_count"] else ""
-        lines.append(f"{each['host']} {each['event']}: last {each['last_run_at']}, {each['run_count']} runs{failed}")
+        failed = (
+            f", {each['failure_count']} failed, last: {each['reason']}"
+            if each["failure_count"]
+            else ""
+        )
+        lines.append(
+            f"{each['host']} {each['event']}: last {each['last_run_at']}, {each['run_count']} runs{failed}"
+        )
     return "\n".join(lines)
 
 

@@ -20,13 +20,21 @@ _SHOWN = 60  # characters of a text beside an id
 
 
 def completion(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return what click asks for words of a kind: one of `_FINDERS`, or the key of a tag for its values."""
+    """Return what click asks for words of a kind: one of `_FINDERS`, or the key of a tag for its
+    values.
+    """
 
-    def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    def complete(
+        context: click.Context, _parameter: click.Parameter, begun: str
+    ) -> list[CompletionItem]:
         with contextlib.suppress(MemoriesError, OSError), _opened(context) as memories:
             find = _FINDERS.get(kind)
-            items = map(CompletionItem, memories.tags(kind)) if find is None else find(memories, begun)
-            return [item for item in items if item.value.startswith(begun) and item.value.isprintable()]
+            items = (
+                map(CompletionItem, memories.tags(kind)) if find is None else find(memories, begun)
+            )
+            return [
+                item for item in items if item.value.startswith(begun) and item.value.isprintable()
+            ]
         return []  # whatever is wrong with the store is told by the command, not while it is typed
 
     return complete
@@ -48,7 +56,9 @@ def _opened(context: click.Context) -> "Iterator[Memories]":
     path = local_path(config.store)
     if path is None or not path.exists():
         raise MemoriesError("there is no store on this machine")
-    with Memories(embedder="none", shared=not context.params.get("no_shared"), config=config) as memories:
+    with Memories(
+        embedder="none", shared=not context.params.get("no_shared"), config=config
+    ) as memories:
         yield memories
 
 
@@ -80,19 +90,27 @@ _FINDERS: "dict[str, Callable[[Memories, str], Iterable[CompletionItem]]]" = {
     "keys": _keys,
     "tags": _tags,
     "tag keys": lambda memories, _: map(CompletionItem, memories.tags()),
-    "namespaces": lambda memories, _: (CompletionItem(found.name) for found in memories.namespaces()),
-    "conversations": lambda memories, _: (CompletionItem(each.id) for each in memories.conversations(limit=_NEWEST)),
+    "namespaces": lambda memories, _: (
+        CompletionItem(found.name) for found in memories.namespaces()
+    ),
+    "conversations": lambda memories, _: (
+        CompletionItem(each.id) for each in memories.conversations(limit=_NEWEST)
+    ),
 }
 
 
 class Bash(BashComplete):
-    """Puts together what Bash has taken apart: to it `project=shop` is three words, and it replaces the last one."""
+    """Puts together what Bash has taken apart: to it `project=shop` is three words, and it replaces
+    the last one.
+    """
 
     name = "bash"
     _cut = ""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words so far and the one that is begun; see `BashComplete.get_completion_args`."""
+        """Return the words so far and the one that is begun; see
+        `BashComplete.get_completion_args`.
+        """
         words, begun = super().get_completion_args()
         if begun == "=":
             words, begun = [*words, "="], ""

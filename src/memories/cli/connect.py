@@ -27,7 +27,9 @@ _scope_option = option(
     help="For you in all projects (user), or for all who clone this one (project). [default: user]",
 )  # fmt: skip
 _LINE = 400  # characters of a line in a diff: some hosts write whole files on one
-_dry_run_option = option("--dry-run", is_flag=True, help="Change nothing, only show what would change.")
+_dry_run_option = option(
+    "--dry-run", is_flag=True, help="Change nothing, only show what would change."
+)
 
 
 @command(
@@ -35,18 +37,26 @@ _dry_run_option = option("--dry-run", is_flag=True, help="Change nothing, only s
     "memory connect cursor --scope project"
 )
 @_hosts
-@option("--capture", is_flag=True, help="Also keep what is said, for review. [default: only recall]")
+@option(
+    "--capture", is_flag=True, help="Also keep what is said, for review. [default: only recall]"
+)
 @_scope_option
 @_dry_run_option
 @option("--status", is_flag=True, help="Only tell what is connected, also in other projects.")
 @with_settings(namespace_option, format_option)
 def connect(
-    config: "Config", hosts: Sequence[str], capture: bool, scope: str | None, dry_run: bool, status: bool
+    config: "Config",
+    hosts: Sequence[str],
+    capture: bool,
+    scope: str | None,
+    dry_run: bool,
+    status: bool,
 ) -> int:
     """Plug the memory into agents: their MCP server and hooks.
 
-    HOST is claude-code, codex, gemini, opencode, cursor, vscode, claude-desktop, windsurf or zed. Without one, lists
-    which are here and which are connected. Entries of others are kept; memory disconnect undoes it.
+    HOST is claude-code, codex, gemini, opencode, cursor, vscode, claude-desktop, windsurf or zed.
+    Without one, lists which are here and which are connected. Entries of others are kept; memory
+    disconnect undoes it.
     """
     connector = _connector()
     _check(hosts, scope)
@@ -58,7 +68,9 @@ def connect(
     asked = [Asked(host, chosen, _project(), capture, named) for host in hosts]
     environment = _environment(config, chosen)
     plans = [(each, connector.plan(each, wanted(each, program, environment))) for each in asked]
-    answers = [_connected(connector, each, changes, program, dry_run=dry_run) for each, changes in plans]
+    answers = [
+        _connected(connector, each, changes, program, dry_run=dry_run) for each, changes in plans
+    ]
     for each, answer in zip(asked, answers, strict=True):
         answer["notes"] += _differing(each, environment)
     emit({"connected": answers, "count": len(answers)}, lambda: "\n\n".join(map(_text, answers)))
@@ -73,14 +85,19 @@ def connect(
 def disconnect(_config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool) -> int:
     """Take the memory out of agents again.
 
-    A file that nothing else has changed since is as it was before, to the byte; of others only our entries go.
-    Memories stay.
+    A file that nothing else has changed since is as it was before, to the byte; of others only our
+    entries go. Memories stay.
     """
     connector = _connector()
     _check(hosts, scope)
     if not hosts:
-        raise InvalidInput(f"name the host to disconnect: {', '.join(HOSTS)}; memory connect lists what is connected")
-    plans = [(each, connector.plan_undo(each)) for each in (Asked(host, scope or "user", _project()) for host in hosts)]
+        raise InvalidInput(
+            f"name the host to disconnect: {', '.join(HOSTS)}; memory connect lists what is connected"
+        )
+    plans = [
+        (each, connector.plan_undo(each))
+        for each in (Asked(host, scope or "user", _project()) for host in hosts)
+    ]
     answers = []
     for each, changes in plans:
         if not dry_run:
@@ -110,14 +127,22 @@ def _check(hosts: Sequence[str], scope: str | None) -> None:
 
 
 def _project() -> Path:
-    """Return the folder of the repository that the command runs in; without one, the working folder."""
+    """Return the folder of the repository that the command runs in; without one, the working
+    folder.
+    """
     here = Path.cwd()
-    inside = [folder for folder in (here, *here.parents) if (folder / ".git").exists() and folder != Path.home()]
+    inside = [
+        folder
+        for folder in (here, *here.parents)
+        if (folder / ".git").exists() and folder != Path.home()
+    ]
     return inside[0] if inside else here
 
 
 def _environment(config: "Config", scope: str) -> dict[str, str]:
-    """Return what a host's server needs of the environment of this run; nothing for a project, which others clone."""
+    """Return what a host's server needs of the environment of this run; nothing for a project,
+    which others clone.
+    """
     if scope == "project":
         return {}
     from memories.core.urls import without_password
@@ -128,7 +153,9 @@ def _environment(config: "Config", scope: str) -> dict[str, str]:
         given["MEMORY_HOME"] = os.path.abspath(config.home)  # noqa: PTH100 - hosts start it in other folders
     if _is_here(config, "store") and without_password(config.store) == config.store:
         path = local_path(config.store)
-        given["MEMORY_STORE"] = config.store if path is None else f"{config.store.partition(':')[0]}:///{path}"
+        given["MEMORY_STORE"] = (
+            config.store if path is None else f"{config.store.partition(':')[0]}:///{path}"
+        )
     return given
 
 
@@ -137,9 +164,16 @@ def _is_here(config: "Config", name: str) -> bool:
 
 
 def _connected(
-    connector: Connector, asked: Asked, changes: Sequence[Change], program: Program, *, dry_run: bool
+    connector: Connector,
+    asked: Asked,
+    changes: Sequence[Change],
+    program: Program,
+    *,
+    dry_run: bool,
 ) -> dict[str, Any]:
-    notes = _notes(connector, asked, program, changed=bool(changes))  # before the host's folder is made
+    notes = _notes(
+        connector, asked, program, changed=bool(changes)
+    )  # before the host's folder is made
     written: Sequence[Written] = () if dry_run or not changes else connector.connect(asked, changes)
     copies = {each.path: each.before for each in written}
     answer = _answer(asked, changes, dry_run=dry_run)
@@ -147,13 +181,20 @@ def _connected(
         if copies.get(file["path"]):
             file["backup"] = copies[file["path"]]
     answer["notes"] = notes
-    undo = f"memory disconnect {asked.host}" + (" --scope project" if asked.scope == "project" else "")
+    undo = f"memory disconnect {asked.host}" + (
+        " --scope project" if asked.scope == "project" else ""
+    )
     return answer | {"undo": undo}
 
 
 def _answer(asked: Asked, changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
     files = [{"path": str(change.path), "change": _kind(change)} for change in changes]
-    answer: dict[str, Any] = {"host": asked.host, "scope": asked.scope, "changed": bool(changes), "files": files}
+    answer: dict[str, Any] = {
+        "host": asked.host,
+        "scope": asked.scope,
+        "changed": bool(changes),
+        "files": files,
+    }
     if dry_run:
         answer |= {"dry_run": True, "diff": "\n".join(filter(None, map(_diff, changes)))}
     return answer
@@ -169,7 +210,9 @@ def _diff(change: Change) -> str:
 
     old, new = ((data or b"").decode().splitlines() for data in (change.before, change.after))
     lines = difflib.unified_diff(old, new, str(change.path), str(change.path), lineterm="")
-    return redact("\n".join(line if len(line) <= _LINE else f"{line[:_LINE]}…" for line in lines)).text
+    return redact(
+        "\n".join(line if len(line) <= _LINE else f"{line[:_LINE]}…" for line in lines)
+    ).text
 
 
 def _notes(connector: Connector, asked: Asked, program: Program, *, changed: bool) -> list[str]:
@@ -189,13 +232,18 @@ def _notes(connector: Connector, asked: Asked, program: Program, *, changed: boo
             "Others who clone this project get these files: they hold no secret and no path of yours, and name the "
             "command memory, which has to be on the PATH of each of them."
         )
-        if any(each.host == asked.host and each.scope == "user" for each in connections(connector, None)):
+        if any(
+            each.host == asked.host and each.scope == "user"
+            for each in connections(connector, None)
+        ):
             notes.append(
                 f"{host.title} is connected for you as a user, too, so its hooks run twice here; memory disconnect "
                 f"{asked.host} leaves those of the project."
             )
     if asked.capture and not _has_hooks(asked.host):
-        notes.append(f"{host.title} has no hooks, so it captures nothing; it has the tools of the MCP server.")
+        notes.append(
+            f"{host.title} has no hooks, so it captures nothing; it has the tools of the MCP server."
+        )
     return [*notes, *(host.notes if changed else ())]
 
 
@@ -213,15 +261,23 @@ def _has_hooks(host: str) -> bool:
 
 
 def _tell(connector: Connector, hosts: Sequence[str], *, everywhere: bool) -> int:
-    """Print which hosts are here and what is connected; return the exit code, 1 if something is wrong."""
+    """Print which hosts are here and what is connected; return the exit code, 1 if something is
+    wrong.
+    """
     root = None if _project() == Path.home() else _project()
-    found = [each for each in connections(connector, root) if everywhere or each.root in ("", str(root))]
+    found = [
+        each for each in connections(connector, root) if everywhere or each.root in ("", str(root))
+    ]
     rows = [_row(connector, name, HOSTS[name], found) for name in hosts or HOSTS]
     emit({"hosts": rows, "count": len(rows)}, lambda: _table(rows))
-    return 1 if everywhere and any(each["problem"] for row in rows for each in row["connected"]) else 0
+    return (
+        1 if everywhere and any(each["problem"] for row in rows for each in row["connected"]) else 0
+    )
 
 
-def _row(connector: Connector, name: str, host: Host, found: Sequence[Connection]) -> dict[str, Any]:
+def _row(
+    connector: Connector, name: str, host: Host, found: Sequence[Connection]
+) -> dict[str, Any]:
     return {
         "host": name,
         "title": host.title,
@@ -231,7 +287,11 @@ def _row(connector: Connector, name: str, host: Host, found: Sequence[Connection
 
 
 def _shape(each: Connection) -> dict[str, Any]:
-    shape: dict[str, Any] = {"scope": each.scope, "root": each.root or None, "problem": each.problem or None}
+    shape: dict[str, Any] = {
+        "scope": each.scope,
+        "root": each.root or None,
+        "problem": each.problem or None,
+    }
     if each.found is not None:
         at = {words[words.index("hook") + 1]: None for words in each.found.hooks}
         shape |= {"mcp": bool(each.found.server), "hooks": list(at), "capture": each.found.capture}
@@ -243,7 +303,9 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         state = "found" if row["installed"] else "not found"
-        lines.append(f"{row['host']:<15} {state:<10} {'' if row['connected'] else 'not connected'}".rstrip())
+        lines.append(
+            f"{row['host']:<15} {state:<10} {'' if row['connected'] else 'not connected'}".rstrip()
+        )
         lines += [f"    {_line(each)}" for each in row["connected"]]
     return "\n".join(map(safe, lines))
 
@@ -260,12 +322,18 @@ def _line(each: dict[str, Any]) -> str:
 def _text(answer: dict[str, Any]) -> str:
     """Return what was done to one host, for people."""
     if answer.get("dry_run"):
-        body = ["\n".join(safe(line) for line in answer["diff"].splitlines())] if answer["diff"] else []
+        body = (
+            ["\n".join(safe(line) for line in answer["diff"].splitlines())]
+            if answer["diff"]
+            else []
+        )
         return "\n".join([*body, *map(safe, answer["notes"])])
     lines = []
     for file in answer["files"]:
         lines.append(f"{file['change'].capitalize():<8} {file['path']}")
-        lines += [f"         a copy of what was there: {file['backup']}"] if "backup" in file else []
+        lines += (
+            [f"         a copy of what was there: {file['backup']}"] if "backup" in file else []
+        )
     lines += answer["notes"]
     lines += [f"To undo it: {answer['undo']}"] if answer["changed"] and "undo" in answer else []
     return "\n".join(map(safe, lines))

@@ -45,17 +45,24 @@ _yes_option = option("--yes", "-y", is_flag=True, help="Do not ask for confirmat
 @dry_run_option
 @_yes_option
 @in_session(reads=True)
-def namespaces(memories: "Memories", words: Sequence[str], as_of: str | None, dry_run: bool, yes: bool) -> int:
+def namespaces(
+    memories: "Memories", words: Sequence[str], as_of: str | None, dry_run: bool, yes: bool
+) -> int:
     """List the namespaces and how much is in each.
 
     Those of the whole store, also of others: their names and numbers, never what they hold.
 
-    ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME OTHER, which moves
-    all that is in NAME to OTHER; and delete NAME, which leaves no byte of it and cannot be undone.
+    ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME
+    OTHER, which moves all that is in NAME to OTHER; and delete NAME, which leaves no byte of it and
+    cannot be undone.
     """
-    action, names = _asked("namespaces", words, {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1})
+    action, names = _asked(
+        "namespaces", words, {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1}
+    )
     if (dry_run or yes) and action in ("list", "show"):
-        raise InvalidInput(f"namespaces {action} changes nothing; leave out {'--dry-run' if dry_run else '--yes'}")
+        raise InvalidInput(
+            f"namespaces {action} changes nothing; leave out {'--dry-run' if dry_run else '--yes'}"
+        )
     if action == "list":
         return _list(memories, as_of)
     if as_of is not None:
@@ -67,7 +74,9 @@ def namespaces(memories: "Memories", words: Sequence[str], as_of: str | None, dr
     return _move(memories, names, merge=action == "merge", dry_run=dry_run)
 
 
-def _asked(name: str, words: Sequence[str], takes: Mapping[str, int], optional: str = "") -> tuple[str, list[str]]:
+def _asked(
+    name: str, words: Sequence[str], takes: Mapping[str, int], optional: str = ""
+) -> tuple[str, list[str]]:
     """Return the action and the names that a command was given.
 
     Args:
@@ -83,7 +92,9 @@ def _asked(name: str, words: Sequence[str], takes: Mapping[str, int], optional: 
     if action not in takes:
         raise InvalidInput(f'{name} has no action "{safe(action)}"; use {", ".join(takes)}')
     if len(names) != takes[action] and (names or action != optional):
-        raise InvalidInput(f"{name} {action} takes {amount(takes[action], 'name', 'names')}, not {len(names)}")
+        raise InvalidInput(
+            f"{name} {action} takes {amount(takes[action], 'name', 'names')}, not {len(names)}"
+        )
     return action, names
 
 
@@ -117,7 +128,9 @@ def _opened(memories: "Memories") -> Iterator["Store"]:
     config = memories.config
     with contextlib.closing(open_store(config.store, None, config)) as store:
         space = None
-        if (model := store.info(Filter(Collection.MEMORY, (memories.namespace,))).model) is not None:
+        if (
+            model := store.info(Filter(Collection.MEMORY, (memories.namespace,))).model
+        ) is not None:
             dimension = _dimension(store)
             space = Space(model, dimension, 0.0, 0.0, 1.0, 1.0, (1.0, 0.0)) if dimension else None
     with contextlib.closing(open_store(config.store, space, config)) as store:
@@ -140,7 +153,11 @@ def _show(memories: "Memories", name: str) -> int:
 
     with _opened(memories) as store:
         found = rooms.show(store, memories.config, name)
-    shape: dict[str, Any] = {**found._asdict(), "tags": dict(found.tags), "writers": dict(found.writers)}
+    shape: dict[str, Any] = {
+        **found._asdict(),
+        "tags": dict(found.tags),
+        "writers": dict(found.writers),
+    }
     for when in ("first_at", "last_at"):
         shape[when] = shape[when] and to_iso(shape[when])
     emit(shape, lambda: _text(found))
@@ -173,10 +190,14 @@ def _move(memories: "Memories", names: Sequence[str], *, merge: bool, dry_run: b
     did = "would be" if dry_run else "is now"
     emit(
         {**done._asdict(), "dry_run": dry_run},
-        lambda: f"{done.name} {did} {done.into}: {done.versions} versions of memories, {done.turns} turns.",
+        lambda: (
+            f"{done.name} {did} {done.into}: {done.versions} versions of memories, {done.turns} turns."
+        ),
     )
     if done.left:
-        note(f"{done.left} were written to {done.name} meanwhile; run: memory namespaces merge {done.name} {done.into}")
+        note(
+            f"{done.left} were written to {done.name} meanwhile; run: memory namespaces merge {done.name} {done.into}"
+        )
     return 1 if done.left else 0
 
 
@@ -187,7 +208,10 @@ def _delete(memories: "Memories", name: str, *, dry_run: bool, yes: bool) -> int
     with _opened(memories) as store:
         memories.flush_accesses()  # which wait in a file that names the namespace
         planned = rooms.delete(store, memories.config, name, dry_run=True)
-        counts = [amount(planned.memories, "memory", "memories"), amount(planned.turns, "turn", "turns")]
+        counts = [
+            amount(planned.memories, "memory", "memories"),
+            amount(planned.turns, "turn", "turns"),
+        ]
         what = f"{', '.join(counts)}, {planned.queued} that wait, and the log"
         if not dry_run and not yes and not _named(planned.name, what):
             return 1
@@ -235,9 +259,9 @@ class _Project(NamedTuple):
 def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: str | None) -> int:
     """List the projects, their other names and their folders.
 
-    ACTION may be list; show [FOLDER], the project of a folder; alias NAME PROJECT, so that what was named NAME belongs
-    to PROJECT from now on; unalias NAME; and merge NAME PROJECT, which does that and tags your own memories anew; the
-    answer names the command that undoes this.
+    ACTION may be list; show [FOLDER], the project of a folder; alias NAME PROJECT, so that what was
+    named NAME belongs to PROJECT from now on; unalias NAME; and merge NAME PROJECT, which does that
+    and tags your own memories anew; the answer names the command that undoes this.
     """
     takes = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
     action, names = _asked("projects", words, takes, optional="show")
@@ -258,8 +282,13 @@ def _list_projects(memories: "Memories") -> int:
     aliases, counts = registry.aliases(home), memories.tags("project")
     folders: dict[str, list[str]] = {}
     for each in registry.repositories(home):
-        folders.setdefault(registry.meant(each.name, aliases), []).append(each.folder.removesuffix("/.git"))
-    names = sorted({*counts, *folders, *(registry.meant(name, aliases) for name in aliases)} - {*aliases} | {*counts})
+        folders.setdefault(registry.meant(each.name, aliases), []).append(
+            each.folder.removesuffix("/.git")
+        )
+    names = sorted(
+        {*counts, *folders, *(registry.meant(name, aliases) for name in aliases)} - {*aliases}
+        | {*counts}
+    )
     rows = [
         _Project(
             name,
@@ -275,7 +304,11 @@ def _list_projects(memories: "Memories") -> int:
             "\n".join(
                 f"{safe(each.name)}  {amount(each.memories, 'memory', 'memories')}"
                 + (f"  also {safe(', '.join(each.aliases))}" if each.aliases else "")
-                + (f"  (means {safe(registry.meant(each.name, aliases))})" if each.name in aliases else "")
+                + (
+                    f"  (means {safe(registry.meant(each.name, aliases))})"
+                    if each.name in aliases
+                    else ""
+                )
                 + "".join(f"\n  {safe(folder)}" for folder in each.folders)
                 for each in rows
             )
@@ -292,11 +325,16 @@ def _show_project(folder: str) -> int:
     if found is None:
         raise NotFound(f"{safe(folder)} is in no git repository of yours, so it is of no project")
     shape = {**found._asdict(), "root": str(found.root)}
-    emit(shape, lambda: f"{safe(found.name)}  {safe(str(found.root))}  {safe(found.branch or 'no branch')}")
+    emit(
+        shape,
+        lambda: f"{safe(found.name)}  {safe(str(found.root))}  {safe(found.branch or 'no branch')}",
+    )
     return 0
 
 
-def _change_names(memories: "Memories", action: str, names: Sequence[str], show: str | None, *, dry_run: bool) -> int:
+def _change_names(
+    memories: "Memories", action: str, names: Sequence[str], show: str | None, *, dry_run: bool
+) -> int:
     from memories.cli.bulk import told
     from memories.config import registers
     from memories.guard.validate import tags
@@ -307,21 +345,33 @@ def _change_names(memories: "Memories", action: str, names: Sequence[str], show:
     if action == "unalias":
         if registry.set_alias(home, alias, None) is None:
             raise NotFound(f'"{safe(alias)}" is no alias; memory projects lists them')
-        emit({"alias": alias, "project": alias}, lambda: f"{safe(alias)} is a project of its own again.")
+        emit(
+            {"alias": alias, "project": alias},
+            lambda: f"{safe(alias)} is a project of its own again.",
+        )
         return 0
     project = registry.meant(into[0], registry.aliases(home))
     if project == alias:
-        raise InvalidInput(f'"{safe(into[0])}" is a name of "{safe(alias)}" already; give two projects')
+        raise InvalidInput(
+            f'"{safe(into[0])}" is a name of "{safe(alias)}" already; give two projects'
+        )
     if not dry_run:
         registry.set_alias(home, alias, project)
     if action == "merge":
         renamed = {f"project={alias}": f"project={project}"}
-        return told(memories, lambda: memories.tag_where(None, rename_tags=renamed, dry_run=dry_run), show)
-    emit({"alias": alias, "project": project}, lambda: f"{safe(alias)} belongs to {safe(project)} from now on.")
+        return told(
+            memories, lambda: memories.tag_where(None, rename_tags=renamed, dry_run=dry_run), show
+        )
+    emit(
+        {"alias": alias, "project": project},
+        lambda: f"{safe(alias)} belongs to {safe(project)} from now on.",
+    )
     return 0
 
 
-_SPAN = re.compile(r"\d{1,6}\s*(h|d|w|mo|y)")  # as `parse_time` reads it, which takes it for one that is over
+_SPAN = re.compile(
+    r"\d{1,6}\s*(h|d|w|mo|y)"
+)  # as `parse_time` reads it, which takes it for one that is over
 _settings = with_settings(format_option)
 
 
@@ -334,7 +384,8 @@ _settings = with_settings(format_option)
 def tokens(context: click.Context) -> None:
     """Make, list and revoke the tokens of a server.
 
-    Who asks a server over the network shows a token. It says which namespaces may be read, written or managed.
+    Who asks a server over the network shows a token. It says which namespaces may be read, written
+    or managed.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -348,19 +399,25 @@ def tokens(context: click.Context) -> None:
     "--allow", metavar="NAMESPACE[:LEVEL]", multiple=True,
     help="Namespace and r, rw (if left out) or admin; * is every other one. May be repeated.",
 )  # fmt: skip
-@option("--expires", metavar="TIME", help="When it ends: a time, or a span such as 90d from now. [default: never]")
+@option(
+    "--expires",
+    metavar="TIME",
+    help="When it ends: a time, or a span such as 90d from now. [default: never]",
+)
 @_settings
 def create(config: "Config", name: str, allow: Sequence[str], expires: str | None) -> None:
     """Make a token and print it, this once.
 
-    Only its hash is kept. What is written with it tells its NAME. r may read, rw also write, admin also erase for good,
-    decide about reviews, and write records from another store.
+    Only its hash is kept. What is written with it tells its NAME. r may read, rw also write, admin
+    also erase for good, decide about reviews, and write records from another store.
     """
     grants = register.parse_grants(allow)
     until = None if expires is None else _to_come(expires)
     secret, made = changing(
         lambda: register.create(config.home, name, grants, until),
-        lambda done: f'the token "{done[1].name}" was made; memory tokens revoke {done[1].id} removes it',
+        lambda done: (
+            f'the token "{done[1].name}" was made; memory tokens revoke {done[1].id} removes it'
+        ),
     )
     emit({"token": secret, **register.shape(made)}, lambda: secret)
     note("Keep it now: only its hash is stored, and it is not shown again.")
@@ -384,7 +441,9 @@ def list_(config: "Config") -> None:
         for each in found:
             grants = " ".join(f"{name}:{level}" for name, level in each.namespaces.items())
             until = f"  until {to_iso(each.expires_at)}" if each.expires_at else ""
-            used = f"  last used {to_iso(each.last_used_at)}" if each.last_used_at else "  never used"
+            used = (
+                f"  last used {to_iso(each.last_used_at)}" if each.last_used_at else "  never used"
+            )
             rows.append(f"{each.id}  {safe(each.name)}  {grants}{until}{used}")
         return "\n".join(rows) or "There are no tokens."
 
@@ -398,7 +457,9 @@ def revoke(config: "Config", which: str) -> None:
     """Revoke a token: a running server refuses it from now on."""
     if not which.strip():
         raise InvalidInput("name the token; memory tokens list shows them")
-    gone = changing(lambda: register.revoke(config.home, which), lambda done: f"the token {done.id} was revoked")
+    gone = changing(
+        lambda: register.revoke(config.home, which), lambda done: f"the token {done.id} was revoked"
+    )
     emit(register.shape(gone) | {"revoked": True}, lambda: f"Revoked: {safe(gone.name)}")
 
 

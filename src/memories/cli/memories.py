@@ -29,7 +29,14 @@ from memories.cli.options import (
 from memories.cli.output import changing, confirm, emit, note
 from memories.cli.session import ONCE, compacts, read_argument, texts
 from memories.core.ids import parse_id
-from memories.errors import ConfigError, InvalidInput, MemoriesError, NotFound, RequestError, StoreDamaged
+from memories.errors import (
+    ConfigError,
+    InvalidInput,
+    MemoriesError,
+    NotFound,
+    RequestError,
+    StoreDamaged,
+)
 from memories.models import Draft
 from memories.search.filters import SCOPES
 
@@ -64,7 +71,11 @@ _POLICIES = ("stable", "contextual", "reinforceable")
 )  # fmt: skip
 @option("--supersedes", metavar="ID", kind="ids", help="Memory that this one replaces.")
 @option("--confidence", metavar="0..1", help="How sure you are. [default: 1]")
-@option("--source", metavar="CONVERSATION[#INDEX]", help="Conversation, or turn of one, that it was made from.")
+@option(
+    "--source",
+    metavar="CONVERSATION[#INDEX]",
+    help="Conversation, or turn of one, that it was made from.",
+)
 @option("--force", is_flag=True, help="Store it without comparing it with what is there.")
 @no_redact_option
 @tag_options
@@ -85,10 +96,10 @@ def create(
 ) -> int:
     """Store a memory, unless it is already there.
 
-    CONTENT is the text, or - to read it from standard input. If the same text is there, what this one adds is merged
-    into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was not stored: a duplicate. --jsonl and --lines
-    tell what became of each line, and the other options hold for all of them: exits 1 if a line was refused, else 3 if
-    one is a duplicate.
+    CONTENT is the text, or - to read it from standard input. If the same text is there, what this
+    one adds is merged into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was not
+    stored: a duplicate. --jsonl and --lines tell what became of each line, and the other options
+    hold for all of them: exits 1 if a line was refused, else 3 if one is a duplicate.
     """
     sure = share(confidence, "confidence")
     draft = Draft("", tags, decay, key, supersedes, sure, source=source)
@@ -98,7 +109,9 @@ def create(
         if content is not None or None not in (jsonl, lines):
             raise InvalidInput("CONTENT, --jsonl and --lines do not go together; give one of them")
         if key is not None or supersedes is not None:
-            raise InvalidInput("--key and --supersedes name one memory; with --jsonl each line has its own")
+            raise InvalidInput(
+                "--key and --supersedes name one memory; with --jsonl each line has its own"
+            )
         plan = Plan(jsonl is not None, draft, force, redact=not no_redact)
         return create_lines(memories, jsonl or lines or "", plan)
     if content is None:
@@ -128,10 +141,26 @@ def create(
 @memory_id
 @click.argument("content", required=False)
 @tag_options
-@option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
-@option("--decay", metavar="POLICY", values=_POLICIES, help="stable, contextual or reinforceable. [default: as it is]")
+@option(
+    "--remove-tag",
+    metavar="KEY",
+    multiple=True,
+    section="Tags",
+    help="A tag to remove; may be repeated.",
+)
+@option(
+    "--decay",
+    metavar="POLICY",
+    values=_POLICIES,
+    help="stable, contextual or reinforceable. [default: as it is]",
+)
 @option("--confidence", metavar="0..1", help="How sure you are now. [default: as it is]")
-@option("--not-corrects", metavar="ID", kind="ids", help="Memory that this one does not correct after all: both hold.")
+@option(
+    "--not-corrects",
+    metavar="ID",
+    kind="ids",
+    help="Memory that this one does not correct after all: both hold.",
+)
 @no_redact_option
 @in_session(reads=True)
 def update(
@@ -147,13 +176,15 @@ def update(
 ) -> int:
     """Add a new version of a memory: new text, new tags.
 
-    What is not given stays as it is. CONTENT is the new text, or - to read it from standard input. ID may be - to give
-    all memories whose ids are on standard input the same tags.
+    What is not given stays as it is. CONTENT is the new text, or - to read it from standard input.
+    ID may be - to give all memories whose ids are on standard input the same tags.
     """
     from memories.cli.bulk import each_of, named
 
     if memory_id == "-" and (content is not None or not_corrects is not None):
-        raise InvalidInput("ids from standard input take tags only; update the content of one memory at a time")
+        raise InvalidInput(
+            "ids from standard input take tags only; update the content of one memory at a time"
+        )
     text = None if content is None else read_argument(content, "content")
     sure = share(confidence, "confidence")
 
@@ -175,7 +206,9 @@ def update(
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")
 @named_options
 @in_session(reads=True)
-def reinforce(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+def reinforce(
+    memories: "Memories", ids: Sequence[str], key: str | None, project: str | None
+) -> int:
     """Restart the decay of a reinforceable memory.
 
     ID may be given several times, or as - to read ids from standard input.
@@ -206,8 +239,9 @@ def delete(
 ) -> int:
     """Delete a memory; restore brings it back.
 
-    ID may be given several times, or as - to read ids from standard input. With --where, all memories of your own
-    namespace that meet the expression; the answer names the command that brings them back.
+    ID may be given several times, or as - to read ids from standard input. With --where, all
+    memories of your own namespace that meet the expression; the answer names the command that
+    brings them back.
     """
     from memories.cli.bulk import delete_where, each_of, named, some_or_where
 
@@ -227,16 +261,24 @@ def delete(
     epilog="memory restore 01a1fdf1-92cd-72f2\nmemory restore backups/memories-20260102T100000Z.db --replace\n"
     "memory restore 01a1fdf1-92cd-72f2 --version 1"
 )
-@click.argument("wanted", nargs=-1, required=True, metavar="ID|FILE", shell_complete=completing("deleted ids"))
-@option("--version", metavar="N", help="Of a current memory: the version that it is to be like again.")
-@option("--replace", is_flag=True, help="FILE: put the store that is there aside, under a name that is told.")
+@click.argument(
+    "wanted", nargs=-1, required=True, metavar="ID|FILE", shell_complete=completing("deleted ids")
+)
+@option(
+    "--version", metavar="N", help="Of a current memory: the version that it is to be like again."
+)
+@option(
+    "--replace",
+    is_flag=True,
+    help="FILE: put the store that is there aside, under a name that is told.",
+)
 @in_session(reads=True)
 def restore(memories: "Memories", wanted: Sequence[str], version: str | None, replace: bool) -> int:
     """Bring back a deleted memory, or a whole store from a backup.
 
-    ID is a deleted or superseded memory; several may be given, or - to read ids from standard input. FILE is what
-    memory backup or memory export wrote, or the snapshot of an upgrade; write ./FILE where it looks like an ID. It is
-    checked as a whole before the store is touched.
+    ID is a deleted or superseded memory; several may be given, or - to read ids from standard
+    input. FILE is what memory backup or memory export wrote, or the snapshot of an upgrade; write
+    ./FILE where it looks like an ID. It is checked as a whole before the store is touched.
     """
     if replace or any(each != "-" and _is_file(each) for each in wanted):
         from memories.cli.backup import restore_store
@@ -260,8 +302,13 @@ def _is_file(wanted: str) -> bool:
     try:
         parse_id(wanted)
     except InvalidInput:
-        # Other programs give ids with a slash in them, so a path has to be there, or to look like nothing else.
-        return wanted.startswith((".", "/", "~")) or wanted.endswith((".db", ".jsonl", ".backup")) or _exists(wanted)
+        # Other programs give ids with a slash in them, so a path has to be there, or to look like
+        # nothing else.
+        return (
+            wanted.startswith((".", "/", "~"))
+            or wanted.endswith((".db", ".jsonl", ".backup"))
+            or _exists(wanted)
+        )
     return False
 
 
@@ -298,9 +345,9 @@ def forget(
 ) -> int:
     """Erase a memory for good, every version of it.
 
-    No byte of it stays in the store, and nothing brings it back. ID may be given several times, or as - to read ids
-    from standard input. With --where, all memories or turns of your own namespace that meet the expression; memories
-    are judged by their latest version, deleted ones too.
+    No byte of it stays in the store, and nothing brings it back. ID may be given several times, or
+    as - to read ids from standard input. With --where, all memories or turns of your own namespace
+    that meet the expression; memories are judged by their latest version, deleted ones too.
     """
     from memories.cli.bulk import each_of, forget_where, named, some_or_where, tell_copies
 
@@ -308,7 +355,9 @@ def forget(
     if where is not None:
         return forget_where(memories, where, scope or "memories", show, dry_run=dry_run, yes=yes)
     if scope is not None:
-        raise InvalidInput("--in goes with --where; turns of a conversation: memory turns forget CONVERSATION")
+        raise InvalidInput(
+            "--in goes with --where; turns of a conversation: memory turns forget CONVERSATION"
+        )
     chosen = named(memories, ids, key, project)
     if not yes and not confirm(_question(memories, chosen.ids)):
         return 1
@@ -319,7 +368,13 @@ def forget(
         copies.extend(done.also_in)
         return done
 
-    code = each_of(chosen, run, shapes.forgotten, lambda done: f"Forgotten for good: {done.id}", "forgotten for good")
+    code = each_of(
+        chosen,
+        run,
+        shapes.forgotten,
+        lambda done: f"Forgotten for good: {done.id}",
+        "forgotten for good",
+    )
     tell_copies(list(dict.fromkeys(copies)))
     return code
 
@@ -338,9 +393,17 @@ def _stored(created: "Created", *, force: bool) -> str:
     if created.memory is None:
         return f"nothing was stored, {created.note or 'a very similar memory exists'}"
     if not created.stored:
-        done = f"merged into {created.memory.id}" if created.merged else f"it is there as {created.memory.id}"
+        done = (
+            f"merged into {created.memory.id}"
+            if created.merged
+            else f"it is there as {created.memory.id}"
+        )
         return f"nothing new was stored, {done}"
-    again = "; with --force, running it again stores it twice" if force else "; running it again stores nothing twice"
+    again = (
+        "; with --force, running it again stores it twice"
+        if force
+        else "; running it again stores nothing twice"
+    )
     return f"stored as {created.memory.id}{again}"
 
 
@@ -352,15 +415,20 @@ _EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried where neither VISUA
 _FILE = "memory.txt"
 
 
-@command(epilog="memory edit 01a1fdf1-92cd-72f2\nEDITOR='code --wait' memory edit --key user/editor")
+@command(
+    epilog="memory edit 01a1fdf1-92cd-72f2\nEDITOR='code --wait' memory edit --key user/editor"
+)
 @named_options
 @no_redact_option
 @in_session(reads=True)
-def edit(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None, no_redact: bool) -> None:
+def edit(
+    memories: "Memories", ids: Sequence[str], key: str | None, project: str | None, no_redact: bool
+) -> None:
     """Edit a memory in your editor: what you save is its new version.
 
-    The editor is VISUAL or EDITOR, which may have arguments. What is not changed stays as it is. If somebody else has
-    changed the memory meanwhile, nothing is stored, and your text is kept in a file that is named.
+    The editor is VISUAL or EDITOR, which may have arguments. What is not changed stays as it is. If
+    somebody else has changed the memory meanwhile, nothing is stored, and your text is kept in a
+    file that is named.
     """
     from memories.cli.bulk import named
 
@@ -371,7 +439,9 @@ def edit(memories: "Memories", ids: Sequence[str], key: str | None, project: str
     if found.pending:
         raise RequestError(f"Memory waits for review; edit it with: memory review edit {found.id}")
     if found.namespace != memories.namespace:
-        raise RequestError(f"Memory is in namespace {found.namespace}; edit it from there: add -n {found.namespace}")
+        raise RequestError(
+            f"Memory is in namespace {found.namespace}; edit it from there: add -n {found.namespace}"
+        )
 
     def store(text: str) -> None:
         memory = changing(
@@ -391,7 +461,8 @@ def edit(memories: "Memories", ids: Sequence[str], key: str | None, project: str
 def edited(content: str, store: Callable[[str], None], *, instead: str) -> bool:
     """Have a person edit a text, and store what was saved; return whether it was changed.
 
-    It lies in a folder that nobody else can read. That is removed afterwards, unless what was saved can't be stored.
+    It lies in a folder that nobody else can read. That is removed afterwards, unless what was saved
+    can't be stored.
 
     Args:
         content: The text.
@@ -450,7 +521,9 @@ def _editor() -> list[str]:
             try:
                 return shlex.split(given)
             except ValueError as exc:
-                raise ConfigError(f"{variable} can't be read ({exc}); write the quotes in pairs") from exc
+                raise ConfigError(
+                    f"{variable} can't be read ({exc}); write the quotes in pairs"
+                ) from exc
     found = next(filter(None, map(shutil.which, _EDITORS)), None)
     if found is None:
         raise ConfigError("there is no editor; set VISUAL or EDITOR to one")
@@ -466,12 +539,16 @@ def _run(argv: Sequence[str]) -> None:
     """
     import subprocess
 
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # one that is ignored would be ignored by the editor too
+    before = signal.signal(
+        signal.SIGINT, lambda *_: None
+    )  # one that is ignored would be ignored by the editor too
     try:
         code = subprocess.run(argv, check=False).returncode  # noqa: S603 - what the user's own variable names
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or exc
-        raise ConfigError(f"cannot start the editor {argv[0]}: {reason}; set VISUAL or EDITOR to another one") from exc
+        raise ConfigError(
+            f"cannot start the editor {argv[0]}: {reason}; set VISUAL or EDITOR to another one"
+        ) from exc
     finally:
         signal.signal(signal.SIGINT, before)
     if code:
@@ -479,7 +556,8 @@ def _run(argv: Sequence[str]) -> None:
 
 
 def _saved(file: Path, before: str) -> str | None:
-    """Return what was saved, without the line end that editors put behind the last line; None if nothing was changed.
+    """Return what was saved, without the line end that editors put behind the last line; None if
+    nothing was changed.
 
     Raises:
         InvalidInput: It is empty, or no text.
@@ -487,14 +565,20 @@ def _saved(file: Path, before: str) -> str | None:
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise InvalidInput("the file was removed, so there is no new text; nothing was changed") from None
+        raise InvalidInput(
+            "the file was removed, so there is no new text; nothing was changed"
+        ) from None
     except UnicodeDecodeError as exc:
-        raise InvalidInput(f"what was saved is not UTF-8 (byte {exc.start}); nothing was changed") from None
+        raise InvalidInput(
+            f"what was saved is not UTF-8 (byte {exc.start}); nothing was changed"
+        ) from None
     if "\r\n" not in before:
         text = text.replace("\r\n", "\n")
     text = text.rstrip("\r\n")
     if not text.strip():
-        raise InvalidInput("what was saved is empty; nothing was changed; memory delete removes a memory")
+        raise InvalidInput(
+            "what was saved is empty; nothing was changed; memory delete removes a memory"
+        )
     return None if text == before.rstrip("\r\n") else text
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
 
-_NOTED = frozenset("export import_ migrate reembed backup".split())  # which are no verbs of `Memories`
+_NOTED = frozenset(
+    "export import_ migrate reembed backup".split()
+)  # which are no verbs of `Memories`
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 TIME = (
@@ -39,10 +41,17 @@ def completing(kind: str) -> Callable[..., Any]:
 
 
 class Option(click.Option):
-    """An option that stands in a section of the help; one that takes a single value can be given only once."""
+    """An option that stands in a section of the help; one that takes a single value can be given
+    only once.
+    """
 
     def __init__(
-        self, *arguments: Any, section: str = "Options", values: Sequence[str] = (), kind: str = "", **more: Any
+        self,
+        *arguments: Any,
+        section: str = "Options",
+        values: Sequence[str] = (),
+        kind: str = "",
+        **more: Any,
     ) -> None:
         """Define it.
 
@@ -61,7 +70,10 @@ class Option(click.Option):
         if kind:
             more["shell_complete"] = completing(kind)
         if not more.get("is_flag") and not more.get("multiple"):
-            more |= {"multiple": True, "callback": _once}  # click itself would take the last one without a word
+            more |= {
+                "multiple": True,
+                "callback": _once,
+            }  # click itself would take the last one without a word
         super().__init__(*arguments, **more)
 
 
@@ -72,7 +84,9 @@ def _once(context: click.Context, option: click.Parameter, given: Sequence[str])
 
 
 class _Page:
-    """How the help of a command looks: options by section, what TIME means, examples as they are typed."""
+    """How the help of a command looks: options by section, what TIME means, examples as they are
+    typed.
+    """
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -118,7 +132,13 @@ option = functools.partial(click.option, cls=Option)
 memory_id = click.argument("memory_id", metavar="ID", shell_complete=completing("ids"))
 _NAMED = (
     click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=completing("ids")),
-    option("--key", metavar="KEY", kind="keys", section="Filters", help="The memory with this key, instead of an ID."),
+    option(
+        "--key",
+        metavar="KEY",
+        kind="keys",
+        section="Filters",
+        help="The memory with this key, instead of an ID.",
+    ),
     option(
         "--project",
         metavar="NAME",
@@ -132,19 +152,33 @@ format_option = option(
     help="json, text, or compact for a model. [default: text on a terminal, else json]",
 )  # fmt: skip
 namespace_option = option(
-    "--namespace", "-n", metavar="NAME", kind="namespaces", section="Store", help="Namespace to use. [default: shared]"
+    "--namespace",
+    "-n",
+    metavar="NAME",
+    kind="namespaces",
+    section="Store",
+    help="Namespace to use. [default: shared]",
 )
-no_shared_option = option("--no-shared", is_flag=True, section="Store", help="Do not read the shared namespace.")
+no_shared_option = option(
+    "--no-shared", is_flag=True, section="Store", help="Do not read the shared namespace."
+)
 store_option = option(
     "--store", metavar="URL", section="Store",
     help="Where memories are kept, such as sqlite:///path. [default: a file in the data folder]",
 )  # fmt: skip
 no_redact_option = option(
-    "--no-redact", is_flag=True, help="Store secrets and what is marked <private> as they are. [default: take them out]"
+    "--no-redact",
+    is_flag=True,
+    help="Store secrets and what is marked <private> as they are. [default: take them out]",
 )
-dry_run_option = option("--dry-run", is_flag=True, help="Change nothing, only show what would be done.")
+dry_run_option = option(
+    "--dry-run", is_flag=True, help="Change nothing, only show what would be done."
+)
 show_option = option(
-    "--show", metavar="N", section="Output", help=f"How many of them to name, 0 to {MAX_LIMIT}. [default: 10]"
+    "--show",
+    metavar="N",
+    section="Output",
+    help=f"How many of them to name, 0 to {MAX_LIMIT}. [default: 10]",
 )
 fields_option = option(
     "--fields", metavar="NAMES", section="Output",
@@ -154,7 +188,12 @@ _TYPES = ("preference", "fact", "observation", "project", "decision")
 
 
 def _tag_options(section: str, *helps: str) -> tuple[Callable[[Any], Any], ...]:
-    names: tuple[tuple[str, ...], ...] = (("--tag", "-t"), ("--agent",), ("--personality",), ("--project",))
+    names: tuple[tuple[str, ...], ...] = (
+        ("--tag", "-t"),
+        ("--agent",),
+        ("--personality",),
+        ("--project",),
+    )
     tag, *texts = (
         option(
             *name,
@@ -197,7 +236,14 @@ def filter_option(name: str) -> Callable[[Any], Any]:
     row = FILTERS[name]
     if row.kind == "flag":
         both = f"{row.flag}/--no-{row.flag[2:]}" if row.default == "true" else row.flag
-        return option(both, name, is_flag=True, default=row.default == "true", section=row.section, help=row.about)
+        return option(
+            both,
+            name,
+            is_flag=True,
+            default=row.default == "true",
+            section=row.section,
+            help=row.about,
+        )
     about = f"{row.about} [default: {row.default}]" if row.default else row.about
     return option(
         row.flag, name, metavar=row.placeholder, values=row.choices, kind=_COMPLETED.get(name, ""),
@@ -206,9 +252,11 @@ def filter_option(name: str) -> Callable[[Any], Any]:
 
 
 def filtered_by(*names: str) -> Callable[[Decorated], Decorated]:
-    """Give a command the options of these filters, and pass it `filters`, those that are given, for `Memories`.
+    """Give a command the options of these filters, and pass it `filters`, those that are given, for
+    `Memories`.
 
-    What is valid in every project belongs to each, so `project` is more than a tag; `--tag project=NAME` is just one.
+    What is valid in every project belongs to each, so `project` is more than a tag; `--tag
+    project=NAME` is just one.
     """
     options: list[Callable[[Any], Any]] = []
     for name in names:
@@ -221,7 +269,9 @@ def filtered_by(*names: str) -> Callable[[Decorated], Decorated]:
         @functools.wraps(command)
         def wrapped(*arguments: Any, **given: Any) -> Any:
             texts = {name: given.pop(name) for name in names if name in given}
-            filters = {name: _read(FILTERS[name], text) for name, text in texts.items() if text is not None}
+            filters = {
+                name: _read(FILTERS[name], text) for name, text in texts.items() if text is not None
+            }
             return command(*arguments, filters=filters, **given)
 
         if "tags" in names:
@@ -251,20 +301,33 @@ _CHOICES = ("tags", "written_by", "trust", "since", "until", "import_id", "match
 _RULES = (
     filter_option("written_by"),
     filter_option("trust"),
-    option("--import", "import_id", metavar="ID", section="Filters", help="Only what this import brought."),
+    option(
+        "--import",
+        "import_id",
+        metavar="ID",
+        section="Filters",
+        help="Only what this import brought.",
+    ),
     option("--match", metavar="WORDS", section="Filters", help="Only what has all of these words."),
     since_option,
     until_option,
 )
 
 
-def with_settings(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command options that are settings, among others, and pass it the settings as its first argument."""
+def with_settings(
+    *options: Callable[[Any], Any],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command options that are settings, among others, and pass it the settings as its first
+    argument.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def wrapped(
-            output: str | None = None, namespace: str | None = None, store: str | None = None, **given: Any
+            output: str | None = None,
+            namespace: str | None = None,
+            store: str | None = None,
+            **given: Any,
         ) -> Any:
             unwatch()
             config = settings(output, namespace, store)
@@ -279,7 +342,8 @@ def with_settings(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any
 
 
 def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options for output, namespace and store, and pass it the memory as its first argument.
+    """Give a command the options for output, namespace and store, and pass it the memory as its
+    first argument.
 
     Args:
         reads: It looks memories up, so it can leave out the shared namespace.
@@ -301,7 +365,9 @@ def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., A
 
 @contextlib.contextmanager
 def opened(config: "Config", *, shared: bool) -> "Iterator[Memories]":
-    """Open the memory of this run, and tell a person of what is damaged in it and of edits that were not taken over."""
+    """Open the memory of this run, and tell a person of what is damaged in it and of edits that
+    were not taken over.
+    """
     with memory(config, shared=shared) as memories:
         watch(memories.damaged)
         for sentence in memories.edits():
@@ -310,12 +376,16 @@ def opened(config: "Config", *, shared: bool) -> "Iterator[Memories]":
 
 
 def rule_options(command: Decorated) -> Decorated:
-    """Give a command the options that choose among what waits for review, and pass it `which`, a dict of them."""
+    """Give a command the options that choose among what waits for review, and pass it `which`, a
+    dict of them.
+    """
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, **given: Any) -> Any:
         which = {name: given.pop(name) for name in _CHOICES}
-        return command(*arguments, which={name: value for name, value in which.items() if value}, **given)
+        return command(
+            *arguments, which={name: value for name, value in which.items() if value}, **given
+        )
 
     return _gathering((*_FILTERS, *_RULES), wrapped)  # type: ignore[return-value]
 
@@ -326,7 +396,9 @@ def tag_options(command: Decorated) -> Decorated:
 
 
 def named_options(command: Decorated) -> Decorated:
-    """Give a command what names memories, and pass it `ids`, `key` and `project`; see `many.named`."""
+    """Give a command what names memories, and pass it `ids`, `key` and `project`; see
+    `many.named`.
+    """
     return _with(_NAMED, command)  # type: ignore[return-value]
 
 
@@ -361,8 +433,12 @@ def share(text: str | None, name: str) -> float | None:
         raise InvalidInput(f"{name} must be a number from 0 to 1") from None
 
 
-def _gathering(options: Sequence[Callable[[Any], Any]], command: Decorated, apart: Sequence[str] = ()) -> Decorated:
-    """Give a command options for tags, and pass it `tags`, a dict of them all but for those that are to stay apart."""
+def _gathering(
+    options: Sequence[Callable[[Any], Any]], command: Decorated, apart: Sequence[str] = ()
+) -> Decorated:
+    """Give a command options for tags, and pass it `tags`, a dict of them all but for those that
+    are to stay apart.
+    """
     from memories.models import KNOWN_TAGS
 
     @functools.wraps(command)
@@ -376,7 +452,9 @@ def _gathering(options: Sequence[Callable[[Any], Any]], command: Decorated, apar
         tags: dict[str, str] = {}
         for key, value in map(parse_tag, [*tag, *texts]):
             if tags.setdefault(key, value) != value:
-                raise InvalidInput(f'tag "{key}" is given twice, as "{tags[key]}" and "{value}"; give it once')
+                raise InvalidInput(
+                    f'tag "{key}" is given twice, as "{tags[key]}" and "{value}"; give it once'
+                )
         return command(*arguments, tags=tags, **given)
 
     return _with(options, wrapped)  # type: ignore[return-value]
@@ -390,7 +468,9 @@ def _names(project: str | None) -> tuple[str, ...]:
     return names_of(project)
 
 
-def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., Any]) -> Callable[..., Any]:
+def _with(
+    options: Sequence[Callable[[Any], Any]], command: Callable[..., Any]
+) -> Callable[..., Any]:
     for each in reversed(options):
         command = each(command)
     return command

@@ -1,4 +1,6 @@
-"""How a run of the command speaks: answers to standard output, errors and notes to standard error."""
+"""How a run of the command speaks: answers to standard output, errors and notes to standard
+error.
+"""
 
 import errno
 import json
@@ -27,9 +29,10 @@ class _Run:
     """What is known of one run; a server has many at a time, each in a context of its own.
 
     Attributes:
-        format: One of `FORMATS`, once the options are read: so an error is printed as the answer would have been.
-        changed: What it changed, as a part of a sentence; empty while that is not known, None before it changes
-            anything.
+        format: One of `FORMATS`, once the options are read: so an error is printed as the answer
+            would have been.
+        changed: What it changed, as a part of a sentence; empty while that is not known, None
+            before it changes anything.
         watched: What its stores left out since they were opened.
         told: The remarks that it made.
     """
@@ -47,7 +50,9 @@ Result = TypeVar("Result")
 
 
 def set_format(chosen: str | None) -> None:
-    """Remember how to print: one of `FORMATS`, or `auto` for text on a terminal and JSON elsewhere."""
+    """Remember how to print: one of `FORMATS`, or `auto` for text on a terminal and JSON
+    elsewhere.
+    """
     _run.get().format = _format_of(sys.stdout) if chosen == "auto" else chosen
 
 
@@ -57,16 +62,20 @@ def begin() -> None:
 
 
 def changed() -> str | None:
-    """Return what this run changed, as a part of a sentence; empty if that is not known, None if nothing."""
+    """Return what this run changed, as a part of a sentence; empty if that is not known, None if
+    nothing.
+    """
     return _run.get().changed
 
 
 def changing(run: Callable[[], Result], tell: Callable[[Result], str]) -> Result:
-    """Run what changes a store; remember how far it came, for when its answer is lost or Ctrl-C is pressed.
+    """Run what changes a store; remember how far it came, for when its answer is lost or Ctrl-C is
+    pressed.
 
     Args:
         run: Makes the change.
-        tell: Says what was done, as a part of a sentence; after a semicolon, what running it again would do.
+        tell: Says what was done, as a part of a sentence; after a semicolon, what running it again
+            would do.
     """
     state = _run.get()
     state.changed = ""
@@ -97,9 +106,15 @@ def failed(error: Exception) -> int:
             return fail(_lost(f"the answer could not be printed: {reason}"), 1)
         if error.errno in (errno.EPIPE, errno.EBADF):
             return 0  # the reader has left, as `head` does, or there was none
-        named = f"cannot use {error.filename}" if isinstance(error.filename, str) else "operating system error"
+        named = (
+            f"cannot use {error.filename}"
+            if isinstance(error.filename, str)
+            else "operating system error"
+        )
         many = "too many files are open; close some programs or raise the limit (ulimit -n)"
-        return fail(many if error.errno in (errno.EMFILE, errno.ENFILE) else f"{named}: {reason}", 1)
+        return fail(
+            many if error.errno in (errno.EMFILE, errno.ENFILE) else f"{named}: {reason}", 1
+        )
     if changed():
         return fail(_lost(str(error)), 1)
     code = 2 if isinstance(error, ConfigError | InvalidInput) else 1
@@ -117,7 +132,9 @@ def watch(damaged: "Damaged") -> None:
 
 
 def told(answer: object) -> object:
-    """Say in one line what was left out because it is damaged; return the exit code, 4 if the command did its work."""
+    """Say in one line what was left out because it is damaged; return the exit code, 4 if the
+    command did its work.
+    """
     findings = _left_out()
     if not findings:
         return answer
@@ -138,7 +155,8 @@ def emit(
     compact: Callable[[], str] | None = None,
     stream: TextIO | None = None,
 ) -> None:
-    """Print an answer: as JSON, or as the text that `text` makes of it; to standard output by default.
+    """Print an answer: as JSON, or as the text that `text` makes of it; to standard output by
+    default.
 
     Args:
         answer: The answer.
@@ -158,7 +176,9 @@ def emit(
 
 
 def emit_lines(answers: Sequence[Mapping[str, Any]], text: Callable[[], Sequence[str]]) -> None:
-    """Print answers, each on a line of its own: as JSON, or as the texts that `text` makes of them."""
+    """Print answers, each on a line of its own: as JSON, or as the texts that `text` makes of
+    them.
+    """
     as_json = _run.get().format not in ("text", "compact")
     say("\n".join([_to_json(answer, indented=False) for answer in answers] if as_json else text()))
 
@@ -167,10 +187,16 @@ def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
     """Print an error to standard error, one sentence; return the exit code."""
     from memories.guard.redactor import redact
 
-    one_line = " ".join(redact(message).text.split())  # a wrong option may quote what was meant for another
+    one_line = " ".join(
+        redact(message).text.split()
+    )  # a wrong option may quote what was meant for another
     if (_run.get().format or _format_of(sys.stderr)) in ("text", "compact"):
         red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
-        say(f"{red}error:{plain} {safe(one_line)}" + "".join(f"\n  {safe(match)}" for match in matches), sys.stderr)
+        say(
+            f"{red}error:{plain} {safe(one_line)}"
+            + "".join(f"\n  {safe(match)}" for match in matches),
+            sys.stderr,
+        )
     else:
         shape = {"error": one_line, **({"matches": list(matches)} if matches else {})}
         say(_to_json(shape, indented=False), sys.stderr)
@@ -187,7 +213,9 @@ def note(message: str) -> None:
 
 
 def say(printed: str, stream: TextIO | None = None) -> None:
-    """Print a text and a line end, in UTF-8 whatever the terminal's settings are; to standard output by default."""
+    """Print a text and a line end, in UTF-8 whatever the terminal's settings are; to standard
+    output by default.
+    """
     stream = stream or sys.stdout
     stream.flush()
     stream.buffer.write(f"{printed}\n".encode("utf-8", "backslashreplace"))
@@ -201,7 +229,9 @@ def _lost(reason: str) -> str:
 
 def colored(stream: Any) -> bool:
     """Return whether colours may be used: only on a terminal, and not where NO_COLOR is set."""
-    return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return (
+        bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    )
 
 
 def amount(count: int, one: str, many: str) -> str:
@@ -210,12 +240,15 @@ def amount(count: int, one: str, many: str) -> str:
 
 
 def safe(text: str) -> str:
-    """Return text on one line, every character escaped that is invisible, reorders others, or commands a terminal."""
+    """Return text on one line, every character escaped that is invisible, reorders others, or
+    commands a terminal.
+    """
     return unseen.shown(text.replace("\t", "    "), lambda sign: f"\\u{{{ord(sign):x}}}")
 
 
 def require_person(decision: str, *, yes: bool) -> None:
-    """Refuse a decision that is a person's, unless a person is at the terminal or a script of theirs says yes.
+    """Refuse a decision that is a person's, unless a person is at the terminal or a script of
+    theirs says yes.
 
     Args:
         decision: What a person decides, the subject of a sentence.
@@ -228,10 +261,14 @@ def require_person(decision: str, *, yes: bool) -> None:
 
     refuse_agent(decision)
     if not yes and not is_person():
-        raise InvalidInput(f"{decision} is for a person to decide and there is nobody to ask; add --yes to confirm")
+        raise InvalidInput(
+            f"{decision} is for a person to decide and there is nobody to ask; add --yes to confirm"
+        )
 
 
-def confirm(question: str, *, otherwise: str = "Nothing was forgotten.", why: str = "this can't be undone") -> bool:
+def confirm(
+    question: str, *, otherwise: str = "Nothing was forgotten.", why: str = "this can't be undone"
+) -> bool:
     """Ask a person before something that counts.
 
     Args:
@@ -258,6 +295,8 @@ def _format_of(stream: TextIO) -> str:
 
 
 def _to_json(answer: Mapping[str, Any], indented: bool) -> str:
-    """Return JSON in which characters that are invisible or command a terminal are written as escapes."""
+    """Return JSON in which characters that are invisible or command a terminal are written as
+    escapes.
+    """
     printed = json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
     return unseen.shown(printed, lambda sign: json.dumps(sign)[1:-1], keep="\n")

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed
 
 _all = option("--all", "everything", is_flag=True, section="Filters", help="All that waits.")
-_yes = option("--yes", is_flag=True, help="Decide without a terminal: in a script of your own. An agent can't.")
+_yes = option(
+    "--yes",
+    is_flag=True,
+    help="Decide without a terminal: in a script of your own. An agent can't.",
+)
 _dry_run = option("--dry-run", is_flag=True, help="Change nothing, only show what would happen.")
 
 
@@ -49,17 +53,24 @@ class _Review(Group):
 def review() -> None:
     """Decide about memories that wait: list, accept, edit, reject.
 
-    What a hook has captured and what an import of a foreign file brought waits here: no search, list or context shows
-    it before it is accepted. Without a command it lists what waits in the namespace. Only a person decides. An agent
-    may list what waits and use --dry-run.
+    What a hook has captured and what an import of a foreign file brought waits here: no search,
+    list or context shows it before it is accepted. Without a command it lists what waits in the
+    namespace. Only a person decides. An agent may list what waits and use --dry-run.
     """
 
 
-@review.command("list", epilog="memory review list --trust captured --since 7d\nmemory review --match deploy")
+@review.command(
+    "list", epilog="memory review list --trust captured --since 7d\nmemory review --match deploy"
+)
 @rule_options
 @option("--suspicious", is_flag=True, section="Filters", help="Only what is marked as suspicious.")
 @limit_option
-@option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
+@option(
+    "--cursor",
+    metavar="CURSOR",
+    section="Output",
+    help="Continue after a page; next_cursor of that page.",
+)
 @fields_option
 @in_session(reads=False)
 def list_(
@@ -88,7 +99,9 @@ def list_(
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_all
 @rule_options
-@option("--suspicious", is_flag=True, help="Also what is marked as suspicious, without naming each.")
+@option(
+    "--suspicious", is_flag=True, help="Also what is marked as suspicious, without naming each."
+)
 @option("--force", is_flag=True, help="Store them without comparing them with what is there.")
 @_yes
 @_dry_run
@@ -105,16 +118,18 @@ def accept(
 ) -> int:
     """Accept memories that wait, so that they are found.
 
-    ID is the memory's id, or - to read ids from standard input; or choose by --all and filters. Each is compared with
-    what is there, as a new one is: exits 3 if some were left waiting, each a duplicate. What is
-    marked as suspicious has to be named by its ID.
+    ID is the memory's id, or - to read ids from standard input; or choose by --all and filters.
+    Each is compared with what is there, as a new one is: exits 3 if some were left waiting, each a
+    duplicate. What is marked as suspicious has to be named by its ID.
     """
     _decide(yes=yes, dry_run=dry_run)
     chosen, batch = _chosen(memories, ids, everything, which)
 
     def run() -> "list[Reviewed]":
         named = memories.review.accept(chosen, force=force, dry_run=dry_run)
-        return named + memories.review.accept(batch, suspicious=suspicious, force=force, dry_run=dry_run)
+        return named + memories.review.accept(
+            batch, suspicious=suspicious, force=force, dry_run=dry_run
+        )
 
     done = run() if dry_run else changing(run, _accepted)
     return _answer(done, dry_run=dry_run)
@@ -127,11 +142,13 @@ def accept(
 @_yes
 @_dry_run
 @in_session(reads=False)
-def edit(memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool) -> int:
+def edit(
+    memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool
+) -> int:
     """Accept a memory that waits, but with another text.
 
-    CONTENT is the new text, or - to read it from standard input. Without it, the editor is opened on a terminal. The
-    text is a version by you; what was captured stays in the history.
+    CONTENT is the new text, or - to read it from standard input. Without it, the editor is opened
+    on a terminal. The text is a version by you; what was captured stays in the history.
     """
     _decide(yes=yes, dry_run=dry_run)
     code = 0
@@ -146,13 +163,19 @@ def edit(memories: "Memories", memory_id: str, content: str | None, force: bool,
 
     if content is not None:
         accept_as(read_argument(content, "content"))
-    elif not edited(memories.get(memory_id).content, accept_as, instead=f"memory review edit {memory_id} CONTENT"):
+    elif not edited(
+        memories.get(memory_id).content,
+        accept_as,
+        instead=f"memory review edit {memory_id} CONTENT",
+    ):
         note("Nothing was accepted.")
         return 1
     return code
 
 
-@review.command(epilog="memory review reject 01a1fdf1-92cd-72f2\nmemory review reject --all --suspicious")
+@review.command(
+    epilog="memory review reject 01a1fdf1-92cd-72f2\nmemory review reject --all --suspicious"
+)
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_all
 @rule_options
@@ -174,7 +197,9 @@ def reject(
     ID is the memory's id, or - to read ids from standard input; or choose by --all and filters.
     """
     _decide(yes=yes, dry_run=dry_run)
-    chosen, batch = _chosen(memories, ids, everything, {**which, "suspicious": True} if suspicious else which)
+    chosen, batch = _chosen(
+        memories, ids, everything, {**which, "suspicious": True} if suspicious else which
+    )
 
     def run() -> "list[Reviewed]":
         return memories.review.reject([*chosen, *batch], dry_run=dry_run)
@@ -192,7 +217,8 @@ def _decide(*, yes: bool, dry_run: bool) -> None:
 def _chosen(
     memories: "Memories", ids: Sequence[str], everything: bool, which: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the memories that are named, and those that are chosen by a rule or come from standard input.
+    """Return the memories that are named, and those that are chosen by a rule or come from standard
+    input.
 
     Raises:
         InvalidInput: None is, or both are.
@@ -200,7 +226,9 @@ def _chosen(
     if ids and (everything or which):
         raise InvalidInput("name memories, or choose them by --all and filters, not both")
     if not ids and not everything and not which:
-        raise InvalidInput("name the memories by their ids, or choose them by --all or a filter, such as --import ID")
+        raise InvalidInput(
+            "name the memories by their ids, or choose them by --all or a filter, such as --import ID"
+        )
     piped = ids_from_input() if "-" in ids else []
     named = [each for each in ids if each != "-"]
     return named, piped if ids else memories.review.select(**which)

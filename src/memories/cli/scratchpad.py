@@ -36,12 +36,15 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 
-@click.group(cls=Group, epilog="memory scratchpad show -n bob\nmemory scratchpad pin 01a1fdf1-92cd-72f2 -n bob")
+@click.group(
+    cls=Group,
+    epilog="memory scratchpad show -n bob\nmemory scratchpad pin 01a1fdf1-92cd-72f2 -n bob",
+)
 def scratchpad() -> None:
     """Show and change what a session begins with.
 
-    That are pinned, recent and often used memories. Each namespace has a file, scratchpad.yaml, that you may also edit
-    yourself.
+    That are pinned, recent and often used memories. Each namespace has a file, scratchpad.yaml,
+    that you may also edit yourself.
     """
 
 
@@ -53,14 +56,18 @@ def show(memories: "Memories", refresh: bool) -> int:
 
     If the store can't be reached, it shows what the file says, and exits 4.
     """
-    found, error = memories.ask_store(lambda: memories.scratchpad(refresh=refresh), memories.offline)
+    found, error = memories.ask_store(
+        lambda: memories.scratchpad(refresh=refresh), memories.offline
+    )
     if error is not None:
         note(SCRATCHPAD_INSTEAD.format(error))
     _print(memories, found, {} if error is None else {"degraded": True, "error": error})
     return 0 if error is None else DAMAGED
 
 
-@scratchpad.command(epilog="memory scratchpad pin 01a1fdf1-92cd-72f2\nmemory scratchpad pin --key user/editor")
+@scratchpad.command(
+    epilog="memory scratchpad pin 01a1fdf1-92cd-72f2\nmemory scratchpad pin --key user/editor"
+)
 @named_options
 @in_session(reads=True)
 def pin(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
@@ -87,22 +94,26 @@ def unpin(memories: "Memories", ids: Sequence[str], key: str | None, project: st
 def edit(memories: "Memories") -> int:
     """Edit the scratchpad in your editor.
 
-    What you save is taken over into the memories: a changed content is a new version, a new line a new memory. An entry
-    that you take out is left out of the scratchpad, and its memory stays.
+    What you save is taken over into the memories: a changed content is a new version, a new line a
+    new memory. An entry that you take out is left out of the scratchpad, and its memory stays.
     """
     from memories.cli.memories import edited
     from memories.scratchpad.scratchpad import replace_by_person
 
     file = memories.scratchpad(refresh=True).file
     if file is None:
-        raise InvalidInput("the scratchpad of a store that --store names has no file; leave --store out")
+        raise InvalidInput(
+            "the scratchpad of a store that --store names has no file; leave --store out"
+        )
     found: list[Scratchpad] = []
 
     def store(text: str) -> None:
         replace_by_person(Path(file), text)
         found.append(memories.scratchpad())
 
-    if not edited(Path(file).read_text(encoding="utf-8"), store, instead="memory update ID CONTENT"):
+    if not edited(
+        Path(file).read_text(encoding="utf-8"), store, instead="memory update ID CONTENT"
+    ):
         note("Nothing was changed.")
     for each in found:
         for sentence in each.taken:
@@ -117,8 +128,8 @@ def edit(memories: "Memories") -> int:
 def rebuild(memories: "Memories") -> None:
     """Write the scratchpad anew from the store.
 
-    All memories of the namespace are looked at, and what was taken out of the file may come back. Nothing is written
-    while what a person changed in it can't be taken over.
+    All memories of the namespace are looked at, and what was taken out of the file may come back.
+    Nothing is written while what a person changed in it can't be taken over.
     """
     _print(memories, memories.scratchpad(rebuild=True))
 
@@ -145,9 +156,10 @@ def prompt(
 ) -> int:
     """Print the block that a session's prompt begins with.
 
-    It says who the agent is, what its scratchpad holds, what the last sessions of the project left, and how to reach
-    the memory. Memories are fenced as data; what was captured or imported and not accepted, and what seems to give
-    orders to a model, is left out. If the store can't be reached, the scratchpad's file is used, and it exits 4.
+    It says who the agent is, what its scratchpad holds, what the last sessions of the project left,
+    and how to reach the memory. Memories are fenced as data; what was captured or imported and not
+    accepted, and what seems to give orders to a model, is left out. If the store can't be reached,
+    the scratchpad's file is used, and it exits 4.
     """
     from memories.identity.prompt import shape
 
@@ -156,7 +168,9 @@ def prompt(
         raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
     named = _project(config, project)
     with noting(config, "prompt", channel="cli", agent=config.identity, project=named) as known:
-        found = _prompt(config, (named, most or config.prompt_tokens, client or "shell"), shared=not no_shared)
+        found = _prompt(
+            config, (named, most or config.prompt_tokens, client or "shell"), shared=not no_shared
+        )
         known["tokens"], known["results"] = found.tokens, len(found.entries) + len(found.sessions)
     for sentence in found.notes:
         note(sentence)
@@ -185,7 +199,9 @@ def _prompt(config: "Config", asked: tuple[str | None, int, str], *, shared: boo
 
 
 def _project(config: "Config", given: str | None) -> str | None:
-    """Return the project that was named, or that of the working folder; a name of blanks stands for none."""
+    """Return the project that was named, or that of the working folder; a name of blanks stands for
+    none.
+    """
     from memories.identity.place import here, names_of
 
     if given is None:
@@ -194,7 +210,9 @@ def _project(config: "Config", given: str | None) -> str | None:
     return next(iter(names_of(given)), None)
 
 
-def _each(memories: "Memories", named_by: tuple[Any, ...], run: "Callable[[str], Memory]", done: str) -> int:
+def _each(
+    memories: "Memories", named_by: tuple[Any, ...], run: "Callable[[str], Memory]", done: str
+) -> int:
     from memories.cli.bulk import each_of, named
 
     as_text = lambda found: str(texts().memory(found))  # noqa: E731 - as the other commands pass it
@@ -207,13 +225,18 @@ def _print(memories: "Memories", found: "Scratchpad", more: dict[str, Any] | Non
     answer = shapes.scratchpad(found, memories.namespace)
 
     def text() -> str:
-        rows = [_row(each, memories.namespace) for each in found.entries] or ["The scratchpad is empty."]
+        rows = [_row(each, memories.namespace) for each in found.entries] or [
+            "The scratchpad is empty."
+        ]
         rows += [f"{found.waiting} wait for review: memory review"] if found.waiting else []
         rows += [f"file: {safe(found.file)}"] if found.file else []
         return "\n".join(rows)
 
     def compact() -> str:
-        return "\n".join(str(compacts().entry(each, memories.namespace)) for each in found.entries) or "nothing found"
+        return (
+            "\n".join(str(compacts().entry(each, memories.namespace)) for each in found.entries)
+            or "nothing found"
+        )
 
     emit({**answer, **(more or {})}, text, compact=compact)
 

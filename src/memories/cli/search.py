@@ -43,14 +43,21 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
 )
 @click.argument("query")
 @filtered_by(*FILTERS)
-@option("--explain", is_flag=True, section="Ranking", help="Show every candidate, its scores, and why it was left out.")
+@option(
+    "--explain",
+    is_flag=True,
+    section="Ranking",
+    help="Show every candidate, its scores, and why it was left out.",
+)
 @fields_option
 @in_session(reads=True)
-def search(memories: "Memories", query: str, explain: bool, fields: str | None, filters: "SearchFilters") -> int:
+def search(
+    memories: "Memories", query: str, explain: bool, fields: str | None, filters: "SearchFilters"
+) -> int:
     """Find memories or conversation turns, best match first.
 
-    QUERY is a question or some words, or - to read it from standard input. Both meaning and words count. If the store
-    can't be reached, what the scratchpad has is shown, and it exits 4.
+    QUERY is a question or some words, or - to read it from standard input. Both meaning and words
+    count. If the store can't be reached, what the scratchpad has is shown, and it exits 4.
     """
     chosen = field_names(fields)
     found = memories.explain(read_argument(query, "query"), offline=True, **filters)
@@ -66,7 +73,9 @@ def search(memories: "Memories", query: str, explain: bool, fields: str | None, 
     return DAMAGED if found.error else 0
 
 
-@command(epilog="memory get 01a1fdf1-92cd-72f2\nmemory get --key user/editor\nmemory get --key port --project shop")
+@command(
+    epilog="memory get 01a1fdf1-92cd-72f2\nmemory get --key user/editor\nmemory get --key port --project shop"
+)
 @named_options
 @as_of_option
 @fields_option
@@ -81,9 +90,9 @@ def get(
 ) -> int:
     """Show one memory, or several.
 
-    ID is the memory's id, or its first 8 or more characters if no other id begins with them. Several may be given, or -
-    to read ids from standard input. Exits 1 if one of them is not there; the others are shown all the same. A --key is
-    looked up as it is now.
+    ID is the memory's id, or its first 8 or more characters if no other id begins with them.
+    Several may be given, or - to read ids from standard input. Exits 1 if one of them is not there;
+    the others are shown all the same. A --key is looked up as it is now.
     """
     from memories.cli.bulk import each_of, named
 
@@ -107,7 +116,9 @@ def get(
 )
 @named_options
 @as_of_option
-@option("--diff", is_flag=True, section="Output", help="Show what each version changed, word by word.")
+@option(
+    "--diff", is_flag=True, section="Output", help="Show what each version changed, word by word."
+)
 @fields_option
 @in_session(reads=True)
 def history(
@@ -121,8 +132,8 @@ def history(
 ) -> None:
     """Show every version of a memory, oldest first.
 
-    Deleted memories have a history too. With --as-of it ends then. With --diff, each version has what it took over,
-    removed and added.
+    Deleted memories have a history too. With --as-of it ends then. With --diff, each version has
+    what it took over, removed and added.
     """
     from memories.cli.bulk import named
 
@@ -145,7 +156,11 @@ def history(
         )
         found = found._replace(versions=tuple(changed))
     emit_fields(
-        answer, lambda: str(texts().history(found)), lambda: str(compacts().versions(found.versions)), names, "versions"
+        answer,
+        lambda: str(texts().history(found)),
+        lambda: str(compacts().versions(found.versions)),
+        names,
+        "versions",
     )
 
 
@@ -185,8 +200,18 @@ def emit_fields(
     "--sort", metavar="BY", values=ORDERS, section="Output",
     help="created, updated, reinforced, confidence, accesses, version or key. [default: created]",
 )  # fmt: skip
-@option("--reverse", is_flag=True, section="Output", help="The other way round: oldest or smallest first.")
-@option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
+@option(
+    "--reverse",
+    is_flag=True,
+    section="Output",
+    help="The other way round: oldest or smallest first.",
+)
+@option(
+    "--cursor",
+    metavar="CURSOR",
+    section="Output",
+    help="Continue after a page; next_cursor of that page.",
+)
 @fields_option
 @in_session(reads=True)
 def list_(
@@ -200,7 +225,8 @@ def list_(
 ) -> None:
     """List memories, newest first.
 
-    The order is that of creation, or what --sort says; --since and --until look at the latest version.
+    The order is that of creation, or what --sort says; --since and --until look at the latest
+    version.
     """
     names = field_names(fields)
     page = memories.list(deleted=deleted, sort=sort, reverse=reverse, cursor=cursor, **filters)
@@ -231,23 +257,30 @@ def tags(
 ) -> int:
     """List tags and how many memories have each.
 
-    With KEY, list the values of that tag. To change the tags of your own memories, of all or of those that meet
-    --where: set KEY=VALUE, remove KEY, rename OLD NEW, merge OLD NEW, where OLD and NEW are keys or KEY=VALUE; all but
-    rename take several. The answer names the command that undoes it.
+    With KEY, list the values of that tag. To change the tags of your own memories, of all or of
+    those that meet --where: set KEY=VALUE, remove KEY, rename OLD NEW, merge OLD NEW, where OLD and
+    NEW are keys or KEY=VALUE; all but rename take several. The answer names the command that undoes
+    it.
     """
     where = filters.pop("where", None)
     if len(words) > 1:
         from memories.cli.bulk import change_tags
 
         if words[0] not in _CHANGES:
-            raise InvalidInput(f'"{shown(words[0])}" is no change of tags; use {", ".join(_CHANGES)}')
+            raise InvalidInput(
+                f'"{shown(words[0])}" is no change of tags; use {", ".join(_CHANGES)}'
+            )
         if filters.keys() & {"written_by", "trust"}:
-            raise InvalidInput("a change of tags takes the writer in its expression: --where 'by = NAME'")
+            raise InvalidInput(
+                "a change of tags takes the writer in its expression: --where 'by = NAME'"
+            )
         if "as_of" in filters:
             raise InvalidInput("the past can't be changed; leave out --as-of")
         return change_tags(memories, words, where, show, dry_run=dry_run)
     if where is not None or dry_run or show is not None:
-        raise InvalidInput("--where, --dry-run and --show go with a change, such as: memory tags rename OLD NEW")
+        raise InvalidInput(
+            "--where, --dry-run and --show go with a change, such as: memory tags rename OLD NEW"
+        )
     key = words[0] if words else None
     counts = memories.tags(key, **filters)
     emit(shapes.tags(key, counts), lambda: texts().tags(key, counts))
@@ -261,17 +294,22 @@ def tags(
 def duplicates(memories: "Memories", where: str | None, limit: str | None) -> None:
     """Find memories that say the same as older ones.
 
-    What create would have refused, among those of your own namespace: each with the older ones that say the same. Every
-    memory is compared, some hundred in a second. Nothing is changed; memory delete removes one.
+    What create would have refused, among those of your own namespace: each with the older ones that
+    say the same. Every memory is compared, some hundred in a second. Nothing is changed; memory
+    delete removes one.
     """
     found = list(memories.duplicates(where=where, limit=whole_number(limit)))
-    results = [shapes.memory(each.memory) | {"duplicates": shapes.similar(each.of)} for each in found]
+    results = [
+        shapes.memory(each.memory) | {"duplicates": shapes.similar(each.of)} for each in found
+    ]
 
     def lines() -> str:
         rows = []
         for each in found:
             rows.append(compacts().page(memories, [each.memory]))
-            rows += [f" says the same as {older.id}: {safe(older.content[:200])}" for older in each.of]
+            rows += [
+                f" says the same as {older.id}: {safe(older.content[:200])}" for older in each.of
+            ]
         return "\n".join(rows) or "No memory says the same as another one."
 
     emit({"results": results, "count": len(results)}, lines, compact=lines)

@@ -1,4 +1,6 @@
-"""Commands that start a long-running program: serve, mcp, chat. The entry point starts it, by its name."""
+"""Commands that start a long-running program: serve, mcp, chat. The entry point starts it, by its
+name.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,16 +40,34 @@ class Serve(NamedTuple):
 @option("--no-http", is_flag=True, help="Only make the command fast; listen on no port.")
 @option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate.")
 @option("--tls-key", metavar="FILE", help="The key of the certificate.")
-@option("--issuer", metavar="URL", help="Accept tokens of this OAuth issuer too, for MCP clients elsewhere.")
+@option(
+    "--issuer",
+    metavar="URL",
+    help="Accept tokens of this OAuth issuer too, for MCP clients elsewhere.",
+)
 @option("--public-url", metavar="URL", help="The URL under which clients elsewhere reach it.")
-@option("--idle", metavar="MINUTES", help="End when nothing was asked for so long. [default: never]")
-@option("--status", "how", flag_value="status", section="Manage", help="Show whether a server runs, and how it does.")
+@option(
+    "--idle", metavar="MINUTES", help="End when nothing was asked for so long. [default: never]"
+)
+@option(
+    "--status",
+    "how",
+    flag_value="status",
+    section="Manage",
+    help="Show whether a server runs, and how it does.",
+)
 @option("--stop", "how", flag_value="stop", section="Manage", help="End the server of this store.")
 @option(
     "--uninstall", "how", flag_value="uninstall", section="Manage",
     help="Remove what --install of an earlier version wrote.",
 )  # fmt: skip
-@option("--install", "how", flag_value="install", hidden=True, help="Answer where docs have a unit to copy.")
+@option(
+    "--install",
+    "how",
+    flag_value="install",
+    hidden=True,
+    help="Answer where docs have a unit to copy.",
+)
 @option("--dry-run", is_flag=True, hidden=True, help="The same; it belonged to --install.")
 @with_settings(store_option, format_option)
 def serve(
@@ -66,25 +86,39 @@ def serve(
 ) -> "Serve | Manage":
     """Make the command fast, and serve programs over HTTP.
 
-    While it runs, memory commands ask it over a socket that only you can open, which takes them a few milliseconds; no
-    setting is needed. The API, MCP and the page are on http://127.0.0.1:8765; see docs/server.md and docs/http.md. It
-    ends by Ctrl-C or memory serve --stop.
+    While it runs, memory commands ask it over a socket that only you can open, which takes them a
+    few milliseconds; no setting is needed. The API, MCP and the page are on http://127.0.0.1:8765;
+    see docs/server.md and docs/http.md. It ends by Ctrl-C or memory serve --stop.
     """
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key go together; give both")
     if no_http and (host or port or names or tls_cert or issuer or public_url):
         raise InvalidInput("--no-http goes with no option of HTTP; leave out one or the other")
     if dry_run or how == "install":
-        raise InvalidInput("serve --install is gone: docs/server.md has units for systemd and launchd to copy")
+        raise InvalidInput(
+            "serve --install is gone: docs/server.md has units for systemd and launchd to copy"
+        )
     whole = whole_number(port, "port must be a whole number from 0 to 65535")
     minutes = whole_number(idle, "idle must be a whole number of minutes from 1")
     if (whole or 0) > 65_535 or minutes == 0:
         raise InvalidInput("port must be at most 65535, and idle at least 1 minute")
-    files = [str(Path(file).expanduser().absolute()) for file in (tls_cert, tls_key) if file is not None]
+    files = [
+        str(Path(file).expanduser().absolute()) for file in (tls_cert, tls_key) if file is not None
+    ]
     if how is not None:
         return Manage(config, how)
-    asked: dict[str, Any] = {"host": host, "port": whole, "http": not no_http, "names": names, "tls": tuple(files)}
-    asked |= {"issuer": issuer, "public_url": public_url, "idle_seconds": None if minutes is None else minutes * 60.0}
+    asked: dict[str, Any] = {
+        "host": host,
+        "port": whole,
+        "http": not no_http,
+        "names": names,
+        "tls": tuple(files),
+    }
+    asked |= {
+        "issuer": issuer,
+        "public_url": public_url,
+        "idle_seconds": None if minutes is None else minutes * 60.0,
+    }
     return Serve(config, {name: value for name, value in asked.items() if value is not None})
 
 
@@ -124,22 +158,36 @@ class StartChat(NamedTuple):
     live: bool
 
 
-@command(epilog="memory chat\nmemory chat --demo\necho 'What is my name?' | memory chat --root ~/talks")
-@option("--root", metavar="FOLDER", help="Folder whose data and .env are used. [default: the working folder]")
+@command(
+    epilog="memory chat\nmemory chat --demo\necho 'What is my name?' | memory chat --root ~/talks"
+)
+@option(
+    "--root",
+    metavar="FOLDER",
+    help="Folder whose data and .env are used. [default: the working folder]",
+)
 @option("--env-file", metavar="PATH", help="Read this file instead of the .env of the root.")
-@option("--demo", is_flag=True, help="Show three conversations with a stand-in for the model, and check them.")
+@option(
+    "--demo",
+    is_flag=True,
+    help="Show three conversations with a stand-in for the model, and check them.",
+)
 @option("--live", is_flag=True, help="With --demo: with the real model, for which a key is needed.")
 @with_settings()
-def chat(config: Config, root: str | None, env_file: str | None, demo: bool, live: bool) -> StartChat:
+def chat(
+    config: Config, root: str | None, env_file: str | None, demo: bool, live: bool
+) -> StartChat:
     """Talk to an agent that remembers you.
 
-    Needs MOONSHOT_API_KEY. MEMCLI_USER_ID and MEMCLI_THREAD_ID choose whose memory and which session; docs/chat.md
-    tells the rest. Lines come from the terminal or from a pipe.
+    Needs MOONSHOT_API_KEY. MEMCLI_USER_ID and MEMCLI_THREAD_ID choose whose memory and which
+    session; docs/chat.md tells the rest. Lines come from the terminal or from a pipe.
     """
     if live and not demo:
         raise InvalidInput("--live belongs to --demo; for a conversation leave it out")
     folder = Path(root).expanduser() if root is not None else Path.cwd()
-    return StartChat(config, folder, None if env_file is None else Path(env_file).expanduser(), demo, live)
+    return StartChat(
+        config, folder, None if env_file is None else Path(env_file).expanduser(), demo, live
+    )
 
 
 COMMANDS = (serve, mcp, chat)

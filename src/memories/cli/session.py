@@ -1,4 +1,6 @@
-"""One run of a command: its settings, what it reads from standard input, how it renders answers, how far it is."""
+"""One run of a command: its settings, what it reads from standard input, how it renders answers,
+how far it is.
+"""
 
 import sys
 from contextvars import ContextVar
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
 
-# In a server: what gives a run its memory. And the id of what it creates, if it may be the second run of one command.
+# In a server: what gives a run its memory. And the id of what it creates, if it may be the second
+# run of one command.
 OPENED: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar("opened", default=None)
 WANTED: list[str] = []  # the stores of runs whose settings want a server for them
 ONCE: ContextVar[str] = ContextVar("once", default="")

@@ -45,7 +45,11 @@ def status(memories: "Memories") -> int:
         found = memories.status()
     except SystemFault as exc:
         message = str(exc)
-        emit(shapes.unhealthy(memories.config.store, message), lambda: f"unhealthy: {message}", stream=sys.stderr)
+        emit(
+            shapes.unhealthy(memories.config.store, message),
+            lambda: f"unhealthy: {message}",
+            stream=sys.stderr,
+        )
         return 1
     problem = shapes.trouble(found) or _why_not_creatable(found.store)
     emit(shapes.status(found, problem), lambda: texts().status(found, problem))
@@ -60,7 +64,8 @@ def config(found: "Config") -> None:
 
 
 def _why_not_creatable(store: str) -> str:
-    """Return why a store on this machine can't be created; nothing if it can be, is there, or is on a server.
+    """Return why a store on this machine can't be created; nothing if it can be, is there, or is on
+    a server.
 
     Only trying tells: root may write everywhere, and yet not in /proc.
     """
@@ -79,7 +84,9 @@ def _why_not_creatable(store: str) -> str:
     return ""
 
 
-@command(epilog="memory trust\nmemory trust ~/work/shop --yes\nmemory trust --revoke\nmemory trust --list")
+@command(
+    epilog="memory trust\nmemory trust ~/work/shop --yes\nmemory trust --revoke\nmemory trust --list"
+)
 @click.argument("folder", default=".")
 @option("--revoke", is_flag=True, help="Take it back.")
 @option("--list", "listed", is_flag=True, help="List what is trusted.")
@@ -88,9 +95,9 @@ def _why_not_creatable(store: str) -> str:
 def trust(folder: str, revoke: bool, listed: bool, yes: bool, output: str | None) -> None:
     """Let the .env of a folder choose every setting.
 
-    Otherwise such a file may choose how many results there are and how they are printed, and nothing else: a folder
-    that came from elsewhere could choose where memories are kept and sent. Any change of the file ends the trust. Only
-    a person may do this: an agent is refused.
+    Otherwise such a file may choose how many results there are and how they are printed, and
+    nothing else: a folder that came from elsewhere could choose where memories are kept and sent.
+    Any change of the file ends the trust. Only a person may do this: an agent is refused.
     """
     from memories.config import registers, variables_of
     from memories.core import trust as register
@@ -131,10 +138,15 @@ _NAMES = 8  # agents, projects, namespaces
 def stats(memories: "Memories", since: str | None) -> None:
     """Show what was done, how fast, and what is used.
 
-    Operations are those that are noted in events.jsonl; memories are those of your namespace and of shared.
+    Operations are those that are noted in events.jsonl; memories are those of your namespace and of
+    shared.
     """
     found = memories.stats(since=since)
-    emit(transfers.stats(found), lambda: _text(found, chart=True), compact=lambda: _text(found, chart=False))
+    emit(
+        transfers.stats(found),
+        lambda: _text(found, chart=True),
+        compact=lambda: _text(found, chart=False),
+    )
 
 
 def _text(found: "Stats", *, chart: bool) -> str:
@@ -142,18 +154,20 @@ def _text(found: "Stats", *, chart: bool) -> str:
 
     width = max(_LEAST_WIDTH, min(_MOST_WIDTH, shutil.get_terminal_size((80, 24)).columns))
     used = found.memory_count - found.never_used_count
-    head = (
-        f"{amount(found.memory_count, 'memory', 'memories')} in {', '.join(map(safe, found.namespaces))}, {used} read"
-    )
+    head = f"{amount(found.memory_count, 'memory', 'memories')} in {', '.join(map(safe, found.namespaces))}, {used} read"
     blocks = [head, _operations(found), *_names(found)]
     if chart and found.per_day:
         size = -(-len(found.per_day) // _ROWS)
         title = "memories per day" if size == 1 else f"memories per {size} days, from the day named"
         blocks.append("\n".join([title, *_bars(found.per_day, size, width)]))
-    for title, some in (("most used", found.most_used), ("never used, the oldest", found.never_used)):
+    for title, some in (
+        ("most used", found.most_used),
+        ("never used, the oldest", found.never_used),
+    ):
         if some:
             rows = (
-                f"{each.access_count:>6}  {each.id[:18]}  {transfers.short(each.content, width - 28)}" for each in some
+                f"{each.access_count:>6}  {each.id[:18]}  {transfers.short(each.content, width - 28)}"
+                for each in some
             )
             blocks.append("\n".join([title, *rows]))
     return "\n\n".join(block for block in blocks if block)
@@ -162,12 +176,17 @@ def _text(found: "Stats", *, chart: bool) -> str:
 def _operations(found: "Stats") -> str:
     if not found.operations:
         return "No operation is noted."
-    rows: list[tuple[str, ...]] = [("operation", "count", "failed", "p50 ms", "p95 ms", "results", "written", "tokens")]
+    rows: list[tuple[str, ...]] = [
+        ("operation", "count", "failed", "p50 ms", "p95 ms", "results", "written", "tokens")
+    ]
     for each in found.operations:
         times = (_milliseconds(each.p50_ms), _milliseconds(each.p95_ms))
         rows.append((safe(each.name), *map(str, (each.total, each.failed, *times, *each[5:]))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows)
+    lines = (
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in rows
+    )
     since = f"since {found.noted_since}: {found.tokens} tokens given to models"
     return "\n".join([since, *lines])
 
@@ -177,9 +196,16 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _names(found: "Stats") -> Iterable[str]:
-    for title, counts in (("agent", found.agents), ("project", found.projects), ("namespace", found.by_namespace)):
+    for title, counts in (
+        ("agent", found.agents),
+        ("project", found.projects),
+        ("namespace", found.by_namespace),
+    ):
         if any(counts):
-            parts = [f"{safe(name) or '(unknown)'} {count}" for name, count in list(counts.items())[:_NAMES]]
+            parts = [
+                f"{safe(name) or '(unknown)'} {count}"
+                for name, count in list(counts.items())[:_NAMES]
+            ]
             more = f", {len(counts) - _NAMES} others" if len(counts) > _NAMES else ""
             yield f"operations by {title}: {', '.join(parts)}{more}"
 
@@ -193,14 +219,19 @@ def _bars(per_day: Mapping[str, int], size: int, width: int) -> list[str]:
     digits = len(str(most))
     room = width - len("2026-01-01  ") - digits - 2
     return [
-        f"{day}  {count:>{digits}}  {'#' * max(count > 0, round(room * count / most))}".rstrip() for day, count in rows
+        f"{day}  {count:>{digits}}  {'#' * max(count > 0, round(room * count / most))}".rstrip()
+        for day, count in rows
     ]
 
 
-_ACTIONS = tuple("create update restore delete supersede reinforce turns forget import undone change".split())
+_ACTIONS = tuple(
+    "create update restore delete supersede reinforce turns forget import undone change".split()
+)
 
 
-@command(epilog="memory log --since 7d --action forget\nmemory log 01a1fdf1-92cd-72f2\nmemory log --verify")
+@command(
+    epilog="memory log --since 7d --action forget\nmemory log 01a1fdf1-92cd-72f2\nmemory log --verify"
+)
 @click.argument("memory_id", metavar="[ID]", required=False)
 @option(
     "--conversation", metavar="NAME", section="Filters",
@@ -213,7 +244,12 @@ _ACTIONS = tuple("create update restore delete supersede reinforce turns forget 
 @since_option
 @until_option
 @limit_option
-@option("--verify", is_flag=True, section="Check", help="Check that no entry was changed, moved or removed.")
+@option(
+    "--verify",
+    is_flag=True,
+    section="Check",
+    help="Check that no entry was changed, moved or removed.",
+)
 @option(
     "--against", metavar="HASH", section="Check",
     help="With --verify: a head that an earlier check printed. It proves that nothing before it was rewritten or cut.",
@@ -232,14 +268,20 @@ def log(
 ) -> int:
     """Show who changed what and when; verify it.
 
-    Newest first, one entry for each transaction, without any content. What was forgotten stays in the log as a fact:
-    its ID, how many versions it had, who forgot it and when. With --verify, exits 1 if the log is not whole.
+    Newest first, one entry for each transaction, without any content. What was forgotten stays in
+    the log as a fact: its ID, how many versions it had, who forgot it and when. With --verify,
+    exits 1 if the log is not whole.
     """
     if not verify:
         if against is not None:
             raise InvalidInput("--against needs --verify")
         found = memories.log(
-            memory_id, conversation=conversation, action=action, since=since, until=until, limit=whole_number(limit)
+            memory_id,
+            conversation=conversation,
+            action=action,
+            since=since,
+            until=until,
+            limit=whole_number(limit),
         )
         emit(transfers.log_entries(found), lambda: _log_text(found))
         return 0
@@ -264,7 +306,11 @@ def _log_text(found: "Sequence[LogEntry]") -> str:
         head = f"{entry.number}  {_dated(entry.at)}  {who}"
         shown = [f"  {_change(change)}" for change in entry.changes[:_MAX_CHANGES]]
         more = len(entry.changes) - _MAX_CHANGES
-        blocks.append("\n".join([_paint(_DIM, safe(head)), *shown, *([f"  and {more} more"] if more > 0 else [])]))
+        blocks.append(
+            "\n".join(
+                [_paint(_DIM, safe(head)), *shown, *([f"  and {more} more"] if more > 0 else [])]
+            )
+        )
     return "\n\n".join(blocks)
 
 
@@ -272,7 +318,11 @@ def _change(change: "Change") -> str:
     if change.action == "undone":
         return f"undone: entry {change.first} was not stored after all"
     what = "version" if change.id is not None else "turn"
-    span = f"{what} {change.first}" if change.first == change.last else f"{what}s {change.first} to {change.last}"
+    span = (
+        f"{what} {change.first}"
+        if change.first == change.last
+        else f"{what}s {change.first} to {change.last}"
+    )
     return safe(f"{change.action} {change.id or change.conversation} ({span})")
 
 
@@ -282,14 +332,23 @@ def _check_text(found: "Sequence[LogCheck]") -> str:
 
     blocks = []
     for each in found:
-        state = _paint(_YELLOW, f"broken: {safe(each.problem)}") if each.problem else _paint(_GREEN, "whole")
+        state = (
+            _paint(_YELLOW, f"broken: {safe(each.problem)}")
+            if each.problem
+            else _paint(_GREEN, "whole")
+        )
         rows = [
             ("log of", f"{safe(each.namespace)}: {state}"),
             ("entries", str(each.entries)),
             ("since", _dated(each.since) if each.since else ""),
             ("until", _dated(each.until) if each.until else ""),
             ("head", each.head or ""),
-            ("forked", f"at {', '.join(map(str, each.forks[:10]))}: two copies were merged" if each.forks else ""),
+            (
+                "forked",
+                f"at {', '.join(map(str, each.forks[:10]))}: two copies were merged"
+                if each.forks
+                else "",
+            ),
         ]
         blocks.append(_table((name, value) for name, value in rows if value))
     return "\n\n".join(blocks)

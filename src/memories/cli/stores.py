@@ -44,21 +44,29 @@ if TYPE_CHECKING:
     from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated, Reembedded
 
-_IN_MEMORY_BYTES = 16_777_216  # of an export that waits for its reader; what is more lies in a temporary file
+# of an export that waits for its reader; what is more lies in a temporary file
+_IN_MEMORY_BYTES = 16_777_216
 _PIECE = 1_048_576
 _MAX_URL_BYTES = 8_192
 
 _some_namespaces = with_settings(
     namespace_option,
     no_shared_option,
-    option("--all-namespaces", is_flag=True, section="Store", help="The whole store, every namespace in it."),
+    option(
+        "--all-namespaces",
+        is_flag=True,
+        section="Store",
+        help="The whole store, every namespace in it.",
+    ),
     store_option,
     format_option,
 )
 _whole_store = with_settings(store_option, format_option)
 
 
-@command(epilog="memory export --output backup.jsonl\nmemory export --all-namespaces >everything.jsonl")
+@command(
+    epilog="memory export --output backup.jsonl\nmemory export --all-namespaces >everything.jsonl"
+)
 @option(
     "--output", "-o", "file", metavar="FILE",
     help="Write to FILE, either all of it or nothing. [default: standard output]",
@@ -81,8 +89,8 @@ def export(
 ) -> None:
     """Write all memories and turns as JSON lines.
 
-    Every version and every field is in it, deleted memories too. memory import reads it. With --where, memories of
-    which the latest version meets the expression, and turns that do.
+    Every version and every field is in it, deleted memories too. memory import reads it. With
+    --where, memories of which the latest version meets the expression, and turns that do.
     """
     from memories.transfer.export import export as run
 
@@ -112,14 +120,20 @@ def export(
         return
 
     def written() -> int:
-        with _naming(file, "or name another one; it is as it was before"), replacing(Path(file)) as stream:
+        with (
+            _naming(file, "or name another one; it is as it was before"),
+            replacing(Path(file)) as stream,
+        ):
             return write_to(stream)
 
     count = changing(written, lambda count: f"{count} records were exported to {file}")
     emit({"exported": count, "output": file}, lambda: f"Exported {count} records to {file}.")
 
 
-@command("import", epilog="memory import backup.jsonl --dry-run\nmemory import everything.jsonl --all-namespaces")
+@command(
+    "import",
+    epilog="memory import backup.jsonl --dry-run\nmemory import everything.jsonl --all-namespaces",
+)
 @click.argument("file")
 @option("--dry-run", is_flag=True, help="Store nothing, only report what an import would do.")
 @option(
@@ -146,12 +160,13 @@ def import_(
 ) -> int:
     """Read an export into the store.
 
-    FILE is what memory export wrote, or - for standard input. It is checked as a whole first: nothing of one that is
-    incomplete or damaged is stored. Records that are already there are left as they are. Exits 1 if some records were
-    left out because they conflict with what is there.
+    FILE is what memory export wrote, or - for standard input. It is checked as a whole first:
+    nothing of one that is incomplete or damaged is stored. Records that are already there are left
+    as they are. Exits 1 if some records were left out because they conflict with what is there.
 
-    What you exported yourself is taken over as it is. Memories of any other file wait for review: memory review. What
-    an agent takes over by --trusted is written by that agent, whatever the file says.
+    What you exported yourself is taken over as it is. Memories of any other file wait for review:
+    memory review. What an agent takes over by --trusted is written by that agent, whatever the file
+    says.
     """
     from memories.config import registers
     from memories.core.ids import new_id
@@ -172,10 +187,19 @@ def import_(
             with _opened(config.store, embedder, config) as opened:
                 store = _logged(opened, config, writer)
                 intake = Intake(import_id, redactor, into=into, accepted=writer is None)
-                return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run, intake=intake)
+                return run(
+                    store,
+                    lines("importing"),
+                    embedder,
+                    namespaces=names,
+                    dry_run=dry_run,
+                    intake=intake,
+                )
 
         key = None if trusted else own_key(registers())
-        proven = check(lines("checking"), namespaces=names, key=key, redactor=redactor, into=into).proven
+        proven = check(
+            lines("checking"), namespaces=names, key=key, redactor=redactor, into=into
+        ).proven
         import_id = None if trusted or proven else new_id(datetime.now(UTC))
         writer = None if proven else _importer(config, trusted=trusted)
         done = read() if dry_run else changing(read, _stored)
@@ -188,7 +212,9 @@ def import_(
 
 
 def _importer(config: "Config", *, trusted: bool) -> "Callable[[], Origin] | None":
-    """Return what tells who writes what no key proves to be the user's; None if records keep their origins."""
+    """Return what tells who writes what no key proves to be the user's; None if records keep their
+    origins.
+    """
     from memories.guard.origin import AGENT, agent_variable, origin
 
     if trusted and agent_variable() is None:
@@ -198,7 +224,8 @@ def _importer(config: "Config", *, trusted: bool) -> "Callable[[], Origin] | Non
 
 
 def _logged(store: "Store", config: "Config", writer: "Callable[[], Origin] | None") -> "Store":
-    """Return a store whose audit log tells of an import, and which takes no more than the quota allows.
+    """Return a store whose audit log tells of an import, and which takes no more than the quota
+    allows.
 
     Args:
         store: The store.
@@ -212,8 +239,15 @@ def _logged(store: "Store", config: "Config", writer: "Callable[[], Origin] | No
     return logged(store, "cli", lambda: datetime.now(UTC), writer, action="import", admit=admit)
 
 
-@command(epilog="memory migrate --to postgresql://memories@db.example/memories\nmemory migrate --partitions 16")
-@option("--to", "target", metavar="URL", help="Store to copy to: empty, or an unfinished copy; - reads its URL.")
+@command(
+    epilog="memory migrate --to postgresql://memories@db.example/memories\nmemory migrate --partitions 16"
+)
+@option(
+    "--to",
+    "target",
+    metavar="URL",
+    help="Store to copy to: empty, or an unfinished copy; - reads its URL.",
+)
 @option(
     "--partitions", type=int, metavar="N",
     help="Instead of copying, divide the PostgreSQL store into N partitions, 1 to 64.",
@@ -222,12 +256,14 @@ def _logged(store: "Store", config: "Config", writer: "Callable[[], Origin] | No
 def migrate(config: "Config", target: str | None, partitions: int | None) -> None:
     """Copy the whole store into another one and verify it.
 
-    The original stays as it is and can be used meanwhile. An interrupted copy can be continued by running the same
-    command again. Afterwards set MEMORY_STORE to the copy.
+    The original stays as it is and can be used meanwhile. An interrupted copy can be continued by
+    running the same command again. Afterwards set MEMORY_STORE to the copy.
 
-    A URL with a password is best given by --to - on standard input or by MEMORY_MIGRATE_TO: other users see options.
+    A URL with a password is best given by --to - on standard input or by MEMORY_MIGRATE_TO: other
+    users see options.
 
-    With --partitions the store stays where it is. It is divided anew while others use it, as a whole or not at all.
+    With --partitions the store stays where it is. It is divided anew while others use it, as a
+    whole or not at all.
     """
     if target is None and partitions is None:
         target = os.environ.get("MEMORY_MIGRATE_TO")
@@ -260,7 +296,9 @@ def _repartition(config: "Config", partitions: int) -> None:
     with contextlib.closing(cast("Any", open_store(config.store, None))) as store:
         before = store.repartition(partitions)
     if not before:
-        raise InvalidInput(f"there is no store yet; make one with {partitions} by ?partitions={partitions} in its URL")
+        raise InvalidInput(
+            f"there is no store yet; make one with {partitions} by ?partitions={partitions} in its URL"
+        )
     emit(
         {"partitions": partitions, "before": before},
         lambda: f"The store has {partitions} partitions (before: {before}).",
@@ -283,7 +321,9 @@ def _copy(config: "Config", target: str) -> None:
         ):
             return run(source, copy, embedder, progress=bar)
 
-    done = changing(copied, lambda done: f"{done.copied} records were copied, and the copy was verified")
+    done = changing(
+        copied, lambda done: f"{done.copied} records were copied, and the copy was verified"
+    )
     switch = _setting(target, "set MEMORY_STORE to the URL that you gave")
     go_back = _setting(config.store, "set MEMORY_STORE back to the URL that you had")
     answer = transfers.migrated(done, config.store, target) | {"switch": switch, "go_back": go_back}
@@ -291,13 +331,17 @@ def _copy(config: "Config", target: str) -> None:
 
 
 @command(epilog="memory reembed\nmemory reembed --model minilm")
-@option("--model", metavar="NAME", help="Embedder to change to, a value of EMBEDDER. [default: the one that is set]")
+@option(
+    "--model",
+    metavar="NAME",
+    help="Embedder to change to, a value of EMBEDDER. [default: the one that is set]",
+)
 @_whole_store
 def reembed(config: "Config", model: str | None) -> None:
     """Recompute all vectors with another embedder.
 
-    Searches go on meanwhile, and it can be interrupted and run again. Afterwards set EMBEDDER to the new one. For the
-    embedder in use, it computes only the vectors that are missing.
+    Searches go on meanwhile, and it can be interrupted and run again. Afterwards set EMBEDDER to
+    the new one. For the embedder in use, it computes only the vectors that are missing.
     """
     from memories.embedders import open_embedder
     from memories.transfer.migrate import reembed as run
@@ -305,13 +349,17 @@ def reembed(config: "Config", model: str | None) -> None:
     name = model or config.embedder
     embedder = open_embedder(name, config)
     if embedder is None:
-        raise InvalidInput('"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words only')
+        raise InvalidInput(
+            '"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words only'
+        )
 
     def embedded() -> "Reembedded":
         with _opened(config.store, None, config) as opened, Bar() as bar:
             return run(opened, embedder, progress=bar)
 
-    done = changing(embedded, lambda done: f"{done.embedded} records were embedded with {done.model}")
+    done = changing(
+        embedded, lambda done: f"{done.embedded} records were embedded with {done.model}"
+    )
     answer = transfers.reembedded(done, name)
     if name != config.embedder:
         answer |= {"switch": f"export EMBEDDER={name}"}
@@ -338,15 +386,22 @@ def _own_key() -> bytes | None:
         return None
 
 
-def _chosen(where: str, scope: str, config: "Config") -> "Callable[[Collection, Iterator[Record]], Iterator[Record]]":
+def _chosen(
+    where: str, scope: str, config: "Config"
+) -> "Callable[[Collection, Iterator[Record]], Iterator[Record]]":
     """Return what chooses the records that meet an expression."""
     from memories.read.selector import Moment, read, with_versions
     from memories.search.search import collections_of
     from memories.stores.records import Collection
 
     moment = Moment(datetime.now(UTC), config.decay_half_life_hours)
-    selectors = {kind: read(where, kind, moment, any_state=kind is Collection.MEMORY) for kind in collections_of(scope)}
-    return lambda kind, records: with_versions(selectors[kind], records) if kind in selectors else iter(())
+    selectors = {
+        kind: read(where, kind, moment, any_state=kind is Collection.MEMORY)
+        for kind in collections_of(scope)
+    }
+    return lambda kind, records: (
+        with_versions(selectors[kind], records) if kind in selectors else iter(())
+    )
 
 
 def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tuple[str, ...] | None:
@@ -372,7 +427,9 @@ def _opened(url: str, embedder: "Embedder | None", config: "Config") -> "context
 
 @contextlib.contextmanager
 def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
-    """Give what reads the lines of a file, or of standard input, from the first one; it shows how far it is."""
+    """Give what reads the lines of a file, or of standard input, from the first one; it shows how
+    far it is.
+    """
     from memories.transfer.lines import MAX_LINE_BYTES
 
     def read(what: str) -> Iterator[bytes]:
@@ -380,7 +437,9 @@ def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
         done = 0
         while line := stream.readline(MAX_LINE_BYTES + 1):
             if len(line) > MAX_LINE_BYTES:
-                raise InvalidInput(f"{file} has a line of more than {MAX_LINE_BYTES} bytes; it is not an export")
+                raise InvalidInput(
+                    f"{file} has a line of more than {MAX_LINE_BYTES} bytes; it is not an export"
+                )
             done += len(line)
             bar(what, done, size)
             yield line
@@ -412,12 +471,16 @@ def _regular(file: str) -> IO[bytes]:
         kind = os.stat(file).st_mode  # noqa: PTH116 - `Path.stat` raises another error for a NUL in some versions
         if not stat.S_ISREG(kind):
             what = "Is a directory" if stat.S_ISDIR(kind) else "it is a pipe or a device"
-            raise InvalidInput(f"cannot read {shown(file)}: {what}; name a file, or pipe it to: memory import -")
+            raise InvalidInput(
+                f"cannot read {shown(file)}: {what}; name a file, or pipe it to: memory import -"
+            )
         return Path(file).open("rb")
     except (OSError, ValueError) as exc:
         if isinstance(exc, InvalidInput):
             raise
-        raise InvalidInput(f"cannot read {shown(file)}: {getattr(exc, 'strerror', None) or exc}") from exc
+        raise InvalidInput(
+            f"cannot read {shown(file)}: {getattr(exc, 'strerror', None) or exc}"
+        ) from exc
 
 
 def _stored(done: "Imported") -> str:
@@ -449,12 +512,20 @@ def _naming(place: str, consequence: str) -> Iterator[None]:
     except OSError as exc:
         if isinstance(exc, MemoriesError):
             raise
-        remedy = "make room on its disk and try again, " if exc.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise SystemFault(f"cannot write {place}: {exc.strerror or exc}; {remedy}{consequence}") from exc
+        remedy = (
+            "make room on its disk and try again, "
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT)
+            else ""
+        )
+        raise SystemFault(
+            f"cannot write {place}: {exc.strerror or exc}; {remedy}{consequence}"
+        ) from exc
 
 
 def _setting(url: str, otherwise: str) -> str:
-    """Return the command that sets a store; words instead if its URL has a password, which is never shown."""
+    """Return the command that sets a store; words instead if its URL has a password, which is never
+    shown.
+    """
     import shlex
 
     from memories.core.urls import without_password

@@ -1,6 +1,8 @@
-"""Answers for people: aligned, dated, coloured on a terminal; nothing in them can control the terminal.
+"""Answers for people: aligned, dated, coloured on a terminal; nothing in them can control the
+terminal.
 
-Each line of a content has a mark before it that no other line has, so that no content passes for an answer of ours.
+Each line of a content has a mark before it that no other line has, so that no content passes for an
+answer of ours.
 """
 
 import re
@@ -13,7 +15,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from memories.answers.fields import MEMORY
-from memories.answers.shapes import HINT_CORRECTS, HINT_LEFT, HINT_SUSPICIOUS, hint_of, large_log, note_on, summary
+from memories.answers.shapes import (
+    HINT_CORRECTS,
+    HINT_LEFT,
+    HINT_SUSPICIOUS,
+    hint_of,
+    large_log,
+    note_on,
+    summary,
+)
 from memories.cli.output import colored, safe
 from memories.core.ids import ID_LENGTH
 from memories.core.times import describe_age, to_iso
@@ -49,13 +59,17 @@ def memory(found: Memory) -> str:
     cells |= {
         "tags": _tags(found.tags) or "-",
         "decay_policy": f"{found.decay_policy}, confidence {found.confidence:.0%}",
-        "updated_at": f"{_dated(found.updated_at)}, version {found.version}" if found.version > 1 else "",
+        "updated_at": f"{_dated(found.updated_at)}, version {found.version}"
+        if found.version > 1
+        else "",
         "pending": _paint(_YELLOW, WAITS) if found.pending else "",
         "redacted": counted(found.redacted),
     }
     if found.accepted_at:
         cells["accepted_at"] += f" by {safe(found.accepted_by or '-')}"
-    rows = [(field.label, cells[field.name]) for field in MEMORY if field.label and cells[field.name]]
+    rows = [
+        (field.label, cells[field.name]) for field in MEMORY if field.label and cells[field.name]
+    ]
     return f"{_paint(_BOLD, marked(found.content))}\n{_table(rows)}"
 
 
@@ -71,26 +85,38 @@ def _cell(value: object) -> str:
 def counted(kinds: Sequence[str]) -> str:
     """Return kinds of secrets, each with how often it is there."""
     return ", ".join(
-        f"{kind} × {kinds.count(kind)}" if kinds.count(kind) > 1 else kind for kind in dict.fromkeys(kinds)
+        f"{kind} × {kinds.count(kind)}" if kinds.count(kind) > 1 else kind
+        for kind in dict.fromkeys(kinds)
     )
 
 
 def created(result: "Created") -> str:
     """Return what became of a create."""
     if result.memory is None:
-        lines = [_paint(_YELLOW, "Not stored: very similar to" if result.duplicates else "Not stored:")]
+        lines = [
+            _paint(_YELLOW, "Not stored: very similar to" if result.duplicates else "Not stored:")
+        ]
         lines += [
-            _one(item.id, item.content, _alike(item, f"{item.similarity:.2f} similar")) for item in result.duplicates
+            _one(item.id, item.content, _alike(item, f"{item.similarity:.2f} similar"))
+            for item in result.duplicates
         ]
         return "\n".join([*lines, safe(hint_of(result))])
     told = safe(hint_of(result))
-    head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, f"{told[:1].upper()}{told[1:]}")
+    head = (
+        _paint(_GREEN, "Stored")
+        if result.stored
+        else _paint(_YELLOW, f"{told[:1].upper()}{told[1:]}")
+    )
     lines = [head, memory(result.memory)]
     if result.similar_to:
         told = "Similar memories; if it corrects one, delete that one:"
-        linked = HINT_CORRECTS.format(id=safe(result.memory.id), corrects=safe(result.corrects or ""))
+        linked = HINT_CORRECTS.format(
+            id=safe(result.memory.id), corrects=safe(result.corrects or "")
+        )
         lines.append(_paint(_YELLOW, f"S{linked[1:]}" if result.corrects else told))
-        lines += [_one(item.id, item.content, _alike(item, item.difference)) for item in result.similar_to]
+        lines += [
+            _one(item.id, item.content, _alike(item, item.difference)) for item in result.similar_to
+        ]
     if result.note:
         lines.append(_paint(_YELLOW, safe(result.note)))
     return "\n".join(lines)
@@ -117,10 +143,16 @@ def forget_many_question(planned: "Affected") -> str:
 def affected(result: "Affected", undo: str | None, shown: int) -> str:
     """Return what was done to many, or would be."""
     would = "Would be done: " if result.dry_run else "Done: "
-    lines = [f"{would}{summary(result)}." if any(result.counts.values()) else "Nothing meets it; nothing was changed."]
+    lines = [
+        f"{would}{summary(result)}."
+        if any(result.counts.values())
+        else "Nothing meets it; nothing was changed."
+    ]
     for step in result.steps[:shown]:
         reason = f" ({safe(step.reason)})" if step.reason else ""
-        lines.append(f"  {step.action:<8}{_dim_id(step.id)}  {_short(step.content, 12 + SHORT_ID)}{reason}")
+        lines.append(
+            f"  {step.action:<8}{_dim_id(step.id)}  {_short(step.content, 12 + SHORT_ID)}{reason}"
+        )
     more = sum(result.counts.values()) - min(shown, len(result.steps))
     lines += [f"  and {more} more"] if more > 0 and any(result.counts.values()) else []
     lines += [f"To undo it: {undo}"] if undo else []
@@ -133,7 +165,10 @@ def _dim_id(name: str) -> str:
 
 def found(result: "Explanation", *, explain: bool) -> str:
     """Return the hits of a search."""
-    head = "\n\n".join(_hit(place, hit) for place, hit in enumerate(result.hits, 1)) or "Nothing found."
+    head = (
+        "\n\n".join(_hit(place, hit) for place, hit in enumerate(result.hits, 1))
+        or "Nothing found."
+    )
     if note := note_on(result):
         head += f"\n\n{_paint(_YELLOW, safe(note))}"
     if not explain:
@@ -155,18 +190,33 @@ def history(result: History) -> str:
     """Return every version of a memory."""
     blocks = [_paint(_DIM, safe(result.id))]
     for version in result.versions:
-        until = f", until {_dated(version.ended_at)} ({version.ended_by})" if version.ended_at else ", current"
+        until = (
+            f", until {_dated(version.ended_at)} ({version.ended_by})"
+            if version.ended_at
+            else ", current"
+        )
         if version.ended_by == PENDING:
             until = f", {WAITS}"
         if version.accepted_at:
-            until += f", accepted {_dated(version.accepted_at)} by {safe(version.accepted_by or '-')}"
+            until += (
+                f", accepted {_dated(version.accepted_at)} by {safe(version.accepted_by or '-')}"
+            )
         by = f" by {_writer(version.origin)}" if version.origin else ""
         head = f"version {version.version}, {version.operation}{by}, {_dated(version.created_at)}{until}"
         head = _suspected(head, version.suspicious, ", ")
         tags = [f"  {_paint(_DIM, _tags(version.tags))}"] if version.tags else []
-        blocks.append("\n".join([_paint(_DIM, head), f"  {marked(version.content, indent='  ')}", *tags]))
-    links = ((name, getattr(result, name)) for name in ("supersedes", "superseded_by", "corrects", "corrected_by"))
-    blocks += [f"{name.replace('superseded_', 'replaced ').replace('_', ' ')} {safe(at)}" for name, at in links if at]
+        blocks.append(
+            "\n".join([_paint(_DIM, head), f"  {marked(version.content, indent='  ')}", *tags])
+        )
+    links = (
+        (name, getattr(result, name))
+        for name in ("supersedes", "superseded_by", "corrects", "corrected_by")
+    )
+    blocks += [
+        f"{name.replace('superseded_', 'replaced ').replace('_', ' ')} {safe(at)}"
+        for name, at in links
+        if at
+    ]
     return "\n\n".join(blocks)
 
 
@@ -188,10 +238,16 @@ def accepted(done: "Sequence[Reviewed]", *, dry_run: bool) -> str:
                 else f"as {each.memory.id[:SHORT_ID]}, which has its key or says the same"
             )
             lines.append(_one(each.id, each.memory.content, other))
-            lines += [_one(item.id, item.content, f"similar: {item.difference}") for item in each.similar_to]
+            lines += [
+                _one(item.id, item.content, f"similar: {item.difference}")
+                for item in each.similar_to
+            ]
             continue
         lines.append(_one(each.id, each.memory.content, "left waiting"))
-        lines += [_one(item.id, item.content, f"{item.similarity:.2f} similar") for item in each.duplicates]
+        lines += [
+            _one(item.id, item.content, f"{item.similarity:.2f} similar")
+            for item in each.duplicates
+        ]
         hint = (HINT_LEFT if each.duplicates else HINT_SUSPICIOUS).format(id=each.id[:SHORT_ID])
         lines.append(f"  {_paint(_YELLOW, hint)}")
     count = sum(each.done for each in done)
@@ -218,7 +274,9 @@ def imported(done: "Imported", answer: Mapping[str, Any]) -> str:
     lines = [f"{verb} {done.imported} records; {done.known} were already there."]
     if answer["pending"]:
         wait = "would wait" if answer["dry_run"] else "wait"
-        lines.append(f"{answer['pending']} memories {wait} for review, since nothing proves that this file is yours.")
+        lines.append(
+            f"{answer['pending']} memories {wait} for review, since nothing proves that this file is yours."
+        )
     if "hint" in answer:
         lines.append(f"To decide: {answer['hint'].partition(': ')[2]}")
     if done.without_vector:
@@ -246,21 +304,38 @@ def restored(answer: Mapping[str, Any]) -> str:
     if answer["without_vector"]:
         lines.append(f"{answer['without_vector']} have no vector; memory reembed adds them.")
     if answer["kept"]:
-        lines.append(f"The store from before is kept as {answer['kept']}; remove it when you no longer need it.")
+        lines.append(
+            f"The store from before is kept as {answer['kept']}; remove it when you no longer need it."
+        )
     return "\n".join(map(safe, lines))
 
 
 def examined(answer: Mapping[str, Any]) -> str:
     """Return what an examination found, first what is wrong."""
     findings = answer["findings"]
-    lines = [_paint(_YELLOW, f"{len(findings)} things are wrong:") if findings else _paint(_GREEN, "Nothing is wrong.")]
+    lines = [
+        _paint(_YELLOW, f"{len(findings)} things are wrong:")
+        if findings
+        else _paint(_GREEN, "Nothing is wrong.")
+    ]
     for number, finding in enumerate(findings, 1):
         lines.append(f"{number:>2}  {safe(finding['what'])}")
         lines += [f"    {_paint(_DIM, safe(finding['remedy']))}"] if finding["remedy"] else []
     lines += [f"Repaired: {safe(what)}" for what in answer.get("repaired", ())]
-    lines += [f"The store from before is in {safe(answer['backup'])}"] if answer.get("backup") else []
-    facts = [(name.replace("_", " "), value) for name, value in answer.items() if name not in _OF_FINDINGS]
-    return "\n".join([*lines, _table((name, safe(_plainly(value))) for name, value in facts if value is not None)])
+    lines += (
+        [f"The store from before is in {safe(answer['backup'])}"] if answer.get("backup") else []
+    )
+    facts = [
+        (name.replace("_", " "), value)
+        for name, value in answer.items()
+        if name not in _OF_FINDINGS
+    ]
+    return "\n".join(
+        [
+            *lines,
+            _table((name, safe(_plainly(value))) for name, value in facts if value is not None),
+        ]
+    )
 
 
 _OF_FINDINGS = ("status", "findings", "repaired", "backup")
@@ -279,7 +354,12 @@ def salvaged(done: "Salvaged", file: str) -> str:
         lines.append(f"{len(done.lost)} could not be saved:")
     for what, ref in done.lost[:MAX_LOST]:
         lines.append(
-            f"  {what}" + (f" ({ref.collection} {ref.group} ({ref.position}) of {ref.namespace})" if ref else "")
+            f"  {what}"
+            + (
+                f" ({ref.collection} {ref.group} ({ref.position}) of {ref.namespace})"
+                if ref
+                else ""
+            )
         )
     lines += ["  …"] if len(done.lost) > MAX_LOST else []
     return "\n".join(map(safe, lines))
@@ -287,11 +367,15 @@ def salvaged(done: "Salvaged", file: str) -> str:
 
 def migrated(answer: Mapping[str, Any]) -> str:
     """Return what a migration did, and how to go on."""
-    counts = ", ".join(f"{count} of {collection}" for collection, count in answer["records"].items())
+    counts = ", ".join(
+        f"{count} of {collection}" for collection, count in answer["records"].items()
+    )
     lines = [f"Copied and verified: {counts}; {answer['copied']} new, {answer['changed']} changed."]
     if answer["without_vector"]:
         lines.append(f"{answer['without_vector']} have no vector; memory reembed adds them.")
-    return "\n".join([*lines, f"To use the copy: {answer['switch']}", f"To go back: {answer['go_back']}"])
+    return "\n".join(
+        [*lines, f"To use the copy: {answer['switch']}", f"To go back: {answer['go_back']}"]
+    )
 
 
 def status(found: Status, problem: str) -> str:
@@ -304,13 +388,34 @@ def status(found: Status, problem: str) -> str:
         ("memories", f"{found.memory_count} in {', '.join(found.namespaces_read)}"),
         ("turns", str(found.turn_count) if found.turn_count else ""),
         ("deleted", str(found.deleted_count)),
-        ("pending", f"{found.pending_count}; to decide: memory review" if found.pending_count else ""),
-        ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
+        (
+            "pending",
+            f"{found.pending_count}; to decide: memory review" if found.pending_count else "",
+        ),
+        (
+            "no vector",
+            f"{found.without_vector_count} (found by words only)"
+            if found.without_vector_count
+            else "",
+        ),
         ("embedder", found.embedder),
-        ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB{', compact' * found.compact}"),
-        ("log", f"{log / 1e6:.1f} MB; it grows while some process reads without end: end that one" if log else ""),
+        (
+            "size",
+            ""
+            if found.size_bytes is None
+            else f"{found.size_bytes / 1e6:.1f} MB{', compact' * found.compact}",
+        ),
+        (
+            "log",
+            f"{log / 1e6:.1f} MB; it grows while some process reads without end: end that one"
+            if log
+            else "",
+        ),
         ("access", "read only" if found.read_only else ""),
-        ("erasing", "a forgotten memory still has bytes on disk; forget it again" if found.erasing else ""),
+        (
+            "erasing",
+            "a forgotten memory still has bytes on disk; forget it again" if found.erasing else "",
+        ),
     ]
     return _table((name, value) for name, value in rows if value)
 
@@ -318,9 +423,13 @@ def status(found: Status, problem: str) -> str:
 def config(found: Config) -> str:
     """Return every setting."""
     rows = [
-        (name, f"{'-' if value is None else safe(without_password(str(value)))}  {_paint(_DIM, f'({source})')}")
+        (
+            name,
+            f"{'-' if value is None else safe(without_password(str(value)))}  {_paint(_DIM, f'({source})')}",
+        )
         for name, value, source in (
-            (setting.name, getattr(found, setting.name), found.sources[setting.name]) for setting in SETTINGS
+            (setting.name, getattr(found, setting.name), found.sources[setting.name])
+            for setting in SETTINGS
         )
     ]
     return _table(rows)
@@ -351,7 +460,10 @@ def added(said: "Sequence[Turn]") -> str:
     redacted = counted([kind for turn in said for kind in turn.redacted])
     stored = max((turn.index for turn in said if turn.status == "stored"), default=None)
     last = "." if stored is None else f"; the last one has index {stored}."
-    lines = [f"Added {counts['stored']} turns{last}" + (f" Taken out before: {redacted}." if redacted else "")]
+    lines = [
+        f"Added {counts['stored']} turns{last}"
+        + (f" Taken out before: {redacted}." if redacted else "")
+    ]
     lines += [f"Known already: {counts['known']}."] if counts["known"] else []
     lines += [f"Refused: {safe(turn.reason)}." for turn in said if turn.reason]
     return "\n".join(lines)
@@ -362,7 +474,9 @@ def conversations(found: "ConversationPage") -> str:
     if not found.conversations:
         return "Nothing here."
     rows = _table((_name(each.id), _described(each)) for each in found.conversations)
-    return rows + (f"\n\nNext page: --cursor {safe(found.next_cursor)}" if found.next_cursor else "")
+    return rows + (
+        f"\n\nNext page: --cursor {safe(found.next_cursor)}" if found.next_cursor else ""
+    )
 
 
 def conversation(each: "Conversation") -> str:
@@ -379,21 +493,40 @@ def _described(each: "Conversation") -> str:
     return " · ".join(part for part in (when, waiting, about, _tags(each.tags)) if part)
 
 
-# --- parts -----------------------------------------------------------------------------------------------------------
+# --- parts
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _hit(place: int, hit: "Hit") -> str:
     similar = "" if hit.similarity is None else f" · similarity {hit.similarity:.2f}"
     what = f"score {hit.score:.2f}{similar}"
-    return _item(place, hit.found, what) if isinstance(hit.found, Memory) else _said(place, hit.found, what)
+    return (
+        _item(place, hit.found, what)
+        if isinstance(hit.found, Memory)
+        else _said(place, hit.found, what)
+    )
 
 
 def _said(place: int | None, turn: "Turn", what: str) -> str:
     """Return a turn: what was said, and by whom, when and where."""
     said = f"{_name(turn.speaker or turn.role)} in {_name(turn.conversation_id)}"
     by = f"stored by {_writer(turn.origin)}" if turn.origin else ""
-    part = f"part {turn.part} of {turn.parts}" if turn.part else "waits to be stored" if turn.waiting else ""
-    details = [what, part, _suspected("", turn.suspicious), said, _dated(turn.created_at), _tags(turn.tags), by]
+    part = (
+        f"part {turn.part} of {turn.parts}"
+        if turn.part
+        else "waits to be stored"
+        if turn.waiting
+        else ""
+    )
+    details = [
+        what,
+        part,
+        _suspected("", turn.suspicious),
+        said,
+        _dated(turn.created_at),
+        _tags(turn.tags),
+        by,
+    ]
     return _block(place, turn.content, " · ".join(part for part in details if part), turn.id)
 
 
@@ -424,7 +557,9 @@ def _item(place: int | None, found: Memory, what: str) -> str:
     if found.pending:  # what it would do if it were accepted
         key = f"key {safe(found.key)}" if found.key else ""
         known += [WAITS, key, f"supersedes {found.supersedes}" if found.supersedes else ""]
-    return _block(place, found.content, " · ".join(part for part in known if part), found.id[:SHORT_ID])
+    return _block(
+        place, found.content, " · ".join(part for part in known if part), found.id[:SHORT_ID]
+    )
 
 
 def _writer(origin: Origin) -> str:
@@ -447,8 +582,12 @@ def _alike(found: "Similar", what: str) -> str:
 
 
 def _suspected(what: str, suspicious: Sequence[str], between: str = " · ") -> str:
-    """Return a remark with the names of the rules that a text met, which says that it may give orders to a model."""
-    return between.join(filter(None, [what, f"suspicious: {', '.join(suspicious)}" if suspicious else ""]))
+    """Return a remark with the names of the rules that a text met, which says that it may give
+    orders to a model.
+    """
+    return between.join(
+        filter(None, [what, f"suspicious: {', '.join(suspicious)}" if suspicious else ""])
+    )
 
 
 def _one(memory_id: str, content: str, what: str) -> str:
@@ -457,12 +596,21 @@ def _one(memory_id: str, content: str, what: str) -> str:
 
 
 def _considered(items: "Iterable[Considered]") -> list[str]:
-    """Return the table of candidates and their numbers; columns that say nothing of any are left out."""
+    """Return the table of candidates and their numbers; columns that say nothing of any are left
+    out.
+    """
     rows = list(items)
-    names = [name for name in (rows[0].features if rows else ()) if any(row.features[name] for row in rows)]
+    names = [
+        name
+        for name in (rows[0].features if rows else ())
+        if any(row.features[name] for row in rows)
+    ]
     heads = [name.replace("similarity", "sim.").replace("_", " ") for name in names]
     widths = [max(7, len(head) + 2) for head in heads]
-    lines = ["score".rjust(7) + "".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
+    lines = [
+        "score".rjust(7)
+        + "".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))
+    ]
     for row in rows:
         values = [row.features[name] for name in names]
         numbers = ["-" if value is None else f"{value:.3g}" for value in values]
@@ -476,7 +624,9 @@ def _considered(items: "Iterable[Considered]") -> list[str]:
 def _table(rows: Iterable[tuple[str, str]]) -> str:
     kept = list(rows)
     width = max((_width(name) for name, _ in kept), default=0)
-    return "\n".join(f"{_paint(_DIM, name)}{' ' * (width - _width(name))}  {value}" for name, value in kept)
+    return "\n".join(
+        f"{_paint(_DIM, name)}{' ' * (width - _width(name))}  {value}" for name, value in kept
+    )
 
 
 def _width(text: str) -> int:
@@ -509,13 +659,17 @@ def _short(text: str, taken: int) -> str:
 
 
 def marked(text: str, indent: str = "") -> str:
-    """Return a content in lines of which each has a mark before it, and all but the first one the indent.
+    """Return a content in lines of which each has a mark before it, and all but the first one the
+    indent.
 
-    They are cut before the terminal would do so, which would put what follows where a line of ours begins.
+    They are cut before the terminal would do so, which would put what follows where a line of ours
+    begins.
     """
     taken = len(indent) + len(MARK)
     lines = [
-        f"{MARK}{part}".rstrip() for line in text.removesuffix("\n").split("\n") for part in _folded(safe(line), taken)
+        f"{MARK}{part}".rstrip()
+        for line in text.removesuffix("\n").split("\n")
+        for part in _folded(safe(line), taken)
     ]
     return f"\n{indent}".join(lines)
 
@@ -523,7 +677,11 @@ def marked(text: str, indent: str = "") -> str:
 def _folded(line: str, taken: int, most: int = 100) -> list[str]:
     """Return a line in parts that fit on the terminal beside the columns that are taken."""
     width = max(8, min(most, shutil.get_terminal_size().columns) - taken)
-    words = (piece for word in _WORDS.findall(line) for piece in ([word] if _width(word) <= width else word))
+    words = (
+        piece
+        for word in _WORDS.findall(line)
+        for piece in ([word] if _width(word) <= width else word)
+    )
     parts, part, used = [], "", 0
     for word in words:
         if part and used + _width(word.rstrip()) > width:

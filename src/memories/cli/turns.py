@@ -1,4 +1,6 @@
-"""Commands for conversations: turns, and context, which assembles a prompt from turns and memories."""
+"""Commands for conversations: turns, and context, which assembles a prompt from turns and
+memories.
+"""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -54,62 +56,93 @@ def turns(context: click.Context) -> None:
 )
 @click.argument("conversation")
 @click.argument("content")
-@option("--role", metavar="ROLE", values=ROLES, help="user, assistant, system or tool. [default: user]")
+@option(
+    "--role", metavar="ROLE", values=ROLES, help="user, assistant, system or tool. [default: user]"
+)
 @option("--speaker", metavar="NAME", help="Who said it.")
 @option("--at", "created_at", metavar="TIME", help="When it was said. [default: now]")
-@option("--message-id", metavar="ID", help="Its id elsewhere; a turn whose id is already there is not added again.")
+@option(
+    "--message-id",
+    metavar="ID",
+    help="Its id elsewhere; a turn whose id is already there is not added again.",
+)
 @no_redact_option
 @in_session(reads=False)
-def add(memories: "Memories", conversation: str, content: str, no_redact: bool, **given: str | None) -> int:
+def add(
+    memories: "Memories", conversation: str, content: str, no_redact: bool, **given: str | None
+) -> int:
     """Add a turn to a conversation, or many.
 
-    CONTENT is what was said, or - to read many turns from standard input: a JSON object on each line, with the keys
-    content, role, speaker, created_at, message_id and tags. Each is stored, known (its message id is there with the
-    same content) or refused (with another content); if one is refused the others are stored and the exit code is 1.
+    CONTENT is what was said, or - to read many turns from standard input: a JSON object on each
+    line, with the keys content, role, speaker, created_at, message_id and tags. Each is stored,
+    known (its message id is there with the same content) or refused (with another content); if one
+    is refused the others are stored and the exit code is 1.
     """
     from memories.read.turns import TurnDraft
 
     fields = {name: value for name, value in given.items() if value is not None}
     if content != "-":
         draft = TurnDraft(content, **_read(fields))
-        [said] = changing(lambda: memories.add_turns(conversation, [draft], redact=not no_redact), _stored)
+        [said] = changing(
+            lambda: memories.add_turns(conversation, [draft], redact=not no_redact), _stored
+        )
         emit(shapes.turn(said), lambda: texts().added_one(said))
         return _refusals([said])
     if fields:
-        raise InvalidInput("with -, each line has its own role, speaker, time and id; remove these options")
+        raise InvalidInput(
+            "with -, each line has its own role, speaker, time and id; remove these options"
+        )
     lines = enumerate(read_argument("-", "input", MAX_INPUT_BYTES).split("\n"), 1)
     drafts = [_draft(line, number) for number, line in lines if line.strip()]
     if not drafts:
         raise InvalidInput("input has no turns; write a JSON object on each line")
-    added = changing(lambda: memories.add_turns(conversation, drafts, redact=not no_redact), _stored)
+    added = changing(
+        lambda: memories.add_turns(conversation, drafts, redact=not no_redact), _stored
+    )
     emit(shapes.added(conversation, added), lambda: texts().added(added))
     return _refusals(added)
 
 
-@turns.command(epilog="memory turns tail standup --limit 16\nmemory turns tail standup --speaker Ann --since 7d")
+@turns.command(
+    epilog="memory turns tail standup --limit 16\nmemory turns tail standup --speaker Ann --since 7d"
+)
 @click.argument("conversation")
 @_said_options
 @in_session(reads=True)
 def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
     """Show the last turns of a conversation, oldest first.
 
-    Turns that wait to be stored come last; if the store does not answer they are shown alone, and the exit code is 1.
+    Turns that wait to be stored come last; if the store does not answer they are shown alone, and
+    the exit code is 1.
     """
     return _shown(memories, conversation, lambda: memories.tail_turns(conversation, **filters))
 
 
-@turns.command(epilog="memory turns show standup --from 100 --limit 50\nmemory turns show standup --role assistant")
+@turns.command(
+    epilog="memory turns show standup --from 100 --limit 50\nmemory turns show standup --role assistant"
+)
 @click.argument("conversation")
-@option("--from", "start", metavar="INDEX", section="Output", help="First turn to show, counted from 0. [default: 0]")
+@option(
+    "--from",
+    "start",
+    metavar="INDEX",
+    section="Output",
+    help="First turn to show, counted from 0. [default: 0]",
+)
 @_said_options
 @in_session(reads=True)
-def show(memories: "Memories", conversation: str, start: str | None, filters: Mapping[str, Any]) -> int:
+def show(
+    memories: "Memories", conversation: str, start: str | None, filters: Mapping[str, Any]
+) -> int:
     """Show the turns of a conversation, oldest first.
 
-    Turns that wait to be stored come last; if the store does not answer they are shown alone, and the exit code is 1.
+    Turns that wait to be stored come last; if the store does not answer they are shown alone, and
+    the exit code is 1.
     """
     first = whole_number(start, "from must be a whole number from 0")
-    return _shown(memories, conversation, lambda: memories.turns(conversation, start=first or 0, **filters))
+    return _shown(
+        memories, conversation, lambda: memories.turns(conversation, start=first or 0, **filters)
+    )
 
 
 def _shown(memories: "Memories", conversation: str, read: "Callable[[], list[Turn]]") -> int:
@@ -121,21 +154,33 @@ def _shown(memories: "Memories", conversation: str, read: "Callable[[], list[Tur
         if not found:
             raise
     emit(shapes.turns(found), lambda: texts().turns(found))
-    return 0 if problem is None else fail(f"{problem}; only turns that wait to be stored are shown", 1)
+    return (
+        0 if problem is None else fail(f"{problem}; only turns that wait to be stored are shown", 1)
+    )
 
 
 @turns.command(
     "list",
     epilog="memory turns list --speaker Ann --since 7d\nmemory turns list --title release --tag project=shop",
 )
-@option("--title", metavar="TEXT", section="Filters", help="Only conversations whose title has this text.")
+@option(
+    "--title",
+    metavar="TEXT",
+    section="Filters",
+    help="Only conversations whose title has this text.",
+)
 @option("--user", metavar="NAME", section="Filters", help="Only conversations held with this user.")
 @option(
     "--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True, section="Filters",
     help="Only conversations with this tag; may be repeated, and all must match.",
 )  # fmt: skip
 @_said_options
-@option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
+@option(
+    "--cursor",
+    metavar="CURSOR",
+    section="Output",
+    help="Continue after a page; next_cursor of that page.",
+)
 @in_session(reads=True)
 def list_(
     memories: "Memories",
@@ -147,8 +192,8 @@ def list_(
 ) -> int:
     """List conversations, newest first.
 
-    --role, --speaker, --since and --until: only conversations with such a turn. If the store does not answer, those
-    with turns that wait to be stored are shown, and the exit code is 1.
+    --role, --speaker, --since and --until: only conversations with such a turn. If the store does
+    not answer, those with turns that wait to be stored are shown, and the exit code is 1.
     """
     given = {"title": title, "user": user, "tags": dict(parse_tag(text) for text in tag), **filters}
     chosen = {name: value for name, value in given.items() if value not in (None, {})}
@@ -159,11 +204,18 @@ def list_(
         from memories.read.conversations import ConversationPage
         from memories.write.waiting import with_waiting
 
-        found, problem = with_waiting(ConversationPage((), None), memories.waiting_turns(), first=True), exc
+        found, problem = (
+            with_waiting(ConversationPage((), None), memories.waiting_turns(), first=True),
+            exc,
+        )
         if not found.conversations:
             raise
     emit(shapes.conversations(found), lambda: texts().conversations(found))
-    return 0 if problem is None else fail(f"{problem}; only conversations with turns that wait are shown", 1)
+    return (
+        0
+        if problem is None
+        else fail(f"{problem}; only conversations with turns that wait are shown", 1)
+    )
 
 
 @turns.command(
@@ -173,8 +225,22 @@ def list_(
 @click.argument("conversation")
 @option("--title", metavar="TEXT", help="What it is called; empty to remove it.")
 @option("--user", metavar="NAME", help="Whom it is held with; empty to remove it.")
-@option("--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True, section="Tags", help="A tag; may be repeated.")
-@option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
+@option(
+    "--tag",
+    "-t",
+    "tag",
+    metavar="KEY=VALUE",
+    multiple=True,
+    section="Tags",
+    help="A tag; may be repeated.",
+)
+@option(
+    "--remove-tag",
+    metavar="KEY",
+    multiple=True,
+    section="Tags",
+    help="A tag to remove; may be repeated.",
+)
 @no_redact_option
 @in_session(reads=True)
 def update(
@@ -193,7 +259,12 @@ def update(
     tags = dict(parse_tag(text) for text in tag)
     changed = changing(
         lambda: memories.update_conversation(
-            conversation, title=title, user=user, tags=tags, remove_tags=remove_tag, redact=not no_redact
+            conversation,
+            title=title,
+            user=user,
+            tags=tags,
+            remove_tags=remove_tag,
+            redact=not no_redact,
         ),
         lambda done: f"{done.id} was updated",
     )
@@ -210,7 +281,12 @@ def update(
 @option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @in_session(reads=False)
 def forget(
-    memories: "Memories", conversation: str, index: str | None, with_memories: bool, dry_run: bool, yes: bool
+    memories: "Memories",
+    conversation: str,
+    index: str | None,
+    with_memories: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> int:
     """Erase a conversation, or one of its turns, for good.
 
@@ -219,12 +295,18 @@ def forget(
     from memories.cli.bulk import tell_copies
 
     number = whole_number(index, "index must be a whole number from 0")
-    what = f"turn {number} of {conversation}" if number is not None else f"the conversation {conversation}"
+    what = (
+        f"turn {number} of {conversation}"
+        if number is not None
+        else f"the conversation {conversation}"
+    )
     too = " and the memories made from it" if with_memories else ""
     if not yes and not dry_run and not confirm(f"Forget {what}{too} for good?"):
         return 1
     gone = changing(
-        lambda: memories.forget_turns(conversation, index=number, with_memories=with_memories, dry_run=dry_run),
+        lambda: memories.forget_turns(
+            conversation, index=number, with_memories=with_memories, dry_run=dry_run
+        ),
         lambda _: f"{what}{too} was forgotten for good",
     )
     done = "Would be forgotten for good" if dry_run else "Forgotten for good"
@@ -246,7 +328,9 @@ def _refusals(said: "Sequence[Turn]") -> int:
 
 
 def _stored(said: "Sequence[Turn]") -> str:
-    """Return what was stored, as a part of a sentence, and whether a second run would store it again."""
+    """Return what was stored, as a part of a sentence, and whether a second run would store it
+    again.
+    """
     said = [turn for turn in said if turn.status == "stored"]
     if not said:
         return "nothing new was stored; running it again does no harm"
@@ -268,9 +352,15 @@ def _draft(line: str, number: int) -> Any:
         given = read_json(line)
     except InvalidInput as exc:
         raise InvalidInput(f"line {number} {exc}; nothing was stored") from exc
-    fields = {_NAMES.get(str(name), str(name)): value for name, value in given.items()} if type(given) is dict else {}
+    fields = (
+        {_NAMES.get(str(name), str(name)): value for name, value in given.items()}
+        if type(given) is dict
+        else {}
+    )
     if type(given) is dict and len(fields) < len(given):
-        raise InvalidInput(f"line {number} has a key twice, under both of its names; nothing was stored")
+        raise InvalidInput(
+            f"line {number} has a key twice, under both of its names; nothing was stored"
+        )
     known = TurnDraft.__annotations__
     if "content" not in fields or not fields.keys() <= known.keys():
         what = f"it must be a JSON object with keys among {', '.join(known)}"
@@ -283,7 +373,9 @@ def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
     from datetime import UTC, datetime
 
     time = fields.get("created_at")
-    return dict(fields) | ({} if time is None else {"created_at": parse_time_in_zone(str(time), datetime.now(UTC))})
+    return dict(fields) | (
+        {} if time is None else {"created_at": parse_time_in_zone(str(time), datetime.now(UTC))}
+    )
 
 
 MAX_BUDGET = 100_000_000
@@ -291,10 +383,20 @@ MAX_BUDGET = 100_000_000
 
 @command(epilog='memory context "When do we ship?" --conversation standup --budget 2000')
 @click.argument("query")
-@option("--conversation", metavar="NAME", help="Conversation that the message belongs to. [default: recall from all]")
+@option(
+    "--conversation",
+    metavar="NAME",
+    help="Conversation that the message belongs to. [default: recall from all]",
+)
 @option("--budget", metavar="N", help="Maximum number of tokens of the prompt. [default: no limit]")
-@option("--include-suspicious", is_flag=True, help="Include texts that seem to give orders to a model, marked.")
-@option("--include-corrected", is_flag=True, help="Also show a memory that another one shown corrects.")
+@option(
+    "--include-suspicious",
+    is_flag=True,
+    help="Include texts that seem to give orders to a model, marked.",
+)
+@option(
+    "--include-corrected", is_flag=True, help="Also show a memory that another one shown corrects."
+)
 @option("--include-tool-turns", is_flag=True, help="Include turns of the roles tool and system.")
 @in_session(reads=True)
 def context(
@@ -308,10 +410,11 @@ def context(
 ) -> int:
     """Assemble what a model needs to answer a message.
 
-    That is the last turns of its conversation, earlier turns that answer it, memories, and the message itself. QUERY
-    is the message, or - to read it from standard input. Everything recalled is fenced as data. The text format is the
-    prompt; in JSON it is under prompt, beside its parts. What seems to give orders to a model is left out, and turns
-    of tools; a note says how many. If the store can't be reached, memories are those of the scratchpad, and it exits 4.
+    That is the last turns of its conversation, earlier turns that answer it, memories, and the
+    message itself. QUERY is the message, or - to read it from standard input. Everything recalled
+    is fenced as data. The text format is the prompt; in JSON it is under prompt, beside its parts.
+    What seems to give orders to a model is left out, and turns of tools; a note says how many. If
+    the store can't be reached, memories are those of the scratchpad, and it exits 4.
     """
     message = read_argument(query, "query")
     asked = {"include_suspicious": include_suspicious, "include_tool_turns": include_tool_turns}
@@ -322,14 +425,16 @@ def context(
     gateway = WithScratchpad(builder.gateway, memories)
     builder.gateway = gateway  # type: ignore[assignment] # it passes on all that it does not do itself
     with contextlib.closing(gateway):
-        if conversation is None:
+        if conversation is None:  # noqa: SIM108
             built = builder.build_everywhere(message)
         else:
             built = builder.build_context(conversation, message)
     prompt = builder.format_for_prompt(built)
     for failed in built["metadata"]["errors"]:
         instead = gateway.degraded and failed["part"] == "memories"
-        note(f"{failed['part']} {'from the scratchpad alone' if instead else 'left out'}: {failed['error']}")
+        note(
+            f"{failed['part']} {'from the scratchpad alone' if instead else 'left out'}: {failed['error']}"
+        )
     if told := left_out(built["metadata"]["left_out"]):
         note(told)
     emit(shapes.context(built, prompt), lambda: "\n".join(map(safe, prompt.split("\n"))))
@@ -340,8 +445,12 @@ def context(
 
 
 def left_out(found: "Mapping[str, Mapping[str, Any]]") -> str:
-    """Return what a context leaves out, and how to include it, as one sentence; empty if it leaves out nothing."""
-    told = [f"{found[reason]['count']} {what}" for reason, what in _LEFT_OUT.items() if reason in found]
+    """Return what a context leaves out, and how to include it, as one sentence; empty if it leaves
+    out nothing.
+    """
+    told = [
+        f"{found[reason]['count']} {what}" for reason, what in _LEFT_OUT.items() if reason in found
+    ]
     return f"left out: {'; '.join(told)}" if told else ""
 
 
@@ -354,8 +463,11 @@ _LEFT_OUT = {
 }
 
 
-def _builder(memories: "Memories", budget: int | None, *, include_corrected: bool, **asked: bool) -> "ContextBuilder":
-    """Return a builder over this run's memory, or over what MCP_ENDPOINT names, if it names something else.
+def _builder(
+    memories: "Memories", budget: int | None, *, include_corrected: bool, **asked: bool
+) -> "ContextBuilder":
+    """Return a builder over this run's memory, or over what MCP_ENDPOINT names, if it names
+    something else.
 
     Raises:
         InvalidInput: Nothing here can speak to that endpoint.

@@ -1,4 +1,5 @@
-"""Plugging the memory into the agents that people use: which files they have, what is written there, how it is undone.
+"""Plugging the memory into the agents that people use: which files they have, what is written
+there, how it is undone.
 
 Imported by `memory connect`, `memory disconnect` and `memory doctor` only.
 """

@@ -1,4 +1,6 @@
-"""Connecting a host and disconnecting it: what changes in which file, and doing it, all of it or nothing."""
+"""Connecting a host and disconnecting it: what changes in which file, and doing it, all of it or
+nothing.
+"""
 
 import json
 import os
@@ -77,9 +79,13 @@ class Connector:
         if asked.scope == "user":
             return host.user(self.where)
         if host.project is None:
-            raise InvalidInput(f"{host.title} has no configuration of its own in a project; leave --scope project out")
+            raise InvalidInput(
+                f"{host.title} has no configuration of its own in a project; leave --scope project out"
+            )
         if os.path.realpath(asked.root) == os.path.realpath(self.where.home):
-            raise InvalidInput("the working folder is your home, not a project; leave --scope project out")
+            raise InvalidInput(
+                "the working folder is your home, not a project; leave --scope project out"
+            )
         return host.project(asked.root)
 
     # --- what would change ---
@@ -109,7 +115,11 @@ class Connector:
                 text, mark = files.decoded(data, path)
                 after, made = (mark + put_table(text, host, wanted.server, str(path))).encode(), ()
             else:
-                edits = [edit for edit, place in ((server, found.server), (hooks, found.hooks)) if place == path]
+                edits = [
+                    edit
+                    for edit, place in ((server, found.server), (hooks, found.hooks))
+                    if place == path
+                ]
                 after, made = self._edited(path, data, host, edits)
             if after != data and not (_is_empty(data) and _is_empty(after)):
                 files.refuse_read_only(path)
@@ -117,7 +127,11 @@ class Connector:
         return changes
 
     def _edited(
-        self, path: Path, data: bytes | None, host: Host, edits: Sequence[Callable[[Any, str], None]]
+        self,
+        path: Path,
+        data: bytes | None,
+        host: Host,
+        edits: Sequence[Callable[[Any, str], None]],
     ) -> tuple[bytes | None, tuple[tuple[str, ...], ...]]:
         text, mark = files.decoded(data, path)
         document = opened(host, text, str(path))
@@ -154,7 +168,9 @@ class Connector:
         return changes
 
     def _as_before(self, data: bytes, known: Written | None) -> Any:
-        """Return what was there before, if nothing else has changed since; NotImplemented otherwise."""
+        """Return what was there before, if nothing else has changed since; NotImplemented
+        otherwise.
+        """
         if known is None or not known.exact or known.after != files.digest(data):
             return NotImplemented
         if not known.existed:
@@ -162,7 +178,9 @@ class Connector:
         copy = Path(known.before) if known.before else None
         return copy.read_bytes() if copy is not None and copy.is_file() else NotImplemented
 
-    def _without(self, path: Path, data: bytes, host: Host, known: Written | None, *, plugin: bool) -> bytes | None:
+    def _without(
+        self, path: Path, data: bytes, host: Host, known: Written | None, *, plugin: bool
+    ) -> bytes | None:
         text, mark = files.decoded(data, path)
         if _is_empty(data):
             return data
@@ -192,7 +210,8 @@ class Connector:
     # --- doing it ---
 
     def connect(self, asked: Asked, changes: Sequence[Change]) -> list[Written]:
-        """Write what connecting a host changes; return what was written, with the copies of what was there.
+        """Write what connecting a host changes; return what was written, with the copies of what
+        was there.
 
         Raises:
             InvalidInput: A file has changed meanwhile.
@@ -220,12 +239,21 @@ class Connector:
             files.remove_empty([folder for each in known.values() for folder in each.folders])
             for change in changes:
                 each = known.get(str(change.path))
-                if each is not None and each.before and self._as_before(change.before or b"", each) == change.after:
+                if (
+                    each is not None
+                    and each.before
+                    and self._as_before(change.before or b"", each) == change.after
+                ):
                     Path(each.before).unlink(missing_ok=True)  # it is what is there again
             receipts.keep(self.folder, asked.host, asked.scope, _root(asked), [])
 
     def _apply(
-        self, asked: Asked, changes: Sequence[Change], known: dict[str, Written], *, undoing: bool = False
+        self,
+        asked: Asked,
+        changes: Sequence[Change],
+        known: dict[str, Written],
+        *,
+        undoing: bool = False,
     ) -> list[Written]:
         done: list[tuple[Change, list[str]]] = []
         written = []
@@ -239,7 +267,9 @@ class Connector:
                     files.remove(change.path)
                 else:
                     copy = None if undoing else self._copied(asked, change, earlier)
-                    folders = files.write(change.path, change.after, private=asked.scope == "user", agreed=still)
+                    folders = files.write(
+                        change.path, change.after, private=asked.scope == "user", agreed=still
+                    )
                     written.append(_written(change, copy, folders, earlier))
                 done.append((change, folders))
             except BaseException as exc:
@@ -251,11 +281,15 @@ class Connector:
 
     def _refuse_changed(self, change: Change, asked: Asked) -> None:
         if self.read(change.path, asked) != change.before:
-            raise InvalidInput(f"{change.path} was changed by another program meanwhile; run this again")
+            raise InvalidInput(
+                f"{change.path} was changed by another program meanwhile; run this again"
+            )
 
     def _copied(self, asked: Asked, change: Change, earlier: Written | None) -> Path | None:
         """Keep a copy of what was there, unless that is only what we wrote ourselves."""
-        if change.before is None or (earlier is not None and earlier.after == files.digest(change.before)):
+        if change.before is None or (
+            earlier is not None and earlier.after == files.digest(change.before)
+        ):
             return None
         beside = Path(os.path.abspath(change.path)).parent  # noqa: PTH100 - beside a link, not beside its target
         folder = beside if asked.scope == "user" else self.folder / "copies"
@@ -272,8 +306,12 @@ def _root(asked: Asked) -> str:
     return "" if asked.scope == "user" else str(asked.root)
 
 
-def _written(change: Change, copy: Path | None, folders: list[str], earlier: Written | None) -> Written:
-    """Return what is noted of a file; if only we had changed it, it can still be as it was before that."""
+def _written(
+    change: Change, copy: Path | None, folders: list[str], earlier: Written | None
+) -> Written:
+    """Return what is noted of a file; if only we had changed it, it can still be as it was before
+    that.
+    """
     assert change.after is not None
     before, existed, exact = None if copy is None else str(copy), change.before is not None, True
     if earlier is not None and change.before is not None:
@@ -282,7 +320,9 @@ def _written(change: Change, copy: Path | None, folders: list[str], earlier: Wri
         before = earlier.before if exact else before
     else:
         made, all_folders = change.made, tuple(folders)
-    return Written(str(change.path), before, existed, exact, files.digest(change.after), made, all_folders)
+    return Written(
+        str(change.path), before, existed, exact, files.digest(change.after), made, all_folders
+    )
 
 
 def _put_back(done: Sequence[tuple[Change, list[str]]], *, private: bool) -> None:
@@ -294,7 +334,8 @@ def _put_back(done: Sequence[tuple[Change, list[str]]], *, private: bool) -> Non
             files.write(change.path, change.before, private=private)
 
 
-# --- what is wanted ------------------------------------------------------------------------------------------------
+# --- what is wanted
+# ------------------------------------------------------------------------------------------------
 
 
 def wanted(asked: Asked, program: Program, environment: dict[str, str]) -> Wanted:
@@ -310,8 +351,15 @@ def wanted(asked: Asked, program: Program, environment: dict[str, str]) -> Wante
     command, *before = program.command
     entry = host.entry(command, [*before, "mcp", *named], environment)
     options = [*(["--capture"] if asked.capture else []), *named]
-    events = [event for event in EVENTS if event in host.hooks and (asked.capture or event not in CAPTURING)]
-    hooks = {host.hooks[event].name: hook(program.command, event, asked.host, options) for event in events}
+    events = [
+        event
+        for event in EVENTS
+        if event in host.hooks and (asked.capture or event not in CAPTURING)
+    ]
+    hooks = {
+        host.hooks[event].name: hook(program.command, event, asked.host, options)
+        for event in events
+    }
     return Wanted(entry, hooks, plugin(program.command, asked.capture, options))
 
 

@@ -1,4 +1,6 @@
-"""The entries of ours in the text of a host's file: put in, found, taken out; nothing else is touched."""
+"""The entries of ours in the text of a host's file: put in, found, taken out; nothing else is
+touched.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -38,10 +40,13 @@ def opened(host: Host, text: str, name: str) -> Document:
     try:
         return Document(text, comments=host.comments)
     except Malformed as exc:
-        raise InvalidInput(f"{name}, line {exc.line}, is broken: {exc.why}; nothing was changed") from exc
+        raise InvalidInput(
+            f"{name}, line {exc.line}, is broken: {exc.why}; nothing was changed"
+        ) from exc
 
 
-# --- the server -------------------------------------------------------------------------------------------------------
+# --- the server
+# -------------------------------------------------------------------------------------------------------
 
 
 def put_server(document: Document, host: Host, entry: Mapping[str, Any], name: str) -> None:
@@ -109,7 +114,8 @@ def _merged(existing: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> dic
     return merged
 
 
-# --- hooks ------------------------------------------------------------------------------------------------------------
+# --- hooks
+# ------------------------------------------------------------------------------------------------------------
 
 
 def hooks_of(document: Document, host: Host) -> Iterator[tuple[Path, str]]:
@@ -124,7 +130,9 @@ def hooks_of(document: Document, host: Host) -> Iterator[tuple[Path, str]]:
                     yield ("hooks", event, at), group["command"]
                 continue
             inner = group.get("hooks")
-            for number, handler in reversed(list(enumerate(inner))) if isinstance(inner, list) else ():
+            for number, handler in (
+                reversed(list(enumerate(inner))) if isinstance(inner, list) else ()
+            ):
                 if isinstance(handler, Mapping) and is_hook(words_of(handler.get("command"))):
                     yield ("hooks", event, at, "hooks", number), handler["command"]
 
@@ -167,7 +175,8 @@ def _handler(host: Host, command: str, timeout: int) -> dict[str, Any]:
     return {"hooks": [{"type": "command", "command": command, "timeout": timeout}]}
 
 
-# --- taking out -------------------------------------------------------------------------------------------------------
+# --- taking out
+# -------------------------------------------------------------------------------------------------------
 
 
 def take_entries(document: Document, host: Host, made: Sequence[Path] | None) -> None:
@@ -176,8 +185,8 @@ def take_entries(document: Document, host: Host, made: Sequence[Path] | None) ->
     Args:
         document: The file.
         host: Whose it is.
-        made: What was made for our entries and goes with them once it is empty; None if that is not known, and then
-            all that our entries leave empty goes.
+        made: What was made for our entries and goes with them once it is empty; None if that is not
+            known, and then all that our entries leave empty goes.
     """
     ours = list(hooks_of(document, host))
     for path, _ in ours:
@@ -195,7 +204,9 @@ def take_entries(document: Document, host: Host, made: Sequence[Path] | None) ->
 
 
 def containers(document: Document, host: Host) -> list[Path]:
-    """Return what is there of the objects and lists that entries of ours are put into, the innermost first."""
+    """Return what is there of the objects and lists that entries of ours are put into, the
+    innermost first.
+    """
     events: list[Path] = [("hooks", hook.name) for hook in host.hooks.values()]
     rest: list[Path] = [("hooks",), host.servers, ("version",)]
     return [path for path in [*events, *rest] if document.get(path) is not None]

@@ -1,4 +1,6 @@
-"""Files of other programs: read with care, replaced in one step, with a copy of what was there beside them."""
+"""Files of other programs: read with care, replaced in one step, with a copy of what was there
+beside them.
+"""
 
 import contextlib
 import hashlib
@@ -31,27 +33,36 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
         if inside is not None and not place.is_relative_to(os.path.realpath(inside)):
             raise InvalidInput(f"{path} is a link that leads out of {inside}; nothing was changed")
         if not place.exists():
-            if inside is None and hasattr(os, "geteuid") and os.geteuid() == 0:  # as with sudo, in a user's home
+            if (
+                inside is None and hasattr(os, "geteuid") and os.geteuid() == 0
+            ):  # as with sudo, in a user's home
                 _check_owner(next(each for each in place.parents if each.exists()), path)
             return None
         _check_owner(place, path)
         size = place.stat().st_size
         if size > MAX_BYTES:
-            raise InvalidInput(f"{path} has {size} bytes, more than a configuration has; nothing was changed")
+            raise InvalidInput(
+                f"{path} has {size} bytes, more than a configuration has; nothing was changed"
+            )
         return read_file(place)
     except OSError as exc:
-        raise InvalidInput(f"cannot read {path}: {exc.strerror or exc}; nothing was changed") from exc
+        raise InvalidInput(
+            f"cannot read {path}: {exc.strerror or exc}; nothing was changed"
+        ) from exc
 
 
 def _check_owner(place: Path, path: Path) -> None:
     """Refuse what belongs to somebody else: a new file of ours would be none of theirs any more."""
     owner = place.stat().st_uid
     if hasattr(os, "geteuid") and owner != os.geteuid():
-        raise InvalidInput(f"{path} belongs to user {owner}; run this as that user; nothing was changed")
+        raise InvalidInput(
+            f"{path} belongs to user {owner}; run this as that user; nothing was changed"
+        )
 
 
 def refuse_read_only(path: Path) -> None:
-    """Refuse to change a file that is marked as not to be written, which replacing it would pass over.
+    """Refuse to change a file that is marked as not to be written, which replacing it would pass
+    over.
 
     Raises:
         InvalidInput: It is.
@@ -61,7 +72,9 @@ def refuse_read_only(path: Path) -> None:
     except FileNotFoundError:
         return
     if not mode & stat.S_IWUSR:
-        raise InvalidInput(f"{path} is read-only; make it writable first (chmod u+w); nothing was changed")
+        raise InvalidInput(
+            f"{path} is read-only; make it writable first (chmod u+w); nothing was changed"
+        )
 
 
 def decoded(data: bytes | None, path: Path) -> tuple[str, str]:
@@ -74,12 +87,17 @@ def decoded(data: bytes | None, path: Path) -> tuple[str, str]:
         text = (data or b"").decode()
     except UnicodeDecodeError as exc:
         line = (data or b"").count(b"\n", 0, exc.start) + 1
-        raise InvalidInput(f"{path}, line {line}, is not UTF-8; save it as UTF-8; nothing was changed") from None
+        raise InvalidInput(
+            f"{path}, line {line}, is not UTF-8; save it as UTF-8; nothing was changed"
+        ) from None
     return (text[1:], text[0]) if text.startswith("\ufeff") else (text, "")
 
 
-def write(path: Path, data: bytes, *, private: bool, agreed: Callable[[], None] = lambda: None) -> list[str]:
-    """Put a file in its place in one step; one that is there keeps its mode, and a link to it stays a link.
+def write(
+    path: Path, data: bytes, *, private: bool, agreed: Callable[[], None] = lambda: None
+) -> list[str]:
+    """Put a file in its place in one step; one that is there keeps its mode, and a link to it stays
+    a link.
 
     Args:
         path: The file.
@@ -126,7 +144,8 @@ def remove_empty(folders: list[str]) -> None:
 
 
 def copy(path: Path, data: bytes, folder: Path, now: datetime) -> Path:
-    """Keep a copy of a file, for its user alone; copies of it beyond the newest `KEPT_COPIES` are removed.
+    """Keep a copy of a file, for its user alone; copies of it beyond the newest `KEPT_COPIES` are
+    removed.
 
     Args:
         path: The file.

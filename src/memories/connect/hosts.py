@@ -1,6 +1,7 @@
 """The agents that can be connected: their files, and how an MCP server and hooks are written there.
 
-They differ in data only. What one of them can't be told is not in its row. docs/connect.md says the same for people.
+They differ in data only. What one of them can't be told is not in its row. docs/connect.md says the
+same for people.
 """
 
 import os
@@ -54,7 +55,9 @@ class Files(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """An event of a host: its name there, and how long its hook may take, in the unit of the host."""
+    """An event of a host: its name there, and how long its hook may take, in the unit of the
+    host.
+    """
 
     name: str
     timeout: int
@@ -76,7 +79,12 @@ def _codex(program: str, arguments: list[str], env: dict[str, str]) -> dict[str,
 
 
 def _opencode(program: str, arguments: list[str], env: dict[str, str]) -> dict[str, Any]:
-    entry = {"type": "local", "command": [program, *arguments], "enabled": True, "timeout": 15_000}  # milliseconds
+    entry = {
+        "type": "local",
+        "command": [program, *arguments],
+        "enabled": True,
+        "timeout": 15_000,
+    }  # milliseconds
     return entry | ({"environment": env} if env else {})
 
 
@@ -92,7 +100,8 @@ class Host(NamedTuple):
         servers: Where in its file the MCP servers are.
         entry: Makes the entry of a server of a program, its arguments and its environment.
         comments: Its JSON may have comments.
-        hooks: Its events by ours; those that it has no way to tell, or that bring nothing, are left out.
+        hooks: Its events by ours; those that it has no way to tell, or that bring nothing, are left
+            out.
         flat: Its events list commands, not groups of commands.
         notes: What its user has to know or do.
     """
@@ -137,7 +146,9 @@ def _opencode_folder(where: Where) -> Path:
 
 
 def _opencode_files(folder: Path, plugins: Path) -> Files:
-    return Files(_first(folder / "opencode.json", folder / "opencode.jsonc"), plugin=plugins / "memories.js")
+    return Files(
+        _first(folder / "opencode.json", folder / "opencode.jsonc"), plugin=plugins / "memories.js"
+    )
 
 
 def _cursor(folder: Path) -> Files:
@@ -180,12 +191,16 @@ HOSTS: Mapping[str, Host] = {
         "Codex",
         ("codex",),
         _codex_folder,
-        lambda where: Files(_codex_folder(where) / "config.toml", _codex_folder(where) / "hooks.json"),
+        lambda where: Files(
+            _codex_folder(where) / "config.toml", _codex_folder(where) / "hooks.json"
+        ),
         lambda root: Files(root / ".codex" / "config.toml", root / ".codex" / "hooks.json"),
         servers=("mcp_servers",),
         entry=_codex,
         hooks=_CLAUDE_HOOKS,
-        notes=("Codex runs no hook before you trust it: start codex and approve the hooks of memory in /hooks.",),
+        notes=(
+            "Codex runs no hook before you trust it: start codex and approve the hooks of memory in /hooks.",
+        ),
     ),
     "gemini": Host(
         "Gemini CLI",
@@ -194,7 +209,9 @@ HOSTS: Mapping[str, Host] = {
         lambda where: _gemini(_gemini_folder(where)),
         lambda root: _gemini(root / ".gemini"),
         comments=True,
-        hooks={  # milliseconds; its PreCompress comes with every turn and brings nothing that AfterAgent has not
+        # milliseconds; its PreCompress comes with every turn and brings nothing that AfterAgent has
+        # not
+        hooks={
             "session-start": Hook("SessionStart", 10_000),
             "user-prompt": Hook("BeforeAgent", 5_000),
             "stop": Hook("AfterAgent", 10_000),

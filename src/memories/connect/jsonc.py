@@ -1,7 +1,7 @@
 """JSON, with comments or without, changed in place: what is not changed keeps its bytes.
 
-Hosts keep settings in files that people write. A file that is parsed and printed anew would lose their comments, their
-order and their layout, so entries are put into the text and taken out of it.
+Hosts keep settings in files that people write. A file that is parsed and printed anew would lose
+their comments, their order and their layout, so entries are put into the text and taken out of it.
 """
 
 import json
@@ -34,7 +34,9 @@ class Malformed(ValueError):
 
 
 class _Node(NamedTuple):
-    """A value and where it stands; `members` are those of an object or array, `comma` follows the last of them."""
+    """A value and where it stands; `members` are those of an object or array, `comma` follows the
+    last of them.
+    """
 
     start: int
     end: int
@@ -44,7 +46,9 @@ class _Node(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """A member of an object, or of an array (its key is its number), from the key to the end of its value."""
+    """A member of an object, or of an array (its key is its number), from the key to the end of its
+    value.
+    """
 
     key: Step
     start: int
@@ -121,7 +125,9 @@ class Document:
         match = _SCALAR.match(self.text, at)
         if match is None:
             raise Malformed(
-                self.text, at, f"{json.dumps(sign)} stands where a value should" if sign else "it ends early"
+                self.text,
+                at,
+                f"{json.dumps(sign)} stands where a value should" if sign else "it ends early",
             )
         return _Node(at, match.end(), "")
 
@@ -163,7 +169,8 @@ class Document:
     # --- changing ---
 
     def set(self, path: Path, value: Any) -> None:
-        """Put a value where a path leads, in place of the one that is there; objects on the way are made.
+        """Put a value where a path leads, in place of the one that is there; objects on the way are
+        made.
 
         Raises:
             TypeError: What stands on the way is no object; the message names it.
@@ -180,7 +187,11 @@ class Document:
         elif self._read(here) != value:
             indent = self._indent_at(here.start)
             flat = "\n" not in self.text[here.start : here.end] and here.kind != ""
-            self._take(self.text[: here.start] + self._render(value, indent, flat=flat) + self.text[here.end :])
+            self._take(
+                self.text[: here.start]
+                + self._render(value, indent, flat=flat)
+                + self.text[here.end :]
+            )
 
     def append(self, path: Path, value: Any) -> None:
         """Add a value to the end of the array where a path leads; it is made if it is not there.
@@ -229,14 +240,18 @@ class Document:
         self._take(text)
 
     def remove(self, path: Path) -> None:
-        """Take out what a path leads to, if it is there, with its comma and the comment behind it."""
+        """Take out what a path leads to, if it is there, with its comma and the comment behind
+        it.
+        """
         above, here = self._find(path[:-1]), self._find(path)
         if above is None or here is None:
             return
         number = next(at for at, member in enumerate(above.members) if member.node is here)
         last = number == len(above.members) - 1
         if last:
-            end = self._rest_of_line(here.end if above.comma is None else above.comma + 1, above.end - 1)
+            end = self._rest_of_line(
+                here.end if above.comma is None else above.comma + 1, above.end - 1
+            )
         else:
             comma = self.text.index(",", self._skip(here.end))
             end = self._rest_of_line(comma + 1, above.members[number + 1].start)
@@ -254,16 +269,24 @@ class Document:
         self._take(text)
 
     def _start_of(self, at: int, least: int, *, with_line: bool) -> int:
-        """Return where the text of a member begins: with its line, if nothing else is on it and the line may go."""
+        """Return where the text of a member begins: with its line, if nothing else is on it and the
+        line may go.
+        """
         before = at
         while before > least and self.text[before - 1] in " \t":
             before -= 1
         if with_line and before > least and self.text[before - 1] == "\n":
-            return before - 2 if self.text[before - 2 : before] == "\r\n" and before - 2 >= least else before - 1
+            return (
+                before - 2
+                if self.text[before - 2 : before] == "\r\n" and before - 2 >= least
+                else before - 1
+            )
         return before if self.text[before - 1 : before] == "," else at
 
     def _rest_of_line(self, at: int, most: int) -> int:
-        """Return the end of the comments that stand behind something on its line; `at` if more than that follows."""
+        """Return the end of the comments that stand behind something on its line; `at` if more than
+        that follows.
+        """
         match = _REST_OF_LINE.match(self.text, at) if self._comments else None
         end = at if match is None else match.end()
         return end if end <= most and self.text[end : end + 1] in ("\r", "\n") else at
@@ -276,7 +299,9 @@ class Document:
 
     @property
     def _unit(self) -> str:
-        """What the members of the outermost object are indented by; two spaces if that shows nowhere."""
+        """What the members of the outermost object are indented by; two spaces if that shows
+        nowhere.
+        """
         for member in self._root.members[:1]:
             indent = self._indent_at(member.start)
             if "\n" in self.text[self._root.start : member.start] and indent:
@@ -291,7 +316,9 @@ class Document:
     def _render(self, value: Any, indent: str, *, flat: bool = False) -> str:
         if flat:
             return json.dumps(value, ensure_ascii=False)
-        return json.dumps(value, ensure_ascii=False, indent=self._unit).replace("\n", self._newline + indent)
+        return json.dumps(value, ensure_ascii=False, indent=self._unit).replace(
+            "\n", self._newline + indent
+        )
 
 
 def _nested(path: Path, value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""What starts the `memory` command from a host's configuration, and whether a command there is ours."""
+"""What starts the `memory` command from a host's configuration, and whether a command there is
+ours.
+"""
 
 import os
 import re
@@ -15,7 +17,14 @@ CAPTURING = EVENTS[2:]
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 # Folders that package managers fill for one run, and those that they keep programs in.
-_PASSING = ("/uv/archive-v", "/uv/builds-v", "/uv/environments-v", "/pipx/.cache/", "/.cache/pipx/", "/npm/_npx/")
+_PASSING = (
+    "/uv/archive-v",
+    "/uv/builds-v",
+    "/uv/environments-v",
+    "/pipx/.cache/",
+    "/.cache/pipx/",
+    "/npm/_npx/",
+)
 _LASTING = ("/uv/tools/", "/pipx/venvs/")
 
 
@@ -37,14 +46,19 @@ def bare() -> Program:
 
 
 def installed(environment: Mapping[str, str]) -> Program:
-    """Return the command of this installation, by its whole path: programs with windows do not know a shell's PATH."""
+    """Return the command of this installation, by its whole path: programs with windows do not know
+    a shell's PATH.
+    """
     beside = Path(sys.executable).with_name("memory.exe" if os.name == "nt" else "memory")
     first = shutil.which("memory", path=environment.get("PATH"))
-    if first is not None and (_same(first, beside) or (_passes(str(beside)) and not _passes(first) and _ours(first))):
+    if first is not None and (
+        _same(first, beside) or (_passes(str(beside)) and not _passes(first) and _ours(first))
+    ):
         return Program((os.path.abspath(first),), _doubt(first))  # noqa: PTH100 - links stay: an upgrade moves them
     if beside.exists():
         return Program((str(beside),), _doubt(str(beside)))
-    # -P: hosts start it in the folders of projects, and a folder `memories` there is no module of ours.
+    # -P: hosts start it in the folders of projects, and a folder `memories` there is no module of
+    # ours.
     return Program((sys.executable, "-P", "-m", "memories"), _doubt(sys.executable))
 
 
@@ -97,7 +111,9 @@ def _quoted(part: str, windows: bool = os.name == "nt") -> str:
 
 
 def words_of(command: object) -> list[str]:
-    """Return the words of a command in a configuration, a line or a list; none if it is no command."""
+    """Return the words of a command in a configuration, a line or a list; none if it is no
+    command.
+    """
     if isinstance(command, str):
         try:
             return shlex.split(command)
@@ -121,7 +137,11 @@ def own(words: Sequence[str]) -> int:
 def is_hook(words: Sequence[str]) -> bool:
     """Return whether a command is a hook of ours."""
     length = own(words)
-    return length > 0 and list(words[length : length + 1]) == ["hook"] and words[length + 1 : length + 2] != []
+    return (
+        length > 0
+        and list(words[length : length + 1]) == ["hook"]
+        and words[length + 1 : length + 2] != []
+    )
 
 
 def is_server(words: Sequence[str]) -> bool:

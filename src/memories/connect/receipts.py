@@ -1,6 +1,7 @@
 """What was written into hosts' files, kept so that it can be undone to the byte and found again.
 
-The register lies beside the user's `config.toml`. Without it all can still be undone, entry by entry.
+The register lies beside the user's `config.toml`. Without it all can still be undone, entry by
+entry.
 """
 
 import json
@@ -21,8 +22,8 @@ class Written(NamedTuple):
         path: The file.
         before: A copy of what was there; None if there was no file.
         existed: Whether there was a file.
-        exact: Whether putting back what was there undoes it. Not if others have changed the file between two changes of
-            ours: then only our entries are taken out.
+        exact: Whether putting back what was there undoes it. Not if others have changed the file
+            between two changes of ours: then only our entries are taken out.
         after: The SHA-256 of what was written.
         made: The objects and lists in it that were made for our entries.
         folders: The folders that were made for it.
@@ -66,12 +67,16 @@ def load(folder: Path) -> list[Receipt]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise InvalidInput(f"{file} is damaged; remove it: hosts can be disconnected without it") from exc
+        raise InvalidInput(
+            f"{file} is damaged; remove it: hosts can be disconnected without it"
+        ) from exc
 
 
 def _receipt(found: Any) -> Receipt:
     files = [
-        Written(**{**each, "made": tuple(map(tuple, each["made"])), "folders": tuple(each["folders"])})
+        Written(
+            **{**each, "made": tuple(map(tuple, each["made"])), "folders": tuple(each["folders"])}
+        )
         for each in found["files"]
     ]
     return Receipt(found["host"], found["scope"], found["root"], tuple(files))

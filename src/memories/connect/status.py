@@ -43,7 +43,9 @@ class Found(NamedTuple):
 def installed(host: Host, where: Where) -> bool:
     """Return whether a host is here: its program is on PATH, or its folder is there."""
     path = where.environment.get("PATH")
-    return host.folder(where).is_dir() or any(shutil.which(name, path=path) for name in host.programs)
+    return host.folder(where).is_dir() or any(
+        shutil.which(name, path=path) for name in host.programs
+    )
 
 
 def look(connector: Connector, asked: Asked) -> Found:
@@ -70,7 +72,11 @@ def look(connector: Connector, asked: Asked) -> Found:
         else:
             document = opened(host, text, str(path))
             entry = document.get((*host.servers, SERVER)) if path == found.server else None
-            here = [words_of(command) for _, command in hooks_of(document, host)] if path == found.hooks else []
+            here = (
+                [words_of(command) for _, command in hooks_of(document, host)]
+                if path == found.hooks
+                else []
+            )
         words = server_words(entry)
         if is_server(words):
             server = words
@@ -91,17 +97,26 @@ def _commands_of(plugin: str) -> list[list[str]]:
     """Return the hooks that a plugin of ours runs, each as words."""
     if not plugin.startswith(PLUGIN_MARK):
         return []
-    rows = dict(line.removeprefix("const ").split(" = ", 1) for line in plugin.splitlines()[1:3] if " = " in line)
+    rows = dict(
+        line.removeprefix("const ").split(" = ", 1)
+        for line in plugin.splitlines()[1:3]
+        if " = " in line
+    )
     try:
         command, options = json.loads(rows["COMMAND"]), json.loads(rows["OPTIONS"])
     except (KeyError, ValueError):
         return []
-    events = [event for event in HOSTS["claude-code"].hooks if "--capture" in options or event not in CAPTURING]
+    events = [
+        event
+        for event in HOSTS["claude-code"].hooks
+        if "--capture" in options or event not in CAPTURING
+    ]
     return [[*command, "hook", event, "--host", "opencode", *options] for event in events]
 
 
 def has_plugin(connector: Connector, host: str) -> bool:
-    """Return whether the plugin or extension of ours is switched on in a host, whose hooks it brings.
+    """Return whether the plugin or extension of ours is switched on in a host, whose hooks it
+    brings.
 
     Raises:
         InvalidInput: A file is broken or can't be read.
@@ -144,7 +159,8 @@ class Connection(NamedTuple):
 
 
 def connections(connector: Connector, root: Path | None) -> list[Connection]:
-    """Return what is connected, or can't be read: for the user, in a project, and in all that the register knows.
+    """Return what is connected, or can't be read: for the user, in a project, and in all that the
+    register knows.
 
     Args:
         connector: Where to look.
@@ -152,7 +168,9 @@ def connections(connector: Connector, root: Path | None) -> list[Connection]:
     """
     places = [(name, "user", "") for name in HOSTS]
     if root is not None:
-        places += [(name, "project", str(root)) for name, host in HOSTS.items() if host.project is not None]
+        places += [
+            (name, "project", str(root)) for name, host in HOSTS.items() if host.project is not None
+        ]
     places += [each[:3] for each in receipts.load(connector.folder) if each.host in HOSTS]
     found = (_connection(connector, *place) for place in dict.fromkeys(places))
     return [each for each in found if each is not None]
@@ -176,7 +194,11 @@ def _gone(found: Found, environment: Mapping[str, str]) -> str:
     program = next((words[0] for words in commands if missing(words, environment)), "")
     if not program:
         return ""
-    return f"{program} is not there any more" if "/" in program or "\\" in program else f"{program} is not on PATH"
+    return (
+        f"{program} is not there any more"
+        if "/" in program or "\\" in program
+        else f"{program} is not on PATH"
+    )
 
 
 def problem(each: Connection) -> tuple[str, str]:

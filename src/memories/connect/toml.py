@@ -1,7 +1,7 @@
 """One table of a TOML file, put at its end or taken out of it; the other lines keep their bytes.
 
-Every change is read again by `tomllib` and compared with what it should be, so that a file of an unusual layout is
-refused, never spoiled.
+Every change is read again by `tomllib` and compared with what it should be, so that a file of an
+unusual layout is refused, never spoiled.
 """
 
 import json
@@ -65,7 +65,11 @@ def put(text: str, table: Table, rows: Mapping[str, Any]) -> str:
             raise Malformed(f"{name} is no table")
     here[table[-1]] = dict(rows)
     newline = _newline(text)
-    lines = [f"[{'.'.join(table)}]", *(f"{name} = {_value(value)}" for name, value in rows.items()), ""]
+    lines = [
+        f"[{'.'.join(table)}]",
+        *(f"{name} = {_value(value)}" for name, value in rows.items()),
+        "",
+    ]
     gap = "" if not rest else newline if rest.endswith("\n") else newline * 2
     return _checked(rest + gap + newline.join(lines), expected, table)
 
@@ -98,7 +102,9 @@ def take_out(text: str, table: Table) -> str:
 
 
 def _starts(lines: Sequence[str], at: int, table: Table, *, inside: bool) -> bool:
-    """Return whether a line begins a table: one that is, or is in, the named one; or else any other."""
+    """Return whether a line begins a table: one that is, or is in, the named one; or else any
+    other.
+    """
     names = _names(lines[at])
     if names is None or (names[: len(table)] == table) is not inside:
         return False
@@ -126,8 +132,13 @@ def _names(line: str) -> Table | None:
 
 
 def _end_of(lines: Sequence[str], start: int, table: Table) -> int:
-    """Return the line behind the last one of a table; comments and blank lines after that belong to what follows."""
-    end = next((at for at in range(start + 1, len(lines)) if _starts(lines, at, table, inside=False)), len(lines))
+    """Return the line behind the last one of a table; comments and blank lines after that belong to
+    what follows.
+    """
+    end = next(
+        (at for at in range(start + 1, len(lines)) if _starts(lines, at, table, inside=False)),
+        len(lines),
+    )
     while not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#"):
         end -= 1
     return end
@@ -138,9 +149,13 @@ def _checked(text: str, expected: dict[str, Any], table: Table) -> str:
     try:
         found = read(text)
     except Malformed as exc:
-        raise Malformed(f"[{'.'.join(table)}] does not fit into its layout; write its tables with [headers]") from exc
+        raise Malformed(
+            f"[{'.'.join(table)}] does not fit into its layout; write its tables with [headers]"
+        ) from exc
     if _pruned(found, table) != _pruned(expected, table):
-        raise Malformed(f"[{'.'.join(table)}] is written in a way that can't be changed; take it out by hand")
+        raise Malformed(
+            f"[{'.'.join(table)}] is written in a way that can't be changed; take it out by hand"
+        )
     return text
 
 

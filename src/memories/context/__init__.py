@@ -1,1 +1,3 @@
-"""What stands around a model: history, context within a budget, and a policy on what may be stored."""
+"""What stands around a model: history, context within a budget, and a policy on what may be
+stored.
+"""

@@ -1,4 +1,6 @@
-"""What may enter a prompt by itself: which turns and memories are left out of a context, and why. Pure."""
+"""What may enter a prompt by itself: which turns and memories are left out of a context, and why.
+Pure.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +27,8 @@ class Admission(NamedTuple):
     Attributes:
         suspicious: Also texts that seem to give orders to a model; they are marked.
         tool_turns: Also turns of the roles `tool` and `system`, which nobody said.
-        per_writer: How many memories, and how many recalled turns, of one other writer at most; None for no limit.
+        per_writer: How many memories, and how many recalled turns, of one other writer at most;
+            None for no limit.
         memory_characters: How many characters all memories together have at most.
     """
 
@@ -36,14 +39,17 @@ class Admission(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """Documents that a context takes in, in their order, and what it leaves out: the reason, and the id."""
+    """Documents that a context takes in, in their order, and what it leaves out: the reason, and
+    the id.
+    """
 
     documents: list[Document]
     left_out: list[tuple[str, str]]
 
 
 def turns(documents: Sequence[Document], rules: Admission, *, named: bool = False) -> Admitted:
-    """Return the turns of a conversation that may be shown; those that are suspicious have their `suspicious` marks.
+    """Return the turns of a conversation that may be shown; those that are suspicious have their
+    `suspicious` marks.
 
     Args:
         documents: The turns.
@@ -65,25 +71,30 @@ def turns(documents: Sequence[Document], rules: Admission, *, named: bool = Fals
 
 
 def recalled(turns: Sequence[Document], rules: Admission, most: int, *, named: bool) -> Admitted:
-    """Return the turns that answer and that there is room for, those first that no single writer can push out.
+    """Return the turns that answer and that there is room for, those first that no single writer
+    can push out.
 
-    Room is divided among writers as it is for memories. A writer is who the origin names: a role, a speaker and a
-    conversation are what the writer says.
+    Room is divided among writers as it is for memories. A writer is who the origin names: a role, a
+    speaker and a conversation are what the writer says.
 
     Args:
         turns: Turns that may be shown, best first.
         rules: What is taken in.
         most: How many at most.
-        named: Whoever asks named the conversation, so all who write there have a part in the room that is left.
+        named: Whoever asks named the conversation, so all who write there have a part in the room
+            that is left.
     """
-    rows = _divided([{**each, "own": True} for each in turns] if named else turns, rules.per_writer, most)
+    rows = _divided(
+        [{**each, "own": True} for each in turns] if named else turns, rules.per_writer, most
+    )
     return Admitted([turns[row] for row in rows], _crowded_out(turns, rows, most))
 
 
 def memories(documents: Sequence[Document], rules: Admission, most: int) -> Admitted:
     """Return the memories that may be shown, best first.
 
-    Room is divided: no writer gets more than `per_writer` before all others have had as many. What room is left then
+    Room is divided: no writer gets more than `per_writer` before all others have had as many. What
+        room is left then
     goes to the reader's own agents in the same way, and never to another writer.
 
     Args:
@@ -121,15 +132,21 @@ def _is_captured(found: Document) -> bool:
 
 
 def told(left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return how many documents were left out for each reason, and the first ids; empty if none was."""
+    """Return how many documents were left out for each reason, and the first ids; empty if none
+    was.
+    """
     return {
-        reason: {"count": count, "ids": [name for why, name in left_out if why == reason][:MAX_NAMED]}
+        reason: {
+            "count": count,
+            "ids": [name for why, name in left_out if why == reason][:MAX_NAMED],
+        }
         for reason, count in Counter(reason for reason, _ in left_out).items()
     }
 
 
 def _divided(found: Sequence[Document], per_writer: int | None, most: int) -> list[int]:
-    """Return the places of those that are taken in, in rounds: in each, every writer has `per_writer` of its best.
+    """Return the places of those that are taken in, in rounds: in each, every writer has
+    `per_writer` of its best.
 
     After the first round only the reader's own agents are left.
     """
@@ -145,10 +162,16 @@ def _divided(found: Sequence[Document], per_writer: int | None, most: int) -> li
     return [row for _, row in sorted(rounds)[:most]]
 
 
-def _crowded_out(found: Sequence[Document], rows: Sequence[int], most: int) -> list[tuple[str, str]]:
-    """Return what is left out because its writer has had its share: what is better than something that is taken in."""
+def _crowded_out(
+    found: Sequence[Document], rows: Sequence[int], most: int
+) -> list[tuple[str, str]]:
+    """Return what is left out because its writer has had its share: what is better than something
+    that is taken in.
+    """
     last = max(rows, default=-1) if len(rows) == most else len(found)
-    return [(ONE_WRITER, _id(each)) for row, each in enumerate(found[:last]) if row not in set(rows)]
+    return [
+        (ONE_WRITER, _id(each)) for row, each in enumerate(found[:last]) if row not in set(rows)
+    ]
 
 
 def _writer(document: Document) -> tuple[Any, ...]:
@@ -159,7 +182,9 @@ def _writer(document: Document) -> tuple[Any, ...]:
 
 
 def _marked(document: Document) -> Document:
-    """Return a document with the marks of its text: also of one that was written before there were any."""
+    """Return a document with the marks of its text: also of one that was written before there were
+    any.
+    """
     if not isinstance(document.get("text"), str):
         return {**document, "suspicious": ()}  # it can't be shown either
     return {**document, "suspicious": document.get("suspicious") or marks(document["text"])}

@@ -13,7 +13,8 @@ class MCPError(SystemFault):
     """The memory behind a gateway could not do it.
 
     Attributes:
-        queued: Whether the turn that was to be appended waits in the queue on disk, to be stored later.
+        queued: Whether the turn that was to be appended waits in the queue on disk, to be stored
+            later.
     """
 
     queued = False
@@ -28,17 +29,21 @@ class Backend(Protocol):
 
     Rules for every backend:
 
-    - A turn has been stored durably when `append` returns; of two turns of a conversation with the same `message_id`,
-      the second is not stored, and the id of the first is returned.
+    - A turn has been stored durably when `append` returns; of two turns of a conversation with the
+      same `message_id`, the second is not stored, and the id of the first is returned.
     - Turns are numbered in the order in which they are stored; no two have the same number.
-    - Errors are `ConnectionError` (nobody answers), `MCPError` (it could not do it) and `InvalidInput`, no others.
+    - Errors are `ConnectionError` (nobody answers), `MCPError` (it could not do it) and
+      `InvalidInput`, no others.
     - A document is `{"id", "text", "metadata"}`; a search result also has `similarity` and `score`.
-    - One without `recall_turns` and `read_turns` is a backend too; then contexts have no earlier turns.
+    - One without `recall_turns` and `read_turns` is a backend too; then contexts have no earlier
+      turns.
     """
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The folder in which the gateway may keep files for this backend, and the prefix of their names."""
+        """The folder in which the gateway may keep files for this backend, and the prefix of their
+        names.
+        """
         ...
 
     def ensure_collections(self, names: Sequence[str]) -> None:
@@ -54,17 +59,23 @@ class Backend(Protocol):
         ...
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, counted in a window, and return its id; it may be that of one that says the same."""
+        """Store a memory, counted in a window, and return its id; it may be that of one that says
+        the same.
+        """
         ...
 
-    def recall(self, query_text: str, k: int, min_confidence: float, conversation_id: str | None) -> list[Document]:
+    def recall(
+        self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
+    ) -> list[Document]:
         """Return the memories that answer a query, best first."""
         ...
 
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Document]:
-        """Return the turns that answer a query, best first: of one conversation, of all, or of one's own namespace."""
+        """Return the turns that answer a query, best first: of one conversation, of all, or of
+        one's own namespace.
+        """
         ...
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:

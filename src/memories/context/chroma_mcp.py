@@ -1,4 +1,6 @@
-"""The second backend of a `MemoryGateway`: turns and memories on a Chroma server, through a `chroma-mcp` process."""
+"""The second backend of a `MemoryGateway`: turns and memories on a Chroma server, through a
+`chroma-mcp` process.
+"""
 
 import contextlib
 import functools
@@ -15,7 +17,14 @@ from urllib.parse import urlsplit
 from memories.config import load_config
 from memories.context.backend import MCPError
 from memories.context.chroma_process import NAME, Connect, Patience, Session, Unreachable, process
-from memories.context.payloads import Document, HistoryTurn, MemoryItem, document, metadata_of, present
+from memories.context.payloads import (
+    Document,
+    HistoryTurn,
+    MemoryItem,
+    document,
+    metadata_of,
+    present,
+)
 from memories.core.disk import locked
 from memories.core.ids import digest
 from memories.errors import InvalidInput
@@ -36,22 +45,27 @@ Value = TypeVar("Value")
 class ChromaMcpBackend:
     """Turns in the collection `history`, memories in the collection `memory`, of a Chroma server.
 
-    The first call starts the process, and a later one starts it again if it has died. A call that was lost with it is
-    repeated, which does no harm: the id of a document is a hash of its content. Threads may share a backend.
+    The first call starts the process, and a later one starts it again if it has died. A call that
+    was lost with it is repeated, which does no harm: the id of a document is a hash of its content.
+    Threads may share a backend.
 
     Chroma has no transactions. What holds nevertheless, and what does not:
 
     - A turn is stored once for each `message_id` of its conversation, whoever stores it.
-    - Threads, and processes that share a home (and so its lock), never give two turns of a conversation the same
-      number. Writers with other homes, as on other machines, may: both turns are kept, ordered by time.
+    - Threads, and processes that share a home (and so its lock), never give two turns of a
+      conversation the same number. Writers with other homes, as on other machines, may: both turns
+      are kept, ordered by time.
     - `hold_windows` works among processes that share the home only.
     """
 
-    def __init__(self, connect: Connect, folder: Path, name: str, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, connect: Connect, folder: Path, name: str, *, patience: Patience | None = None
+    ) -> None:
         """Prepare it; nothing is started yet.
 
         Args:
-            connect: Starts a process and yields the client that speaks to it; called in a thread of its own.
+            connect: Starts a process and yields the client that speaks to it; called in a thread of
+                its own.
             folder: Where locks and the gateway's queue are kept.
             name: The prefix of their names.
             patience: How long to wait.
@@ -104,7 +118,9 @@ class ChromaMcpBackend:
         named = f"turn-{digest(turn.conversation_id, turn.message_id or os.urandom(16).hex())}"
         folder, name = self._files
         # No other thread, and no process with this home, numbers turns meanwhile.
-        shared = contextlib.nullcontext() if os.name == "nt" else locked(folder / f"{name}.history.lock")
+        shared = (
+            contextlib.nullcontext() if os.name == "nt" else locked(folder / f"{name}.history.lock")
+        )
         with self._turns, shared:
             index = max(self._last(turn.conversation_id) + 1, turn.turn_index)
             metadata = metadata_of(turn) | {"turn_index": index}
@@ -113,12 +129,16 @@ class ChromaMcpBackend:
         return named
 
     def tail(self, conversation_id: str, n: int) -> list[Document]:
-        """Return the last turns. Chroma does not sort: the highest numbers are asked for, and sorted here."""
+        """Return the last turns. Chroma does not sort: the highest numbers are asked for, and
+        sorted here.
+        """
         last, wide = self._last(conversation_id), n
         while last >= 0:
             first = last - wide + 1
             where = _turns_from(conversation_id, first)
-            found = self._ask("get_documents", Collection.HISTORY, where=where, include=["documents", "metadatas"])
+            found = self._ask(
+                "get_documents", Collection.HISTORY, where=where, include=["documents", "metadatas"]
+            )
             with _understood():
                 turns = _rows(found)
             if len(turns) >= n or first <= 0:
@@ -131,14 +151,19 @@ class ChromaMcpBackend:
         metadata: dict[str, Any] = {
             "type": item.memory_type,
             "confidence": float(item.confidence),  # a whole number would not be found by a fraction
-            **{name: getattr(item, name) for name in ("ts", "conversation_id", "entities", "source", "tags")},
+            **{
+                name: getattr(item, name)
+                for name in ("ts", "conversation_id", "entities", "source", "tags")
+            },
             _WINDOW: window,
         }
         named = f"memory-{digest(item.text, json.dumps(metadata, sort_keys=True))}"
         self._add(Collection.MEMORY, named, item.text, metadata)
         return named
 
-    def recall(self, query_text: str, k: int, min_confidence: float, conversation_id: str | None) -> list[Document]:
+    def recall(
+        self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
+    ) -> list[Document]:
         """Search by meaning alone; only the beginning of a long text is looked for."""
         where: dict[str, Any] = {"confidence": {"$gte": float(min_confidence)}}
         if conversation_id is not None:
@@ -158,10 +183,14 @@ class ChromaMcpBackend:
         return self._search(Collection.HISTORY, query_text, k, where)
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return the turns with so many numbers from one on. Chroma does not sort: they are sorted here."""
+        """Return the turns with so many numbers from one on. Chroma does not sort: they are sorted
+        here.
+        """
         where = _turns_from(conversation_id, start)
         where["$and"].append({"turn_index": {"$lt": start + n}})
-        found = self._ask("get_documents", Collection.HISTORY, where=where, include=["documents", "metadatas"])
+        found = self._ask(
+            "get_documents", Collection.HISTORY, where=where, include=["documents", "metadatas"]
+        )
         with _understood():
             return sorted(_rows(found), key=_place)[:n]
 
@@ -183,14 +212,19 @@ class ChromaMcpBackend:
         if session:
             session.close()
 
-    # --- numbers of turns ------------------------------------------------------------------------------------------
+    # --- numbers of turns
+    # ------------------------------------------------------------------------------------------
 
     def _last(self, conversation_id: str) -> int:
-        """Return the highest number of a conversation, or -1; one question will do if it is nearly known."""
+        """Return the highest number of a conversation, or -1; one question will do if it is nearly
+        known.
+        """
         known = self._known.get(conversation_id, -1)
         found = self._numbers(conversation_id, known + 1)
         if known >= 0 and conversation_id not in self._known:
-            return self._last(conversation_id)  # the process was restarted meanwhile: there may be fewer
+            return self._last(
+                conversation_id
+            )  # the process was restarted meanwhile: there may be fewer
         if len(found) == PAGE:
             known = self._seek(conversation_id, max(found))
             found = self._numbers(conversation_id, known)
@@ -216,27 +250,41 @@ class ChromaMcpBackend:
 
     def _numbers(self, conversation_id: str, first: int, limit: int = PAGE) -> list[int]:
         where = _turns_from(conversation_id, first)
-        found = self._ask("get_documents", Collection.HISTORY, where=where, include=["metadatas"], limit=limit)
+        found = self._ask(
+            "get_documents", Collection.HISTORY, where=where, include=["metadatas"], limit=limit
+        )
         with _understood():
             return [int(metadata["turn_index"]) for metadata in found["metadatas"] or ()]
 
-    # --- calls -----------------------------------------------------------------------------------------------------
+    # --- calls
+    # -----------------------------------------------------------------------------------------------------
 
-    def _search(self, collection: str, query_text: str, k: int, where: Mapping[str, Any]) -> list[Document]:
+    def _search(
+        self, collection: str, query_text: str, k: int, where: Mapping[str, Any]
+    ) -> list[Document]:
         texts = [query_text[:MAX_QUERY_CHARACTERS]]
         found = self._ask("query_documents", collection, query_texts=texts, n_results=k, **where)
         with _understood():
-            columns = {name: found[name][0] for name in ("ids", "documents", "metadatas", "distances")}
+            columns = {
+                name: found[name][0] for name in ("ids", "documents", "metadatas", "distances")
+            }
             documents = _rows(columns)
             for found_one, distance in zip(documents, columns["distances"], strict=True):
                 found_one["metadata"].pop(_WINDOW, None)
-                found_one["similarity"] = found_one["score"] = round(min(1.0, max(0.0, 1.0 - distance)), 4)
+                found_one["similarity"] = found_one["score"] = round(
+                    min(1.0, max(0.0, 1.0 - distance)), 4
+                )
         return documents
 
     def _add(self, collection: str, named: str, text: str, metadata: Mapping[str, Any]) -> bool:
         """Store a document; return false if it is there already."""
         known = [present(metadata)]  # Chroma has no null
-        wanted = {"collection_name": collection, "documents": [text], "ids": [named], "metadatas": known}
+        wanted = {
+            "collection_name": collection,
+            "documents": [text],
+            "ids": [named],
+            "metadatas": known,
+        }
         try:
             self._call("add_documents", wanted)
         except MCPError as exc:
@@ -300,8 +348,16 @@ def _address(endpoint: str, port: int) -> tuple[str, int]:
         found = parts.hostname, parts.port or port
     except ValueError:
         found = None, port
-    if found[0] is None or "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise InvalidInput(f'endpoint "{shown(endpoint)}" is not acceptable; use {NAME}://host:port')
+    if (
+        found[0] is None
+        or "@" in parts.netloc
+        or parts.path not in ("", "/")
+        or parts.query
+        or parts.fragment
+    ):
+        raise InvalidInput(
+            f'endpoint "{shown(endpoint)}" is not acceptable; use {NAME}://host:port'
+        )
     return found[0], found[1]
 
 

@@ -35,8 +35,11 @@ MAX_SAID = 500  # characters of what a program said, in an error
 _NOBODY_ANSWERS = re.compile(
     r"(?:'|collections): (could not connect|connect|timed out|server disconnected|all connection|\[errno)"
 )
-# chroma-mcp 0.2.6 goes on when its standard input ends: the kernel is told to end it with the thread that started it.
-_DIES_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
+# chroma-mcp 0.2.6 goes on when its standard input ends: the kernel is told to end it with the
+# thread that started it.
+_DIES_WITH_US = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
+)
 _CLOSED = {-32000, -32001}  # MCP's codes: connection closed, request timed out
 
 Connect = Callable[[], AbstractAsyncContextManager["Client"]]
@@ -108,7 +111,9 @@ class Session:
         """
         client, seconds = self._ready.result(), self._patience.call
         try:
-            asked = asyncio.run_coroutine_threadsafe(client.call_tool(f"chroma_{tool}", dict(arguments)), self._loop)
+            asked = asyncio.run_coroutine_threadsafe(
+                client.call_tool(f"chroma_{tool}", dict(arguments)), self._loop
+            )
             answer = asked.result(seconds)
         except concurrent.futures.TimeoutError as exc:
             asked.cancel()
@@ -161,7 +166,9 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
         except Exception as exc:
             said.seek(0)
             lines = [line.strip() for line in said if line.strip()]
-            raise Unreachable(_plain(lines[-1]) if lines else f"it ended at once: {_innermost(exc)}") from exc
+            raise Unreachable(
+                _plain(lines[-1]) if lines else f"it ended at once: {_innermost(exc)}"
+            ) from exc
 
 
 def _innermost(exc: BaseException) -> BaseException:
@@ -175,10 +182,21 @@ def _is_no_print(record: logging.LogRecord) -> bool:
 
 
 def environment(host: str, port: int) -> dict[str, str]:
-    """Return the process's environment; version 0.2.6 reads CHROMA_HOST, not the documented CHROMA_HTTP_HOST."""
-    quiet = {"CHROMA_SSL": "false", "CHROMA_DOTENV_PATH": os.devnull, "ANONYMIZED_TELEMETRY": "FALSE"}
+    """Return the process's environment; version 0.2.6 reads CHROMA_HOST, not the documented
+    CHROMA_HTTP_HOST.
+    """
+    quiet = {
+        "CHROMA_SSL": "false",
+        "CHROMA_DOTENV_PATH": os.devnull,
+        "ANONYMIZED_TELEMETRY": "FALSE",
+    }
     given = {name: value for name, value in os.environ.items() if name.startswith("CHROMA_")}
-    where = {"CHROMA_HTTP_HOST": host, "CHROMA_HTTP_PORT": str(port), "CHROMA_HOST": host, "CHROMA_PORT": str(port)}
+    where = {
+        "CHROMA_HTTP_HOST": host,
+        "CHROMA_HTTP_PORT": str(port),
+        "CHROMA_HOST": host,
+        "CHROMA_PORT": str(port),
+    }
     return {**quiet, "FASTMCP_LOG_LEVEL": "ERROR", **given, "CHROMA_CLIENT_TYPE": "http", **where}
 
 
@@ -189,7 +207,11 @@ def _texts(answer: "CallToolResult") -> list[str]:
         ConnectionError: It says that the Chroma server does not answer.
         MCPError: It says that the tool failed.
     """
-    texts = [text for text in (getattr(part, "text", None) for part in answer.content) if text is not None]
+    texts = [
+        text
+        for text in (getattr(part, "text", None) for part in answer.content)
+        if text is not None
+    ]
     if not answer.is_error:
         return texts
     reason = _plain(" ".join(texts))

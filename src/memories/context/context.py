@@ -1,4 +1,6 @@
-"""`ContextBuilder`: what a model reads before it answers: the last turns, what of earlier ones answers, memories."""
+"""`ContextBuilder`: what a model reads before it answers: the last turns, what of earlier ones
+answers, memories.
+"""
 
 import logging
 import time
@@ -22,7 +24,14 @@ if TYPE_CHECKING:
     from memories.context.gateway import MemoryGateway
     from memories.settings import Config
 
-__all__ = ["ContextBuildError", "ContextBuilder", "ContextPackage", "HistoryTurn", "MemoryItem", "estimate_tokens"]
+__all__ = [
+    "ContextBuildError",
+    "ContextBuilder",
+    "ContextPackage",
+    "HistoryTurn",
+    "MemoryItem",
+    "estimate_tokens",
+]
 
 _log = logging.getLogger(__name__)
 RECALLED = 20  # hits that are recalled where there is no budget, or a small one
@@ -33,7 +42,9 @@ WORTH_REFITTING = 50  # that part of a budget is worth it
 
 
 class ContextBuildError(InvalidInput):
-    """No context can be made of this input: the conversation has no name, or the message is not text."""
+    """No context can be made of this input: the conversation has no name, or the message is not
+    text.
+    """
 
 
 class ContextBuilder:
@@ -60,12 +71,13 @@ class ContextBuilder:
             memory_top_k: How many memories at most, 1 to 1,000.
             min_confidence: The lowest confidence of a memory, 0 to 1.
             token_budget: How many tokens the formatted context may have; None for no limit.
-            count_tokens: Returns how many tokens a text has for the model that reads it. [default: an upper bound for
-                the tokenizers of today; see `estimate_tokens`]
-            admission: What is taken in without being asked for. [default: nothing that seems to give orders to a
-                model, no turns of tools, at most 3 memories and 3 recalled turns of one other writer]
-            recall_n: How many earlier turns that answer are looked for, 0 to 200; 0 recalls none. A budget that has
-                room for more gets more.
+            count_tokens: Returns how many tokens a text has for the model that reads it. [default:
+                an upper bound for the tokenizers of today; see `estimate_tokens`]
+            admission: What is taken in without being asked for. [default: nothing that seems to
+                give orders to a model, no turns of tools, at most 3 memories and 3 recalled turns
+                of one other writer]
+            recall_n: How many earlier turns that answer are looked for, 0 to 200; 0 recalls none. A
+                budget that has room for more gets more.
             shares: How the budget is divided among the last turns, what is recalled, and memories.
 
         Raises:
@@ -101,7 +113,8 @@ class ContextBuilder:
             config: The settings.
             token_budget: Another budget than theirs.
             include_suspicious: Take in texts that seem to give orders to a model; they are marked.
-            include_tool_turns: Take in turns of the roles `tool` and `system`, whatever the setting says.
+            include_tool_turns: Take in turns of the roles `tool` and `system`, whatever the setting
+                says.
         """
         rules = Admission(
             include_suspicious,
@@ -125,27 +138,31 @@ class ContextBuilder:
     def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
         """Gather what a model needs to answer a message.
 
-        If the gateway fails, the context has less, down to the message alone, and its metadata says why. One that has
-        no `recall_history` and `read_history` gives no earlier turns.
+        If the gateway fails, the context has less, down to the message alone, and its metadata says
+        why. One that has no `recall_history` and `read_history` gives no earlier turns.
 
         Args:
             conversation_id: The conversation.
-            latest_user_text: The message to be answered. If it was stored already, so that it is also the last turn
-                of the history, it is left out there.
+            latest_user_text: The message to be answered. If it was stored already, so that it is
+                also the last turn of the history, it is left out there.
 
         Returns:
-            The fields of a `ContextPackage`: `history`, a list of `HistoryTurn`, oldest first; `memories`, a list of
-            pairs of `MemoryItem` and similarity, most relevant first; `latest_message`; `recalled`, earlier turns that
-            answer the message and those beside them, oldest first, of long ones a passage; and `metadata`:
-            `conversation_id`, `built_at`, `query_latency_ms`, `degraded` and `errors` (part and message),
-            `token_budget`, `token_counts` (`history`, `recalled`, `memories`, `latest_message`, `total`: of the
-            formatted text), `truncated`, `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut`
-            (characters), `repeated_memories`, which say what a turn that is shown says, `boundary`, the number of the
-            marks, and `left_out`: what was found and may not be shown, for each reason its `count` and the first
+            The fields of a `ContextPackage`: `history`, a list of `HistoryTurn`, oldest first;
+                `memories`, a list of
+            pairs of `MemoryItem` and similarity, most relevant first; `latest_message`; `recalled`,
+            earlier turns that answer the message and those beside them, oldest first, of long ones
+            a passage; and `metadata`: `conversation_id`, `built_at`, `query_latency_ms`, `degraded`
+            and `errors` (part and message), `token_budget`, `token_counts` (`history`, `recalled`,
+            `memories`, `latest_message`, `total`: of the formatted text), `truncated`,
+            `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut`
+            (characters), `repeated_memories`, which say what a turn that is shown says, `boundary`,
+            the number of the marks, and `left_out`: what was found and may not be shown, for each
+            reason its `count` and the first
             `ids`: `suspicious`, `tool_turn`, `captured`, `one_writer`, `no_room`.
 
         Raises:
-            ContextBuildError: The id of the conversation is not acceptable, or the message is not text.
+            ContextBuildError: The id of the conversation is not acceptable, or the message is not
+                text.
         """
         return self._build(_name(conversation_id), _message(latest_user_text), latest_user_text)
 
@@ -154,8 +171,8 @@ class ContextBuilder:
 
         Args:
             query: The task.
-            conversation_id: The conversation whose last turns are included, and whose earlier turns are recalled.
-                [default: turns of all conversations are recalled]
+            conversation_id: The conversation whose last turns are included, and whose earlier turns
+                are recalled. [default: turns of all conversations are recalled]
 
         Raises:
             ContextBuildError: The id of the conversation is not acceptable.
@@ -163,7 +180,8 @@ class ContextBuilder:
         return self._build(None if conversation_id is None else _name(conversation_id), query, "")
 
     def build_everywhere(self, latest_user_text: str) -> dict[str, Any]:
-        """Gather what a model needs to answer a message of no conversation: turns of all conversations are recalled.
+        """Gather what a model needs to answer a message of no conversation: turns of all
+        conversations are recalled.
 
         Raises:
             ContextBuildError: The message is not text.
@@ -171,39 +189,57 @@ class ContextBuilder:
         return self._build(None, _message(latest_user_text), latest_user_text)
 
     def format_for_prompt(self, context: dict[str, Any]) -> str:
-        """Return a context as text for a prompt: what is recalled as fenced data, see `rendering`, then the message.
+        """Return a context as text for a prompt: what is recalled as fenced data, see `rendering`,
+        then the message.
 
         Args:
             context: What `build_context` returned.
         """
         parts, known = parts_of(context), context["metadata"]
         turns = rendering.sorted_turns([*parts.recalled, *parts.history])
-        named = any(turn.conversation_id != known.get("conversation_id", turn.conversation_id) for turn in turns)
+        named = any(
+            turn.conversation_id != known.get("conversation_id", turn.conversation_id)
+            for turn in turns
+        )
         length = rendering.id_length([item for item, _ in parts.memories])
-        lines = [line for item, _ in parts.memories for line in rendering.memory_lines(item, length)]
-        lines += rendering.listed(turns, [rendering.turn_lines(turn) for turn in turns], named=named)
+        lines = [
+            line for item, _ in parts.memories for line in rendering.memory_lines(item, length)
+        ]
+        lines += rendering.listed(
+            turns, [rendering.turn_lines(turn) for turn in turns], named=named
+        )
         message = str(context["latest_message"])
         if not lines:
             return message
         return rendering.frame(known, message, lines)
 
     def _truncate_to_budget(self, context: dict[str, Any]) -> dict[str, Any]:
-        """Return a context that fits the budget: first the message, then the newest turns, then memories.
+        """Return a context that fits the budget: first the message, then the newest turns, then
+        memories.
 
-        What the message leaves of the budget is divided among them; see `fitting`. A message that is too long by itself
-        is cut at its end, and so is the oldest turn that is shown.
+        What the message leaves of the budget is divided among them; see `fitting`. A message that
+        is too long by itself is cut at its end, and so is the oldest turn that is shown.
         """
         kept: dict[str, Any] = {**context}
         given = parts_of(kept)
         cut = self._cut_message(kept)
-        fitter = Fitter(self._count_tokens, self.shares, recalling.stems(kept.pop("query", context["latest_message"])))
+        fitter = Fitter(
+            self._count_tokens,
+            self.shares,
+            recalling.stems(kept.pop("query", context["latest_message"])),
+        )
         fitted = self._fitted(kept, given, fitter)
         repeated = fitting.repeated(fitted)
         if repeated:
-            given = given._replace(memories=[pair for pair in given.memories if pair not in repeated])
+            given = given._replace(
+                memories=[pair for pair in given.memories if pair not in repeated]
+            )
             fitted = self._fitted(kept, given, fitter)
         kept |= fitted._replace(recalled=rendering.sorted_turns(fitted.recalled))._asdict()
-        shortened = sum(turn not in given.history or len(turn.text) > fence.MAX_SHOWN for turn in kept["history"])
+        shortened = sum(
+            turn not in given.history or len(turn.text) > fence.MAX_SHOWN
+            for turn in kept["history"]
+        )
         lost = {
             "dropped_turns": len(given.history) - len(kept["history"]),
             "dropped_memories": len(given.memories) - len(kept["memories"]),
@@ -211,17 +247,33 @@ class ContextBuilder:
             "latest_message_cut": cut,
         }
         truncated = any(lost.values())
-        counts = {"token_budget": self.token_budget, "token_counts": self._token_counts(kept), "truncated": truncated}
-        kept["metadata"] = {**context["metadata"], **counts, **lost, "repeated_memories": len(repeated)}
+        counts = {
+            "token_budget": self.token_budget,
+            "token_counts": self._token_counts(kept),
+            "truncated": truncated,
+        }
+        kept["metadata"] = {
+            **context["metadata"],
+            **counts,
+            **lost,
+            "repeated_memories": len(repeated),
+        }
         if truncated:
             event(_log, logging.INFO, "context truncated", token_budget=self.token_budget, **lost)
         return kept
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------------
 
     def _build(self, conversation: str | None, query: str, message: str) -> dict[str, Any]:
         began = time.perf_counter()
-        wanted = Wanted(self.history_tail_n, self._hits(), self.memory_top_k, self.min_confidence, self._admission)
+        wanted = Wanted(
+            self.history_tail_n,
+            self._hits(),
+            self.memory_top_k,
+            self.min_confidence,
+            self._admission,
+        )
         found = gather(self.gateway, wanted, conversation, query, message)
         metadata = {
             "conversation_id": conversation,
@@ -255,15 +307,23 @@ class ContextBuilder:
         )
 
     def _hits(self) -> int:
-        """Return how many turns that answer are looked for: more than a budget may have room for are of no use."""
-        more = 0 if self.token_budget is None else min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT)
+        """Return how many turns that answer are looked for: more than a budget may have room for
+        are of no use.
+        """
+        more = (
+            0
+            if self.token_budget is None
+            else min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT)
+        )
         return max(self.recall_n, more) if self.recall_n else 0
 
     def _total(self, context: dict[str, Any]) -> int:
         return self._count_tokens(self.format_for_prompt(context))
 
     def _fitted(self, context: dict[str, Any], given: Parts, fitter: Fitter) -> Parts:
-        """Return what fits the budget beside the message; the whole text is counted, and what it is over is dropped."""
+        """Return what fits the budget beside the message; the whole text is counted, and what it is
+        over is dropped.
+        """
         budget = self.token_budget
         if budget is None:
             return fitter.all_of(given)
@@ -272,7 +332,9 @@ class ContextBuilder:
         room = budget - self._count_tokens(frame)
         fitted = fitter.fit(given, room)
         size = self._total({**context, **fitted._asdict()})
-        for _ in range(REFITS):  # parts counted one by one have more tokens than the whole: that room is used too
+        for _ in range(
+            REFITS
+        ):  # parts counted one by one have more tokens than the whole: that room is used too
             unused = budget - size
             if unused * WORTH_REFITTING < budget:
                 break
@@ -315,8 +377,12 @@ def _divided(shares: Shares) -> Shares:
     Raises:
         InvalidInput: One is not a whole number of at least 0, or all are 0.
     """
-    if len(shares) != len(Shares._fields) or any(type(part) is not int or part < 0 for part in shares):
-        raise InvalidInput("shares must be three whole numbers, 0 or more: last turns, recalled turns, memories")
+    if len(shares) != len(Shares._fields) or any(
+        type(part) is not int or part < 0 for part in shares
+    ):
+        raise InvalidInput(
+            "shares must be three whole numbers, 0 or more: last turns, recalled turns, memories"
+        )
     if not any(shares):
         raise InvalidInput("shares are all 0; give at least one part of a context some room")
     return Shares(*shares)
@@ -324,7 +390,9 @@ def _divided(shares: Shares) -> Shares:
 
 def _message(latest_user_text: object) -> str:
     if not isinstance(latest_user_text, str):
-        raise ContextBuildError(f"the latest message is of type {type(latest_user_text).__name__}; give text")
+        raise ContextBuildError(
+            f"the latest message is of type {type(latest_user_text).__name__}; give text"
+        )
     return latest_user_text
 
 

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memories.context.backend import MCPError
-from memories.context.payloads import Document, HistoryTurn, MemoryItem, document, in_its_zone, moment, present
+from memories.context.payloads import (
+    Document,
+    HistoryTurn,
+    MemoryItem,
+    document,
+    in_its_zone,
+    moment,
+    present,
+)
 from memories.core.disk import locked
 from memories.core.times import to_iso
 from memories.errors import InvalidInput, MemoriesError, RequestError
@@ -31,9 +39,12 @@ _LISTED = ("entities", "source", "tags")
 class EngineBackend:
     """Our own engine, over any of its stores."""
 
-    most_characters = 1_000_000  # of a turn; a long one is kept in parts, and its vectors take a while
+    # of a turn; a long one is kept in parts, and its vectors take a while
+    most_characters = 1_000_000
 
-    def __init__(self, memories: Memories, *, owned: bool = False, include_corrected: bool = False) -> None:
+    def __init__(
+        self, memories: Memories, *, owned: bool = False, include_corrected: bool = False
+    ) -> None:
         """Work on a memory.
 
         Args:
@@ -47,7 +58,9 @@ class EngineBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The folder of the store if it is a file, else the home; each namespace has files of its own."""
+        """The folder of the store if it is a file, else the home; each namespace has files of its
+        own.
+        """
         return files_of(self.memories.config, self.memories.namespace)
 
     @property
@@ -69,7 +82,9 @@ class EngineBackend:
         unknown = [name for name in names if name not in SEARCHED]
         if unknown:
             known = ", ".join(SEARCHED)
-            raise MCPError(f'there is no collection "{unknown[0]}" and this memory makes no others; it has {known}')
+            raise MCPError(
+                f'there is no collection "{unknown[0]}" and this memory makes no others; it has {known}'
+            )
         with _translated():
             self.memories.status()
 
@@ -97,20 +112,29 @@ class EngineBackend:
         """Return the last turns."""
         with _translated():
             found = self.memories.tail_turns(conversation_id, limit=n)
-            return [_turn_document(turn) for turn in found if not turn.waiting]  # the gateway has those
+            return [
+                _turn_document(turn) for turn in found if not turn.waiting
+            ]  # the gateway has those
 
     def write(self, item: MemoryItem, window: str | None) -> str:
         """Store a memory, unless one that says the same would be recalled wherever this one would.
 
-        That is one of the same type and conversation; what a surer writer adds to the same text is merged into it.
+        That is one of the same type and conversation; what a surer writer adds to the same text is
+        merged into it.
         """
         known = {
             _TYPE: item.memory_type,
             **{name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)},
             _WINDOW: None if window is None else _window_tag(window),
-            _TS: item.ts if in_its_zone(item.ts).utcoffset() else None,  # a record keeps its time in UTC
+            _TS: item.ts
+            if in_its_zone(item.ts).utcoffset()
+            else None,  # a record keeps its time in UTC
         }
-        draft: dict[str, Any] = {"tags": present(known), "confidence": item.confidence, "created_at": moment(item.ts)}
+        draft: dict[str, Any] = {
+            "tags": present(known),
+            "confidence": item.confidence,
+            "created_at": moment(item.ts),
+        }
         draft["source"] = item.conversation_id
         sure = round(item.confidence, 4)  # as confidences are shown
         with _translated():
@@ -124,13 +148,19 @@ class EngineBackend:
             assert serving is not None  # nothing was compared
             return serving.id
 
-    def recall(self, query_text: str, k: int, min_confidence: float, conversation_id: str | None) -> list[Document]:
+    def recall(
+        self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
+    ) -> list[Document]:
         """Search the memories; only the beginning of a long text is looked for."""
         tags = {} if conversation_id is None else {_CONVERSATION: conversation_id}
         with _translated():
             query = query_text[:MAX_QUERY_CHARACTERS]
             hits = self.memories.search(
-                query, limit=k, min_confidence=min_confidence, tags=tags, include_corrected=self._include_corrected
+                query,
+                limit=k,
+                min_confidence=min_confidence,
+                tags=tags,
+                include_corrected=self._include_corrected,
             )
             return [memory_document(hit) | self._place_of(hit.memory) for hit in hits]
 
@@ -142,8 +172,14 @@ class EngineBackend:
             query = query_text[:MAX_QUERY_CHARACTERS]
             memories = self.memories.without_shared() if own else self.memories
             hits = memories.search(query, scope="history", limit=k, conversation=conversation_id)
-            found = [_turn_document(hit.turn) | {"similarity": _similarity(hit), "score": hit.score} for hit in hits]
-            return [document | self._writer_of(hit.turn) for hit, document in zip(hits, found, strict=True)]
+            found = [
+                _turn_document(hit.turn) | {"similarity": _similarity(hit), "score": hit.score}
+                for hit in hits
+            ]
+            return [
+                document | self._writer_of(hit.turn)
+                for hit, document in zip(hits, found, strict=True)
+            ]
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
         """Return turns from an index on."""
@@ -156,13 +192,19 @@ class EngineBackend:
         return {"shared": memory.namespace != self.memories.namespace, "own": self._is_own(memory)}
 
     def _writer_of(self, turn: Turn) -> dict[str, bool]:
-        """Return whether one's own agents wrote a turn: nobody accepts turns, so a foreign file stays foreign."""
+        """Return whether one's own agents wrote a turn: nobody accepts turns, so a foreign file
+        stays foreign.
+        """
         imported = turn.origin is not None and turn.origin.trust == IMPORTED
         return {"own": not imported and self._is_own(turn)}
 
     def _is_own(self, found: Memory | Turn) -> bool:
         reader, written = self.memories.config.identity or self.memories.namespace, found.origin
-        return found.namespace == reader if written is None else (written.namespace, written.user) == (reader, user())
+        return (
+            found.namespace == reader
+            if written is None
+            else (written.namespace, written.user) == (reader, user())
+        )
 
     def count_window(self, window: str) -> int:
         """Count the memories tagged with the window; those of other namespaces don't count."""
@@ -196,7 +238,12 @@ def _translated() -> Iterator[None]:
 
 def _window_tag(window: str) -> str:
     """Return the tag of a window: its hash where its name can't be the value of a tag."""
-    if len(window) <= MAX_TAG_VALUE and window.isprintable() and "," not in window and window == window.strip():
+    if (
+        len(window) <= MAX_TAG_VALUE
+        and window.isprintable()
+        and "," not in window
+        and window == window.strip()
+    ):
         return window
     return f"hash {hashlib.blake2b(window.encode('utf-8', 'backslashreplace'), digest_size=16).hexdigest()}"
 
@@ -230,7 +277,9 @@ def memory_document(hit: Hit) -> Document:
 
 
 def _written_at(memory: Memory) -> str:
-    """Return when a memory was written, in the time zone that its writer named if it has not changed since."""
+    """Return when a memory was written, in the time zone that its writer named if it has not
+    changed since.
+    """
     at, named = to_iso(memory.updated_at), memory.tags.get(_TS)
     try:
         zoned = in_its_zone(named) if named else None

@@ -1,8 +1,9 @@
 """How a context fits a budget: what each part gets, and what is left out. Pure.
 
-The message goes first. Of what it leaves, the last turns, what is recalled and the memories have a share each; what one
-of them does not need, the others get, in the order recalled, last turns, memories. A share that is too small for the
-beginning of the newest turn gets what that takes: the specification puts recent history before memories.
+The message goes first. Of what it leaves, the last turns, what is recalled and the memories have a
+share each; what one of them does not need, the others get, in the order recalled, last turns,
+memories. A share that is too small for the beginning of the newest turn gets what that takes: the
+specification puts recent history before memories.
 """
 
 import functools
@@ -35,7 +36,9 @@ class Shares(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a context may hold, or holds: the last turns, oldest first; recalled turns and memories by need."""
+    """What a context may hold, or holds: the last turns, oldest first; recalled turns and memories
+    by need.
+    """
 
     history: list[HistoryTurn]
     recalled: list[HistoryTurn]
@@ -43,7 +46,9 @@ class Parts(NamedTuple):
 
 
 def longest_passage(room: int | None) -> int:
-    """Return how many characters of a recalled turn are shown at most where there is room for so many tokens."""
+    """Return how many characters of a recalled turn are shown at most where there is room for so
+    many tokens.
+    """
     if room is None:
         return LONGEST
     return min(LONGEST, max(SHORTEST, int(room * _LETTERS / HITS) // 100 * 100))
@@ -62,14 +67,18 @@ class Fitter:
         """
         self._count, self._shares, self._words = functools.cache(count), shares, words
         self._cuts: dict[tuple[int, int], tuple[HistoryTurn, HistoryTurn]] = {}
-        self._sizes: dict[int, tuple[HistoryTurn, int]] = {}  # by identity; the turn is kept, so that it stays its own
+        self._sizes: dict[
+            int, tuple[HistoryTurn, int]
+        ] = {}  # by identity; the turn is kept, so that it stays its own
 
     def fit(self, parts: Parts, room: int) -> Parts:
         """Return what fits in so many tokens."""
         whole = max(1, sum(self._shares))
         share = {name: room * part // whole for name, part in self._shares._asdict().items()}
         history = self._newest(parts.history, min(room, max(share["tail"], NEWEST)))
-        memories = self._relevant(parts.memories, min(share["memories"], room - self._turns(history)))
+        memories = self._relevant(
+            parts.memories, min(share["memories"], room - self._turns(history))
+        )
         left = room - self._turns(history) - self._pairs(memories)
         recalled = self._recalled(parts.recalled, history, left) if share["recalled"] else []
         left -= self._turns([*recalled, *history]) - self._turns(history)
@@ -83,23 +92,35 @@ class Fitter:
         return Parts(history, recalled, memories)
 
     def all_of(self, parts: Parts) -> Parts:
-        """Return everything, where there is no budget: each turn once, and passages of long ones."""
+        """Return everything, where there is no budget: each turn once, and passages of long
+        ones.
+        """
         shown = set(map(place_of, parts.history))
         longest = longest_passage(None)
-        recalled = [recalling.cut(turn, self._words, longest) for turn in parts.recalled if place_of(turn) not in shown]
+        recalled = [
+            recalling.cut(turn, self._words, longest)
+            for turn in parts.recalled
+            if place_of(turn) not in shown
+        ]
         return parts._replace(recalled=recalled)
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------------
 
     def _newest(self, history: Sequence[HistoryTurn], room: int) -> list[HistoryTurn]:
-        """Return the newest turns that fit, and of the next one the beginning, if that is worth showing."""
+        """Return the newest turns that fit, and of the next one the beginning, if that is worth
+        showing.
+        """
         days: set[tuple[str, str]] = set()
         kept: list[HistoryTurn] = []
         for turn in reversed(history):
             head = 0 if _day(turn) in days else self._heading(turn, None) + self._count(_GAP)
             size = head + self._turn(turn)
             if size > room:
-                length = most(len(turn.text), lambda length: head + self._turn(beginning(turn, length)) <= room)  # noqa: B023
+                length = most(
+                    len(turn.text),
+                    lambda length: head + self._turn(beginning(turn, length)) <= room,  # noqa: B023
+                )
                 return [beginning(turn, length), *kept] if length >= MIN_SHOWN else kept
             room -= size
             days.add(_day(turn))
@@ -116,8 +137,12 @@ class Fitter:
                 room -= size
         return chosen
 
-    def _recalled(self, turns: Sequence[HistoryTurn], history: Sequence[HistoryTurn], room: int) -> list[HistoryTurn]:
-        """Return the recalled turns that fit beside the last ones, passages of long ones, by need."""
+    def _recalled(
+        self, turns: Sequence[HistoryTurn], history: Sequence[HistoryTurn], room: int
+    ) -> list[HistoryTurn]:
+        """Return the recalled turns that fit beside the last ones, passages of long ones, by
+        need.
+        """
         longest = longest_passage(room)
         shown = {place_of(turn) for turn in history}
         days = {_day(turn) for turn in history}
@@ -129,9 +154,13 @@ class Fitter:
             shorter = self._cut(turn, longest)
             beside = self._count(_GAP) + (0 if _day(turn) in days else self._heading(turn, None))
             size = self._turn(shorter) + beside
-            if size > room and not squeezed:  # what is left goes to the best one that does not fit, in part
+            if (
+                size > room and not squeezed
+            ):  # what is left goes to the best one that does not fit, in part
                 squeezed = True
-                fitting = int(_SQUEEZED * len(shorter.text) * (room - beside) / max(1, size - beside))
+                fitting = int(
+                    _SQUEEZED * len(shorter.text) * (room - beside) / max(1, size - beside)
+                )
                 if fitting >= SHORTEST_PART:
                     shorter = recalling.cut(turn, self._words, fitting)
                     size = self._turn(shorter) + beside
@@ -148,7 +177,9 @@ class Fitter:
         return self._cuts[id(turn), size][1]
 
     def _turns(self, turns: Sequence[HistoryTurn]) -> int:
-        """Return how many tokens turns have at most, in their order, with what stands between them."""
+        """Return how many tokens turns have at most, in their order, with what stands between
+        them.
+        """
         ordered = rendering.sorted_turns(turns)
         before: HistoryTurn | None = None
         total = 0
@@ -169,7 +200,10 @@ class Fitter:
 
     def _pairs(self, pairs: Sequence[Pair]) -> int:
         shortest = rendering.id_length([item for item, _ in pairs])
-        return sum(self._count("\n".join((*rendering.memory_lines(item, shortest), ""))) for item, _ in pairs)
+        return sum(
+            self._count("\n".join((*rendering.memory_lines(item, shortest), "")))
+            for item, _ in pairs
+        )
 
 
 def repeated(parts: Parts) -> list[Pair]:
@@ -179,7 +213,9 @@ def repeated(parts: Parts) -> list[Pair]:
 
 
 def without_least(parts: Parts) -> Parts:
-    """Return parts without the one that is needed least: a recalled turn, a memory, the oldest of the last turns."""
+    """Return parts without the one that is needed least: a recalled turn, a memory, the oldest of
+    the last turns.
+    """
     if parts.recalled:
         return parts._replace(recalled=parts.recalled[:-1])
     if parts.memories:
@@ -188,7 +224,9 @@ def without_least(parts: Parts) -> Parts:
 
 
 def most(limit: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number below a limit that fits, given that all smaller ones fit; 0 if none does."""
+    """Return the largest number below a limit that fits, given that all smaller ones fit; 0 if none
+    does.
+    """
     least, beyond = 0, limit
     while beyond - least > 1:
         middle = (least + beyond) // 2
@@ -198,7 +236,9 @@ def most(limit: int, fits: Callable[[int], bool]) -> int:
 
 def parts_of(context: Mapping[str, Any]) -> Parts:
     """Return the parts of a context; one that nothing was recalled for may have no such part."""
-    return Parts(list(context["history"]), list(context.get("recalled", ())), list(context["memories"]))
+    return Parts(
+        list(context["history"]), list(context.get("recalled", ())), list(context["memories"])
+    )
 
 
 def _day(turn: HistoryTurn) -> tuple[str, str]:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Self
 from memories.config import load_config
 from memories.context.backend import Backend, MCPError, UnsupportedEndpoint
 from memories.context.engine import EngineBackend
-from memories.context.payloads import Document, HistoryTurn, MemoryItem, aware, document, metadata_of
+from memories.context.payloads import (
+    Document,
+    HistoryTurn,
+    MemoryItem,
+    aware,
+    document,
+    metadata_of,
+)
 from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.ids import digest
 from memories.core.logs import event
@@ -35,20 +42,27 @@ _log = logging.getLogger(__name__)
 class MemoryGateway:
     """Stores and finds turns and memories. It checks values and decides nothing.
 
-    A turn that can't be stored is put into a queue on disk, and stored, in order, when the memory answers again.
-    Threads may share a gateway, and processes its memory. It is a context manager.
+    A turn that can't be stored is put into a queue on disk, and stored, in order, when the memory
+    answers again. Threads may share a gateway, and processes its memory. It is a context manager.
     """
 
     def __init__(
-        self, mcp_endpoint: str, *, backend: Backend | None = None, timeout_seconds: float | None = None
+        self,
+        mcp_endpoint: str,
+        *,
+        backend: Backend | None = None,
+        timeout_seconds: float | None = None,
     ) -> None:
         """Prepare a gateway; nothing is opened before it is needed.
 
         Args:
-            mcp_endpoint: `memories` for our own engine with the store of the settings, a store's URL, the path of a
-                store's file, or `chroma-mcp` or `chroma-mcp://host:port` for a Chroma server.
-            backend: The backend, instead of the one that the endpoint names; `close` does not close it.
-            timeout_seconds: How long to wait for an answer of the memory. [default: the setting of the backend]
+            mcp_endpoint: `memories` for our own engine with the store of the settings, a store's
+                URL, the path of a store's file, or `chroma-mcp` or `chroma-mcp://host:port` for a
+                Chroma server.
+            backend: The backend, instead of the one that the endpoint names; `close` does not close
+                it.
+            timeout_seconds: How long to wait for an answer of the memory. [default: the setting of
+                the backend]
 
         Raises:
             ConnectionError: No backend can speak to that endpoint.
@@ -60,14 +74,19 @@ class MemoryGateway:
         self.queue = RetryQueue.of_turns(*self._backend.folder_name)
         self._counts = {"message_count": 0, "memory_count": 0}
         of_backend = getattr(self._backend, "timeout_seconds", TIMEOUT_SECONDS)
-        self._deadline = Deadline(of_backend if timeout_seconds is None else timeout_seconds, whole=True)
+        self._deadline = Deadline(
+            of_backend if timeout_seconds is None else timeout_seconds, whole=True
+        )
 
     def settle(self) -> None:
-        """Wait for calls that took too long, as long as a call may take: while one still runs, all others fail."""
+        """Wait for calls that took too long, as long as a call may take: while one still runs, all
+        others fail.
+        """
         self._deadline.settle()
 
     def ensure_collections(self, names: list[str]) -> None:
-        """Make sure that the collections `history` and `memory` exist; then store what waits in the queue.
+        """Make sure that the collections `history` and `memory` exist; then store what waits in the
+        queue.
 
         Raises:
             ValueError: A name is not acceptable.
@@ -97,20 +116,23 @@ class MemoryGateway:
     ) -> str:
         """Append a turn to a conversation.
 
-        What waits in the queue is stored first. A turn that can't be stored now goes into the queue, and the error has
-        `queued` set. Appending it again does no harm.
+        What waits in the queue is stored first. A turn that can't be stored now goes into the
+        queue, and the error has `queued` set. Appending it again does no harm.
 
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: What was said, at most 100,000 characters. Secrets are taken out before anything else is done.
-            turn_index: Its place. If this or a later place is taken, the turn gets the next free one, so that two
-                writers never share a number; `tail_history` shows it. So 0 means: at the end.
+            text: What was said, at most 100,000 characters. Secrets are taken out before anything
+                else is done.
+            turn_index: Its place. If this or a later place is taken, the turn gets the next free
+                one, so that two writers never share a number; `tail_history` shows it. So 0 means:
+                at the end.
             ts: When it was said, ISO 8601.
-            message_id: Its id in the conversation: a second turn with the same one is not stored again. Without one,
-                only a turn that is the same in everything counts as the same.
+            message_id: Its id in the conversation: a second turn with the same one is not stored
+                again. Without one, only a turn that is the same in everything counts as the same.
             channel: Where it came from, such as `web`.
-            long: Accept a longer text, of `most_characters`, which is kept in parts that are one turn.
+            long: Accept a longer text, of `most_characters`, which is kept in parts that are one
+                turn.
 
         Returns:
             The turn's id.
@@ -126,10 +148,19 @@ class MemoryGateway:
         if turn.turn_index > MAX_INDEX:
             raise InvalidInput(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
         if not turn.message_id:  # the same for a turn that is the same in everything
-            parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts, turn.channel or "")
+            parts = (
+                turn.conversation_id,
+                turn.role,
+                turn.text,
+                str(turn.turn_index),
+                turn.ts,
+                turn.channel or "",
+            )
             turn.message_id = f"{_OWN_ID}{digest(*parts)}"
         try:
-            with self._timed("turn stored", conversation_id=conversation_id, role=role, counts="message_count"):
+            with self._timed(
+                "turn stored", conversation_id=conversation_id, role=role, counts="message_count"
+            ):
                 return self._deadline.run(lambda: self._append(turn))
         except (ConnectionError, MCPError) as exc:
             self._queue(turn, exc)
@@ -138,15 +169,17 @@ class MemoryGateway:
     def tail_history(self, conversation_id: str, n: int) -> list[Document]:
         """Return the last turns of a conversation, oldest first.
 
-        Turns that wait in the queue come last; their metadata has `pending`. If the memory does not answer and some
-        wait, they are returned alone, and each document has `error`, which says why.
+        Turns that wait in the queue come last; their metadata has `pending`. If the memory does not
+        answer and some wait, they are returned alone, and each document has `error`, which says
+        why.
 
         Args:
             conversation_id: The conversation.
             n: How many, 1 to 1,000.
 
         Returns:
-            Documents: `id`, `text`, and `metadata` with `conversation_id`, `role`, `ts`, `turn_index` and, if known,
+            Documents: `id`, `text`, and `metadata` with `conversation_id`, `role`, `ts`,
+                `turn_index` and, if known,
             `message_id`, `channel` and `speaker`.
 
         Raises:
@@ -157,13 +190,18 @@ class MemoryGateway:
         wanted = limit(n, "n")
         conversation = one_line(conversation_id, "conversation_id")
         with self._timed("history read", conversation_id=conversation_id, n=n):
-            waiting = self._waiting(conversation)  # first: a turn stored meanwhile is then seen twice, not never
+            waiting = self._waiting(
+                conversation
+            )  # first: a turn stored meanwhile is then seen twice, not never
             most = min(wanted + len(waiting), MAX_LIMIT)
             try:
                 stored = self._deadline.run(lambda: self._backend.tail(conversation, most))
                 pending = _pending(waiting, stored)
             except (ConnectionError, MCPError) as exc:
-                stored, pending = [], [found | {"error": _in_one_line(exc)} for found in _pending(waiting, [])]
+                stored, pending = (
+                    [],
+                    [found | {"error": _in_one_line(exc)} for found in _pending(waiting, [])],
+                )
                 if not pending:
                     raise
                 event(_log, logging.ERROR, "only queued turns could be read", error=str(exc))
@@ -207,10 +245,17 @@ class MemoryGateway:
         if conversation_id is not None:
             redactor.refuse(conversation_id, "conversation_id")
         said = redactor.text(text, "text").text
-        about, words = (each and redactor.text(each, "entities and tags").text for each in (entities, tags))
+        about, words = (
+            each and redactor.text(each, "entities and tags").text for each in (entities, tags)
+        )
         item = MemoryItem(said, memory_type, confidence, ts, conversation_id, about, source, words)
         counted = None if window is None else self._window(window)
-        with self._timed("memory stored", type=memory_type, conversation_id=conversation_id, counts="memory_count"):
+        with self._timed(
+            "memory stored",
+            type=memory_type,
+            conversation_id=conversation_id,
+            counts="memory_count",
+        ):
             return self._deadline.run(lambda: self._backend.write(item, counted))
 
     def recall_memory(
@@ -225,7 +270,8 @@ class MemoryGateway:
             conversation_id: Only memories of this conversation.
 
         Returns:
-            Documents: `id`, `text`, `similarity` and `score`, 0 to 1, and `metadata` with `type`, `confidence`, `ts`
+            Documents: `id`, `text`, `similarity` and `score`, 0 to 1, and `metadata` with `type`,
+                `confidence`, `ts`
             and, if known, `conversation_id`, `entities`, `source` and `tags`.
 
         Raises:
@@ -236,9 +282,13 @@ class MemoryGateway:
         wanted, least = limit(k, "k"), unit(min_confidence, "min_confidence")
         if not isinstance(query_text, str):
             raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
-        conversation = None if conversation_id is None else one_line(conversation_id, "conversation_id")
+        conversation = (
+            None if conversation_id is None else one_line(conversation_id, "conversation_id")
+        )
         with self._timed("memories recalled", k=k) as known:
-            found = self._deadline.run(lambda: self._backend.recall(query_text, wanted, least, conversation))
+            found = self._deadline.run(
+                lambda: self._backend.recall(query_text, wanted, least, conversation)
+            )
             known["found"] = len(found)
         return found
 
@@ -247,7 +297,8 @@ class MemoryGateway:
     ) -> list[Document]:
         """Return the turns that answer a query, by meaning and by word, best first.
 
-        Turns that wait in the queue are not among them. A backend that can't search turns finds none.
+        Turns that wait in the queue are not among them. A backend that can't search turns finds
+        none.
 
         Args:
             query_text: The question; only the first 4,096 characters of a long one count.
@@ -266,17 +317,22 @@ class MemoryGateway:
         wanted = limit(k, "k")
         if not isinstance(query_text, str):
             raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
-        conversation = None if conversation_id is None else one_line(conversation_id, "conversation_id")
+        conversation = (
+            None if conversation_id is None else one_line(conversation_id, "conversation_id")
+        )
         if not hasattr(self._backend, "recall_turns"):
             return []
         with self._timed("history searched", k=k) as known:
             only = {"own": True} if own else {}  # which no other backend than ours is asked
-            found = self._deadline.run(lambda: self._backend.recall_turns(query_text, wanted, conversation, **only))
+            found = self._deadline.run(
+                lambda: self._backend.recall_turns(query_text, wanted, conversation, **only)
+            )
             known["found"] = len(found)
         return _without_own_ids(found)
 
     def read_history(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return the turns of a conversation from a number on, oldest first, as `tail_history` returns them.
+        """Return the turns of a conversation from a number on, oldest first, as `tail_history`
+        returns them.
 
         Args:
             conversation_id: The conversation.
@@ -293,7 +349,9 @@ class MemoryGateway:
             raise InvalidInput("start must be a whole number, 0 or more")
         if not hasattr(self._backend, "read_turns"):
             return []
-        with self._timed("turns read", level=logging.DEBUG, conversation_id=conversation_id, start=start, n=n):
+        with self._timed(
+            "turns read", level=logging.DEBUG, conversation_id=conversation_id, start=start, n=n
+        ):
             return _without_own_ids(self._backend.read_turns(conversation, start, wanted))
 
     def count_window(self, window: str) -> int:
@@ -307,7 +365,9 @@ class MemoryGateway:
         return self._deadline.run(lambda: self._backend.count_window(named))
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Keep other users of `hold_windows` out while inside, so that a count stays true until then."""
+        """Keep other users of `hold_windows` out while inside, so that a count stays true until
+        then.
+        """
         return self._backend.hold_windows()
 
     def drain(self) -> int:
@@ -340,7 +400,8 @@ class MemoryGateway:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------------
 
     def _append(self, turn: HistoryTurn) -> str:
         """Store a turn behind those of its conversation that wait."""
@@ -349,11 +410,19 @@ class MemoryGateway:
 
     def _drain(self, before: str | None) -> Drained:
         with _readable_queue(self.queue):
-            drained = self.queue.drain(lambda entry: self._backend.append(self._entry(entry)), before=before)
+            drained = self.queue.drain(
+                lambda entry: self._backend.append(self._entry(entry)), before=before
+            )
         if drained.done:
             event(_log, logging.INFO, "queued turns stored", drained=drained.done)
         for conversation, error in drained.failed.items():
-            event(_log, logging.WARNING, "queued turns wait on", conversation_id=conversation, error=str(error))
+            event(
+                _log,
+                logging.WARNING,
+                "queued turns wait on",
+                conversation_id=conversation,
+                error=str(error),
+            )
         return drained
 
     def _drain_before(self, conversation_id: str) -> None:
@@ -377,7 +446,9 @@ class MemoryGateway:
         return own if isinstance(own, Redactor) else Redactor()
 
     def _without_secrets(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the fields of a turn as they may be stored, queued and logged; wrong types are left for the turn."""
+        """Return the fields of a turn as they may be stored, queued and logged; wrong types are
+        left for the turn.
+        """
         conversation, role, text, index, ts, message_id, channel, *rest = given
         redactor = self._redactor()
         redactor.refuse(conversation, "conversation_id")
@@ -386,7 +457,9 @@ class MemoryGateway:
         return (conversation, role, redactor.text(text, "text").text, index, ts, named, *more)
 
     def _entry(self, entry: Entry) -> HistoryTurn:
-        """Return the turn of a queued entry; one of an older program may hold what is taken out now."""
+        """Return the turn of a queued entry; one of an older program may hold what is taken out
+        now.
+        """
         known = tuple(vars(_turn(entry)).values())
         return HistoryTurn(*self._without_secrets(known), most=MAX_MESSAGE_CHARACTERS)
 
@@ -406,7 +479,12 @@ class MemoryGateway:
         try:
             self.queue.add(metadata_of(turn) | {"text": turn.text, "ts": aware(turn.ts)})
         except OSError as exc:
-            event(_log, logging.ERROR, "turn lost: it could be neither stored nor queued", error=str(exc))
+            event(
+                _log,
+                logging.ERROR,
+                "turn lost: it could be neither stored nor queued",
+                error=str(exc),
+            )
             error.add_note(f"it could not be queued either: {exc}")
         else:
             error.queued = True  # type: ignore[union-attr]
@@ -417,18 +495,33 @@ class MemoryGateway:
     def _timed(
         self, name: str, *, counts: str | None = None, level: int = logging.INFO, **fields: object
     ) -> Iterator[dict[str, object]]:
-        """Log an operation with its latency, as an error if it fails, and with what the caller puts into the dict."""
+        """Log an operation with its latency, as an error if it fails, and with what the caller puts
+        into the dict.
+        """
         began = time.perf_counter()
         known = dict(fields)
         try:
             yield known
         except (ConnectionError, MCPError, ValueError) as exc:
-            event(_log, logging.ERROR, f"failed: {name}", error=str(exc), kind=type(exc).__name__, **known)
+            event(
+                _log,
+                logging.ERROR,
+                f"failed: {name}",
+                error=str(exc),
+                kind=type(exc).__name__,
+                **known,
+            )
             raise
         if counts:
             self._counts[counts] += 1
             known[counts] = self._counts[counts]
-        event(_log, level, name, query_latency_ms=round((time.perf_counter() - began) * 1000, 2), **known)
+        event(
+            _log,
+            level,
+            name,
+            query_latency_ms=round((time.perf_counter() - began) * 1000, 2),
+            **known,
+        )
 
 
 def _open_backend(endpoint: str) -> Backend:

@@ -1,4 +1,6 @@
-"""What a gateway knows that may stand in a context; a part that can't be read is missing, and the context goes on."""
+"""What a gateway knows that may stand in a context; a part that can't be read is missing, and the
+context goes on.
+"""
 
 import logging
 import unicodedata
@@ -54,13 +56,18 @@ class Gathered:
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
 
-def gather(gateway: "MemoryGateway", wanted: Wanted, conversation: str | None, query: str, message: str) -> Gathered:
-    """Read the last turns of a conversation, what of its earlier turns answers a question, and memories.
+def gather(
+    gateway: "MemoryGateway", wanted: Wanted, conversation: str | None, query: str, message: str
+) -> Gathered:
+    """Read the last turns of a conversation, what of its earlier turns answers a question, and
+    memories.
 
     Args:
-        gateway: Where from. One without `recall_history`, as the specification has it, recalls no turns.
+        gateway: Where from. One without `recall_history`, as the specification has it, recalls no
+            turns.
         wanted: How much.
-        conversation: The conversation; None for no last turns, and to recall turns of all conversations.
+        conversation: The conversation; None for no last turns, and to recall turns of all
+            conversations.
         query: The question.
         message: The message that is to be answered; it may have been stored already.
     """
@@ -71,7 +78,9 @@ def gather(gateway: "MemoryGateway", wanted: Wanted, conversation: str | None, q
         reader.attempt("memories", lambda: reader.memories(query))
         if wanted.hits and hasattr(gateway, "recall_history"):
             reader.attempt("recalled", lambda: reader.recalled(query, conversation))
-        if hasattr(gateway, "recall_offline") and any(each["part"] == "memories" for each in reader.found.errors):
+        if hasattr(gateway, "recall_offline") and any(
+            each["part"] == "memories" for each in reader.found.errors
+        ):
             reader.offline(query)
     return reader.found
 
@@ -86,7 +95,9 @@ class _Reader:
         self._unreachable: ConnectionError | None = None
 
     def attempt(self, part: str, read: Callable[[], None]) -> None:
-        """Read a part; if that fails, add the reason to the errors. Where nobody answered, nobody is asked again."""
+        """Read a part; if that fails, add the reason to the errors. Where nobody answered, nobody
+        is asked again.
+        """
         try:
             if self._unreachable is not None:
                 raise self._unreachable
@@ -97,8 +108,17 @@ class _Reader:
             self._failed(part, exc)
 
     def _failed(self, part: str, exc: Exception) -> None:
-        event(_log, logging.ERROR, "context degraded", part=part, error=str(exc), kind=type(exc).__name__)
-        self.found.errors.append({"part": part, "error": " ".join(str(exc).split()) or type(exc).__name__})
+        event(
+            _log,
+            logging.ERROR,
+            "context degraded",
+            part=part,
+            error=str(exc),
+            kind=type(exc).__name__,
+        )
+        self.found.errors.append(
+            {"part": part, "error": " ".join(str(exc).split()) or type(exc).__name__}
+        )
 
     def history(self, conversation_id: str, latest: str) -> None:
         """Read the last turns, without the latest message."""
@@ -123,7 +143,9 @@ class _Reader:
 
         # Twice as many as are wanted, so that there are others to divide the room among.
         admitted = self._enough(read, most, min(2 * most, MAX_LIMIT))
-        self.found.memories = self._each(lambda found: (item_of(found), float(found["similarity"])), admitted)
+        self.found.memories = self._each(
+            lambda found: (item_of(found), float(found["similarity"])), admitted
+        )
 
     def offline(self, query: str) -> None:
         """Take what the gateway knows without its store."""
@@ -134,7 +156,9 @@ class _Reader:
         except Exception as exc:  # noqa: BLE001 - as in `attempt`
             self._failed("scratchpad", exc)
             return
-        self.found.memories = self._each(lambda each: (item_of(each), float(each["similarity"])), admitted)
+        self.found.memories = self._each(
+            lambda each: (item_of(each), float(each["similarity"])), admitted
+        )
 
     def recalled(self, query: str, conversation_id: str | None) -> None:
         """Read the turns that answer, and those beside the best."""
@@ -151,50 +175,70 @@ class _Reader:
             return found, admission.turns(own, self._wanted.rules)
 
         documents = self._enough(read, most, most)
-        if not named and len(documents) >= most and not all(map(_is_own, documents)):  # others may crowd out one's own
+        if (
+            not named and len(documents) >= most and not all(map(_is_own, documents))
+        ):  # others may crowd out one's own
             known = {document["id"] for document in documents}
-            documents += [each for each in self._enough(read_own, most, most) if each["id"] not in known]
+            documents += [
+                each for each in self._enough(read_own, most, most) if each["id"] not in known
+            ]
         admitted = admission.recalled(documents, self._wanted.rules, most, named=named)
         hits = self._each(turn_of, self._admitted(admitted))
         self.found.recalled = recalling.by_need(hits, self._beside(hits[:BESIDE_HITS], named=named))
 
     def _beside(self, hits: Sequence[HistoryTurn], *, named: bool) -> list[HistoryTurn]:
-        """Return the turns before and after hits that are of their sessions; without a name none of other writers."""
+        """Return the turns before and after hits that are of their sessions; without a name none of
+        other writers.
+        """
         places = {recalling.place_of(turn): turn for turn in hits}
         read: list[HistoryTurn] = []
         for conversation, first, last in _stretches(sorted(places)):
             start = max(0, first - recalling.BESIDE)
-            found = self._gateway.read_history(conversation, start, last + recalling.BESIDE - start + 1)
+            found = self._gateway.read_history(
+                conversation, start, last + recalling.BESIDE - start + 1
+            )
             others = [document for document in found if document.get("id") != self._latest]
             others = [document for document in others if named or _is_own(document)]
             read += self._each(turn_of, self._admitted(admission.turns(others, self._wanted.rules)))
-        return [turn for turn in read if any(_together(turn, hit) for hit in _hits_beside(turn, places))]
+        return [
+            turn for turn in read if any(_together(turn, hit) for hit in _hits_beside(turn, places))
+        ]
 
     def _admitted(self, admitted: Admitted) -> list[Document]:
         self.found.left_out += admitted.left_out
         return admitted.documents
 
-    def _enough(self, read: Callable[[int], tuple[list[Document], Admitted]], wanted: int, n: int) -> list[Document]:
-        """Return what may be shown; ask for more while what is left out takes the place of what is wanted."""
+    def _enough(
+        self, read: Callable[[int], tuple[list[Document], Admitted]], wanted: int, n: int
+    ) -> list[Document]:
+        """Return what may be shown; ask for more while what is left out takes the place of what is
+        wanted.
+        """
         while True:
             found, admitted = read(n)
             if len(admitted.documents) >= wanted or len(found) < n or n == MAX_LIMIT:
                 return self._admitted(admitted)
             n = min(MAX_LIMIT, 2 * n)
 
-    def _each(self, read: Callable[[Document], _Part], documents: Sequence[Document]) -> list[_Part]:
+    def _each(
+        self, read: Callable[[Document], _Part], documents: Sequence[Document]
+    ) -> list[_Part]:
         """Return what each document holds; one that can't be read is left out and logged."""
         found = []
         for document in documents:
             try:
                 found.append(read(document))
             except (KeyError, TypeError, ValueError) as exc:
-                event(_log, logging.WARNING, "document left out", error=f"{type(exc).__name__}: {exc}")
+                event(
+                    _log, logging.WARNING, "document left out", error=f"{type(exc).__name__}: {exc}"
+                )
         return found
 
 
 def _stretches(places: Sequence[recalling.Place]) -> list[tuple[str, int, int]]:
-    """Return conversations with the first and the last place of hits that are close to one another."""
+    """Return conversations with the first and the last place of hits that are close to one
+    another.
+    """
     stretches: list[tuple[str, int, int]] = []
     for conversation, index in places:
         if stretches and stretches[-1][0] == conversation and index - stretches[-1][2] <= FAR:
@@ -220,7 +264,11 @@ def _is_own(document: Document) -> bool:
 def _is_latest(document: Document, latest: str) -> bool:
     """Return whether the last turn is the message that is to be answered."""
     text = document.get("text")
-    return isinstance(text, str) and document["metadata"].get("role") == "user" and _said(text) == _said(latest)
+    return (
+        isinstance(text, str)
+        and document["metadata"].get("role") == "user"
+        and _said(text) == _said(latest)
+    )
 
 
 def _said(text: str) -> list[str]:

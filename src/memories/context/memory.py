@@ -1,4 +1,6 @@
-"""`AgentMemory`: the flows of the conversation specification: start, append, remember, build a context."""
+"""`AgentMemory`: the flows of the conversation specification: start, append, remember, build a
+context.
+"""
 
 import logging
 import time
@@ -31,7 +33,8 @@ class Offered(NamedTuple):
 
 
 class AgentMemory:
-    """What an agent needs around each message. A failing memory is logged and never stops the agent.
+    """What an agent needs around each message. A failing memory is logged and never stops the
+    agent.
 
     memory = AgentMemory.start()
     prompt = memory.prompt("standup", message)
@@ -59,11 +62,13 @@ class AgentMemory:
         self._clock = clock
 
     @classmethod
-    def start(cls, config: Config | None = None, *, pause: Callable[[float], None] = time.sleep) -> Self:
+    def start(
+        cls, config: Config | None = None, *, pause: Callable[[float], None] = time.sleep
+    ) -> Self:
         """Open the memory that the settings name, and make sure that it answers.
 
-        If nobody answers it tries again, five times in all, with pauses that double. If `LOG_LEVEL` is set, it logs to
-        standard error.
+        If nobody answers it tries again, five times in all, with pauses that double. If `LOG_LEVEL`
+        is set, it logs to standard error.
 
         Args:
             config: The settings. [default: the environment and the files]
@@ -83,13 +88,21 @@ class AgentMemory:
                 gateway.ensure_collections(COLLECTIONS)
                 break
             except (ConnectionError, MCPError) as exc:
-                if attempt == ATTEMPTS or not isinstance(exc, ConnectionError) or isinstance(exc, UnsupportedEndpoint):
+                if (
+                    attempt == ATTEMPTS
+                    or not isinstance(exc, ConnectionError)
+                    or isinstance(exc, UnsupportedEndpoint)
+                ):
                     gateway.close()
                     raise
                 gateway.settle()  # while a late attempt still runs, the next one would fail at once
                 pause(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
-        logs.event(_log, logging.INFO, "ready", endpoint=config.mcp_endpoint, collections=COLLECTIONS)
-        policy = MemoryPolicy(config.memory_confidence_min, config.memory_max_per_window, gateway.count_window)
+        logs.event(
+            _log, logging.INFO, "ready", endpoint=config.mcp_endpoint, collections=COLLECTIONS
+        )
+        policy = MemoryPolicy(
+            config.memory_confidence_min, config.memory_max_per_window, gateway.count_window
+        )
         return cls(gateway, ContextBuilder.from_config(gateway, config), policy)
 
     def append(
@@ -102,15 +115,18 @@ class AgentMemory:
         message_id: str | None = None,
         channel: str | None = None,
     ) -> str | None:
-        """Append a message to its conversation; what can't be stored now waits in the gateway's queue.
+        """Append a message to its conversation; what can't be stored now waits in the gateway's
+        queue.
 
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: What was said. Only the first 1,000,000 characters are kept, of a Chroma server 100,000, and what is
-                not text (a NUL, half a character) becomes U+FFFD; both are logged.
+            text: What was said. Only the first 1,000,000 characters are kept, of a Chroma server
+                100,000, and what is not text (a NUL, half a character) becomes U+FFFD; both are
+                logged.
             ts: When it was said. [default: now]
-            message_id: Its id in the conversation: a second turn with the same one is not stored again.
+            message_id: Its id in the conversation: a second turn with the same one is not stored
+                again.
             channel: Where it came from.
 
         Returns:
@@ -119,7 +135,9 @@ class AgentMemory:
         try:
             at, named = ts or to_iso(self._clock()), message_id or new_message_id()
             said = _storable(text, self.gateway.most_characters)
-            return self.gateway.append_history(conversation_id, role, said, 0, at, named, channel, long=True)
+            return self.gateway.append_history(
+                conversation_id, role, said, 0, at, named, channel, long=True
+            )
         except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
             queued = getattr(exc, "queued", False)
             _failed("turn not stored", exc, conversation_id=conversation_id, queued=queued)
@@ -153,7 +171,9 @@ class AgentMemory:
             The memory's id; None if it is not stored, and the log says why.
         """
         given = {"entities": entities, "source": source, "tags": tags, "window": window}
-        return self.offer(text, memory_type, confidence, conversation_id=conversation_id, **given).id
+        return self.offer(
+            text, memory_type, confidence, conversation_id=conversation_id, **given
+        ).id
 
     def offer(  # noqa: PLR0913 - the fields of a memory
         self,
@@ -167,23 +187,32 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> Offered:
-        """Do what `remember` does, and return why a memory is not stored: a text of more than 2,000 characters, say.
+        """Do what `remember` does, and return why a memory is not stored: a text of more than 2,000
+        characters, say.
 
         It raises nothing either.
         """
         if not self.policy.should_store(memory_type, confidence):
-            logs.event(_log, logging.INFO, "memory rejected", type=memory_type, confidence=confidence)
+            logs.event(
+                _log, logging.INFO, "memory rejected", type=memory_type, confidence=confidence
+            )
             known = ", ".join(MEMORY_TYPES)
             return Offered(
-                None, f"the policy stores {known} with a confidence of {self.policy.min_confidence:g} or more"
+                None,
+                f"the policy stores {known} with a confidence of {self.policy.min_confidence:g} or more",
             )
         now = self._clock()
         try:
             window = window or window_key(conversation_id, now)
             with self.gateway.hold_windows():
                 if not self.policy.enforce_rate_limit(window):
-                    logs.event(_log, logging.INFO, "memory rejected: the window is full", window=window)
-                    return Offered(None, f"the policy stores {self.policy.max_per_window} memories in a window at most")
+                    logs.event(
+                        _log, logging.INFO, "memory rejected: the window is full", window=window
+                    )
+                    return Offered(
+                        None,
+                        f"the policy stores {self.policy.max_per_window} memories in a window at most",
+                    )
                 stored = self.gateway.write_memory(
                     text, memory_type, confidence, to_iso(now),
                     conversation_id, entities, source, tags, window=window,
@@ -212,12 +241,14 @@ class AgentMemory:
         self.close()
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the memory, for a health check. It reads a little, stores nothing and never raises.
+        """Return the state of the memory, for a health check. It reads a little, stores nothing and
+        never raises.
 
         Returns:
-            `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or what is wrong with that collection;
-            `queued_turns`, how many turns wait to be stored, and `refused_turns`, how many were put aside for good (if
-            there are any, the memory is degraded), or None if that can't be read; `query_latency_ms`.
+            `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or what is wrong with
+            that collection; `queued_turns`, how many turns wait to be stored, and `refused_turns`,
+            how many were put aside for good (if there are any, the memory is degraded), or None if
+            that can't be read; `query_latency_ms`.
         """
         began = time.perf_counter()
         history = _trouble(lambda: self.gateway.tail_history(_PROBE, 1))
@@ -228,7 +259,9 @@ class AgentMemory:
         unread = _trouble(lambda: turns.extend((len(queue.entries()), queue.refused_count())))
         well = not (history or memory or unread or any(turns))
         if not well:
-            logs.event(_log, logging.WARNING, "degraded", history=history, memory=memory, queue=unread)
+            logs.event(
+                _log, logging.WARNING, "degraded", history=history, memory=memory, queue=unread
+            )
         return {
             "status": "healthy" if well else "degraded",
             "history": history or "ok",
@@ -257,7 +290,9 @@ def _reason(exc: Exception) -> str:
 
 
 def _storable(text: str, most: int) -> str:
-    """Return what can be stored of a message; what is not a string is left for the gateway to refuse."""
+    """Return what can be stored of a message; what is not a string is left for the gateway to
+    refuse.
+    """
     if not isinstance(text, str):
         return text
     whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")

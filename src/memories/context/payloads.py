@@ -1,4 +1,6 @@
-"""The data models of the conversation specification: turns, memories, contexts, and what they must look like."""
+"""The data models of the conversation specification: turns, memories, contexts, and what they must
+look like.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
@@ -16,7 +18,9 @@ ROLES = ("user", "assistant", "system")
 SOURCES = ("chat", "tool", "import")
 MAX_MEMORY_CHARACTERS = 2_000
 
-Document = dict[str, Any]  # what a gateway returns: id, text, metadata, and similarity and score if it was searched for
+Document = dict[
+    str, Any
+]  # what a gateway returns: id, text, metadata, and similarity and score if it was searched for
 
 
 @dataclass
@@ -61,7 +65,11 @@ class HistoryTurn:
         if type(self.turn_index) is not int or self.turn_index < 0:
             raise InvalidInput("turn_index must be a whole number, 0 or more")
         moment(self.ts)
-        for name, check in (("message_id", validate.one_line), ("speaker", validate.one_line), ("channel", _tag)):
+        for name, check in (
+            ("message_id", validate.one_line),
+            ("speaker", validate.one_line),
+            ("channel", _tag),
+        ):
             _check_optional(self, name, check)
 
 
@@ -144,13 +152,18 @@ def present(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def metadata_of(turn: HistoryTurn) -> dict[str, Any]:
     """Return all that a document says of a turn beside its text."""
-    return {name: value for name, value in vars(turn).items() if name not in ("text", "origin", "suspicious")}
+    return {
+        name: value
+        for name, value in vars(turn).items()
+        if name not in ("text", "origin", "suspicious")
+    }
 
 
 def turn_of(document: Document) -> HistoryTurn:
     """Return the turn that a gateway's document holds.
 
-    The specification has no role for tools: what a tool said counts as the assistant's, with the channel `tool`.
+    The specification has no role for tools: what a tool said counts as the assistant's, with the
+        channel `tool`.
     """
     known = document["metadata"]
     given = {name: known[name] for name in ("conversation_id", "role", "turn_index", "ts")}
@@ -166,13 +179,15 @@ def turn_of(document: Document) -> HistoryTurn:
 def item_of(document: Document) -> MemoryItem:
     """Return the memory that a gateway's document holds.
 
-    One that another writer stored may be longer than the specification allows, and is cut, or of another type, and
-    counts as a fact.
+    One that another writer stored may be longer than the specification allows, and is cut, or of
+    another type, and counts as a fact.
     """
     known, text = document["metadata"], document["text"]
     kind, source = known.get("type"), known.get("source")
     item = MemoryItem(
-        text=text if len(text) <= MAX_MEMORY_CHARACTERS else f"{text[: MAX_MEMORY_CHARACTERS - 1]}…",
+        text=text
+        if len(text) <= MAX_MEMORY_CHARACTERS
+        else f"{text[: MAX_MEMORY_CHARACTERS - 1]}…",
         memory_type=kind if kind in MEMORY_TYPES else "fact",
         confidence=known["confidence"],
         ts=known["ts"],
@@ -220,14 +235,18 @@ def _text(text: object, most: int, what: str, cure: str) -> None:
     if not isinstance(text, str):
         raise InvalidInput(f"text is of type {type(text).__name__}; give text")
     try:
-        size = max(len(text), len(validate.content(text, None)))  # in the form in which it is stored
+        size = max(
+            len(text), len(validate.content(text, None))
+        )  # in the form in which it is stored
     except InvalidInput as exc:
         raise InvalidInput(str(exc).replace("content", "text", 1)) from None
     if size > most:
         raise InvalidInput(f"text is {size} characters; {what} has at most {most}; {cure}")
 
 
-def _check_optional(item: HistoryTurn | MemoryItem, name: str, check: Callable[[str, str], str]) -> None:
+def _check_optional(
+    item: HistoryTurn | MemoryItem, name: str, check: Callable[[str, str], str]
+) -> None:
     """Put a text into the form in which it is stored, if there is one."""
     if (text := getattr(item, name)) is not None:
         setattr(item, name, check(text, name))

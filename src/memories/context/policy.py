@@ -1,4 +1,6 @@
-"""What is worth remembering, and how often: the policy of the conversation specification. Pure; it stores nothing."""
+"""What is worth remembering, and how often: the policy of the conversation specification. Pure; it
+stores nothing.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,7 +14,9 @@ _COUNTED = 1_000  # windows that are counted here, where nothing else counts the
 
 
 class MemoryPolicy:
-    """Decides which memories are stored: those of a known type and enough confidence, a few in each window of time."""
+    """Decides which memories are stored: those of a known type and enough confidence, a few in each
+    window of time.
+    """
 
     def __init__(
         self,
@@ -25,14 +29,20 @@ class MemoryPolicy:
         Args:
             min_confidence: The lowest confidence of a memory that is stored, 0 to 1.
             max_per_window: How many memories are stored in one window at most.
-            count_stored: Returns how many memories of a window are stored, such as `MemoryGateway.count_window`; the
-                limit then holds across processes and restarts. Without it, `enforce_rate_limit` counts its own calls.
+            count_stored: Returns how many memories of a window are stored, such as
+                `MemoryGateway.count_window`; the limit then holds across processes and restarts.
+                Without it, `enforce_rate_limit` counts its own calls.
 
         Raises:
-            InvalidInput: `min_confidence` is not a number from 0 to 1, or `max_per_window` is negative.
+            InvalidInput: `min_confidence` is not a number from 0 to 1, or `max_per_window` is
+                negative.
         """
         self.min_confidence = unit(min_confidence, "min_confidence")
-        if isinstance(max_per_window, bool) or not isinstance(max_per_window, int) or max_per_window < 0:
+        if (
+            isinstance(max_per_window, bool)
+            or not isinstance(max_per_window, int)
+            or max_per_window < 0
+        ):
             raise InvalidInput("max_per_window must be a whole number, 0 or more")
         self.max_per_window = max_per_window
         self._count_stored = count_stored
@@ -46,16 +56,21 @@ class MemoryPolicy:
             confidence: How sure its writer is; anything but a number from 0 to 1 is refused.
         """
         known = isinstance(confidence, int | float) and not isinstance(confidence, bool)
-        return self.validate_memory_type(memory_type) and known and self.min_confidence <= confidence <= 1
+        return (
+            self.validate_memory_type(memory_type)
+            and known
+            and self.min_confidence <= confidence <= 1
+        )
 
     def enforce_rate_limit(self, window_key: str) -> bool:
         """Return whether one more memory may be stored in a window.
 
-        With `count_stored`, what is stored decides, and asking changes nothing. Without it, every True counts as one
-        memory.
+        With `count_stored`, what is stored decides, and asking changes nothing. Without it, every
+        True counts as one memory.
 
         Args:
-            window_key: The name of the window, for example a conversation and an hour: see `window_key`.
+            window_key: The name of the window, for example a conversation and an hour: see
+                `window_key`.
         """
         if self._count_stored is not None:
             return self._count_stored(window_key) < self.max_per_window
@@ -85,6 +100,8 @@ def window_key(conversation_id: str | None, at: datetime, length: timedelta = WI
     Raises:
         InvalidInput: The id of the conversation is not acceptable.
     """
-    beginning = datetime.fromtimestamp(at.timestamp() // length.total_seconds() * length.total_seconds(), UTC)
+    beginning = datetime.fromtimestamp(
+        at.timestamp() // length.total_seconds() * length.total_seconds(), UTC
+    )
     conversation = one_line(conversation_id, "conversation_id") if conversation_id else ""
     return f"{conversation}@{beginning:%Y-%m-%dT%H:%MZ}"

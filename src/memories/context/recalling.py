@@ -1,4 +1,6 @@
-"""What of a conversation's past belongs into a context: hits, what stands beside them, and of long texts a passage."""
+"""What of a conversation's past belongs into a context: hits, what stands beside them, and of long
+texts a passage.
+"""
 
 import copy
 import re
@@ -7,9 +9,13 @@ from collections.abc import Sequence
 from memories.context.payloads import HistoryTurn
 from memories.languages.text import normal_form, query_terms
 
-NEIGHBOURS_AFTER = 20  # a turn beside a hit goes behind so many worse hits: on LoCoMo these answer more often
+# a turn beside a hit goes behind so many worse hits: on LoCoMo these answer more often
+NEIGHBOURS_AFTER = 20
 BESIDE = 1  # turns before and after a hit
-_ENDING, _STEM = 3, 4  # letters that other forms of a word may have instead, and that they share at least
+_ENDING, _STEM = (
+    3,
+    4,
+)  # letters that other forms of a word may have instead, and that they share at least
 # A sentence or a line with the space behind it.
 _PIECE = re.compile(r"(?:[^\n.!?。！？]|[.!?](?!\s))*(?:[.!?]|[。！？]+|\n|$)\s*")
 CUT = "…"
@@ -34,7 +40,9 @@ def by_need(hits: Sequence[HistoryTurn], beside: Sequence[HistoryTurn]) -> list[
     for rank, (conversation, index) in enumerate(map(place_of, hits)):
         for at in range(index - BESIDE, index + BESIDE + 1):
             ranked.setdefault((conversation, at), (rank + NEIGHBOURS_AFTER, at - index))
-    return [known[place] for place in sorted(ranked, key=lambda place: ranked[place]) if place in known]
+    return [
+        known[place] for place in sorted(ranked, key=lambda place: ranked[place]) if place in known
+    ]
 
 
 def stems(query: str) -> list[str]:
@@ -44,7 +52,8 @@ def stems(query: str) -> list[str]:
 
 
 def passage(text: str, words: Sequence[str], size: int) -> str:
-    """Return the part of a text, in whole sentences, that has most of a question's words, rare ones counting more.
+    """Return the part of a text, in whole sentences, that has most of a question's words, rare ones
+    counting more.
 
     Args:
         text: The text.
@@ -61,7 +70,11 @@ def passage(text: str, words: Sequence[str], size: int) -> str:
     last = first
     while True:
         grown = [(worth[at], at) for at in (last + 1, first - 1) if 0 <= at < len(spans)]
-        grown = [(value, at) for value, at in grown if spans[max(last, at)][1] - spans[min(first, at)][0] <= size]
+        grown = [
+            (value, at)
+            for value, at in grown
+            if spans[max(last, at)][1] - spans[min(first, at)][0] <= size
+        ]
         if not grown:
             break
         best = max(grown)[1]

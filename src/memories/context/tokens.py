@@ -1,10 +1,11 @@
 """How many tokens a text has at most, for any of the tokenizers that models have today. Pure.
 
-Three kinds of tokenizers are bounded, and the largest bound counts: byte-level BPE as of GPT-4 and GPT-4o, unigram
-models as of multilingual encoders and Gemma, and WordPiece. A word's pieces in the packaged WordPiece vocabulary tell
-ordinary words from what no tokenizer has as a whole. What each class of characters costs in the other two was fitted
-by linear programming: the least sum for which no sample is counted too low, over 2,400 samples of 90 kinds: chats,
-prose in 50 languages, code, JSON, logs, identifiers, base64, emoji, signs, and random letters of many scripts.
+Three kinds of tokenizers are bounded, and the largest bound counts: byte-level BPE as of GPT-4 and
+GPT-4o, unigram models as of multilingual encoders and Gemma, and WordPiece. A word's pieces in the
+packaged WordPiece vocabulary tell ordinary words from what no tokenizer has as a whole. What each
+class of characters costs in the other two was fitted by linear programming: the least sum for which
+no sample is counted too low, over 2,400 samples of 90 kinds: chats, prose in 50 languages, code,
+JSON, logs, identifiers, base64, emoji, signs, and random letters of many scripts.
 """
 
 import re
@@ -15,14 +16,17 @@ from math import ceil
 from pathlib import Path
 
 _LATIN = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0300-\u036f\u1e00-\u1eff"
-_RUN = re.compile(rf" ?(?:[{_LATIN}]+|[0-9]+|[^\W\d_]+|[^\w\s]+|_+|\w)|\n+|[^\S\n]+|[^\w]", re.DOTALL)
+_RUN = re.compile(
+    rf" ?(?:[{_LATIN}]+|[0-9]+|[^\W\d_]+|[^\w\s]+|_+|\w)|\n+|[^\S\n]+|[^\w]", re.DOTALL
+)
 _IS_LATIN = re.compile(f"[{_LATIN}]")
 _INNER_CAPITAL = re.compile("[a-z][A-Z]")
 _PIECE = 18  # letters; the vocabulary has no longer token
 _MARGIN = 1.03
 _SMART = frozenset("’‘“”…—–•")
 
-# The first character of each block, and what a character costs in byte-level BPE and in unigram models.
+# The first character of each block, and what a character costs in byte-level BPE and in unigram
+# models.
 _BLOCKS: tuple[tuple[int, float, float], ...] = (
     (0x00, 0.83, 1.08),  # punctuation
     (0x80, 1.1, 1.05),
@@ -63,18 +67,20 @@ _BLOCKS: tuple[tuple[int, float, float], ...] = (
 )
 _FIRSTS = [first for first, _, _ in _BLOCKS]
 _HAN, _HANGUL = 0x4E00, 0xAC00
-# What a word costs that is one piece, by its letters: up to 3, up to 7, more; in lower case, and capitalized.
+# What a word costs that is one piece, by its letters: up to 3, up to 7, more; in lower case, and
+# capitalized.
 _SHORT, _MEDIUM = 3, 7
 _WORD = ((1.07, 0.78), (1.24, 1.22), (1.0, 1.38))
-_BARE = 0.3  # more for a long word without a space before it, as in a path: fewer of these are tokens as a whole
+# more for a long word without a space before it, as in a path: fewer of these are tokens as a whole
+_BARE = 0.3
 _CAPITALIZED = ((1.16, 0.73), (1.38, 1.0), (1.73, 2.0))
 
 
 def estimate_tokens(text: str) -> int:
     """Return an upper bound of the tokens of a text.
 
-    It held for every sample of 600 characters or more; docs/conversations.md says how close it is. If it must be exact,
-    pass the counter of your model to `ContextBuilder`.
+    It held for every sample of 600 characters or more; docs/conversations.md says how close it is.
+    If it must be exact, pass the counter of your model to `ContextBuilder`.
     """
     bpe = unigram = pieces = 0.0
     for run in _RUN.findall(text):
@@ -87,21 +93,31 @@ def estimate_tokens(text: str) -> int:
 
 @lru_cache(maxsize=65_536)
 def _cost(run: str) -> tuple[float, float, float]:
-    """Return what a run of characters of one class costs, with the space before it, in BPE, unigrams and WordPiece."""
+    """Return what a run of characters of one class costs, with the space before it, in BPE,
+    unigrams and WordPiece.
+    """
     space = run[0] == " " and len(run) > 1
     body = run[1:] if space else run
     beside = 0.19 if space else 0.0
     if body.isspace():
         blanks = body.count(" ")
         odd = 0 if body[0] == "\n" else len(body) - blanks
-        return 1.34 * odd + 0.6 * (blanks > 1), 0.19 * (blanks == 1) + 0.09 * max(0, blanks - 1), 0.0
+        return (
+            1.34 * odd + 0.6 * (blanks > 1),
+            0.19 * (blanks == 1) + 0.09 * max(0, blanks - 1),
+            0.0,
+        )
     if _IS_LATIN.match(body):
         bpe, unigram, pieces = _of_word(body)
         bare = _BARE if not space and pieces == 1 and len(body) > _MEDIUM else 0.0
         return bpe + bare, unigram + (beside or 0.19) + bare, pieces
     if body[0] in "0123456789":
         triples = -(-len(body) // 3)
-        return 1.0 * triples + 0.2 * len(body) + 0.08, 1.03 * triples + 0.06 * len(body) + beside, _pieces(body)
+        return (
+            1.0 * triples + 0.2 * len(body) + 0.08,
+            1.03 * triples + 0.06 * len(body) + beside,
+            _pieces(body),
+        )
     bpe = unigram = 0.0
     for sign in body:
         in_bpe, in_unigram = _of_sign(sign)
@@ -141,7 +157,9 @@ def _of_sign(sign: str) -> tuple[float, float]:
 
 
 def _of_han(sign: str) -> float:
-    """Return what a Han character costs in BPE: the common ones, as of GB 2312's first level, are one token or two."""
+    """Return what a Han character costs in BPE: the common ones, as of GB 2312's first level, are
+    one token or two.
+    """
     try:
         common = sign.encode("gb2312")[0] <= 0xD7
     except UnicodeEncodeError:
@@ -154,7 +172,11 @@ def _pieces(word: str) -> float:
     vocabulary = _vocabulary()
     plain = word.lower()
     if plain not in vocabulary:
-        plain = "".join(sign for sign in unicodedata.normalize("NFD", plain) if unicodedata.category(sign) != "Mn")
+        plain = "".join(
+            sign
+            for sign in unicodedata.normalize("NFD", plain)
+            if unicodedata.category(sign) != "Mn"
+        )
     if plain in vocabulary:
         return 1.0
     if not plain or any(sign not in vocabulary for sign in plain):

@@ -14,7 +14,9 @@ def by_count(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
 def by_weight(
     items: Iterable[Item], weight_of: Callable[[Item], int], *, most: int, heaviest: int
 ) -> Iterator[list[Item]]:
-    """Yield items in order, at most so many and of no more weight at once; one that is too heavy comes alone."""
+    """Yield items in order, at most so many and of no more weight at once; one that is too heavy
+    comes alone.
+    """
     some: list[Item] = []
     weight = 0
     for item in items:

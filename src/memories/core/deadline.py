@@ -1,4 +1,6 @@
-"""A deadline for calls that can't be interrupted: each runs in another thread, and the caller goes on without it."""
+"""A deadline for calls that can't be interrupted: each runs in another thread, and the caller goes
+on without it.
+"""
 
 import os
 import threading
@@ -12,10 +14,12 @@ Value = TypeVar("Value")
 
 
 class Wait:
-    """The time that one call spends waiting for its embedder, which a deadline tells from that of the store.
+    """The time that one call spends waiting for its embedder, which a deadline tells from that of
+    the store.
 
     Attributes:
-        most_seconds: The most that the embedder may take for one text; None for what its settings allow.
+        most_seconds: The most that the embedder may take for one text; None for what its settings
+            allow.
     """
 
     def __init__(self, most_seconds: float | None = None) -> None:
@@ -40,7 +44,9 @@ class Wait:
         self._ended, self._since = self.seconds, 0.0
 
 
-WAIT: "ContextVar[Wait | None]" = ContextVar("wait", default=None)  # of the call that this thread makes
+WAIT: "ContextVar[Wait | None]" = ContextVar(
+    "wait", default=None
+)  # of the call that this thread makes
 
 
 class MemoryTimeout(ConnectionError):
@@ -48,7 +54,9 @@ class MemoryTimeout(ConnectionError):
 
 
 class _Call:
-    """A call that another thread makes, as a `Future` of `concurrent.futures` is, whose import costs 6 ms."""
+    """A call that another thread makes, as a `Future` of `concurrent.futures` is, whose import
+    costs 6 ms.
+    """
 
     def __init__(self, work: Callable[[], Any], wait: Wait) -> None:
         self.work = work
@@ -74,19 +82,22 @@ class _Call:
 
 
 class Deadline:
-    """Runs calls and gives up those that take too long; they go on by themselves and nobody hears of their result.
+    """Runs calls and gives up those that take too long; they go on by themselves and nobody hears
+    of their result.
 
-    While one that was given up still runs, all others fail at once: behind a store that hangs they would hang too.
-    Threads may share a deadline; a thread that is done takes the next call, since stores keep a connection for each.
+    While one that was given up still runs, all others fail at once: behind a store that hangs they
+    would hang too. Threads may share a deadline; a thread that is done takes the next call, since
+    stores keep a connection for each.
     """
 
     def __init__(self, seconds: float | None, *, whole: bool = False) -> None:
         """Set it.
 
         Args:
-            seconds: How long a call may take; None for no limit: calls then run in the thread of the caller.
-            whole: Whether that includes the time of the embedder, which then gives up after half of it. Otherwise that
-                has limits of its own, and only the time of the store counts.
+            seconds: How long a call may take; None for no limit: calls then run in the thread of
+                the caller.
+            whole: Whether that includes the time of the embedder, which then gives up after half of
+                it. Otherwise that has limits of its own, and only the time of the store counts.
         """
         self.seconds = seconds
         self._whole = whole
@@ -162,7 +173,10 @@ class Deadline:
             del call  # what was read is not kept until the next call
 
 
-# In a server: gives the deadline of that many seconds which all commands share, for its threads have the store open.
-DEADLINE: ContextVar[Callable[[float | None], Deadline] | None] = ContextVar("deadline", default=None)
+# In a server: gives the deadline of that many seconds which all commands share, for its threads
+# have the store open.
+DEADLINE: ContextVar[Callable[[float | None], Deadline] | None] = ContextVar(
+    "deadline", default=None
+)
 _LEAST_WAIT = 0.01  # seconds between two looks at a call that waits for its embedder
 _HOW = "the setting is MEMORY_TIMEOUT_SECONDS"

@@ -1,4 +1,5 @@
-"""Files that several threads and processes share: durable writes, replacing a file in one step, locks; and forks.
+"""Files that several threads and processes share: durable writes, replacing a file in one step,
+locks; and forks.
 
 What belongs to a store's own format is not here.
 """
@@ -53,7 +54,11 @@ def open_file(path: Path) -> IO[bytes]:
     try:
         kind = os.fstat(fd).st_mode
         if not stat.S_ISREG(kind):
-            number, what = (errno.EISDIR, "folder") if stat.S_ISDIR(kind) else (errno.EINVAL, "pipe or a device")
+            number, what = (
+                (errno.EISDIR, "folder")
+                if stat.S_ISDIR(kind)
+                else (errno.EINVAL, "pipe or a device")
+            )
             raise OSError(number, f"{path} is a {what}, not a file")
         return os.fdopen(fd, "rb")
     except OSError:
@@ -62,7 +67,9 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make new and renamed names in a folder survive a power cut; on systems that can't, do nothing."""
+    """Make new and renamed names in a folder survive a power cut; on systems that can't, do
+    nothing.
+    """
     if os.name != "posix":
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -93,7 +100,8 @@ def replacing(
 
     Args:
         path: The file that is replaced, or made.
-        scratch: Where the new one is written: beside `path`, and used by nobody else. By default a name of its own.
+        scratch: Where the new one is written: beside `path`, and used by nobody else. By default a
+            name of its own.
         agreed: Called when the new one is on the disk; what it raises keeps the old one.
     """
     scratch = scratch or path.with_name(f".{path.name}.{os.urandom(4).hex()}.new")
@@ -112,7 +120,8 @@ def replacing(
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other threads and processes out while inside; the kernel frees the lock of a process that dies.
+    """Keep other threads and processes out while inside; the kernel frees the lock of a process
+    that dies.
 
     One thread can't take it twice.
 
@@ -125,7 +134,8 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tried(path: Path, seconds: float | None) -> Iterator[bool]:
-    """Do what `locked` does, but wait for a limited time; those who wait have their turns in the order they came.
+    """Do what `locked` does, but wait for a limited time; those who wait have their turns in the
+    order they came.
 
     Args:
         path: The lock's file; made, with its folder, if it is not there.
@@ -148,13 +158,17 @@ def tried(path: Path, seconds: float | None) -> Iterator[bool]:
         if held and fcntl is None:
             _threads[path].release()
         elif held and not guard.forked:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would leave it with a child that was forked meanwhile
+            fcntl.flock(
+                fd, fcntl.LOCK_UN
+            )  # closing alone would leave it with a child that was forked meanwhile
         os.close(fd)
 
 
 def _take(fd: int, path: Path, seconds: float | None) -> bool:
     if fcntl is None:
-        return _threads.setdefault(path, threading.Lock()).acquire(timeout=-1 if seconds is None else seconds)
+        return _threads.setdefault(path, threading.Lock()).acquire(
+            timeout=-1 if seconds is None else seconds
+        )
     if seconds is None:
         fcntl.flock(fd, fcntl.LOCK_EX)
         return True
@@ -166,8 +180,9 @@ def _take(fd: int, path: Path, seconds: float | None) -> bool:
 def _take_in_turn(fd: int, until: float) -> bool:
     """Wait for the lock behind those who came before.
 
-    Who waits locks one byte of the file, whose offset is the time when it came; the kernel frees it when it dies. Only
-    the first polls the lock itself, so that who has just released it can't take it again before the others.
+    Who waits locks one byte of the file, whose offset is the time when it came; the kernel frees it
+    when it dies. Only the first polls the lock itself, so that who has just released it can't take
+    it again before the others.
     """
     ticket = _draw_ticket(fd)
     try:
@@ -192,7 +207,9 @@ def _taken_at_once(fd: int) -> bool:
 
 
 def _draw_ticket(fd: int) -> int | None:
-    """Return a place in the queue; None if this system has no locks of ranges that belong to a descriptor."""
+    """Return a place in the queue; None if this system has no locks of ranges that belong to a
+    descriptor.
+    """
     while _QUEUES:
         ticket = time.monotonic_ns()
         try:
@@ -217,13 +234,17 @@ def _waiting(fd: int, ticket: int | None) -> bool:
 
 
 def _range(fd: int, command: int, kind: int, start: int, length: int) -> int:
-    """Lock, unlock or ask about a range of a file; return the kind of lock that the kernel tells of."""
+    """Lock, unlock or ask about a range of a file; return the kind of lock that the kernel tells
+    of.
+    """
     answer = fcntl.fcntl(fd, command, struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0))
     return int(struct.unpack(_FLOCK, answer)[0])
 
 
 class ForkGuard:
-    """Remembers which process opened something: a forked child must not use its parent's connections and locks."""
+    """Remembers which process opened something: a forked child must not use its parent's
+    connections and locks.
+    """
 
     __slots__ = ("_process",)
 

@@ -1,7 +1,9 @@
-"""What was done with the memory, one JSON line an operation, in `HOME/events.jsonl`: figures, never what anybody wrote.
+"""What was done with the memory, one JSON line an operation, in `HOME/events.jsonl`: figures, never
+what anybody wrote.
 
-A line has no id of a memory, conversation or turn and no word of a query, so erasing one leaves nothing behind here.
-Noting is only a statistic: it never fails an operation. `problem` tells why it can't be done, for `memory doctor`.
+A line has no id of a memory, conversation or turn and no word of a query, so erasing one leaves
+nothing behind here. Noting is only a statistic: it never fails an operation. `problem` tells why it
+can't be done, for `memory doctor`.
 """
 
 import contextlib
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 try:
     import fcntl
-except ImportError:  # Windows: an open file can't be renamed there, so that nobody loses what another one rotates
+except (
+    ImportError
+):  # Windows: an open file can't be renamed there, so that nobody loses what another one rotates
     fcntl = None  # type: ignore[assignment]
 
 FILE = "events.jsonl"
@@ -35,7 +39,8 @@ OFF, ON, CONTENT = "off", "on", "content"
 
 _BEGIN = b'{"at":"'
 
-# The verbs of `Memories` that are noted, by another name where that of the command is shorter; those that write.
+# The verbs of `Memories` that are noted, by another name where that of the command is shorter;
+# those that write.
 _READS = {
     "get": "", "list": "", "search": "", "explain": "search", "history": "", "tags": "", "status": "", "log": "",
     "namespaces": "", "stats": "", "tail_turns": "turns", "turns": "", "list_conversations": "conversations",
@@ -56,14 +61,17 @@ Kind = TypeVar("Kind")
 def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) -> None:
     """Append what was done; what can't be written is lost, and `memory doctor` says so.
 
-    The usual figures are `namespace`, `agent`, `project`, `channel`, `ms` (how long it took), `results`, `written`,
-    `tokens` (how many were given to a model) and `outcome`, which is "ok" or the name of an error.
+    The usual figures are `namespace`, `agent`, `project`, `channel`, `ms` (how long it took),
+    `results`, `written`, `tokens` (how many were given to a model) and `outcome`, which is "ok" or
+    the name of an error.
 
     Args:
         home: The folder of the settings; it is made if it is missing.
         operation: What was done, such as `search`.
-        setting: `events` of the settings: `off`, `on`, or `content`, without which a figure `content` is left out.
-        **figures: Numbers and names; None is left out, a long text is cut. `content` has to be redacted already.
+        setting: `events` of the settings: `off`, `on`, or `content`, without which a figure
+            `content` is left out.
+        **figures: Numbers and names; None is left out, a long text is cut. `content` has to be
+            redacted already.
     """
     if setting == OFF:
         return
@@ -79,7 +87,9 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
 
 @contextlib.contextmanager
 def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
-    """Note what is done inside, with how long it took and how it ended; more figures may be put into what it yields."""
+    """Note what is done inside, with how long it took and how it ended; more figures may be put
+    into what it yields.
+    """
     began, known = time.perf_counter(), dict(figures)
     try:
         yield known
@@ -88,7 +98,12 @@ def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict
         if config.log_level == "DEBUG":
             _debug(config, operation, known)
         if known.get("written") or config.home.exists():  # reading makes no folder
-            note(config.home, operation, setting=config.events, **{"namespace": config.namespace, **known})
+            note(
+                config.home,
+                operation,
+                setting=config.events,
+                **{"namespace": config.namespace, **known},
+            )
 
 
 def _debug(config: "Config", operation: str, known: Mapping[str, Figure]) -> None:
@@ -99,7 +114,11 @@ def _debug(config: "Config", operation: str, known: Mapping[str, Figure]) -> Non
     from memories.core.urls import without_password
 
     figures = {name: value for name, value in known.items() if name != CONTENT}
-    means = {"store": without_password(config.store), "embedder": config.embedder, "namespace": config.namespace}
+    means = {
+        "store": without_password(config.store),
+        "embedder": config.embedder,
+        "namespace": config.namespace,
+    }
     logs.event(logging.getLogger(__name__), logging.DEBUG, operation, **{**means, **figures})
 
 
@@ -123,7 +142,12 @@ def ended(memories: Any, operation: str, began: float, given: Any, result: Any) 
         known["written"] = _counted(result)
     _finish(known, began, type(result) if failed else None)
     if not failed or config.home.exists():
-        note(config.home, operation, setting=config.events, **{"namespace": config.namespace, **known})
+        note(
+            config.home,
+            operation,
+            setting=config.events,
+            **{"namespace": config.namespace, **known},
+        )
 
 
 def _finish(known: dict[str, Figure], began: float, error: type[BaseException] | None) -> None:
@@ -147,14 +171,17 @@ def together() -> Iterator[None]:
 
 
 def observed(kind: type[Kind]) -> type[Kind]:
-    """Have each verb of `Memories` noted, and reads that wait for it counted after those that write."""
+    """Have each verb of `Memories` noted, and reads that wait for it counted after those that
+    write.
+    """
     for verb, name in {**_READS, **WRITES}.items():
         setattr(kind, verb, noted(getattr(kind, verb), verb, name or verb))
     return kind
 
 
 def noted(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any]:
-    """Return what does the same as a verb of `Memories` and is noted; of what does the work of one elsewhere as well.
+    """Return what does the same as a verb of `Memories` and is noted; of what does the work of one
+    elsewhere as well.
 
     Args:
         method: Does it; its first argument is the memory.
@@ -192,11 +219,15 @@ def _told(args: tuple[Any, ...], config: "Config") -> str | None:
     """Return the text that an operation was given, without secrets."""
     from memories.guard.redactor import redact
 
-    first = args[0][0] if args and isinstance(args[0], list) and args[0] else args[0] if args else None
+    first = (
+        args[0][0] if args and isinstance(args[0], list) and args[0] else args[0] if args else None
+    )
     text = first if isinstance(first, str) else getattr(first, "content", None)
     if not isinstance(text, str):
         return None
-    return redact(text[: 8 * MAX_CONTENT], personal=config.redact == "pii", own=config.redact_rules).text
+    return redact(
+        text[: 8 * MAX_CONTENT], personal=config.redact == "pii", own=config.redact_rules
+    ).text
 
 
 def _counted(result: Any) -> int:
@@ -204,7 +235,13 @@ def _counted(result: Any) -> int:
     result = getattr(result, "found", result)  # in a scratchpad
     if isinstance(result, list):
         return sum(bool(getattr(each, "stored", True)) for each in result)
-    for name in ("memories", "hits", "versions", "entries", "counts"):  # of a page, an explanation, …, a change of many
+    for name in (
+        "memories",
+        "hits",
+        "versions",
+        "entries",
+        "counts",
+    ):  # of a page, an explanation, …, a change of many
         found = getattr(result, name, None)
         if isinstance(found, Mapping):
             return 0 if result.dry_run else sum(found.values())
@@ -262,7 +299,10 @@ def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
         since: Only what was noted at this time or later, as `2026-11-22T13:40:00.000Z`.
     """
     for path in files(home):
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:  # it may be rotated away meanwhile
+        with (
+            contextlib.suppress(FileNotFoundError),
+            path.open("rb") as stream,
+        ):  # it may be rotated away meanwhile
             for line in stream:
                 begin = len(_BEGIN)
                 if since and line[begin : begin + len(since)] < since.encode():
@@ -290,7 +330,9 @@ def forget(home: Path, gone: Callable[[dict[str, Any]], bool]) -> int:
             os.close(fd)
     for path in files(home):
         lines = path.read_bytes().splitlines(keepends=True)
-        left = [line for line in lines if (event := _event(line)) and not gone(event)]  # what is not whole goes too
+        left = [
+            line for line in lines if (event := _event(line)) and not gone(event)
+        ]  # what is not whole goes too
         removed += len(lines) - len(left)
         if len(left) < len(lines) and path.name != FILE:
             with replacing(path) as stream:
@@ -317,19 +359,27 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line; of the line behind one that was cut, since the disk was full, that one."""
+    """Return the event of a line; of the line behind one that was cut, since the disk was full,
+    that one.
+    """
     import json
 
     for begin in (0, line.rfind(_BEGIN)):
         with contextlib.suppress(ValueError):
             event = json.loads(line[begin:])
-            if isinstance(event, dict) and isinstance(event.get("op"), str) and isinstance(event.get("at"), str):
+            if (
+                isinstance(event, dict)
+                and isinstance(event.get("op"), str)
+                and isinstance(event.get("at"), str)
+            ):
                 return event
     return None
 
 
 def _open(home: Path) -> int:
-    flags = CREATING | os.O_APPEND | os.O_RDWR | getattr(os, "O_NONBLOCK", 0)  # a pipe keeps nobody waiting
+    flags = (
+        CREATING | os.O_APPEND | os.O_RDWR | getattr(os, "O_NONBLOCK", 0)
+    )  # a pipe keeps nobody waiting
     try:
         return os.open(home / FILE, flags, 0o600)
     except FileNotFoundError:
@@ -349,11 +399,15 @@ def _old(home: Path, number: int) -> Path:
 
 
 def _rotate(home: Path, fd: int) -> None:
-    """Give the file, which is open, the name of an old one; whoever comes second finds that it has been done."""
+    """Give the file, which is open, the name of an old one; whoever comes second finds that it has
+    been done.
+    """
     path = home / FILE
     if fcntl is not None:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this file: another one does it just now
+            fcntl.flock(
+                fd, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # of this file: another one does it just now
         except BlockingIOError:
             return
         if not (path.exists() and path.stat().st_ino == os.fstat(fd).st_ino):

@@ -1,7 +1,7 @@
 """JSON over HTTP: pooled connections, deadlines, proxies, and another try where it may help.
 
-It stands on the standard library: other HTTP libraries, and the servers' own clients, take 0.3 to 2 s to import. What a
-server's answers mean is for those who ask it.
+It stands on the standard library: other HTTP libraries, and the servers' own clients, take 0.3 to 2
+s to import. What a server's answers mean is for those who ask it.
 """
 
 import contextlib
@@ -29,8 +29,17 @@ FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 20.0  # between tries
 _IDLE = 16  # connections that are kept for the next request
 _QUOTED = 200  # characters of what a server said, in a message
 _LEAST_SECRET = 8  # characters; a shorter one is no key, and would be found in any sentence
-_HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "memories"}
-_STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, http.client.CannotSendRequest)
+_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "application/json",
+    "User-Agent": "memories",
+}
+_STALE = (
+    http.client.RemoteDisconnected,
+    ConnectionResetError,
+    BrokenPipeError,
+    http.client.CannotSendRequest,
+)
 
 Value = TypeVar("Value")
 
@@ -61,7 +70,9 @@ class Address(NamedTuple):
         return f"{self.product} at {host}:{self.port}"
 
     def quoted(self, said: str) -> str:
-        """Return what the server said, for a message: on one line, short, without a key of ours or a full stop."""
+        """Return what the server said, for a message: on one line, short, without a key of ours or
+        a full stop.
+        """
         for value in self.headers.values():
             secret = value.rpartition(" ")[2]
             if len(secret) >= _LEAST_SECRET:
@@ -119,7 +130,9 @@ class Unusable(NoAnswer):
 
 
 class JsonClient:
-    """Sends requests to one server. Threads and forked processes may share it; nothing is opened before a request."""
+    """Sends requests to one server. Threads and forked processes may share it; nothing is opened
+    before a request.
+    """
 
     def __init__(self, address: Address, *, max_bytes: int | None = None) -> None:
         """Prepare.
@@ -136,11 +149,13 @@ class JsonClient:
         self._closed = False
         weakref.finalize(self, _hang_up, self._idle)
 
-    def ask(self, method: str, path: str, body: Any = None, *, seconds: float, whole: bool = False) -> Answer:
+    def ask(
+        self, method: str, path: str, body: Any = None, *, seconds: float, whole: bool = False
+    ) -> Answer:
         """Send a request and return the answer.
 
-        It is sent a second time if a connection that was kept turns out to be dead, as after a restart of the server.
-        So send only what does no harm when it is done twice.
+        It is sent a second time if a connection that was kept turns out to be dead, as after a
+        restart of the server. So send only what does no harm when it is done twice.
 
         Args:
             method: As in HTTP.
@@ -152,7 +167,11 @@ class JsonClient:
         Raises:
             NoAnswer: There is none.
         """
-        data = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        data = (
+            None
+            if body is None
+            else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        )
         until = time.monotonic() + seconds if whole else None
         line = self._take()
         kept = line.connection.sock is not None
@@ -200,7 +219,13 @@ class JsonClient:
             _hang_up(self._idle)
 
     def _exchange(
-        self, line: "_Line", method: str, path: str, data: bytes | None, seconds: float, until: float | None
+        self,
+        line: "_Line",
+        method: str,
+        path: str,
+        data: bytes | None,
+        seconds: float,
+        until: float | None,
     ) -> Answer:
         connection, sent = line.connection, False
         left = seconds if until is None else max(0.001, until - time.monotonic())
@@ -225,14 +250,22 @@ class JsonClient:
         except (OSError, http.client.HTTPException, ValueError) as exc:
             if isinstance(exc, TimeoutError) or (until is not None and time.monotonic() >= until):
                 raise TimedOut(f"did not answer within {seconds:.3g} seconds", sent=sent) from exc
-            raise NoAnswer(getattr(exc, "strerror", None) or str(exc) or type(exc).__name__, sent=sent) from exc
+            raise NoAnswer(
+                getattr(exc, "strerror", None) or str(exc) or type(exc).__name__, sent=sent
+            ) from exc
         if response.will_close:
             connection.close()
-        return Answer(response.status, _value(body), {name.lower(): value for name, value in response.getheaders()})
+        return Answer(
+            response.status,
+            _value(body),
+            {name.lower(): value for name, value in response.getheaders()},
+        )
 
 
 class _Line(NamedTuple):
-    """A connection, open or not; a prefix of paths, and headers, for a proxy that passes requests on."""
+    """A connection, open or not; a prefix of paths, and headers, for a proxy that passes requests
+    on.
+    """
 
     connection: http.client.HTTPConnection
     prefix: str = ""
@@ -240,7 +273,9 @@ class _Line(NamedTuple):
 
 
 def _line(address: Address) -> _Line:
-    """Return a connection that is not open yet: to the server, or to the proxy that the environment names."""
+    """Return a connection that is not open yet: to the server, or to the proxy that the environment
+    names.
+    """
     kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
     proxy = _proxy(address) if address.proxies else None
     if proxy is None:
@@ -266,15 +301,17 @@ def _proxy(address: Address) -> SplitResult | None:
         return None
     proxy = urlsplit(given if "://" in given else f"http://{given}")
     if proxy.scheme != "http" or not proxy.hostname:
-        raise Unusable(f"can't be reached: {scheme}_proxy must be http://host:port, the only kind that is supported")
+        raise Unusable(
+            f"can't be reached: {scheme}_proxy must be http://host:port, the only kind that is supported"
+        )
     return proxy
 
 
 def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
     """Connect within a time.
 
-    The timeout of a socket bounds neither name servers nor what a server sends byte by byte. So this is done in a
-    thread, which is left behind when the time is over.
+    The timeout of a socket bounds neither name servers nor what a server sends byte by byte. So
+    this is done in a thread, which is left behind when the time is over.
     """
     failed: list[Exception] = []
     left_behind = threading.Event()
@@ -300,14 +337,18 @@ def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
 
 @contextlib.contextmanager
 def _cut_off(sock: socket.socket, seconds: float) -> Iterator[None]:
-    """Cut a connection off when the time is over: one that brings a byte now and then never times out."""
+    """Cut a connection off when the time is over: one that brings a byte now and then never times
+    out.
+    """
 
     over = threading.Event()
 
     def cut() -> None:
         over.set()
         with contextlib.suppress(OSError):  # it is closed already
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS's own would wait for the other side
+            socket.socket.shutdown(
+                sock, socket.SHUT_RDWR
+            )  # TLS's own would wait for the other side
 
     timer = threading.Timer(seconds, cut)
     timer.daemon = True
@@ -332,7 +373,8 @@ def _hang_up(lines: list[_Line]) -> None:
         lines.pop().connection.close()
 
 
-# --- trying again -----------------------------------------------------------------------------------------------------
+# --- trying again
+# -----------------------------------------------------------------------------------------------------
 
 
 class Failed(Exception):
@@ -344,20 +386,29 @@ class Failed(Exception):
         quoted: The part of the reason that the server wrote.
     """
 
-    def __init__(self, reason: str, *, tries: int = 1, after_seconds: float = 0.0, quoted: str = "") -> None:
+    def __init__(
+        self, reason: str, *, tries: int = 1, after_seconds: float = 0.0, quoted: str = ""
+    ) -> None:
         super().__init__(reason)
         self.tries, self.after_seconds, self.quoted = tries, after_seconds, quoted
 
 
 class Retry(NamedTuple):
-    """Tries again after pauses that double; chance sets them apart, so that clients don't all return at once."""
+    """Tries again after pauses that double; chance sets them apart, so that clients don't all
+    return at once.
+    """
 
     pause: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     draw: Callable[[], float] = random.random
 
     def run(
-        self, attempt: Callable[[float], Value], seconds: float, total_seconds: float, *, tries: int | None = None
+        self,
+        attempt: Callable[[float], Value],
+        seconds: float,
+        total_seconds: float,
+        *,
+        tries: int | None = None,
     ) -> Value:
         """Return what an attempt returns, which is told how many seconds it has.
 
@@ -368,7 +419,8 @@ class Retry(NamedTuple):
             tries: How many at most. [default: as many as may help]
 
         Raises:
-            Failed: The last one failed; the message says how often it was tried, and when to try again.
+            Failed: The last one failed; the message says how often it was tried, and when to try
+                again.
         """
         until = self.clock() + total_seconds
         made = 0
@@ -380,7 +432,11 @@ class Retry(NamedTuple):
                 doubled = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (made - 1))
                 wait = max(exc.after_seconds, doubled * (1 + self.draw()) / 2)
                 if made >= min(exc.tries, tries or exc.tries) or self.clock() + wait >= until:
-                    then = f"; tried {made} times, try again later" if made > 1 else "; try again later"
+                    then = (
+                        f"; tried {made} times, try again later"
+                        if made > 1
+                        else "; try again later"
+                    )
                     if 0 < exc.after_seconds == wait:
                         then = f"; it asks to wait {wait:.0f} seconds"
                     said = f"{exc}{then if exc.tries > 1 else ''}"

@@ -13,16 +13,21 @@ MIN_PREFIX = 8
 ID_LENGTH = 36
 _HEX = re.compile(r"[0-9a-f]{8,32}")
 _MAX_MILLIS = (1 << 48) - 1
-_FIRST_BELOW = 3 << 72  # the first of a millisecond: at least 1,000 more of it differ in their first 12 bits
-_COUNT_BELOW = (1 << 74) - (1 << 60)  # and those after them are close together: room for 500 million
+_FIRST_BELOW = (
+    3 << 72
+)  # the first of a millisecond: at least 1,000 more of it differ in their first 12 bits
+_COUNT_BELOW = (1 << 74) - (
+    1 << 60
+)  # and those after them are close together: room for 500 million
 _REMEMBERED = 10_000  # milliseconds whose last id is known, for imports that carry old times
 
 
 class _Counter:
-    """The 74 bits of the ids of one process that follow the milliseconds: random, but rising within each of them.
+    """The 74 bits of the ids of one process that follow the milliseconds: random, but rising within
+    each of them.
 
-    The first 12 of them count, so that ids of a bulk differ in the beginning that people write; see RFC 9562, section
-    6.2. Ids of other processes in the same millisecond fall anywhere between.
+    The first 12 of them count, so that ids of a bulk differ in the beginning that people write; see
+    RFC 9562, section 6.2. Ids of other processes in the same millisecond fall anywhere between.
     """
 
     def __init__(self) -> None:
@@ -33,7 +38,9 @@ class _Counter:
         with self._lock:
             last = self._last.get(millis)
             if last is None:
-                if len(self._last) >= _REMEMBERED:  # the first to be forgotten is the one that was used first
+                if (
+                    len(self._last) >= _REMEMBERED
+                ):  # the first to be forgotten is the one that was used first
                     del self._last[next(iter(self._last))]
                 last = int.from_bytes(os.urandom(10)) % _FIRST_BELOW
             bits = (((last >> 62) + 1) << 62) | int.from_bytes(os.urandom(8)) >> 2
@@ -54,7 +61,8 @@ if hasattr(os, "register_at_fork"):  # a thread of the parent may have held the 
 
 
 def new_id(created_at: datetime) -> str:
-    """Return a UUIDv7 (RFC 9562, section 5.7): 48 bits of milliseconds, 74 bits that rise, version and variant.
+    """Return a UUIDv7 (RFC 9562, section 5.7): 48 bits of milliseconds, 74 bits that rise, version
+    and variant.
 
     Ids that one process makes for the same millisecond are in the order in which they were made.
 
@@ -66,20 +74,26 @@ def new_id(created_at: datetime) -> str:
 
 
 def same_id(created_at: datetime, seed: str, number: int) -> str:
-    """Return a UUIDv7 that is the same whenever it is made, for a memory that may have to be written again.
+    """Return a UUIDv7 that is the same whenever it is made, for a memory that may have to be
+    written again.
 
     Args:
         created_at: The time that it carries.
         seed: Nobody else has it.
-        number: Which one of those with this time and seed: their order, and what lets their first 12 bits differ.
+        number: Which one of those with this time and seed: their order, and what lets their first
+            12 bits differ.
     """
     bits = int(digest(seed, str(number)), 16) % (1 << 62)
     first = int(digest(seed), 16) % _FIRST_BELOW >> 62
-    return _uuid(min(max(to_millis(created_at), 0), _MAX_MILLIS), (first + number) % 4096 << 62 | bits)
+    return _uuid(
+        min(max(to_millis(created_at), 0), _MAX_MILLIS), (first + number) % 4096 << 62 | bits
+    )
 
 
 def _uuid(millis: int, bits: int) -> str:
-    value = millis << 80 | 0x7 << 76 | (bits >> 62 & 0xFFF) << 64 | 0b10 << 62 | bits & ((1 << 62) - 1)
+    value = (
+        millis << 80 | 0x7 << 76 | (bits >> 62 & 0xFFF) << 64 | 0b10 << 62 | bits & ((1 << 62) - 1)
+    )
     return hyphenated(f"{value:032x}")
 
 
@@ -119,11 +133,15 @@ def whole_id(text: str) -> str:
 
 def storable(text: str) -> bool:
     """Return whether every store can hold a text: it has no NUL and no half of a character."""
-    return "\0" not in text and text.encode("utf-8", "ignore") == text.encode("utf-8", "surrogatepass")
+    return "\0" not in text and text.encode("utf-8", "ignore") == text.encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def digest(*parts: str) -> str:
-    """Return 32 hexadecimal digits that are the same for the same texts in the same order, and for no others."""
+    """Return 32 hexadecimal digits that are the same for the same texts in the same order, and for
+    no others.
+    """
     import hashlib  # 4 ms that most commands do without
 
     made = hashlib.blake2b(digest_size=16)
@@ -135,4 +153,6 @@ def digest(*parts: str) -> str:
 
 def hyphenated(digits: str) -> str:
     """Return the hex digits of a UUID, or its first ones, with the hyphens in their places."""
-    return "-".join(filter(None, (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])))
+    return "-".join(
+        filter(None, (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    )

@@ -6,14 +6,21 @@ import sys
 from datetime import UTC, datetime
 
 MAX_FIELD = 1_000  # characters
-_LEVELS = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
+_LEVELS = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+}
 
 # Without this, Python would print the library's errors in a program that set up no logging.
 logging.getLogger("memories").addHandler(logging.NullHandler())
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `ts`, `level`, `logger`, `event`, and what the event knows of itself."""
+    """One JSON object a line: `ts`, `level`, `logger`, `event`, and what the event knows of
+    itself.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -51,7 +58,8 @@ class _Standard(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def enable(level: str) -> None:
-    """Write what the library logs to standard error, from this level on; a second call only changes the level.
+    """Write what the library logs to standard error, from this level on; a second call only changes
+    the level.
 
     Args:
         level: `DEBUG`, `INFO`, `WARN` or `ERROR`.
@@ -65,5 +73,11 @@ def enable(level: str) -> None:
 
 def event(logger: logging.Logger, level: int, name: str, **fields: object) -> None:
     """Log an event with what is known of it, long values cut; never what anybody said or wrote."""
-    known = {key: value[:MAX_FIELD] if type(value) is str else value for key, value in fields.items()}
-    logger.log(level, name, extra={"fields": {key: value for key, value in known.items() if value is not None}})
+    known = {
+        key: value[:MAX_FIELD] if type(value) is str else value for key, value in fields.items()
+    }
+    logger.log(
+        level,
+        name,
+        extra={"fields": {key: value for key, value in known.items() if value is not None}},
+    )

@@ -1,4 +1,6 @@
-"""Times as people and programs write them: read once at the edge, kept as aware UTC, shown in one form."""
+"""Times as people and programs write them: read once at the edge, kept as aware UTC, shown in one
+form.
+"""
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -43,8 +45,14 @@ def from_millis(millis: int) -> datetime:
 
 
 def to_iso(moment: datetime, *, keep_zone: bool = False) -> str:
-    """Return a time as JSON shows it: `2026-02-21T10:00:00.000Z`; in its own zone `2026-02-21T11:00:00.000+01:00`."""
-    return (moment if keep_zone else moment.astimezone(UTC)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return a time as JSON shows it: `2026-02-21T10:00:00.000Z`; in its own zone
+    `2026-02-21T11:00:00.000+01:00`.
+    """
+    return (
+        (moment if keep_zone else moment.astimezone(UTC))
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def kept(moment: object, name: str) -> datetime:
@@ -58,11 +66,15 @@ def kept(moment: object, name: str) -> datetime:
         InvalidInput: It is not an aware datetime, or out of the years 1 to 9999.
     """
     if not isinstance(moment, datetime) or moment.tzinfo is None:
-        raise InvalidInput(f"{name} {shown(str(moment))} is not an aware datetime; give one with a time zone")
+        raise InvalidInput(
+            f"{name} {shown(str(moment))} is not an aware datetime; give one with a time zone"
+        )
     try:
         return from_millis(to_millis(moment.astimezone(UTC)))
     except (OverflowError, ValueError):
-        raise InvalidInput(f"{name} {moment.isoformat()} is before the year 1 or after 9999") from None
+        raise InvalidInput(
+            f"{name} {moment.isoformat()} is before the year 1 or after 9999"
+        ) from None
 
 
 def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetime:
@@ -96,8 +108,8 @@ def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
     """Read a time as people write it in a filter: as `parse_time` does, or in words.
 
     Args:
-        text: What was written: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours ago`. Days are those of
-            local time.
+        text: What was written: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours
+            ago`. Days are those of local time.
         now: The time that "ago" counts from.
 
     Returns:
@@ -108,7 +120,9 @@ def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
     """
     if ago := _IN_WORDS.fullmatch(text.strip()):
         count, unit = int(ago[1]) if ago[1].isdigit() else 1, ago[2].lower()
-        length = timedelta(days=_WORD_DAYS[unit]) if unit in _WORD_DAYS else timedelta(**{f"{unit}s": 1})
+        length = (
+            timedelta(days=_WORD_DAYS[unit]) if unit in _WORD_DAYS else timedelta(**{f"{unit}s": 1})
+        )
         try:
             return now - count * length, now - count * length
         except OverflowError:
@@ -131,14 +145,21 @@ def _not_a_time(text: str) -> InvalidInput:
 
 
 def mixes_zones(one: str, other: str) -> bool:
-    """Return whether one of two written times names its time zone and the other leaves it open; days do neither."""
+    """Return whether one of two written times names its time zone and the other leaves it open;
+    days do neither.
+    """
     moments = [text.strip() for text in (one, other)]
-    open_ended = [not _DATE_ONLY.fullmatch(text) and _reads(text) and zone_of(text) is None for text in moments]
+    open_ended = [
+        not _DATE_ONLY.fullmatch(text) and _reads(text) and zone_of(text) is None
+        for text in moments
+    ]
     return any(open_ended) and any(zone_of(text) is not None for text in moments)
 
 
 def parse_time_in_zone(text: str, now: datetime) -> datetime:
-    """Read a time as `parse_time` does, and return it in the time zone that it names; in UTC if it names none."""
+    """Read a time as `parse_time` does, and return it in the time zone that it names; in UTC if it
+    names none.
+    """
     return parse_time(text, now).astimezone(zone_of(text) or UTC)
 
 
@@ -170,7 +191,9 @@ def describe_age(moment: datetime, now: datetime) -> str:
 
 
 def asked_at(given: Moment | None, now: datetime) -> datetime:
-    """Return when a query is asked, in the time zone of who asks: that of the time given, or local time."""
+    """Return when a query is asked, in the time zone of who asks: that of the time given, or local
+    time.
+    """
     moment = to_moment(given, now, end_of_day=True) or now
     zone = given.tzinfo if isinstance(given, datetime) else zone_of(given or "")
     return moment.astimezone(zone)
@@ -185,7 +208,9 @@ def to_moment(given: Moment | None, now: datetime, *, end_of_day: bool = False) 
     if isinstance(given, str):
         return parse_span(given, now)[end_of_day]
     if given is not None and not isinstance(given, datetime):
-        raise InvalidInput(f"{str(given)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31")
+        raise InvalidInput(
+            f"{str(given)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31"
+        )
     if given is not None and given.tzinfo is None:
         raise InvalidInput(f"{given.isoformat()} has no time zone; give an aware datetime")
     return given

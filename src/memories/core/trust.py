@@ -2,7 +2,8 @@
 
 A folder's `.env` may choose only settings that can do no harm, unless its user has approved it.
 
-An approval is for one path and one content. It is kept beside the user's `config.toml`, where no folder reaches.
+An approval is for one path and one content. It is kept beside the user's `config.toml`, where no
+folder reaches.
 """
 
 import json
@@ -25,7 +26,8 @@ class Dotenv(NamedTuple):
     Attributes:
         values: Its variables, as they are written; nothing is put in for `${…}`.
         approved: Whether the user has approved this very content.
-        doubt: Why not even what can do no harm should be taken from it, a part of a sentence; else empty.
+        doubt: Why not even what can do no harm should be taken from it, a part of a sentence; else
+            empty.
         changed: It was approved with another content.
     """
 
@@ -49,7 +51,11 @@ def read(file: Path, registers: Path) -> Dotenv:
         return Dotenv({}, approved=False)
     data = _content(file)
     if len(data) > MAX_BYTES:
-        return Dotenv(_variables(file, data[:MAX_BYTES]), approved=False, doubt=f"is larger than {MAX_BYTES} bytes")
+        return Dotenv(
+            _variables(file, data[:MAX_BYTES]),
+            approved=False,
+            doubt=f"is larger than {MAX_BYTES} bytes",
+        )
     known = _approvals(registers).get(_name(file))
     approved = known is not None and known == _digest(data)
     doubt = "" if approved else others_may_write(file)
@@ -66,7 +72,9 @@ def approve(file: Path, registers: Path) -> str:
     refuse_agent("which settings a folder chooses")
     data = _content(file)
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{file} is larger than {MAX_BYTES} bytes; keep settings in a smaller one")
+        raise ConfigError(
+            f"{file} is larger than {MAX_BYTES} bytes; keep settings in a smaller one"
+        )
     digest = _digest(data)
     _change(registers, file, digest)
     return digest
@@ -83,7 +91,9 @@ def approved_files(registers: Path) -> dict[str, str]:
 
 
 def others_may_write(path: Path) -> str:
-    """Return why a file or folder that settings come from can't be relied on, a part of a sentence; else nothing."""
+    """Return why a file or folder that settings come from can't be relied on, a part of a sentence;
+    else nothing.
+    """
     if os.name != "posix":
         return ""
     found = path.stat()
@@ -93,7 +103,8 @@ def others_may_write(path: Path) -> str:
 
 
 def home_in_doubt(home: Path) -> str:
-    """Return why the home, or the folder that it is in, can't be relied on, a sentence; nothing if it can.
+    """Return why the home, or the folder that it is in, can't be relied on, a sentence; nothing if
+    it can.
 
     Whoever may write there could put other files in the place of the user's.
     """
@@ -109,11 +120,14 @@ def home_in_doubt(home: Path) -> str:
 
 
 def open_to_everybody(path: Path, found: os.stat_result) -> str:
-    """Return that everybody may put something else in the place of a file, a part of a sentence; else nothing.
+    """Return that everybody may put something else in the place of a file, a part of a sentence;
+    else nothing.
 
     In a sticky folder nobody can replace the files of others.
     """
-    if found.st_mode & stat.S_IWOTH and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+    if found.st_mode & stat.S_IWOTH and not (
+        stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    ):
         return f"can be written by everybody; run: chmod o-w {path}"
     return ""
 
@@ -135,7 +149,11 @@ def _is_private(group: int) -> bool:
         found, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid())
     except KeyError:
         return False
-    return found.gr_gid == user.pw_gid and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+    return (
+        found.gr_gid == user.pw_gid
+        and found.gr_name == user.pw_name
+        and set(found.gr_mem) <= {user.pw_name}
+    )
 
 
 def _content(file: Path) -> bytes:
@@ -154,13 +172,17 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
 
     from dotenv import dotenv_values  # 20 ms, so only where there is such a file
 
-    logging.getLogger("dotenv.main").addFilter(_nothing)  # lines that it can't read are for other programs
+    logging.getLogger("dotenv.main").addFilter(
+        _nothing
+    )  # lines that it can't read are for other programs
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         if len(data) - exc.start < 4 and len(data) >= MAX_BYTES:  # cut within a character
             return _variables(file, data[: exc.start])
-        raise ConfigError(f"cannot read {file}: it is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start})") from exc
+        raise ConfigError(
+            f"cannot read {file}: it is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start})"
+        ) from exc
     found = dotenv_values(stream=io.StringIO(text), interpolate=False)
     return {name: value for name, value in found.items() if value is not None}
 
@@ -188,9 +210,13 @@ def _approvals(registers: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as exc:
-        raise ConfigError(f"cannot read {register}: {exc}; remove it and trust your files again") from exc
+        raise ConfigError(
+            f"cannot read {register}: {exc}; remove it and trust your files again"
+        ) from exc
     if not isinstance(found, dict):
-        raise ConfigError(f"{register} is not what memory trust writes; remove it and trust your files again")
+        raise ConfigError(
+            f"{register} is not what memory trust writes; remove it and trust your files again"
+        )
     return {str(name): str(digest) for name, digest in found.items()}
 
 
@@ -220,7 +246,9 @@ def read_secret(file: Path) -> str:
             raise ConfigError(f"{file} can be read by others; run: chmod 600 {file}")
         token = read_file(file).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"cannot read {file}: {getattr(exc, 'strerror', None) or 'it is not ASCII'}") from exc
+        raise ConfigError(
+            f"cannot read {file}: {getattr(exc, 'strerror', None) or 'it is not ASCII'}"
+        ) from exc
     if len(token.split()) != 1:
         raise ConfigError(f"{file} must hold one token and nothing else")
     return token

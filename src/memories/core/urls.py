@@ -1,4 +1,6 @@
-"""URLs of stores and services: the path of a local one, whether a host is this machine, and what may be shown."""
+"""URLs of stores and services: the path of a local one, whether a host is this machine, and what
+may be shown.
+"""
 
 from pathlib import Path
 
@@ -12,13 +14,19 @@ def local_path(url: str) -> Path | None:
 
 
 def slashes_hint(url: str) -> str:
-    """Return a sentence about a relative path that was probably meant as an absolute one; empty if it was not.
+    """Return a sentence about a relative path that was probably meant as an absolute one; empty if
+    it was not.
 
-    It is one if it begins with a folder of the root, as `sqlite:///tmp/notes.db` does, and nothing is there yet.
+    It is one if it begins with a folder of the root, as `sqlite:///tmp/notes.db` does, and nothing
+    is there yet.
     """
     scheme, _, rest = url.partition(":///")
     first = Path(rest).parts[:1]
-    if scheme not in ("sqlite", "files", "qdrant") or not first or first[0] in ("/", "~", ".", ".."):
+    if (
+        scheme not in ("sqlite", "files", "qdrant")
+        or not first
+        or first[0] in ("/", "~", ".", "..")
+    ):
         return ""
     if not Path("/", *first).is_dir() or Path(rest).exists():
         return ""
@@ -45,12 +53,18 @@ _PLAIN_OPTIONS = frozenset(
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown: with *** in place of all that may be a password, also in a malformed one."""
+    """Return a URL as it may be shown: with *** in place of all that may be a password, also in a
+    malformed one.
+    """
     head, mark, rest = url.partition("?")
     query, hash_, fragment = rest.partition("#")
     options = (option.partition("=") for option in query.split("&"))
     shown = (
-        f"{name}={value}" if equals and name.lower() in _PLAIN_OPTIONS else f"{name}=***" if equals else name and "***"
+        f"{name}={value}"
+        if equals and name.lower() in _PLAIN_OPTIONS
+        else f"{name}=***"
+        if equals
+        else name and "***"
         for name, equals, value in options
     )
     return _without_user(head) + mark + "&".join(shown) + hash_ + (fragment and "***")
@@ -67,6 +81,10 @@ def _without_user(head: str) -> str:
     name, colon, password = (user if at else rest).partition(":")
     if not at:  # a port, or the password of one who forgot the host
         written = password.partition("/")[0]
-        return head if not colon or written.isdigit() or rest.startswith("[") else f"{scheme}://{name}:***"
+        return (
+            head
+            if not colon or written.isdigit() or rest.startswith("[")
+            else f"{scheme}://{name}:***"
+        )
     told = f"{name}:***" if colon else name if scheme.startswith("postgres") else "***"
     return f"{scheme}://{told}@{host}"

@@ -37,16 +37,17 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
     """Return the embedder of that name; the first `embed` loads its model or asks its service.
 
     Args:
-        name: `minilm` (the default, local, English), `e5` (local, about 100 languages, a package of its own), `openai`,
-            `ollama`, `voyage` or `cohere`, with or without `:MODEL`, `fake` (for tests: deterministic, compares words
-            only), or `none`.
+        name: `minilm` (the default, local, English), `e5` (local, about 100 languages, a package of
+            its own), `openai`, `ollama`, `voyage` or `cohere`, with or without `:MODEL`, `fake`
+            (for tests: deterministic, compares words only), or `none`.
         config: The settings of a service. [default: the environment and the files]
 
     Returns:
         The embedder, or None for `none`: search then goes by words alone.
 
     Raises:
-        ConfigError: There is no such embedder, or a setting of its service is missing or not acceptable.
+        ConfigError: There is no such embedder, or a setting of its service is missing or not
+            acceptable.
     """
     match name:
         case "minilm":

@@ -1,7 +1,8 @@
-"""The multilingual embedder, local and free: multilingual-e5-small as int8 ONNX, from the package memoriae-e5.
+"""The multilingual embedder, local and free: multilingual-e5-small as int8 ONNX, from the package
+memoriae-e5.
 
-The package `tokenizers` would first read the whole vocabulary. Here it is a tree in files that are mapped into memory,
-so a short text touches only the parts that it needs.
+The package `tokenizers` would first read the whole vocabulary. Here it is a tree in files that are
+mapped into memory, so a short text touches only the parts that it needs.
 """
 
 import json
@@ -28,20 +29,24 @@ _MAX_WORD = 65_536  # characters, more than all windows take; the rest of a long
 class Unigram:
     """A tokenizer for one vocabulary, read from files that `tools/build_e5.py` writes.
 
-    The pieces are a tree of their UTF-8 bytes, its nodes numbered level by level: `labels` has the byte that leads to
-    each node, `children` the first child of each (they end where those of the next node begin), `pieces` the id of the
-    piece that ends there, or -1. `scores` has the logarithm of the probability of each id. `tokenizer.json` has
-    replacements for some code points, and the id and the score of a character without a piece.
+    The pieces are a tree of their UTF-8 bytes, its nodes numbered level by level: `labels` has the
+    byte that leads to each node, `children` the first child of each (they end where those of the
+    next node begin), `pieces` the id of the piece that ends there, or -1. `scores` has the
+    logarithm of the probability of each id. `tokenizer.json` has replacements for some code points,
+    and the id and the score of a character without a piece.
 
-    The likeliest way to cut a word into pieces counts (Viterbi; Kudo, 2018). Sums are rounded to 32-bit floats, from
-    word to word, so that ties are broken as by the engine that trained the model.
+    The likeliest way to cut a word into pieces counts (Viterbi; Kudo, 2018). Sums are rounded to
+    32-bit floats, from word to word, so that ties are broken as by the engine that trained the
+    model.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         import numpy as np
 
         def map_file(part: str) -> memoryview:
-            return memoryview(np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False))
+            return memoryview(
+                np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
+            )
 
         self._labels = map_file("labels").tobytes()  # bytes have a `find`
         self._children, self._pieces, self._scores = map(map_file, ("children", "pieces", "scores"))
@@ -55,13 +60,19 @@ class Unigram:
         words = text.translate(self._characters).split(" ")
         for place, word in enumerate(words):
             if word or place == len(words) - 1:  # spaces in a row are one
-                ids, likely = self._cut(f"{_SPACE}{word[:_MAX_WORD]}".encode("utf-8", "surrogatepass"), likely)
+                ids, likely = self._cut(
+                    f"{_SPACE}{word[:_MAX_WORD]}".encode("utf-8", "surrogatepass"), likely
+                )
                 yield from ids
 
     def _cut(self, word: bytes, before: float) -> tuple[list[int], float]:
-        """Return the ids of the likeliest pieces of a word, and the score of the text up to its end."""
+        """Return the ids of the likeliest pieces of a word, and the score of the text up to its
+        end.
+        """
         best: list[float | None] = [None] * (len(word) + 1)
-        last: list[tuple[int, int]] = [(0, 0)] * (len(word) + 1)  # the id of the piece that ends there, and its start
+        last: list[tuple[int, int]] = [(0, 0)] * (
+            len(word) + 1
+        )  # the id of the piece that ends there, and its start
         best[0] = before
         single = array("f", (0.0,))
         for start in range(len(word)):
@@ -102,7 +113,8 @@ def _length(lead: int) -> int:
 
 
 _NAME = "multilingual-e5-small"
-# SHA-256 of its files. Vectors are compared by the name of the model, which has to mean the same everywhere.
+# SHA-256 of its files. Vectors are compared by the name of the model, which has to mean the same
+# everywhere.
 _FILES = {
     f"{_NAME}.children.npy": "e42726e14068098dd719225791f06689802772903403c3e78e4da6840514da3a",
     f"{_NAME}.int8.onnx": "bc812430c0ca0ff570ec88a11cb1d13f70e014289e208902e9dda07c8d608c5c",
@@ -137,12 +149,16 @@ class _Loaded(NamedTuple):
         packed = self.rows[list(ids)].reshape(len(ids), -1, 16)
         numbers = np.concatenate([packed & 15, packed >> 4], axis=-1).astype(np.float32) - 8
         numbers *= self.scales[list(ids)].astype(np.float32)[..., None]
-        vector: NDArray[np.float32] = self.session.run(None, {"rows": numbers.reshape(1, len(ids), -1)})[0]
+        vector: NDArray[np.float32] = self.session.run(
+            None, {"rows": numbers.reshape(1, len(ids), -1)}
+        )[0]
         return vector
 
 
 class E5:
-    """multilingual-e5-small: 384 dimensions, about 100 languages, about 4 ms for a short text on one core."""
+    """multilingual-e5-small: 384 dimensions, about 100 languages, about 4 ms for a short text on
+    one core.
+    """
 
     space = Space(
         model=f"{_NAME}/int8/1",
@@ -177,7 +193,9 @@ class E5:
         return [self.embed(text) for text in texts]
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that consist of few pieces; words in other than Latin letters count as known."""
+        """Return the share of words that consist of few pieces; words in other than Latin letters
+        count as known.
+        """
         from memories.languages.text import cased_form, is_latin
 
         tokenizer = self._load().tokenizer
@@ -199,7 +217,8 @@ class E5:
         all_ids = model.tokenizer.ids(f"{prefix} {cased_form(text)}")
         ids = list(islice(all_ids, len(first), len(first) + _SEEN_TOKENS))
         cut = runtime.windows(ids, WINDOW_TOKENS, WINDOW_STEP)
-        # One window per run: dynamic int8 scales over everything in a run, and vectors must not depend on neighbours.
+        # One window per run: dynamic int8 scales over everything in a run, and vectors must not
+        # depend on neighbours.
         return np.concatenate([model.embed_ids([_BEGIN, *first, *window, _END]) for window in cut])
 
     def _load(self) -> _Loaded:
@@ -232,10 +251,13 @@ def _load_model() -> _Loaded:
         import numpy as np
 
         rows, scales = (
-            np.load(folder / f"{_NAME}.{part}.npy", mmap_mode="r", allow_pickle=False) for part in ("rows", "scales")
+            np.load(folder / f"{_NAME}.{part}.npy", mmap_mode="r", allow_pickle=False)
+            for part in ("rows", "scales")
         )
         return _Loaded(Unigram(folder, _NAME), session, rows, scales)
     except EmbedderError:
         raise
     except Exception as exc:
-        raise EmbedderError(f"cannot load {_NAME} from {folder}: {exc}; install memoriae-e5 again") from exc
+        raise EmbedderError(
+            f"cannot load {_NAME} from {folder}: {exc}; install memoriae-e5 again"
+        ) from exc

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 @functools.lru_cache(maxsize=4_096)  # a benchmark with it measures the rest
 def _places(word: str) -> tuple[tuple[int, float], ...]:
     digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
-    return tuple((at, 1.0 if sign % 2 else -1.0) for at, sign in zip(digest[:4], digest[4:], strict=True))
+    return tuple(
+        (at, 1.0 if sign % 2 else -1.0) for at, sign in zip(digest[:4], digest[4:], strict=True)
+    )
 
 
 class FakeEmbedder:
-    """Hashes words into a bag: the same words give the same vector, no common word gives a similarity near 0."""
+    """Hashes words into a bag: the same words give the same vector, no common word gives a
+    similarity near 0.
+    """
 
     space = Space(
         model="fake/1",

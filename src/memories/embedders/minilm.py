@@ -1,6 +1,8 @@
-"""The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, from the package's own files.
+"""The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, from the package's own
+files.
 
-The package `tokenizers` gives the same token ids as `WordPiece`, but brings 13 others, which nothing here would use.
+The package `tokenizers` gives the same token ids as `WordPiece`, but brings 13 others, which
+nothing here would use.
 """
 
 import json
@@ -23,16 +25,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # tokens even where a text spells them
-_MAX_WORD, _MAX_TOKEN = 100, 18  # letters; a longer word is unknown, and the vocabulary has no longer token
+_MAX_WORD, _MAX_TOKEN = (
+    100,
+    18,
+)  # letters; a longer word is unknown, and the vocabulary has no longer token
 
 
 class WordPiece:
     """A tokenizer for one vocabulary, read from two files that `tools/build_minilm.py` writes.
 
-    `vocabulary` has one token a line, in the order of the ids. `characters` is a JSON list of ranges, `[first, last,
-    becomes]`: which code points vanish, become a space, stand apart as words of their own, or lose their case and
-    accents; `{}` is the code point itself. All others stay as they are. So ids do not depend on the Unicode tables of
-    the Python that runs. A lone surrogate is an unknown letter.
+    `vocabulary` has one token a line, in the order of the ids. `characters` is a JSON list of
+    ranges, `[first, last, becomes]`: which code points vanish, become a space, stand apart as words
+    of their own, or lose their case and accents; `{}` is the code point itself. All others stay as
+    they are. So ids do not depend on the Unicode tables of the Python that runs. A lone surrogate
+    is an unknown letter.
     """
 
     def __init__(self, vocabulary: Path, characters: Path) -> None:
@@ -52,10 +58,14 @@ class WordPiece:
                 yield from seen[word]
 
     def _pieces(self, word: str) -> list[int]:
-        """Return the ids of the longest token that a word begins with, of the longest that goes on, and so forth."""
+        """Return the ids of the longest token that a word begins with, of the longest that goes on,
+        and so forth.
+        """
         if word in self._ids:
             return [self._ids[word]]
-        if len(word) > _MAX_WORD or any(letter not in self._ids for letter in word):  # every known letter is a token
+        if len(word) > _MAX_WORD or any(
+            letter not in self._ids for letter in word
+        ):  # every known letter is a token
             return [self._unknown]
         ids: list[int] = []
         start = 0
@@ -84,7 +94,8 @@ class _Characters(dict[int, str]):
 
 _WEIGHTS = Path(__file__).parent / "weights"
 _NAME = "all-MiniLM-L6-v2"
-# SHA-256 of its files. Vectors are compared by the name of the model, which has to mean the same everywhere.
+# SHA-256 of its files. Vectors are compared by the name of the model, which has to mean the same
+# everywhere.
 _FILES = {
     f"{_NAME}.characters.json": "d151f660b680ab9178775992dda44c3b2a921498def664e72cc10c74c7a4189f",
     f"{_NAME}.int8.onnx": "df33ce5b1088f9f178a0083dd9e80b3c64045390abd25555e83cb29f559060a1",
@@ -102,7 +113,9 @@ _SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 
 
 class MiniLM:
-    """The packaged all-MiniLM-L6-v2: 384 dimensions, English, about 1.5 ms for a short text on one core."""
+    """The packaged all-MiniLM-L6-v2: 384 dimensions, English, about 1.5 ms for a short text on one
+    core.
+    """
 
     space = Space(
         model="all-MiniLM-L6-v2/int8/1",
@@ -125,7 +138,9 @@ class MiniLM:
         Raises:
             EmbedderError: The packaged model can't be read.
         """
-        tokenizer, session = self._load()  # before numpy is imported: it limits numpy's library to one thread
+        tokenizer, session = (
+            self._load()
+        )  # before numpy is imported: it limits numpy's library to one thread
         import numpy as np
 
         from memories.languages.text import normal_form
@@ -133,11 +148,14 @@ class MiniLM:
         ids = list(islice(tokenizer.ids(normal_form(text)), _SEEN_TOKENS))
         cut = runtime.windows(ids, WINDOW_TOKENS, WINDOW_STEP)
         windows = [np.array([[_CLS, *window, _SEP]], dtype=np.int64) for window in cut]
-        # One window per run: dynamic int8 scales over everything in a run, and vectors must not depend on neighbours.
+        # One window per run: dynamic int8 scales over everything in a run, and vectors must not
+        # depend on neighbours.
         return np.concatenate([session.run(None, {"input_ids": window})[0] for window in windows])
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that are in the vocabulary, whole or, if long, as two pieces."""
+        """Return the share of words that are in the vocabulary, whole or, if long, as two
+        pieces.
+        """
         from memories.languages.text import normal_form
 
         tokenizer, _ = self._load()
@@ -147,7 +165,10 @@ class MiniLM:
                 words[-1].append(token[2:])
             elif token.isalpha():
                 words.append([token])
-        familiar = [len(pieces) == 1 or (len(pieces) == 2 and len("".join(pieces)) >= _LONG_WORD) for pieces in words]
+        familiar = [
+            len(pieces) == 1 or (len(pieces) == 2 and len("".join(pieces)) >= _LONG_WORD)
+            for pieces in words
+        ]
         return sum(familiar) / len(familiar) if familiar else 0.0
 
     def _load(self) -> tuple[WordPiece, Any]:
@@ -163,16 +184,24 @@ def altered_files() -> list[Path]:
 
 
 def _verify() -> None:
-    """Exit with a sentence if a file of the packaged model is missing or changed; `make` runs it after installing."""
+    """Exit with a sentence if a file of the packaged model is missing or changed; `make` runs it
+    after installing.
+    """
     if altered := altered_files():
-        sys.exit(f"{', '.join(map(str, altered))}: missing or not what was packaged; fetch the source again")
+        sys.exit(
+            f"{', '.join(map(str, altered))}: missing or not what was packaged; fetch the source again"
+        )
 
 
 def _load_model() -> tuple[WordPiece, Any]:
     try:
-        tokenizer = WordPiece(_WEIGHTS / f"{_NAME}.vocab.txt", _WEIGHTS / f"{_NAME}.characters.json")
+        tokenizer = WordPiece(
+            _WEIGHTS / f"{_NAME}.vocab.txt", _WEIGHTS / f"{_NAME}.characters.json"
+        )
         if len(tokenizer.tokens) != _TOKENS:
-            raise ValueError(f"the vocabulary has {len(tokenizer.tokens)} tokens instead of {_TOKENS}")
+            raise ValueError(
+                f"the vocabulary has {len(tokenizer.tokens)} tokens instead of {_TOKENS}"
+            )
         model = _WEIGHTS / f"{_NAME}.int8.onnx"
         if (size := model.stat().st_size) != _BYTES:  # a digest takes as long as loading
             raise ValueError(f"{model.name} has {size} bytes instead of {_BYTES}")
@@ -180,7 +209,9 @@ def _load_model() -> tuple[WordPiece, Any]:
     except EmbedderError:
         raise
     except Exception as exc:
-        raise EmbedderError(f"cannot load {_NAME} from {_WEIGHTS}: {exc}; install memories again") from exc
+        raise EmbedderError(
+            f"cannot load {_NAME} from {_WEIGHTS}: {exc}; install memories again"
+        ) from exc
     return tokenizer, session
 
 

@@ -20,13 +20,19 @@ class EmbedderUnavailable(EmbedderError):
     """The service that makes the vectors can't be used now; it may work later.
 
     Attributes:
-        words_instead: Whether the settings allow keyword search meanwhile (`EMBEDDER_FALLBACK=local`).
+        words_instead: Whether the settings allow keyword search meanwhile
+            (`EMBEDDER_FALLBACK=local`).
         after_seconds: How long the service asks to wait; 0 if it does not say.
         quoted: The service's part of the message, which may repeat the texts of the request.
     """
 
     def __init__(
-        self, message: str, *, words_instead: bool = False, after_seconds: float = 0.0, quoted: str = ""
+        self,
+        message: str,
+        *,
+        words_instead: bool = False,
+        after_seconds: float = 0.0,
+        quoted: str = "",
     ) -> None:
         super().__init__(message)
         self.words_instead, self.after_seconds, self.quoted = words_instead, after_seconds, quoted
@@ -50,22 +56,24 @@ class Embedder(Protocol):
     def embed(self, text: str) -> "NDArray[np.float32]":
         """Return the vectors of a text: shape (windows, dimension), float32, each of unit length.
 
-        A text that is longer than the model can read is cut into windows; a short one has a single window. When texts
-        are compared, the best window counts.
+        A text that is longer than the model can read is cut into windows; a short one has a single
+        window. When texts are compared, the best window counts.
         """
         ...
 
     def familiarity(self, text: str) -> float:
         """Return the share of a text's words that the model knows as words, 0 to 1.
 
-        A word that it splits into pieces is a name or nonsense; this helps to distinguish odd questions from noise.
+        A word that it splits into pieces is a name or nonsense; this helps to distinguish odd
+        questions from noise.
         """
         ...
 
 
 @runtime_checkable
 class RemoteEmbedder(Embedder, Protocol):
-    """An embedder that is cheaper for many texts at once, and may embed questions differently from statements.
+    """An embedder that is cheaper for many texts at once, and may embed questions differently from
+    statements.
 
     One without these methods is asked for one text at a time: see `embed_many` and `embed_query`.
     """
@@ -75,7 +83,9 @@ class RemoteEmbedder(Embedder, Protocol):
         ...
 
     def embed_query(self, text: str) -> "NDArray[np.float32]":
-        """Return the vectors of a question, shape (windows, dimension), comparable with those of statements."""
+        """Return the vectors of a question, shape (windows, dimension), comparable with those of
+        statements.
+        """
         ...
 
 
@@ -94,7 +104,8 @@ class Embedded(NamedTuple):
 def embed_many(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> "list[NDArray[np.float32]]":
-    """Return the vectors to store for each text, in as few requests as possible and with as many tries as needed.
+    """Return the vectors to store for each text, in as few requests as possible and with as many
+    tries as needed.
 
     Args:
         embedder: The embedder.
@@ -107,7 +118,9 @@ def embed_many(
     return _embed(getattr(embedder, "patient", embedder), texts, roles)
 
 
-def _embed(embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None]) -> "list[NDArray[np.float32]]":
+def _embed(
+    embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None]
+) -> "list[NDArray[np.float32]]":
     with WAIT.get() or contextlib.nullcontext():
         if _is_remote(type(embedder)):
             vectors = cast("RemoteEmbedder", embedder).embed_many(texts)
@@ -116,20 +129,24 @@ def _embed(embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None]
     if not roles:
         return vectors
     return [
-        _turn_to_first(windows) if role == _ASSISTANT else windows for windows, role in zip(vectors, roles, strict=True)
+        _turn_to_first(windows) if role == _ASSISTANT else windows
+        for windows, role in zip(vectors, roles, strict=True)
     ]
 
 
 def _turn_to_first(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
     """Turn each window of an assistant's answer halfway to the first, shape (windows, dimension).
 
-    A long answer is about one thing, which its beginning names; one of many windows is often near a question by chance.
-    Texts of other speakers go from one topic to the next (docs/benchmarks.md has the figures).
+    A long answer is about one thing, which its beginning names; one of many windows is often near a
+    question by chance. Texts of other speakers go from one topic to the next (docs/benchmarks.md
+    has the figures).
     """
     if len(windows) == 1:
         return windows
     sums = windows + windows[:1]
-    turned: NDArray[np.float32] = sums / ((sums * sums).sum(axis=1, keepdims=True) ** 0.5).clip(1e-6)
+    turned: NDArray[np.float32] = sums / ((sums * sums).sum(axis=1, keepdims=True) ** 0.5).clip(
+        1e-6
+    )
     return turned
 
 
@@ -141,20 +158,29 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
     """
     with WAIT.get() or contextlib.nullcontext():
         is_remote = _is_remote(type(embedder))
-        return cast("RemoteEmbedder", embedder).embed_query(text) if is_remote else embedder.embed(text)
+        return (
+            cast("RemoteEmbedder", embedder).embed_query(text)
+            if is_remote
+            else embedder.embed(text)
+        )
 
 
 @functools.cache
 def _is_remote(kind: type) -> bool:
-    """Return whether embedders of a class have the methods of `RemoteEmbedder`; `isinstance` would cost 50 µs."""
+    """Return whether embedders of a class have the methods of `RemoteEmbedder`; `isinstance` would
+    cost 50 µs.
+    """
     return all(callable(getattr(kind, name, None)) for name in ("embed_many", "embed_query"))
 
 
-def embed_to_store(embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()) -> Embedded:
-    """Return the vectors to store with texts: none without an embedder, or if it is down and words may stand in.
+def embed_to_store(
+    embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()
+) -> Embedded:
+    """Return the vectors to store with texts: none without an embedder, or if it is down and words
+    may stand in.
 
-    A text without a vector is found by its words. A vector of another model never replaces a missing one, since the two
-    can't be compared. The arguments are those of `embed_many`.
+    A text without a vector is found by its words. A vector of another model never replaces a
+    missing one, since the two can't be compared. The arguments are those of `embed_many`.
 
     Raises:
         EmbedderError: There are no vectors, and the settings require them.

@@ -20,8 +20,12 @@ def open_model(file: Path, name: str) -> Any:
     Raises:
         EmbedderError: The runtime is not there, or has not enough memory.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads cost 8 ms where the work takes 0.2 ms
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime 1.29 reports to its maker unless this is set before import
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # numpy's threads cost 8 ms where the work takes 0.2 ms
+    os.environ["ORT_DISABLE_TELEMETRY"] = (
+        "1"  # onnxruntime 1.29 reports to its maker unless this is set before import
+    )
     onnxruntime = _runtime(name)
     onnxruntime.disable_telemetry_events()  # in case the program around us had imported it already
     options = onnxruntime.SessionOptions()
@@ -32,7 +36,9 @@ def open_model(file: Path, name: str) -> Any:
 
 
 def find_altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Read all files of a model; return those that are missing or have another SHA-256 than this."""
+    """Read all files of a model; return those that are missing or have another SHA-256 than
+    this.
+    """
     import hashlib
 
     def differs(file: Path, expected: str) -> bool:
@@ -46,12 +52,16 @@ def find_altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
 
 def windows(ids: list[int], length: int, step: int) -> Iterable[list[int]]:
-    """Return windows of a length, one every `step` ids; a short text, even an empty one, has a single window."""
+    """Return windows of a length, one every `step` ids; a short text, even an empty one, has a
+    single window.
+    """
     return [ids[at : at + length] for at in range(0, max(1, len(ids) - length + step), step)]
 
 
 def _runtime(name: str) -> Any:
-    """Import the runtime of a model; where memory is limited its libraries would end the process or fail oddly."""
+    """Import the runtime of a model; where memory is limited its libraries would end the process or
+    fail oddly.
+    """
     try:
         import resource
 
@@ -67,5 +77,7 @@ def _runtime(name: str) -> Any:
         import onnxruntime
     except (ImportError, MemoryError) as exc:
         why = str(exc) or "out of memory"
-        raise EmbedderError(f"cannot load onnxruntime, which runs {name}: {why}; install memories again") from exc
+        raise EmbedderError(
+            f"cannot load onnxruntime, which runs {name}: {why}; install memories again"
+        ) from exc
     return onnxruntime

@@ -1,4 +1,6 @@
-"""Secrets that only their surroundings tell: what is assigned to a password or a key, headers, URLs, command lines."""
+"""Secrets that only their surroundings tell: what is assigned to a password or a key, headers,
+URLs, command lines.
+"""
 
 import re
 from re import Match
@@ -7,7 +9,8 @@ from memories.guard import values
 from memories.guard.rules import _A, _B, _W, _Z, Rule, Span
 
 _Q = r"""\\{0,3}["'`]"""
-# What may stand after the word of a name that still names the secret itself, as in SECRET_KEY_BASE or password2.
+# What may stand after the word of a name that still names the secret itself, as in SECRET_KEY_BASE
+# or password2.
 _MORE = (
     r"(?i:[_.-]?(?:access[_-]?key|key|base|value|text|string|data|prod|production|dev|staging|live|test|old|new|backup"
     r"|default|primary|secondary|admin|root|db|v?\d{1,2})){0,3}"
@@ -47,7 +50,9 @@ _SAID = (
 
 
 def _assigned(found: Match[str], *, password: bool) -> Span | None:
-    """Return where the value of a password or of a key stands, if it is no code, example or plain word."""
+    """Return where the value of a password or of a key stands, if it is no code, example or plain
+    word.
+    """
     quoted = found["u"] is None
     start, end = found.span("v" if quoted else "u")
     value = found[0][start - found.start() : end - found.start()]
@@ -90,7 +95,9 @@ def _said(found: Match[str]) -> Span | None:
 
 
 def _given(found: Match[str]) -> Span | None:
-    """Return where a secret stands whose place alone tells it; a plain word there is part of a sentence."""
+    """Return where a secret stands whose place alone tells it; a plain word there is part of a
+    sentence.
+    """
     value = found["s"].rstrip(",;)")
     if not values.is_given(value) or re.match(CODE, value):
         return None
@@ -98,14 +105,20 @@ def _given(found: Match[str]) -> Span | None:
 
 
 def _literal(found: Match[str]) -> Span | None:
-    """Return where a literal that is passed on as a password stands; names and messages are literals too."""
+    """Return where a literal that is passed on as a password stands; names and messages are
+    literals too.
+    """
     value = found["s"]
     return found.span("s") if values.is_password(value) and not values.is_name(value) else None
 
 
 def _flag(found: Match[str]) -> Span | None:
     word = found["s"]
-    plain = word.isalpha() and not values.is_random(word) and not (len(word) >= 8 and found["sep"] == "=")
+    plain = (
+        word.isalpha()
+        and not values.is_random(word)
+        and not (len(word) >= 8 and found["sep"] == "=")
+    )
     return None if plain or word.startswith("-") else _given(found)
 
 
@@ -126,7 +139,9 @@ def _login(found: Match[str]) -> Span | None:
 
 def _aws_secret(found: Match[str]) -> Span | None:
     value = found["s"]
-    kinds = any(map(str.islower, value)) + any(map(str.isupper, value)) + any(map(str.isdigit, value))
+    kinds = (
+        any(map(str.islower, value)) + any(map(str.isupper, value)) + any(map(str.isdigit, value))
+    )
     return found.span("s") if kinds == 3 and values.varied(value) and len(set(value)) > 12 else None
 
 
@@ -135,7 +150,9 @@ def _varied(found: Match[str]) -> Span | None:
 
 
 def _unknown(found: Match[str]) -> Span | None:
-    """Return where a token with a prefix that no rule knows stands; ids of other kinds are made the same way."""
+    """Return where a token with a prefix that no rule knows stands; ids of other kinds are made the
+    same way.
+    """
     start, end = found.span("s")
     before = re.search(_PREFIX, found.string[max(0, start - 60) : start])
     counts = [sum(map(test, found["s"])) for test in (str.isdigit, str.isupper, str.islower)]
@@ -173,7 +190,11 @@ def _cookies(found: Match[str]) -> Span | None:
         each.span("v")
         for each in re.finditer(r"(?P<n>[\w.-]{1,64})=(?P<v>[^;\s\"',\\]{8,4000})", found["s"])
         if not values.is_placeholder(each["v"])
-        and (values.is_random(each["v"]) if len(each["v"]) >= 16 else False or re.search(_SESSION, each["n"]))
+        and (
+            values.is_random(each["v"])
+            if len(each["v"]) >= 16
+            else False or re.search(_SESSION, each["n"])
+        )
         and any(map(str.isdigit, each["v"]))
     ]
     at = found.start("s")
@@ -280,15 +301,23 @@ CONTEXTS: tuple[Rule, ...] = (
 )
 # fmt: on
 
-# Without a literal, and so tried everywhere, where a text has a long run of signs, or digits. Each begins with a class
-# of characters, which the engine looks for quickly, and then looks back at what stands before it.
+# Without a literal, and so tried everywhere, where a text has a long run of signs, or digits. Each
+# begins with a class of characters, which the engine looks for quickly, and then looks back at what
+# stands before it.
 _A1 = r"(?:(?<![A-Za-z0-9_].)|(?<=\\[nrtbf].)|(?<=%[0-9A-Fa-f]{2}.)|(?<=\\u[0-9A-Fa-f]{4}.)|(?<=[0-9;]m.))"
 LONG: tuple[Rule, ...] = (
-    Rule("discord_token", (), rf"(?P<s>[MNO]{_A1}{_W}{{23,27}}\.{_W}{{6}}\.{_W}{{27,40}})", _varied),
+    Rule(
+        "discord_token", (), rf"(?P<s>[MNO]{_A1}{_W}{{23,27}}\.{_W}{{6}}\.{_W}{{27,40}})", _varied
+    ),
     Rule("token", (), rf"(?P<s>{_B}(?<=[_-].){_B}{{27,199}}){_Z}", _unknown),
 )
 NUMBERS: tuple[Rule, ...] = (
-    Rule("card", (), rf"(?P<s>\d(?<![.].)(?<!\d[ -].){_A1}(?:[ -]?\d){{13,18}})(?![\w])(?!\.\d)", _card),
+    Rule(
+        "card",
+        (),
+        rf"(?P<s>\d(?<![.].)(?<!\d[ -].){_A1}(?:[ -]?\d){{13,18}})(?![\w])(?!\.\d)",
+        _card,
+    ),
     Rule("iban", (), rf"(?P<s>[A-Z]{_A1}[A-Z]\d{{2}}(?:[ -]?[A-Z0-9]){{11,30}})", _iban),
 )
 PERSONAL: tuple[Rule, ...] = (
@@ -299,7 +328,12 @@ PERSONAL: tuple[Rule, ...] = (
         lambda found: found.span("s"),
         65,
     ),
-    Rule("phone", ("+",), r"(?P<s>(?<!\w)\+\d(?:[ ()./-]{0,2}\d){7,14})(?!\d)", lambda found: found.span("s")),
+    Rule(
+        "phone",
+        ("+",),
+        r"(?P<s>(?<!\w)\+\d(?:[ ()./-]{0,2}\d){7,14})(?!\d)",
+        lambda found: found.span("s"),
+    ),
     Rule(
         "ip_address",
         (".",),

@@ -1,4 +1,6 @@
-"""Who wrote a record: told by the program that stores it, and kept in labels that no tag can be. No writer sets it."""
+"""Who wrote a record: told by the program that stores it, and kept in labels that no tag can be. No
+writer sets it.
+"""
 
 import functools
 import os
@@ -16,20 +18,25 @@ _RESERVED = "="  # no key of a tag can hold it
 # The first two can be filtered by, the third has the rest.
 TRUST, BY, VIA = "=trust", "=by", "=via"
 BRANCH = "=branch"  # of git, if the writer was on one
-# What had to wait for a review has the one, now and later; what a foreign file brought has the id of its import.
+# What had to wait for a review has the one, now and later; what a foreign file brought has the id
+# of its import.
 HELD, IMPORT = "=held", "=import"
 PINNED = "=pinned"  # a memory that has it stays in the scratchpad of its namespace
-# Each part after the first of a long message has both: the index of the first one, and that it is one.
+# Each part after the first of a long message has both: the index of the first one, and that it is
+# one.
 PART, CONTINUED = "=part", "=continued"
 _KEPT = (HELD, IMPORT, PINNED, PART, CONTINUED)  # of what a record says itself
 _BAR = "|"
-# What a hook or an import brought was decided by nobody; on the page a person writes, who has signed in.
+# What a hook or an import brought was decided by nobody; on the page a person writes, who has
+# signed in.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
 # Together they fit into a label; the names of machines and users may be anything.
 _MOST_BRANCH = 250
 _MOST = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
 # Variables that are set by what runs commands for a model; people set CODEX_HOME themselves.
-_HARNESSES = frozenset("AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split())
+_HARNESSES = frozenset(
+    "AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split()
+)
 _HARNESSES_BEGIN, _SET_BY_PEOPLE = ("CODEX_", "CLINE_"), ("CODEX_HOME",)
 
 
@@ -37,8 +44,8 @@ class Origin(NamedTuple):
     """Who wrote a version of a memory, or a turn.
 
     Attributes:
-        trust: `user`, a person at a terminal or on the page; `agent`, a program; `captured`, what a hook took down;
-            or `imported`.
+        trust: `user`, a person at a terminal or on the page; `agent`, a program; `captured`, what a
+            hook took down; or `imported`.
         channel: `cli`, `python`, `mcp`, `hook`, `import`, `http`, `page` or `chat`.
         by: The name that the MCP client gave itself, else the user of the operating system.
         client: Name and version of the MCP client; None for other channels.
@@ -72,13 +79,21 @@ class Place(NamedTuple):
     branch: str | None = None
 
     def tags(self, given: Mapping[str, str]) -> Mapping[str, str]:
-        """Return tags with the project, unless they name one or are valid in all; what is no mapping as it is."""
-        if not isinstance(given, Mapping) or "project" in given or str(given.get("global")).lower() == "true":
+        """Return tags with the project, unless they name one or are valid in all; what is no
+        mapping as it is.
+        """
+        if (
+            not isinstance(given, Mapping)
+            or "project" in given
+            or str(given.get("global")).lower() == "true"
+        ):
             return given
         return {**given, "project": self.project}
 
 
-def origin(channel: str, namespace: str, client: tuple[str, str] | None = None, branch: str | None = None) -> Origin:
+def origin(
+    channel: str, namespace: str, client: tuple[str, str] | None = None, branch: str | None = None
+) -> Origin:
     """Return the origin of what this process writes.
 
     Args:
@@ -109,20 +124,26 @@ def stamped(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
 
 
 def origin_of(labels: Mapping[str, str]) -> Origin | None:
-    """Return the origin that the labels of a record tell; None if it was written before there were any."""
+    """Return the origin that the labels of a record tell; None if it was written before there were
+    any.
+    """
     if VIA not in labels:
         return None
     return _read(labels.get(TRUST, ""), labels.get(BY, ""), labels[VIA], labels.get(BRANCH) or None)
 
 
 def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
-    """Return the labels that a record has if it was written by someone, with a trust; None stands for anyone, any."""
+    """Return the labels that a record has if it was written by someone, with a trust; None stands
+    for anyone, any.
+    """
     by = None if written_by is None else _plain(written_by, _MOST["client"])
     return {key: value for key, value in ((BY, by), (TRUST, trust)) if value is not None}
 
 
 def writer(origin: Origin | None) -> dict[str, str]:
-    """Return who wrote something as a model is shown it: by name, and how far it is trusted if that is unusual."""
+    """Return who wrote something as a model is shown it: by name, and how far it is trusted if that
+    is unusual.
+    """
     if origin is None:
         return {}
     return {"by": origin.by} | ({} if origin.trust == AGENT else {"trust": origin.trust})
@@ -130,7 +151,9 @@ def writer(origin: Origin | None) -> dict[str, str]:
 
 def tags_of(labels: Mapping[str, str]) -> dict[str, str]:
     """Return labels without those of an origin."""
-    return {key: value for key, value in labels.items() if key[:1] != _RESERVED}  # of thousands, and a call costs more
+    return {
+        key: value for key, value in labels.items() if key[:1] != _RESERVED
+    }  # of thousands, and a call costs more
 
 
 def is_reserved(key: str) -> bool:
@@ -155,12 +178,16 @@ def _read(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
 
 
 def is_person() -> bool:
-    """Return whether a person runs this command: its input and errors are a terminal, and no agent's variable is set.
+    """Return whether a person runs this command: its input and errors are a terminal, and no
+    agent's variable is set.
 
-    A program that captures what a command prints may still pass on the terminal it was started from as the input.
+    A program that captures what a command prints may still pass on the terminal it was started from
+    as the input.
     """
     streams = (sys.stdin, sys.stderr)
-    return agent_variable() is None and all(each is not None and not each.closed and each.isatty() for each in streams)
+    return agent_variable() is None and all(
+        each is not None and not each.closed and each.isatty() for each in streams
+    )
 
 
 def agent_variable() -> str | None:
@@ -189,7 +216,9 @@ def refuse_agent(decision: str) -> None:
 
 
 def _plain(text: str, most: int) -> str:
-    """Return a name as one short line with nothing unseen in it, whatever a program called itself."""
+    """Return a name as one short line with nothing unseen in it, whatever a program called
+    itself.
+    """
     seen = "".join(" " if sign.isspace() or is_unseen(sign) else sign for sign in text[: 4 * most])
     line = " ".join(seen.replace(_BAR, "¦").split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
@@ -197,7 +226,9 @@ def _plain(text: str, most: int) -> str:
 
 def program() -> str:
     """Return the version of this program."""
-    version: str = sys.modules["memories"].__version__  # the package is loaded before each of its modules
+    version: str = sys.modules[
+        "memories"
+    ].__version__  # the package is loaded before each of its modules
     return version
 
 

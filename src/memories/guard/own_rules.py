@@ -1,4 +1,6 @@
-"""Rules of the user, from `[[redact]]` in `config.toml`: a name, a pattern, and words of which one is always in it."""
+"""Rules of the user, from `[[redact]]` in `config.toml`: a name, a pattern, and words of which one
+is always in it.
+"""
 
 import functools
 import re
@@ -41,11 +43,15 @@ def _rule(table: Mapping[str, Any]) -> Rule:
     if not isinstance(name, str) or not re.fullmatch(_NAME, name):
         raise InvalidInput("name must be a word of a-z, 0-9 and _, at most 40 characters")
     if not isinstance(words, list) or not 1 <= len(words) <= MAX_KEYWORDS:
-        raise InvalidInput(f"keywords must be a list of 1 to {MAX_KEYWORDS} texts, of which one is in every match")
+        raise InvalidInput(
+            f"keywords must be a list of 1 to {MAX_KEYWORDS} texts, of which one is in every match"
+        )
     if not all(isinstance(word, str) and len(word) > 2 for word in words):
         raise InvalidInput("each of keywords must be a text of at least 3 characters")
     if not isinstance(pattern, str) or not 0 < len(pattern) <= MAX_PATTERN:
-        raise InvalidInput(f"pattern must be a regular expression of at most {MAX_PATTERN} characters")
+        raise InvalidInput(
+            f"pattern must be a regular expression of at most {MAX_PATTERN} characters"
+        )
     return Rule(name, tuple(word.lower() for word in words), _checked(pattern), _secret, BEFORE)
 
 
@@ -59,11 +65,17 @@ def _checked(pattern: str) -> str:
         except (re.error, OverflowError, RecursionError) as exc:
             raise InvalidInput(f"pattern is no regular expression ({exc})") from None
     if taken is None:
-        raise InvalidInput("pattern repeats without a limit (*, + or {n,}); give one, such as {1,200}")
+        raise InvalidInput(
+            "pattern repeats without a limit (*, + or {n,}); give one, such as {1,200}"
+        )
     if taken > MAX_STEPS:
-        raise InvalidInput(f"pattern can take {taken} steps at one place of a text; the limit is {MAX_STEPS}")
+        raise InvalidInput(
+            f"pattern can take {taken} steps at one place of a text; the limit is {MAX_STEPS}"
+        )
     if compiled.search("") or compiled.search(" "):
-        raise InvalidInput("pattern matches what is empty or a blank; make it match the secret alone")
+        raise InvalidInput(
+            "pattern matches what is empty or a blank; make it match the secret alone"
+        )
     return pattern if "s" in compiled.groupindex else f"(?P<s>{pattern})"
 
 
@@ -73,9 +85,11 @@ def _secret(found: Match[str]) -> Span | None:
 
 @functools.cache
 def steps(pattern: str) -> int | None:
-    """Return how many steps a pattern takes at most at one place of a text; None if there is no limit.
+    """Return how many steps a pattern takes at most at one place of a text; None if there is no
+    limit.
 
-    It is an estimate from the structure: a part is tried once for each way in which those before it can match.
+    It is an estimate from the structure: a part is tried once for each way in which those before it
+        can match.
     """
     from re import _parser  # type: ignore[attr-defined]
 
@@ -126,7 +140,11 @@ def _repeat(operation: str, least: Any, most: Any, inner: Any) -> tuple[int | No
 
 
 def _either(branches: Any) -> tuple[int | None, int]:
-    """Return the steps of alternatives. They seldom match at one place: what each begins with tells them apart."""
+    """Return the steps of alternatives. They seldom match at one place: what each begins with tells
+    them apart.
+    """
     found = [_row(each) for each in branches]
     costs = [cost for cost, _ in found if cost is not None]
-    return (sum(costs) if len(costs) == len(found) else None), max((ways for _, ways in found), default=1)
+    return (sum(costs) if len(costs) == len(found) else None), max(
+        (ways for _, ways in found), default=1
+    )

@@ -1,4 +1,5 @@
-"""Taking secrets out of what is written: the one place where a text, its tags and its names pass before anything else.
+"""Taking secrets out of what is written: the one place where a text, its tags and its names pass
+before anything else.
 
 Also `<private>…</private>`, which a writer marks by hand. A net, not a wall: see docs/redaction.md.
 """
@@ -13,14 +14,13 @@ from memories.errors import InvalidInput
 from memories.guard import scan, values
 from memories.guard.rules import Rule
 
-MAX_PASSES = 8  # until nothing is found; a marker may leave something beside it that looks like a secret
+# until nothing is found; a marker may leave something beside it that looks like a secret
+MAX_PASSES = 8
 MAX_NAMED = 100  # replaced secrets whose kinds are told
 _SHORT, _MOST_CLEAN = 64, 4_096  # tags: the same keys and values come with thousands of texts
 MAX_CHARACTERS = 4_194_304  # of a text; longer ones are refused unread
 PRIVATE = "private"
-_PRIVATE_TAG = (
-    r"(?i)(?:<|\\u003c|&lt;)\s{0,4}(?P<end>/?)\s{0,4}private(?:\s[^<>]{0,200})?\s{0,4}/?\s{0,4}(?:>|\\u003e|&gt;)"
-)
+_PRIVATE_TAG = r"(?i)(?:<|\\u003c|&lt;)\s{0,4}(?P<end>/?)\s{0,4}private(?:\s[^<>]{0,200})?\s{0,4}/?\s{0,4}(?:>|\\u003e|&gt;)"
 
 
 class Redacted(NamedTuple):
@@ -28,7 +28,8 @@ class Redacted(NamedTuple):
 
     Attributes:
         text: The text; the same object if nothing was found in it.
-        kinds: The kind of each secret that was replaced in it, now or before, in order; at most `MAX_NAMED`.
+        kinds: The kind of each secret that was replaced in it, now or before, in order; at most
+            `MAX_NAMED`.
     """
 
     text: str
@@ -63,7 +64,9 @@ def redact(text: str, *, personal: bool = False, own: tuple[Rule, ...] = ()) -> 
 
 
 def without_private(text: str) -> Redacted:
-    """Return a text without what stands in `<private>` tags, which may be nested; one that is not closed has no end."""
+    """Return a text without what stands in `<private>` tags, which may be nested; one that is not
+    closed has no end.
+    """
     if PRIVATE not in text.lower():
         return Redacted(text, ())
     parts, kinds, at, depth = [], [], 0, 0
@@ -111,7 +114,9 @@ class Redactor(NamedTuple):
         return Redacted(done.text, (public.kinds + done.kinds)[:MAX_NAMED])
 
     def secrets(self, given: str) -> Redacted:
-        """Return a text without what is taken out as a secret; what is marked as private is left."""
+        """Return a text without what is taken out as a secret; what is marked as private is
+        left.
+        """
         return redact(given, personal=self.mode == "pii", own=self.own)
 
     def pairs(self, given: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
@@ -121,51 +126,69 @@ class Redactor(NamedTuple):
         kinds: list[str] = []
         kept: dict[str, str] = {}
         for name, value in given.items():
-            (key, in_key), (text, in_value) = self.text(name, "tag key"), self.text(value, "value of a tag")
+            (key, in_key), (text, in_value) = (
+                self.text(name, "tag key"),
+                self.text(value, "value of a tag"),
+            )
             kept[key] = text
             kinds += [*in_key, *in_value]
         return (given if kept == given else kept), tuple(kinds)
 
     def data(self, given: str) -> Redacted:
-        """Return a JSON object, as text, as it may be kept; what is none is left for others to refuse."""
+        """Return a JSON object, as text, as it may be kept; what is none is left for others to
+        refuse.
+        """
         try:
             whole = json.loads(given)
         except (ValueError, TypeError, RecursionError):
             return Redacted(given, ())
         kinds: list[str] = []
         kept = self._value(whole, kinds)
-        return Redacted(json.dumps(kept, ensure_ascii=False) if kinds else given, tuple(kinds[:MAX_NAMED]))
+        return Redacted(
+            json.dumps(kept, ensure_ascii=False) if kinds else given, tuple(kinds[:MAX_NAMED])
+        )
 
     def _value(self, value: Any, kinds: list[str], called: str = "") -> Any:
-        """Return a value of JSON without secrets; `called`, the name before it, may be what tells that it is one."""
+        """Return a value of JSON without secrets; `called`, the name before it, may be what tells
+        that it is one.
+        """
         if isinstance(value, dict):
             names = {name: self._value(name, kinds) for name in value}
-            return {names[name]: self._value(each, kinds, f"{name}: ") for name, each in value.items()}
+            return {
+                names[name]: self._value(each, kinds, f"{name}: ") for name, each in value.items()
+            }
         if isinstance(value, list):
             return [self._value(each, kinds, called) for each in value]
         if not isinstance(value, str) or not value:
             return value
         done = self.text(called + value, "data")
-        if not done.text.startswith(called):  # the secret is in the name, which is looked at on its own
+        if not done.text.startswith(
+            called
+        ):  # the secret is in the name, which is looked at on its own
             done = self.text(value, "data")
             called = ""
         kinds += done.kinds
         return done.text[len(called) :]
 
     def name(self, given: str, what: str) -> Redacted:
-        """Return a key or an id as it may be kept: two that differ stay different, and one is always the same.
+        """Return a key or an id as it may be kept: two that differ stay different, and one is
+        always the same.
 
-        Beside the marker it has a hash that is made slowly, as those of passwords are, so that guessing takes long.
+        Beside the marker it has a hash that is made slowly, as those of passwords are, so that
+        guessing takes long.
         """
         done = self.text(given, what)
         if done.text is given:
             return done
         salt = f"memories {what}".encode()
-        digest = hashlib.pbkdf2_hmac("sha256", given.strip().encode("utf-8", "replace"), salt, 20_000, 8).hex()
+        digest = hashlib.pbkdf2_hmac(
+            "sha256", given.strip().encode("utf-8", "replace"), salt, 20_000, 8
+        ).hex()
         return done._replace(text=f"{done.text[:200]}#{digest}")
 
     def refuse(self, given: str, what: str) -> None:
-        """Refuse the name of a conversation that holds a secret: it is how the conversation is found again.
+        """Refuse the name of a conversation that holds a secret: it is how the conversation is
+        found again.
 
         Raises:
             InvalidInput: It does.

@@ -1,7 +1,8 @@
-"""The kinds of secrets, from the formats that their makers publish: a literal that each has, and what stands around it.
+"""The kinds of secrets, from the formats that their makers publish: a literal that each has, and
+what stands around it.
 
-A rule is tried only where one of its literals stands, and every repetition has an upper bound. So the time for a text
-grows with its length, whatever the text is.
+A rule is tried only where one of its literals stands, and every repetition has an upper bound. So
+the time for a text grows with its length, whatever the text is.
 """
 
 from collections.abc import Callable
@@ -18,8 +19,8 @@ class Rule(NamedTuple):
 
     Attributes:
         kind: Its name, as in `[redacted:kind]`.
-        anchors: Literals in lower case; the pattern begins at one of them, or `before` characters earlier at most.
-            A rule without any is tried everywhere.
+        anchors: Literals in lower case; the pattern begins at one of them, or `before` characters
+            earlier at most. A rule without any is tried everywhere.
         pattern: A regular expression; the secret is its group `s`.
         locate: Returns where the secret is in what matches; None if it is no secret.
         before: How many characters before the anchor it may begin.
@@ -38,8 +39,11 @@ def _varied(found: Match[str]) -> Span | None:
     return found.span("s") if values.varied(found["s"]) else None
 
 
-# What may stand before a token: no letter or digit, but the end of an escape (\n, %3D, \u003d) or of a colour code.
-_A = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=[0-9;]m))"
+# What may stand before a token: no letter or digit, but the end of an escape (\n, %3D, \u003d) or
+# of a colour code.
+_A = (
+    r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=[0-9;]m))"
+)
 _Z = r"(?![A-Za-z0-9_])"
 _H = r"[0-9a-f]"
 _B = r"[A-Za-z0-9]"
@@ -223,7 +227,8 @@ uploadthing_key | sk_live_ | {_H}{{64}}
 memories_token | mem_ | {_W}{{32,80}}
 """
 
-# Kinds whose literal stands after their beginning: how many characters after it, and what stands there.
+# Kinds whose literal stands after their beginning: how many characters after it, and what stands
+# there.
 _BEFORE = {
     "telegram_token": (12, rf"{_A}\d{{8,12}}:AA"),
     "terraform_token": (16, rf"{_A}{_B}{{14}}\.atlasv1\."),
@@ -236,7 +241,9 @@ def _prefixed() -> tuple[Rule, ...]:
     rules = []
     for line in _PREFIXED.replace("\\\n", "").strip().splitlines():
         kind, literals, rest = (part.strip() for part in line.split(" | ", 2))
-        before, head = _BEFORE.get(kind, (0, f"{_A}(?:{'|'.join(map(_escaped, literals.split()))})"))
+        before, head = _BEFORE.get(
+            kind, (0, f"{_A}(?:{'|'.join(map(_escaped, literals.split()))})")
+        )
         pattern = f"(?P<s>{head}{rest})"
         rules.append(Rule(kind, tuple(literals.lower().split()), pattern, _varied, before))
     return tuple(rules)

@@ -1,4 +1,6 @@
-"""Where the secrets of a text are. A rule is compiled when one of its literals is first met, and tried only there."""
+"""Where the secrets of a text are. A rule is compiled when one of its literals is first met, and
+tried only there.
+"""
 
 import functools
 import re
@@ -10,7 +12,8 @@ from memories.guard import contexts, rules, spoken, values
 from memories.guard.rules import Rule
 
 MAX_KEY = 20_000  # characters of a private key
-_INSIDE = 3  # literals inside of a value that was none which are tried; a row of hundreds would take seconds
+# literals inside of a value that was none which are tried; a row of hundreds would take seconds
+_INSIDE = 3
 _LEAST_RUN = r"[A-Za-z0-9_$./+=~:!%@-]{16,}"
 _LONG_WORD = r"\S{16}"
 _LONG_RUN = r"[A-Za-z0-9_.-]{31}"
@@ -22,27 +25,25 @@ _UNSEEN = (
     "\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e01ef]"
 )
 # A sign and the marks over it, or the parts of a Korean syllable: what one sign may be written as.
-_COMPOSED = (
-    "[\u1100-\u11ff]{1,300}|(?:[\x00-\x7f](?=[\u0300-\u036f])|[^\x00-\x7f])[\u0300-\u036f\u3099\u309a\uff9e\uff9f]{0,9}"
-)
+_COMPOSED = "[\u1100-\u11ff]{1,300}|(?:[\x00-\x7f](?=[\u0300-\u036f])|[^\x00-\x7f])[\u0300-\u036f\u3099\u309a\uff9e\uff9f]{0,9}"
 _ESCAPE = r"%[2-7][0-9A-Fa-f]|\\{1,2}u00[2-7][0-9A-Fa-f]|\\{1,2}x[2-7][0-9A-Fa-f]|&#x?[2-7][0-9A-Fa-f]{1,2};"
 _BASE64 = r"[A-Za-z0-9+/_-]{24,}={0,2}"
 _BREAK = r"(?<=[A-Za-z0-9_=+/.-]{8})(?:\\?\r?\n[ \t]{0,16}|(?:\\r)?\\n)(?=[A-Za-z0-9_=+/.-]{8})"
-# Two literals that a program puts together, a token in pieces with blanks between them, a token that is spelled out.
+# Two literals that a program puts together, a token in pieces with blanks between them, a token
+# that is spelled out.
 _SPLIT = (
     r"""["'`](?<=[A-Za-z0-9_=+/.-]{3}.)[ \t]{0,8}[+.&]?[ \t]{0,8}\\?(?:\r?\n[ \t]{0,16}[+.&]?[ \t]{0,4})?["'`]"""
     r"(?=[A-Za-z0-9_=+/.-]{3})"
     r"|[ ](?<=[A-Za-z0-9_-]{4} )(?<![a-z]{4} )(?=[A-Za-z_-]{0,12}[0-9]|[a-z]{1,12}[A-Z])(?=[A-Za-z0-9_-]{4})"
     r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
 )
-_LONG_FORM = 8  # letters that one sign stands for in no word that names a secret: whole phrases of Arabic
+# letters that one sign stands for in no word that names a secret: whole phrases of Arabic
+_LONG_FORM = 8
 _ROW = 64  # of one sign; no literal has more
 _KEY_HEADER = "PRIVATE KEY"
 _PUTTY, _PUTTY_END = "PuTTY-User-Key-File-", "Private-MAC:"
 _KEY_PIECE = r"(?:\s|\\+[nrt]|[\"'>|+,])*([A-Za-z0-9+/=]+)"
-_KEY_HEADERS = (
-    r"(?:\s|\\+[nrt])*(?:(?:Proc-Type|DEK-Info|Version|Comment|Hash|Subject)\s?:[^\n\\]{0,200}(?:\s|\\+[nrt])*){0,6}"
-)
+_KEY_HEADERS = r"(?:\s|\\+[nrt])*(?:(?:Proc-Type|DEK-Info|Version|Comment|Hash|Subject)\s?:[^\n\\]{0,200}(?:\s|\\+[nrt])*){0,6}"
 
 
 class Found(NamedTuple):
@@ -54,7 +55,8 @@ class Found(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Rules by their literals: by a sign that each of a group has, so that one look spares the whole group.
+    """Rules by their literals: by a sign that each of a group has, so that one look spares the
+    whole group.
 
     `clean` has some short texts in which they find nothing.
     """
@@ -69,10 +71,14 @@ class Rules(NamedTuple):
 def rules_of(*, personal: bool, own: tuple[Rule, ...]) -> Rules:
     """Return the rules in the form in which they are looked up; `own` are those of the user."""
     more = contexts.PERSONAL if personal else ()
-    return Rules(_by_sign(rules.TOKENS), _by_sign((*contexts.CONTEXTS, *more, *own)), contexts.NUMBERS, set())
+    return Rules(
+        _by_sign(rules.TOKENS), _by_sign((*contexts.CONTEXTS, *more, *own)), contexts.NUMBERS, set()
+    )
 
 
-def _by_sign(table: Iterable[Rule]) -> tuple[tuple[str, tuple[tuple[str, tuple[Rule, ...]], ...]], ...]:
+def _by_sign(
+    table: Iterable[Rule],
+) -> tuple[tuple[str, tuple[tuple[str, tuple[Rule, ...]], ...]], ...]:
     literals: dict[str, list[Rule]] = {}
     for rule in table:
         for anchor in rule.anchors:
@@ -85,14 +91,18 @@ def _by_sign(table: Iterable[Rule]) -> tuple[tuple[str, tuple[tuple[str, tuple[R
 
 
 def find(text: str, known: Rules) -> list[Found]:
-    """Return the secrets of a text in order, none over another; also those in the disguises that are undone below."""
+    """Return the secrets of a text in order, none over another; also those in the disguises that
+    are undone below.
+    """
     if "[redacted:" in text:  # what was replaced before is no value, whatever stands before it
         text = re.sub(values.MARK, lambda mark: f"[{'.' * (len(mark[0]) - 2)}]", text)
     seen = _seen(text)
     found = _scan(text if seen is None else seen.text, known)
     if seen is not None:
         found = seen.back(found)
-    looks = [_Copy.of(text, _ESCAPE, _unescaped)] if "%" in text or "\\" in text or "&#" in text else []
+    looks = (
+        [_Copy.of(text, _ESCAPE, _unescaped)] if "%" in text or "\\" in text or "&#" in text else []
+    )
     joined = _Copy.of(text, _BREAK, lambda _: "") if "\n" in text or "\\n" in text else None
     split = _Copy.of(text, _SPLIT, lambda _: "") if re.search("[0-9]", text) else None
     found += _encoded(text, known) if joined is None else joined.back(_encoded(joined.text, known))
@@ -113,7 +123,8 @@ def _merged(found: Iterable[Found]) -> list[Found]:
     return merged
 
 
-# --- disguises -------------------------------------------------------------------------------------------------------
+# --- disguises
+# -------------------------------------------------------------------------------------------------------
 
 
 class _Piece(NamedTuple):
@@ -156,7 +167,10 @@ class _Copy(NamedTuple):
     def back(self, found: Iterable[Found]) -> list[Found]:
         """Return what was found in the copy, where it is in the text."""
         starts = [piece.copied for piece in self.pieces]
-        return [Found(self._at(starts, each.start), self._end(starts, each.end), each.kind) for each in found]
+        return [
+            Found(self._at(starts, each.start), self._end(starts, each.end), each.kind)
+            for each in found
+        ]
 
     def cuts(self) -> list[int]:
         """Return the places in the copy where something was written otherwise."""
@@ -172,7 +186,9 @@ class _Copy(NamedTuple):
 
 
 def _seen(text: str) -> _Copy | None:
-    """Return a copy without what can't be seen, and with the plain form of letters such as full-width ones."""
+    """Return a copy without what can't be seen, and with the plain form of letters such as
+    full-width ones.
+    """
     if text.isascii():
         return None
     import unicodedata
@@ -194,23 +210,32 @@ def _composed(signs: str) -> str:
 
 def _unescaped(escape: re.Match[str]) -> str:
     digits = escape[0].strip("&#;%\\")
-    return chr(int(digits.lstrip("ux"), 16 if not escape[0].startswith("&#") or "x" in digits else 10))
+    return chr(
+        int(digits.lstrip("ux"), 16 if not escape[0].startswith("&#") or "x" in digits else 10)
+    )
 
 
 def _joined(copy: _Copy, known: Rules) -> list[Found]:
-    """Return the tokens that go across what was taken out, of the kinds that their own form shows."""
+    """Return the tokens that go across what was taken out, of the kinds that their own form
+    shows.
+    """
     found: list[Found] = []
     cuts = copy.cuts()
     for run in re.finditer(_RUN, copy.text):
         first = bisect_right(cuts, run.start())
         if first < len(cuts) and cuts[first] < run.end():
             inside = _scan(run[0], known, alone=True)
-            found += [each._replace(start=each.start + run.start(), end=each.end + run.start()) for each in inside]
+            found += [
+                each._replace(start=each.start + run.start(), end=each.end + run.start())
+                for each in inside
+            ]
     return found
 
 
 def has_long_word(text: str) -> bool:
-    """Return whether a text has 16 characters without a blank, as every token and whatever is encoded has."""
+    """Return whether a text has 16 characters without a blank, as every token and whatever is
+    encoded has.
+    """
     return re.search(_LONG_WORD, text) is not None
 
 
@@ -227,7 +252,8 @@ def _encoded(text: str, known: Rules) -> list[Found]:
     return found
 
 
-# --- one text as it stands -------------------------------------------------------------------------------------------
+# --- one text as it stands
+# -------------------------------------------------------------------------------------------
 
 
 def _scan(text: str, known: Rules, *, alone: bool = False) -> list[Found]:
@@ -253,9 +279,14 @@ def _scan(text: str, known: Rules, *, alone: bool = False) -> list[Found]:
 
 
 def _at_literals(
-    text: str, low: str, groups: tuple[tuple[str, tuple[tuple[str, tuple[Rule, ...]], ...]], ...], among: str
+    text: str,
+    low: str,
+    groups: tuple[tuple[str, tuple[tuple[str, tuple[Rule, ...]], ...]], ...],
+    among: str,
 ) -> Iterator[Found]:
-    """Yield what the rules find whose literals are in `among`, which has every place where one of them may hold."""
+    """Yield what the rules find whose literals are in `among`, which has every place where one of
+    them may hold.
+    """
     for sign, literals in groups:
         if sign in among:
             for literal, of_it in literals:
@@ -265,7 +296,9 @@ def _at_literals(
 
 
 def _one(text: str, low: str, rule: Rule, literal: str, at: int) -> Iterator[Found]:
-    """Yield what one rule finds at the places of one of its literals, of which the first is known."""
+    """Yield what one rule finds at the places of one of its literals, of which the first is
+    known.
+    """
     match = _compiled(rule.pattern).match
     done = refused = inside = 0
     while at >= 0:
@@ -291,7 +324,9 @@ def _one(text: str, low: str, rule: Rule, literal: str, at: int) -> Iterator[Fou
 
 
 def _next_try(low: str, literal: str, at: int) -> int:
-    """Return where to look on after a try that failed: of a long row of one sign only the end is tried."""
+    """Return where to look on after a try that failed: of a long row of one sign only the end is
+    tried.
+    """
     if len(set(literal)) == 1:
         row = literal[0] * _ROW
         while low.startswith(row, at + 1):
@@ -312,7 +347,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _private_keys(text: str) -> Iterator[Found]:
-    """Yield private keys: from their header to their end, or as far as the key goes if the end is missing."""
+    """Yield private keys: from their header to their end, or as far as the key goes if the end is
+    missing.
+    """
     at = text.find(_KEY_HEADER)
     while at >= 0:
         start = text.rfind("BEGIN", max(0, at - 40), at)
@@ -338,7 +375,12 @@ def _key_end(text: str, body: int) -> int:
     token, longest, last = _compiled(_KEY_PIECE), 0, 0
     while at - body < MAX_KEY and (found := token.match(text, at)):
         word = found[1]
-        if longest and len(word) < 16 and not word.endswith("=") and not re.search(r"[0-9+/]|[a-z][A-Z]", word):
+        if (
+            longest
+            and len(word) < 16
+            and not word.endswith("=")
+            and not re.search(r"[0-9+/]|[a-z][A-Z]", word)
+        ):
             break
         if not longest and len(word) < 16:
             return 0

@@ -1,7 +1,8 @@
-"""Secrets that a sentence names, in any language of languages/secrets.txt: "Das Passwort ist …", "暗証番号は…です".
+"""Secrets that a sentence names, in any language of languages/secrets.txt: "Das Passwort ist …",
+"暗証番号は…です".
 
-What counts is a word such as "password", a value beside it, and what stands between them: after "is" or a colon a value
-may be simple, without either it must look random.
+What counts is a word such as "password", a value beside it, and what stands between them: after
+"is" or a colon a value may be simple, without either it must look random.
 """
 
 import functools
@@ -15,10 +16,13 @@ from memories.guard.contexts import CODE
 
 _REACH = 80  # characters between a word and its value
 _WORDS_APART = 5  # between a value and the word after it
-_SHORT = 4  # letters; so short a Latin word counts only where it stands alone: "pin" is no part of "shopping"
-_ENDING = r"[^\W\d_]{0,6}(?![^\W_])"  # of a word, as in "salasanamme"; with more letters it is another word
+# letters; so short a Latin word counts only where it stands alone: "pin" is no part of "shopping"
+_SHORT = 4
+# of a word, as in "salasanamme"; with more letters it is another word
+_ENDING = r"[^\W\d_]{0,6}(?![^\W_])"
 _LONGER = r"[^\W\d]|-[a-z]"  # the word goes on, as in "Passwort-Manager"
-_SIGN = r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z][A-Z]))"  # without a digit or a capital inside, a value is a plain word
+# without a digit or a capital inside, a value is a plain word
+_SIGN = r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z][A-Z]))"
 _RUN = r"[!-~\xc0-\u024f]{4,300}"
 _WHOLE_RUN = r"(?<![!-~\xc0-\u024f])[!-~\xc0-\u024f]{4,300}"
 _CUT = r"[\"`<>]|'[a-z]{0,6}[.,;:!?)]*$|[;&,](?=[A-Za-z_][\w .-]{0,40}=)"
@@ -58,7 +62,8 @@ class _Word(NamedTuple):
     Attributes:
         kinds: What it names: `password`, `key`, `pin`.
         latin: It is in Latin letters.
-        common: English has it too. Code is full of it, and what is assigned to it is found by `contexts`.
+        common: English has it too. Code is full of it, and what is assigned to it is found by
+            `contexts`.
         says: What stands between it and a value that it says, such as "is", in all its languages.
         leads: What may do so, such as "to".
     """
@@ -73,7 +78,8 @@ class _Word(NamedTuple):
 def find(text: str, low: str) -> Iterator[Spoken]:
     """Yield the secrets that the sentences of a text name.
 
-    A value is looked for as far as the next word but one, so that each part of a text is looked at a few times at most.
+    A value is looked for as far as the next word but one, so that each part of a text is looked at
+    a few times at most.
 
     Args:
         text: The text.
@@ -83,7 +89,11 @@ def find(text: str, low: str) -> Iterator[Spoken]:
         return
     words = _words()
     pattern = _compiled(_pattern(latin_only=not _compiled(_OTHER_SCRIPTS).search(low)))
-    hits = [hit for hit in pattern.finditer(low) if not words[hit[0]].common or _is_prose(text, *hit.span())]
+    hits = [
+        hit
+        for hit in pattern.finditer(low)
+        if not words[hit[0]].common or _is_prose(text, *hit.span())
+    ]
     done = 0
     for number, hit in enumerate(hits):
         if hit.start() < done:
@@ -91,7 +101,9 @@ def find(text: str, low: str) -> Iterator[Spoken]:
         word, at, end = words[hit[0]], hit.start(), hit.end()
         last = hits[number + 2].start() if number + 2 < len(hits) else len(text)
         first = max(done, hits[number - 2].end() if number > 1 else 0)
-        found = _after(text, end, min(last, end + _REACH), word) or _before(text, max(first, at - _REACH), at, word)
+        found = _after(text, end, min(last, end + _REACH), word) or _before(
+            text, max(first, at - _REACH), at, word
+        )
         if found:
             yield found
             done = found.end
@@ -106,13 +118,17 @@ def _words() -> dict[str, _Word]:
         code, kind = name.split()
         if kind in ("is", "to"):
             continue
-        says, leads = (tuple(map(languages.folded, lines[f"{code} {line}"])) for line in ("is", "to"))
+        says, leads = (
+            tuple(map(languages.folded, lines[f"{code} {line}"])) for line in ("is", "to")
+        )
         for entry in entries:
             plain = languages.folded(entry)
             for spelled in dict.fromkeys((entry, plain)) if plain.isascii() else (entry,):
                 literal = spelled.replace("_", " ")
                 old = known.get(literal, _Word(frozenset(), plain.isascii(), code == "en", (), ()))
-                known[literal] = old._replace(kinds=old.kinds | {kind}, says=old.says + says, leads=old.leads + leads)
+                known[literal] = old._replace(
+                    kinds=old.kinds | {kind}, says=old.says + says, leads=old.leads + leads
+                )
     return known
 
 
@@ -124,14 +140,18 @@ def _pattern(*, latin_only: bool) -> str:
         if word[0] <= _LATIN or not latin_only:
             alone = len(word) <= _SHORT and word.isascii()
             rest = re.escape(word[1:])
-            rests.setdefault(word[0], []).append(f"(?<!{_PART}.){rest}(?!{_PART})" if alone else rest)
+            rests.setdefault(word[0], []).append(
+                f"(?<!{_PART}.){rest}(?!{_PART})" if alone else rest
+            )
     return "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in rests.items())
 
 
 def _is_prose(text: str, at: int, end: int) -> bool:
     """Return whether a word is one of a sentence, not a part of a name in code."""
     before, after = text[at - 1 : at], text[end : end + 1]
-    inside = before in _NAMES or (before.isalnum() and before <= _LATIN and not (before + text[at:end]).islower())
+    inside = before in _NAMES or (
+        before.isalnum() and before <= _LATIN and not (before + text[at:end]).islower()
+    )
     return not inside and after not in (*_NAMES, "(")
 
 
@@ -153,7 +173,9 @@ def _after(text: str, end: int, last: int, word: _Word) -> Spoken | None:
         kind = _kind(value, word.kinds, lead)
         if kind is None and "pin" in word.kinds and len(value) in (4, 6) and value.isdigit():
             ends = _compiled(_FEW_WORDS).fullmatch(between) and _compiled(_END).match(text, until)
-            pinned_to = lead == 1 and len(between.split()) > 1 and text[end - 1].islower()  # "pin tzdata to 2024"
+            pinned_to = (
+                lead == 1 and len(between.split()) > 1 and text[end - 1].islower()
+            )  # "pin tzdata to 2024"
             kind = "pin" if ends and not pinned_to else None
         if kind:
             return Spoken(start, until, kind)
@@ -168,7 +190,11 @@ def _before(text: str, first: int, at: int, word: _Word) -> Spoken | None:
         value, between = text[start:end], text[end:at]
         if not _may_be_secret(value) or end > at or text.startswith(_COUNTED, end):
             continue
-        if "\n" in between or _compiled(_SENTENCE_END).search(between) or len(between.split()) > _WORDS_APART:
+        if (
+            "\n" in between
+            or _compiled(_SENTENCE_END).search(between)
+            or len(between.split()) > _WORDS_APART
+        ):
             return None
         said, known = languages.folded(between).strip(f"{_AROUND}–—"), word.says + word.leads
         led = said.partition(" ")[0] in known if word.latin else said.startswith(known)
@@ -185,11 +211,15 @@ def _value(text: str, at: int) -> tuple[int, int]:
     start = at + len(token) - len(value)
     cut = _compiled(_CUT).search(value)
     value = (value[: cut.start()] if cut else value).rstrip(_CLOSING)
-    return start, start + len(value.rstrip("*") if value.endswith("**") or text[start - 1 : start] == "*" else value)
+    return start, start + len(
+        value.rstrip("*") if value.endswith("**") or text[start - 1 : start] == "*" else value
+    )
 
 
 def _lead(between: str, word: _Word) -> int:
-    """Return how surely a word names the value after it: 2 after "is" or a colon, 1 beside it or after "to", else 0."""
+    """Return how surely a word names the value after it: 2 after "is" or a colon, 1 beside it or
+    after "to", else 0.
+    """
     if "pin" in word.kinds and between.startswith("-"):  # as in "PIN-Code"
         between = between[1:].lstrip("abcdefghijklmnopqrstuvwxyz")
     if word.latin and _compiled(_LONGER).match(between):
@@ -232,21 +262,37 @@ def _is_pin(value: str) -> bool:
 
 @functools.lru_cache(1024)
 def _may_be_secret(value: str) -> bool:
-    if len(value) < 4 or not re.search(_SIGN, value) or re.fullmatch(_HARMLESS, value) or re.match(CODE, value):
+    if (
+        len(value) < 4
+        or not re.search(_SIGN, value)
+        or re.fullmatch(_HARMLESS, value)
+        or re.match(CODE, value)
+    ):
         return False
-    return value.isdigit() or not (values.is_placeholder(value) or re.fullmatch(values.FORMAT, value))
+    return value.isdigit() or not (
+        values.is_placeholder(value) or re.fullmatch(values.FORMAT, value)
+    )
 
 
 @functools.lru_cache(1024)
 def _is_random(value: str, changes: int) -> bool:
-    """Return whether a value looks drawn at random: its classes of characters change so often, and it is no name."""
+    """Return whether a value looks drawn at random: its classes of characters change so often, and
+    it is no name.
+    """
     if len(value) < 8 or not any(map(str.isdigit, value)) or value.isdigit():
         return False
-    words = [word for word in re.findall(r"[A-Z]?[a-z]{2,}", value) if not re.search(_UNSPEAKABLE, word)]
-    if sum(map(len, words)) * 3 > sum(map(str.isalpha, value)) * 2 and len(re.findall(r"\d+", value)) == 1:
+    words = [
+        word for word in re.findall(r"[A-Z]?[a-z]{2,}", value) if not re.search(_UNSPEAKABLE, word)
+    ]
+    if (
+        sum(map(len, words)) * 3 > sum(map(str.isalpha, value)) * 2
+        and len(re.findall(r"\d+", value)) == 1
+    ):
         return False
     parts = re.split(r"[-_./:]", value)
-    return sum(map(values.changes, parts)) >= changes and values.is_random(f"{value}{value}"[: max(10, len(value))])
+    return sum(map(values.changes, parts)) >= changes and values.is_random(
+        f"{value}{value}"[: max(10, len(value))]
+    )
 
 
 @functools.lru_cache(1024)

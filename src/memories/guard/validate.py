@@ -1,4 +1,6 @@
-"""What is accepted as content, query, tag, namespace and so on: the limits, and one sentence for each refusal."""
+"""What is accepted as content, query, tag, namespace and so on: the limits, and one sentence for
+each refusal.
+"""
 
 import json
 import math
@@ -11,7 +13,9 @@ from memories.errors import InvalidInput
 from memories.languages import unseen
 
 MAX_CONTENT_BYTES = 1_048_576
-MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES  # of NFKC, in which words are indexed: one sign may stand for a phrase
+MAX_NORMAL_BYTES = (
+    4 * MAX_CONTENT_BYTES
+)  # of NFKC, in which words are indexed: one sign may stand for a phrase
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
 MAX_TAGS = 100
@@ -22,8 +26,9 @@ MAX_NAMESPACE = 63
 _QUOTED = 4_096  # characters of a text that a message may quote from
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
-# The folder of a namespace lies in the home, beside the program's own files and folders. These are all names that they
-# have, or could get: `tests/cli/test_own_names.py` fails for a file that is missing here.
+# The folder of a namespace lies in the home, beside the program's own files and folders. These are
+# all names that they have, or could get: `tests/cli/test_own_names.py` fails for a file that is
+# missing here.
 OWN_FOLDERS = frozenset({"backups", "hooks", "inbox", "serve", "sessions"})
 _OWN_FILE = re.compile(
     r"off|requests-[0-9a-f]{8}(?:[.].*)?|.+[.](?:db|json|jsonl|key|lock|log|sqlite|token|toml)(?:[.-].*)?"
@@ -47,8 +52,13 @@ def content(text: str, most_bytes: int | None = MAX_CONTENT_BYTES) -> str:
     if most_bytes is not None and size > most_bytes:
         raise InvalidInput(f"content is {size} bytes; the limit is {most_bytes}; store it in parts")
     most_normal = max(MAX_NORMAL_BYTES, 4 * size)
-    if not text.isascii() and (size := len(unicodedata.normalize("NFKC", text).encode())) > most_normal:
-        raise InvalidInput(f"content is {size} bytes in its normal form (NFKC); the limit is {most_normal}")
+    if (
+        not text.isascii()
+        and (size := len(unicodedata.normalize("NFKC", text).encode())) > most_normal
+    ):
+        raise InvalidInput(
+            f"content is {size} bytes in its normal form (NFKC); the limit is {most_normal}"
+        )
     return text
 
 
@@ -62,7 +72,9 @@ def data(text: str) -> str:
         return ""
     size = len(_typed(text, "data").encode("utf-8", "replace"))
     if size > MAX_CONTENT_BYTES:
-        raise InvalidInput(f"data is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts")
+        raise InvalidInput(
+            f"data is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts"
+        )
     _storable(text, "data")
     try:
         value = read_json(text)
@@ -80,7 +92,9 @@ def query(text: str) -> str:
         InvalidInput: It is empty or invisible, too long, or not text.
     """
     if len(_typed(text, "query")) > MAX_QUERY_CHARACTERS:
-        raise InvalidInput(f"query is {len(text)} characters; the limit is {MAX_QUERY_CHARACTERS}; shorten it")
+        raise InvalidInput(
+            f"query is {len(text)} characters; the limit is {MAX_QUERY_CHARACTERS}; shorten it"
+        )
     return _text(text, "query")
 
 
@@ -91,7 +105,9 @@ def tags(given: Mapping[str, str]) -> dict[str, str]:
         InvalidInput: There are too many, or one is not acceptable.
     """
     if not isinstance(given, Mapping):
-        raise InvalidInput(f"tags are of type {type(given).__name__}; give a mapping of text to text")
+        raise InvalidInput(
+            f"tags are of type {type(given).__name__}; give a mapping of text to text"
+        )
     if len(given) > MAX_TAGS:
         raise InvalidInput(f"{len(given)} tags were given; the limit is {MAX_TAGS}")
     return dict(_tag(key, value) for key, value in given.items())
@@ -105,15 +121,21 @@ def tag_key(key: str) -> str:
     """
     key = _one_line(_typed(key, "tag key").strip(), "tag key", MAX_TAG_KEY)
     if not _TAG_KEY.fullmatch(key):
-        raise InvalidInput(f'tag key "{shown(key)}" is not usable; leave out spaces, commas and "="')
+        raise InvalidInput(
+            f'tag key "{shown(key)}" is not usable; leave out spaces, commas and "="'
+        )
     return key
 
 
 def _tag(key: str, value: object) -> tuple[str, str]:
     if not isinstance(key, str) or not isinstance(value, str):
-        raise InvalidInput(f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; give text')
+        raise InvalidInput(
+            f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; give text'
+        )
     text = value.strip()
-    if not 0 < len(text) <= MAX_TAG_VALUE or not text.isprintable():  # `shown` costs more than all other checks
+    if (
+        not 0 < len(text) <= MAX_TAG_VALUE or not text.isprintable()
+    ):  # `shown` costs more than all other checks
         text = _one_line(text, f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
     return tag_key(key), text
 
@@ -138,16 +160,20 @@ def is_own_name(name: str) -> bool:
 
 
 def refuse_own_name(name: str) -> None:
-    """Raise InvalidInput for a namespace that would have the name of one of the program's own files."""
-    raise InvalidInput(f'namespace "{shown(name)}" has the name of a file of this program; choose another name')
+    """Raise InvalidInput for a namespace that would have the name of one of the program's own
+    files.
+    """
+    raise InvalidInput(
+        f'namespace "{shown(name)}" has the name of a file of this program; choose another name'
+    )
 
 
 def namespace(name: str) -> str:
     """Return the name of a namespace in its canonical form: NFKC, lower case.
 
     Raises:
-        InvalidInput: It is empty, too long, has other characters than a-z 0-9 . _ - or is the name of one of the
-            program's own files.
+        InvalidInput: It is empty, too long, has other characters than a-z 0-9 . _ - or is the name
+            of one of the program's own files.
     """
     folded = canonical_namespace(name)
     if is_own_name(folded):
@@ -156,7 +182,8 @@ def namespace(name: str) -> str:
 
 
 def canonical_namespace(name: str) -> str:
-    """Return what `namespace` does, also for names of our own files: earlier versions let namespaces have them.
+    """Return what `namespace` does, also for names of our own files: earlier versions let
+    namespaces have them.
 
     Raises:
         InvalidInput: It is empty, too long, or has other characters than a-z 0-9 . _ -
@@ -167,9 +194,13 @@ def canonical_namespace(name: str) -> str:
     if len(folded) > MAX_NAMESPACE:
         raise InvalidInput(f"namespace is {len(folded)} characters; the limit is {MAX_NAMESPACE}")
     if not _NAMESPACE.fullmatch(folded):
-        raise InvalidInput(f'namespace "{shown(name)}" is not usable; use a-z 0-9 . _ - after a letter or digit')
+        raise InvalidInput(
+            f'namespace "{shown(name)}" is not usable; use a-z 0-9 . _ - after a letter or digit'
+        )
     if folded == "all":
-        raise InvalidInput('namespace "all" would be mistaken for every namespace; choose another name')
+        raise InvalidInput(
+            'namespace "all" would be mistaken for every namespace; choose another name'
+        )
     return folded
 
 
@@ -227,7 +258,12 @@ def unit(number: float, name: str) -> float:
     Raises:
         InvalidInput: It is outside, or not a number.
     """
-    if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number) or not 0 <= number <= 1:
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or math.isnan(number)
+        or not 0 <= number <= 1
+    ):
         raise InvalidInput(f"{name} must be a number from 0 to 1")
     return float(number)
 
@@ -236,11 +272,14 @@ def read_json(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        InvalidInput: It is not JSON that means one thing only: a key stands twice in an object, a number is none that
-            JSON knows, it is nested too deep. The message is the rest of a sentence about the text.
+        InvalidInput: It is not JSON that means one thing only: a key stands twice in an object, a
+            number is none that JSON knows, it is nested too deep. The message is the rest of a
+            sentence about the text.
     """
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_number, parse_float=_number)
+        return json.loads(
+            text, object_pairs_hook=_object, parse_constant=_number, parse_float=_number
+        )
     except InvalidInput:
         raise
     except RecursionError:
@@ -266,7 +305,9 @@ def _number(text: str) -> float:
 
 
 def shown(text: str) -> str:
-    """Return text for a message: short, on one line, with no secret and nothing that could act on a terminal."""
+    """Return text for a message: short, on one line, with no secret and nothing that could act on a
+    terminal.
+    """
     from memories.guard.redactor import redact  # only where something is wrong
 
     text = redact(text[:_QUOTED]).text
@@ -302,7 +343,9 @@ def _one_line(text: str, name: str, most: int) -> str:
 
 def has_control(text: str) -> bool:
     """Return whether a text has a control character, such as a line break."""
-    return not text.isprintable() and any(unicodedata.category(character) == "Cc" for character in text)
+    return not text.isprintable() and any(
+        unicodedata.category(character) == "Cc" for character in text
+    )
 
 
 def _storable(text: str, name: str) -> None:

@@ -1,4 +1,6 @@
-"""Whether a value is a secret: checksums, what decodes to a user and a password, and what only stands for a secret."""
+"""Whether a value is a secret: checksums, what decodes to a user and a password, and what only
+stands for a secret.
+"""
 
 import base64
 import binascii
@@ -20,7 +22,9 @@ _PLACEHOLDER = r"""(?isx) your[_-]?[\w-]*
     | settings|local|data|params?|self|this|props|options|opts|args|request|req|ctx|context|module|values)
     [.:\[(].* | (?:ref|file|env|vault|op|ssm|arn|secretsmanager|sops|data):.*"""
 _IDENTIFIER = r"[A-Za-z_$][A-Za-z_$]*\d{0,2}(?:[.:/_-]+[A-Za-z_$]+\d{0,2}){0,20}[.:/_-]{0,2}"
-_CAMEL = r"[a-z]+(?:[A-Z][a-z]+){0,12}\d{0,2}|(?:[A-Z][a-z]+){1,12}\d{0,2}|[A-Z_]+\d{0,2}|[A-Z]?[a-z]+"
+_CAMEL = (
+    r"[a-z]+(?:[A-Z][a-z]+){0,12}\d{0,2}|(?:[A-Z][a-z]+){1,12}\d{0,2}|[A-Z_]+\d{0,2}|[A-Z]?[a-z]+"
+)
 FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     | \d{4}-\d\d-\d\d[\dtz:.+-]* | \d+(?:\.\d+)?(?:ms|s|m|h|d|kb|mb|gb|px|em|%)?
     | [~./].* | [a-z]:[\\/].* | [a-z][a-z0-9+.-]{1,12}://.* | [\w.-]+\.(?:py|js|ts|go|rs|java|json|ya?ml|toml|txt|md|
@@ -34,7 +38,10 @@ _IBAN_LENGTHS = (
     "GR27GT28HR21HU28IE22IL23IQ23IS26IT27JO30KW30KZ20LB28LC32LI21LT20LU20LV21LY25MC27MD24ME22MK19MR27MT31MU30NL18NO15"
     "PK24PL28PS29PT25QA29RO24RS22SA24SC31SE24SI19SK24SM27ST25SV28TL23TN24TR26UA29VA22VG24XK20"
 )
-_LENGTH_OF = {_IBAN_LENGTHS[at : at + 2]: int(_IBAN_LENGTHS[at + 2 : at + 4]) for at in range(0, len(_IBAN_LENGTHS), 4)}
+_LENGTH_OF = {
+    _IBAN_LENGTHS[at : at + 2]: int(_IBAN_LENGTHS[at + 2 : at + 4])
+    for at in range(0, len(_IBAN_LENGTHS), 4)
+}
 _CARDS = (
     r"4\d{15}(?:\d{3})?|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}"
     r"|3[47]\d{13}|6(?:011|5\d\d|4[4-9]\d)\d{12}"
@@ -48,9 +55,15 @@ def is_placeholder(value: str) -> bool:
 
 
 def varied(value: str) -> bool:
-    """Return whether a token is more than a pattern such as `xxxxxxxx` or `1234…`; its prefix is not looked at."""
+    """Return whether a token is more than a pattern such as `xxxxxxxx` or `1234…`; its prefix is
+    not looked at.
+    """
     body = max(re.split(r"[_.-]", value), key=len)
-    return len(set(body)) >= min(6, max(2, len(body) // 2)) and "EXAMPLE" not in value and "xxxx" not in value.lower()
+    return (
+        len(set(body)) >= min(6, max(2, len(body) // 2))
+        and "EXAMPLE" not in value
+        and "xxxx" not in value.lower()
+    )
 
 
 def is_random(value: str) -> bool:
@@ -79,7 +92,11 @@ def is_password(value: str, *, code: bool = False) -> bool:
         value: The value.
         code: It stands unquoted where code could: there an identifier is no password.
     """
-    if len(value) < 6 or is_placeholder(value) or (re.fullmatch(FORMAT, value) and not value.isdigit()):
+    if (
+        len(value) < 6
+        or is_placeholder(value)
+        or (re.fullmatch(FORMAT, value) and not value.isdigit())
+    ):
         return False
     if is_random(value):
         return True
@@ -123,7 +140,9 @@ def is_given(value: str) -> bool:
 
 
 def is_card(number: str) -> bool:
-    """Return whether digits are the number of a payment card (ISO/IEC 7812: an issuer's prefix, the Luhn digit)."""
+    """Return whether digits are the number of a payment card (ISO/IEC 7812: an issuer's prefix, the
+    Luhn digit).
+    """
     digits = re.sub(r"\D", "", number)
     if not re.fullmatch(_CARDS, digits) or len(set(digits)) < 3:
         return False
@@ -132,7 +151,9 @@ def is_card(number: str) -> bool:
 
 
 def is_iban(text: str) -> bool:
-    """Return whether a text is an account number (ISO 13616: the length of its country, ISO 7064 mod 97)."""
+    """Return whether a text is an account number (ISO 13616: the length of its country, ISO 7064
+    mod 97).
+    """
     plain = re.sub(r"[ -]", "", text).upper()
     if _LENGTH_OF.get(plain[:2]) != len(plain):
         return False
@@ -147,7 +168,9 @@ def holds_login(text: str) -> bool:
 
 
 def decoded(text: str) -> str | None:
-    """Return what base64 decodes to, if that is printable ASCII; its beginning is looked at first."""
+    """Return what base64 decodes to, if that is printable ASCII; its beginning is looked at
+    first.
+    """
     plain = text.rstrip("=").replace("-", "+").replace("_", "/")
     if not _printable(_bytes(plain[:32])):
         return None

@@ -1,1 +1,3 @@
-"""What agents' hosts run at their events: recall before a prompt, capture after it, and the switch that stops both."""
+"""What agents' hosts run at their events: recall before a prompt, capture after it, and the switch
+that stops both.
+"""

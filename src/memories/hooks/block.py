@@ -1,4 +1,6 @@
-"""The prompt block that a session begins with; where its scratchpad is up to date, no memory is opened for it."""
+"""The prompt block that a session begins with; where its scratchpad is up to date, no memory is
+opened for it.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -24,7 +26,9 @@ MOST_TOKENS = 2_000  # Codex cuts at about 2,500
 
 
 def settings(request: RecallRequest) -> Config:
-    """Return the settings, as `memory` in the working folder would have them; a call has the time that was given."""
+    """Return the settings, as `memory` in the working folder would have them; a call has the time
+    that was given.
+    """
     folder = Path(request.folder)
     flags = {"namespace": request.namespace} if request.namespace else {}
     found = load_config(flags, folder=folder if folder.is_dir() else None, tell=_log(request.home))
@@ -38,7 +42,9 @@ def _log(home: str) -> Callable[[str], None]:
     return lambda said: stamps.log(home, said)
 
 
-def block(request: RecallRequest, config: Config, opened: "Callable[[Config, bool], Memories] | None") -> HookContext:
+def block(
+    request: RecallRequest, config: Config, opened: "Callable[[Config, bool], Memories] | None"
+) -> HookContext:
     """Return the prompt block of a session that starts.
 
     Args:
@@ -53,7 +59,9 @@ def block(request: RecallRequest, config: Config, opened: "Callable[[Config, boo
     wanted = prompt.Wanted.of(config, project, MOST_TOKENS, prompt.CLIENTS[0])
     names = tuple(dict.fromkeys((config.namespace, SHARED)))
     found = at_hand(config, names, datetime.now(UTC)) if opened is None else None
-    made = _ask_store(request, config, wanted, opened) if found is None else prompt.made(wanted, found)
+    made = (
+        _ask_store(request, config, wanted, opened) if found is None else prompt.made(wanted, found)
+    )
     context = HookContext(made.text if len(made.text) <= MOST_CHARACTERS else "", config.namespace)
     context.marks = sorted(echo.marks(context.text))
     context.error = made.degraded or ""
@@ -68,7 +76,9 @@ def _ask_store(
 ) -> prompt.Prompt:
     with memory(config, opened) as memories:
         if request.ends is not None:
-            return prompt.build(memories, project=wanted.project, budget=wanted.budget, client=wanted.client)
+            return prompt.build(
+                memories, project=wanted.project, budget=wanted.budget, client=wanted.client
+            )
         found = memories.scratchpad_at_hand()
         if found is not None:
             return prompt.made(wanted, found)
@@ -79,7 +89,9 @@ def _ask_store(
 
 
 @contextlib.contextmanager
-def memory(config: Config, opened: "Callable[[Config, bool], Memories] | None") -> "Iterator[Memories]":
+def memory(
+    config: Config, opened: "Callable[[Config, bool], Memories] | None"
+) -> "Iterator[Memories]":
     """Open the memory that hooks read."""
     from memories.memories import Memories
 
@@ -89,7 +101,9 @@ def memory(config: Config, opened: "Callable[[Config, bool], Memories] | None") 
 
 
 def _project(request: RecallRequest) -> str | None:
-    """Return the project of the working folder; where it can't be found, a session begins without what it left."""
+    """Return the project of the working folder; where it can't be found, a session begins without
+    what it left.
+    """
     try:
         found = projects.identify(Path(request.folder))
     except (ConfigError, OSError) as exc:

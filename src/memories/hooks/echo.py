@@ -1,4 +1,6 @@
-"""What says nothing new: what a session was given, what is remembered, and what stands in instruction files."""
+"""What says nothing new: what a session was given, what is remembered, and what stands in
+instruction files.
+"""
 
 import functools
 import hashlib
@@ -14,12 +16,21 @@ from memories.languages.text import normal_form
 INSTRUCTIONS = (
     "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md", ".cursorrules",
 )  # fmt: skip
-_OF_USER = (".claude/CLAUDE.md", ".codex/AGENTS.md", ".codex/AGENTS.override.md", ".gemini/GEMINI.md")
+_OF_USER = (
+    ".claude/CLAUDE.md",
+    ".codex/AGENTS.md",
+    ".codex/AGENTS.override.md",
+    ".gemini/GEMINI.md",
+)
 _RULES = ((".cursor/rules", "*.mdc"), (".claude/rules", "*.md"), (".cursor/rules", "*.md"))
 _MOST_FILES, _MOST_BYTES = 64, 262_144
-_ITEM = re.compile(r"^(?:- )?[0-9a-f]{8}-[0-9a-f]{4}\S* [^:]{0,120}: ")  # how a context begins a memory
+_ITEM = re.compile(
+    r"^(?:- )?[0-9a-f]{8}-[0-9a-f]{4}\S* [^:]{0,120}: "
+)  # how a context begins a memory
 _WORD = re.compile(r"\w+")
-_NEGATIONS = re.compile(r"\b(?:not|no|never|none|without|cannot|nicht|kein\w*|nie|ne|pas|jamais|nunca|non|não)\b|n't\b")
+_NEGATIONS = re.compile(
+    r"\b(?:not|no|never|none|without|cannot|nicht|kein\w*|nie|ne|pas|jamais|nunca|non|não)\b|n't\b"
+)
 
 
 def marks(text: str) -> set[str]:
@@ -29,9 +40,11 @@ def marks(text: str) -> set[str]:
 
 
 def repeats(said: str, known: Iterable[str]) -> bool:
-    """Return whether one of the known texts has every word of a sentence, but for words by which it is told again.
+    """Return whether one of the known texts has every word of a sentence, but for words by which it
+    is told again.
 
-    What differs in a number or a negation says something else. A paraphrase is left for the store to compare.
+    What differs in a number or a negation says something else. A paraphrase is left for the store
+    to compare.
     """
     said = _ITEM.sub("", said)
     words, form = set(stems(said)) - _telling(), normal_form(said)
@@ -40,7 +53,9 @@ def repeats(said: str, known: Iterable[str]) -> bool:
     numbers, denies = set(re.findall(r"\d+", form)), bool(_NEGATIONS.search(form))
     for each in known:
         other = normal_form(each)
-        same = numbers <= set(re.findall(r"\d+", other)) and denies == bool(_NEGATIONS.search(other))
+        same = numbers <= set(re.findall(r"\d+", other)) and denies == bool(
+            _NEGATIONS.search(other)
+        )
         if same and words <= set(_all_stems(other)):
             return True
     return False
@@ -60,7 +75,9 @@ def _telling() -> frozenset[str]:
 def _all_stems(text: str) -> Sequence[str]:
     """Return the stems of a text of any length; a question has so many words at most."""
     words = text.split()
-    return [stem for at in range(0, len(words), 40) for stem in stems(" ".join(words[at : at + 40]))]
+    return [
+        stem for at in range(0, len(words), 40) for stem in stems(" ".join(words[at : at + 40]))
+    ]
 
 
 def instructions(folder: Path, root: Path | None, user: Path) -> list[str]:

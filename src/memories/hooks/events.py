@@ -1,4 +1,6 @@
-"""What a hook does at one event: look at the switch, append to the inbox, recall, and start what stores the rest."""
+"""What a hook does at one event: look at the switch, append to the inbox, recall, and start what
+stores the rest.
+"""
 
 import binascii
 import json
@@ -41,7 +43,17 @@ class Asked:
         start: Starts a server of a store.
     """
 
-    __slots__ = ("ask", "began", "capture", "ends", "event", "host", "namespace", "seconds", "start")
+    __slots__ = (
+        "ask",
+        "began",
+        "capture",
+        "ends",
+        "event",
+        "host",
+        "namespace",
+        "seconds",
+        "start",
+    )
 
     def __init__(self) -> None:
         """Ask for nothing yet."""
@@ -69,7 +81,9 @@ class Done:
 
     __slots__ = ("after", "answer", "failed")
 
-    def __init__(self, answer: bytes = b"", *, failed: bool = False, after: "Callable[[], None]" = _nothing) -> None:
+    def __init__(
+        self, answer: bytes = b"", *, failed: bool = False, after: "Callable[[], None]" = _nothing
+    ) -> None:
         """Set what is known."""
         self.answer, self.failed, self.after = answer, failed, after
 
@@ -125,7 +139,8 @@ def failed(given: Asked | None, why: str) -> Done:
 def _recall(
     given: Asked, request: RecallRequest, *, has_answer: bool
 ) -> "tuple[HookContext | None, Callable[[], None], str]":
-    """Return the context for the model, what is left to do when the host has it, and why the store did not answer.
+    """Return the context for the model, what is left to do when the host has it, and why the store
+    did not answer.
 
     An event that the agent gets an answer to anyway does not fail when nothing can be recalled.
     """
@@ -155,7 +170,9 @@ def _noting(
     *,
     outcome: str = "ok",
 ) -> "Callable[[], None]":
-    """Return what notes an event among the operations, and then does the rest; no agent waits for either."""
+    """Return what notes an event among the operations, and then does the rest; no agent waits for
+    either.
+    """
     known: dict[str, Any] = {"agent": given.host, "channel": "hook"}
     known |= {"outcome": "degraded" if context and context.error else outcome}
     known |= {"ms": round((time.monotonic() - given.began) * 1000, 2)}
@@ -169,7 +186,9 @@ def _noting(
         if not figures:  # this loads the settings
             from memories.hooks.figures import figures_of_silence
 
-            figures = figures_of_silence(working_folder() if told is None else told.folder, given.namespace)
+            figures = figures_of_silence(
+                working_folder() if told is None else told.folder, given.namespace
+            )
         events.note(Path(figures.pop("home")), f"hook.{given.event}", **figures, **known)
         if context and context.wanted_store:
             given.start(context.wanted_store)
@@ -178,21 +197,32 @@ def _noting(
     return note
 
 
-def _do(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[RecallRequest | None, str]":
+def _do(
+    given: Asked, told: Told, home: str, state: switch.State
+) -> "tuple[RecallRequest | None, str]":
     """Do it; return what is to be recalled, and what the agent is told before that."""
     if given.event == "session-start":
-        return _begin(given, told, home, state) if _is_first(told, home, "given", given.event) else None, ""
+        return _begin(given, told, home, state) if _is_first(
+            told, home, "given", given.event
+        ) else None, ""
     if given.event == "user-prompt":
         return _prompt(given, told, home, state)
     if given.event == "pre-compact" and given.host not in _COMPACTS_ALWAYS:
         session.note(home, told.name, **{session.RESET: True})
-    if given.capture and state.capture and _capture(given, told, home, state) and given.event != "answer":
+    if (
+        given.capture
+        and state.capture
+        and _capture(given, told, home, state)
+        and given.event != "answer"
+    ):
         start_flusher(home)
     return None, ""
 
 
 def _is_first(told: Told, home: str, what: str, event: str, text: str = "") -> bool:
-    """Return whether no other hook did this of an event; a host that runs those of others runs all at once."""
+    """Return whether no other hook did this of an event; a host that runs those of others runs all
+    at once.
+    """
     if told.host not in _RUNS_OTHERS:
         return True
     done = f"{what} {event} {told.turn} {binascii.crc32(text.encode('utf-8', 'replace')):08x}"
@@ -207,17 +237,24 @@ def _begin(given: Asked, told: Told, home: str, state: switch.State) -> RecallRe
     return _request(given, told, home, state.namespace)
 
 
-def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[RecallRequest | None, str]":
+def _prompt(
+    given: Asked, told: Told, home: str, state: switch.State
+) -> "tuple[RecallRequest | None, str]":
     said = prompts.cleaned(told.text("prompt"), told.text("source"))
     wish = prompts.wish(said)
     if wish is not None and (state.on or wish.on):
         if not _is_first(told, home, "given", given.event, said):
             return None, ""
-        if given.capture and state.session:  # what was said until now is none of the flusher's business
+        if (
+            given.capture and state.session
+        ):  # what was said until now is none of the flusher's business
             _capture(given, told, home, state, event=RESUMED)
         if not wish.on:
             session.note(home, told.name, off=True)
-            return None, "Memory is off for this session: nothing is recalled or captured. The user can say: memory on."
+            return (
+                None,
+                "Memory is off for this session: nothing is recalled or captured. The user can say: memory on.",
+            )
         known: dict[str, object] = {session.OFF: False, session.RESET: True}
         known |= {} if wish.namespace is None else {session.NAMESPACE: wish.namespace}
         session.note(home, told.name, **known)
@@ -232,7 +269,9 @@ def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[
     return _request(given, told, home, state.namespace, query_of(said)), ""
 
 
-def _request(given: Asked, told: Told, home: str, namespace: str | None, prompt: str | None = None) -> RecallRequest:
+def _request(
+    given: Asked, told: Told, home: str, namespace: str | None, prompt: str | None = None
+) -> RecallRequest:
     place_of_session = home, told.folder, told.name, namespace or given.namespace
     return RecallRequest(place_of_session, prompt, given.ends - _RESERVED_SECONDS)
 
@@ -245,7 +284,9 @@ def _capture(given: Asked, told: Told, home: str, state: switch.State, *, event:
     event = event or given.event
     said: dict[str, object] = {}
     if event == "user-prompt":
-        said["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[: inbox.MAX_TEXT]
+        said["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[
+            : inbox.MAX_TEXT
+        ]
     elif event in ("answer", "stop"):
         said["answer"] = prompts.public(prompts.unframed(told.answer))[: inbox.MAX_TEXT]
     if not _is_first(told, home, "kept", event, "".join(map(str, said.values()))):
@@ -279,7 +320,9 @@ def _size(path: str) -> int:
 
 
 def store_mark(environment: "os._Environ[str] | dict[str, str]") -> str:
-    """Return a mark of the store that the environment names, which tells nothing of it; empty for the usual one."""
+    """Return a mark of the store that the environment names, which tells nothing of it; empty for
+    the usual one.
+    """
     named = environment.get("MEMORY_STORE")
     if not named:
         return ""
@@ -289,14 +332,20 @@ def store_mark(environment: "os._Environ[str] | dict[str, str]") -> str:
 
 
 def start_flusher(home: str) -> None:
-    """Start what stores the inbox, as a process that outlives the host; if one is at work already, it sees to it."""
+    """Start what stores the inbox, as a process that outlives the host; if one is at work already,
+    it sees to it.
+    """
     command = [sys.executable, *FLUSH]
     if not hasattr(os, "fork"):
         import subprocess
 
-        flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(subprocess, "DETACHED_PROCESS", 0)
+        flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(
+            subprocess, "DETACHED_PROCESS", 0
+        )
         null = subprocess.DEVNULL
-        subprocess.Popen(command, cwd=home, stdin=null, stdout=null, stderr=null, creationflags=flags)  # noqa: S603 - this interpreter
+        subprocess.Popen(  # noqa: S603
+            command, cwd=home, stdin=null, stdout=null, stderr=null, creationflags=flags
+        )
         return
     if os.fork():
         return
@@ -314,7 +363,8 @@ def start_flusher(home: str) -> None:
 
 
 def _read(fd: int) -> bytes:
-    """Return what the host tells; the rest of what is too long is read too, so that its pipe does not break.
+    """Return what the host tells; the rest of what is too long is read too, so that its pipe does
+    not break.
 
     Raises:
         ValueError: It is too long.

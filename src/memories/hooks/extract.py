@@ -1,7 +1,8 @@
-"""Which sentences of what was said may be worth remembering: those with a phrase that says so. Pure.
+"""Which sentences of what was said may be worth remembering: those with a phrase that says so.
+Pure.
 
-A phrase alone is not enough: questions, quotations, code, what is denied, and what is only supposed are left out. What
-is found is a proposal: it waits until a person accepts it.
+A phrase alone is not enough: questions, quotations, code, what is denied, and what is only supposed
+are left out. What is found is a proposal: it waits until a person accepts it.
 """
 
 import functools
@@ -10,7 +11,10 @@ from typing import NamedTuple
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MOST = 600  # characters of a sentence
-_LEAST, _LEAST_TOLD = (12, 3), (6, 2)  # characters and words of one in Latin letters; where a person said "remember"
+_LEAST, _LEAST_TOLD = (
+    (12, 3),
+    (6, 2),
+)  # characters and words of one in Latin letters; where a person said "remember"
 PREFERENCE, FACT, PROJECT, DECISION = "preference", "fact", "project", "decision"
 # How sure it is that a sentence is meant to last; see the setting `memory_confidence_min`.
 _SURE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
@@ -73,9 +77,7 @@ _PHRASES = (
         r"(?i)^(?:ich bevorzuge|je préfère|prefiero|preferisco|prefiro|ik heb liever|я предпочитаю)\b"
     )),
 )  # fmt: skip
-_POLITE = (
-    r"(?:(?:please|also|and|ok(?:ay)?|so|hey|btw|fyi|note|now|well|thanks|bitte|por favor|s'il te plaît)[,:;!.]?\s+)*"
-)
+_POLITE = r"(?:(?:please|also|and|ok(?:ay)?|so|hey|btw|fyi|note|now|well|thanks|bitte|por favor|s'il te plaît)[,:;!.]?\s+)*"
 _ASKED = r"(?:(?:can|could|would|will) you\s+(?:please\s+)?|i (?:want|need|would like|'d like) you to\s+|make sure (?:to|you)\s+|you (?:should|must|need to)\s+|always\s+)"
 _REMEMBER = (
     r"(?:remember|memorize|memorise|keep in mind|bear in mind|note down|note|make a note|don['’]t forget|do not forget|never forget|"
@@ -87,7 +89,8 @@ _WHAT = (
     r"\s*[:—–]\s*|,?\s+(?:that|dass|que|che|dat|что|de que)\s+|,\s*|\s+)"
 )
 _CJK = r"^(?:请)?(?:记住|記住|覚えて(?:おいて)?(?:ください)?|忘れないで(?:ください)?)[:：,，、]?\s*(?=\S)"
-# Behind "remember" alone, what makes the rest a statement rather than something that a program is to do.
+# Behind "remember" alone, what makes the rest a statement rather than something that a program is
+# to do.
 _STATES = re.compile(
     r"(?i)\b(?:is|are|was|were|am|'s|'re|has|have|had|uses?|used|prefers?|likes?|loves?|wants?|needs?|must|should|will|can|"
     r"cannot|can't|don't|doesn't|never|always|runs?|lives?|works?|belongs?|means?|requires?|happens?|deploys?|listens?|"
@@ -97,7 +100,9 @@ _NEEDS_NO_VERB = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat
 _RECALLS = re.compile(
     r"(?i)^(?:when|how|what|who|where|why|the time|me\b(?! (?:that|to))|this\W*$|that\W*$|it\W*$|if)\b"
 )
-_STORES = re.compile(r"(?i)^(?:store|save|note)\b")  # words of programs too: only "save this: …", "note that …"
+_STORES = re.compile(
+    r"(?i)^(?:store|save|note)\b"
+)  # words of programs too: only "save this: …", "note that …"
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|`[^`]*`|(?<!\w)'[^']*'(?!\w)")
 _REPORTED = re.compile(
     r"(?i)\b(?:says?|said|reads?|writes?|wrote|written|prints?|printed|outputs?|logs?|logged|string|message|comment|text|"
@@ -148,7 +153,9 @@ def candidates(text: str, role: str) -> list[Candidate]:
 
 
 def _told(sentence: str, after: list[str]) -> Candidate | None:
-    """Return what a person asks to be remembered; what follows if the sentence ends with a colon."""
+    """Return what a person asks to be remembered; what follows if the sentence ends with a
+    colon.
+    """
     begins = re.match(_CJK, sentence) or _asking().match(sentence)
     if begins is None:
         return None
@@ -164,7 +171,9 @@ def _told(sentence: str, after: list[str]) -> Candidate | None:
         return None
     content = sentence if re.match(r"(?i)to\b", rest) else rest
     content = re.sub(r"[?？]\s*$", ".", content)
-    kind = PREFERENCE if re.search(r"(?i)\b(?:prefer\w*|favou?rite|like|love|hate)\b", rest) else FACT
+    kind = (
+        PREFERENCE if re.search(r"(?i)\b(?:prefer\w*|favou?rite|like|love|hate)\b", rest) else FACT
+    )
     return Candidate(_begun(content), kind, _TOLD, "remember")
 
 
@@ -173,7 +182,9 @@ def _states(rest: str) -> bool:
 
 
 def _phrased(sentence: str, role: str) -> Candidate | None:
-    """Return a sentence with a phrase that says that it matters, unless it asks, supposes, denies or quotes."""
+    """Return a sentence with a phrase that says that it matters, unless it asks, supposes, denies
+    or quotes.
+    """
     if _ASKS.search(sentence) or (role != USER and _BOILERPLATE.match(sentence)):
         return None
     for phrase, pattern in _phrases(role[0]):
@@ -182,12 +193,18 @@ def _phrased(sentence: str, role: str) -> Candidate | None:
             continue
         before = sentence[: begins.start()]
         marked = begins.start() == 0 and sentence[begins.end() - 1 : begins.end()] in ": "
-        quoted = any(each.start() <= begins.start() < each.end() for each in _QUOTED.finditer(sentence))
+        quoted = any(
+            each.start() <= begins.start() < each.end() for each in _QUOTED.finditer(sentence)
+        )
         if quoted or _DENIED.search(before) or _REPORTED.search(before):
             return None
         if _SUPPOSED.search(before if marked or phrase.by in ("TODO:", "FIXME:") else sentence):
             return None
-        content = sentence[begins.end() :] if phrase.by in ("preference:", "important") and marked else sentence
+        content = (
+            sentence[begins.end() :]
+            if phrase.by in ("preference:", "important") and marked
+            else sentence
+        )
         return Candidate(_begun(content), phrase.kind, _SURE[role], phrase.by)
     return None
 
@@ -196,7 +213,9 @@ def _is_sound(candidate: Candidate) -> bool:
     """Return whether a text can be a sentence that tells something."""
     content = candidate.content
     characters, words = _LEAST_TOLD if candidate.by == "remember" else _LEAST
-    if content.isascii() and (len(content) < characters or len(re.findall(r"\w+", content)) < words):
+    if content.isascii() and (
+        len(content) < characters or len(re.findall(r"\w+", content)) < words
+    ):
         return False
     letters = sum(sign.isalpha() or sign.isspace() for sign in content)
     return len(content) <= MOST and letters >= 0.6 * len(content) and content[-1] not in ":,;({["
@@ -209,7 +228,9 @@ def _begun(content: str) -> str:
 
 @functools.cache
 def _asking() -> re.Pattern[str]:
-    return re.compile(rf"(?i)^{_POLITE}(?:(?P<asked>{_ASKED}){_POLITE})?(?P<verb>{_REMEMBER})(?P<what>{_WHAT})")
+    return re.compile(
+        rf"(?i)^{_POLITE}(?:(?P<asked>{_ASKED}){_POLITE})?(?P<verb>{_REMEMBER})(?P<what>{_WHAT})"
+    )
 
 
 @functools.cache

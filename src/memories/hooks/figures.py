@@ -22,7 +22,9 @@ def figures_of(config: Config, folder: str, text: str = "") -> dict[str, Any]:
     """
     project = None
     if config.events != events.OFF and config.project_detection:
-        with contextlib.suppress(ConfigError, OSError):  # the names of projects can't be read; doctor reports it
+        with contextlib.suppress(
+            ConfigError, OSError
+        ):  # the names of projects can't be read; doctor reports it
             project = projects.identify(Path(folder), record=False)
     return {
         "home": str(config.home),
@@ -42,4 +44,6 @@ def figures_of_silence(folder: str, namespace: str | None) -> dict[str, Any]:
     """
     flags = {"namespace": namespace} if namespace else {}
     here = Path(folder) if Path(folder).is_dir() else None
-    return figures_of(load_config(flags, folder=here, tell=lambda _: None), folder)  # the hook has reported it
+    return figures_of(
+        load_config(flags, folder=here, tell=lambda _: None), folder
+    )  # the hook has reported it

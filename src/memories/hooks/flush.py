@@ -1,7 +1,9 @@
-"""The flusher: what waits in the inbox becomes turns of a conversation, memories that wait for review, and summaries.
+"""The flusher: what waits in the inbox becomes turns of a conversation, memories that wait for
+review, and summaries.
 
-A line leaves the inbox only when the store has all that it says. Whatever was stored by a flusher that was killed is
-known by the next one: a turn by its text and how often it was said, a memory by its text.
+A line leaves the inbox only when the store has all that it says. Whatever was stored by a flusher
+that was killed is known by the next one: a turn by its text and how often it was said, a memory by
+its text.
 """
 
 import contextlib
@@ -64,7 +66,8 @@ class State:
         offset: Where the next line of the transcript begins.
         stopped: How long the transcript was when the agent last stopped; None if it never did.
         told: How often each text was said, by role, as events tell it, and as the transcript does.
-        last: The last prompts and answers that events told of: the turn, the mark and the time of each.
+        last: The last prompts and answers that events told of: the turn, the mark and the time of
+            each.
         done: The last event that was stored; up to it, all were.
         failures: How often it could not be stored.
     """
@@ -119,7 +122,9 @@ def flush(home: str) -> Flushed:
                     passed.add(name)
             session.prune(home)
             _prune(home)
-        if not set(inbox.names(home)) - passed:  # looked at after the lock is free: who came meanwhile did not get it
+        if (
+            not set(inbox.names(home)) - passed
+        ):  # looked at after the lock is free: who came meanwhile did not get it
             break
     return done._replace(waiting=inbox.size(home))
 
@@ -137,7 +142,11 @@ def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
     try:
         events, length, unread = inbox.read(home, name, store_mark(os.environ))
         if not length and inbox.read(home, name)[1]:
-            return _told(done, home, f"{name} is for another MEMORY_STORE; run memory capture flush with that"), False
+            return _told(
+                done,
+                home,
+                f"{name} is for another MEMORY_STORE; run memory capture flush with that",
+            ), False
         if unread:
             done = _told(done, home, f"{unread} lines of {name} can't be read and were left out")
         runs = list(_runs(_behind(events, state.done)))
@@ -149,10 +158,16 @@ def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
                 summaries=done.summaries + written[2],
             )
         state.failures = 0
-        state.done = next((str(event["id"]) for event in reversed(events) if event.get("id")), state.done)
+        state.done = next(
+            (str(event["id"]) for event in reversed(events) if event.get("id")), state.done
+        )
         state.save()
         inbox.remove(home, name, length)
-    except (SystemFault, ConfigError, OSError) as exc:  # the inbox waits until the system is well again
+    except (
+        SystemFault,
+        ConfigError,
+        OSError,
+    ) as exc:  # the inbox waits until the system is well again
         return _told(done, home, f"{name} waits: {exc}"), False
     except Exception as exc:  # noqa: BLE001 - one session that can't be stored must not keep the others
         state = State(home, name)  # how far it was read this time counts for nothing
@@ -166,7 +181,9 @@ def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
 
 
 def _behind(events: Sequence[Event], done: str) -> Sequence[Event]:
-    """Return the events behind one; all, unless that is among them: a flusher was killed before it removed them."""
+    """Return the events behind one; all, unless that is among them: a flusher was killed before it
+    removed them.
+    """
     at = next((at for at, event in enumerate(events) if done and event.get("id") == done), -1)
     return events[at + 1 :]
 
@@ -189,7 +206,9 @@ def _runs(events: Sequence[Event]) -> Iterator[list[Event]]:
         yield run
 
 
-def _written(home: str, name: str, run: list[Event], state: State, *, last: bool) -> tuple[int, int, int]:
+def _written(
+    home: str, name: str, run: list[Event], state: State, *, last: bool
+) -> tuple[int, int, int]:
     """Store what a run of events tells; return how many turns, proposals and summaries are new."""
     event = run[-1]
     folder = Path(str(event.get("folder") or home))
@@ -211,14 +230,20 @@ def _written(home: str, name: str, run: list[Event], state: State, *, last: bool
         done = write(own, all_that_is_read, source, said, ends=ends)
     for each in run:
         if isinstance(each.get("ms"), int | float):
-            figures = {"namespace": config.namespace, "project": project.name if project else None, "ms": each["ms"]}
+            figures = {
+                "namespace": config.namespace,
+                "project": project.name if project else None,
+                "ms": each["ms"],
+            }
             figures |= {"agent": source.host, "channel": "hook", "outcome": "ok", "tokens": 0}
             note(config.home, f"hook.{each.get('event')}", setting=config.events, **figures)
     return done
 
 
 def _said(run: Sequence[Event], state: State, *, last: bool) -> list[Said]:
-    """Return what a run of events, and the transcript that they name, say that is new, in order of time."""
+    """Return what a run of events, and the transcript that they name, say that is new, in order of
+    time.
+    """
     found: list[Said] = []
     prompts: set[str] = set()
     for event in run:
@@ -250,7 +275,9 @@ def _is_new(event: Event, said: Said, mark: str, state: State) -> bool:
 
 
 def _is_same(last: Sequence[Any], here: Sequence[Any]) -> bool:
-    """Return whether two hooks told of the same: a plugin and a user may both have installed them."""
+    """Return whether two hooks told of the same: a plugin and a user may both have installed
+    them.
+    """
     if last[:2] != here[:2]:
         return False
     return bool(here[0]) or abs(int(here[2]) - int(last[2])) < _TWICE_MILLIS
@@ -267,8 +294,8 @@ def state_counted(state: State, kind: str, said: Said) -> Said:
 def _lines(run: Sequence[Event], state: State, prompts: set[str], *, last: bool) -> list[Said]:
     """Return what the transcript says that was not read yet.
 
-    What was said between two stretches of which events tell, while memory was off, is passed over: that is what begins
-    with a prompt that no event told of.
+    What was said between two stretches of which events tell, while memory was off, is passed over:
+    that is what begins with a prompt that no event told of.
     """
     from memories.hooks import transcripts
 
@@ -279,7 +306,10 @@ def _lines(run: Sequence[Event], state: State, prompts: set[str], *, last: bool)
     sizes = [int(each.get("size") or 0) for each in run]
     resumed = [size for each, size in zip(run, sizes, strict=True) if each.get("event") == RESUMED]
     state.offset = max([state.offset, *resumed])
-    begun = next((size for each, size in zip(run, sizes, strict=True) if each.get("event") == "user-prompt"), None)
+    begun = next(
+        (size for each, size in zip(run, sizes, strict=True) if each.get("event") == "user-prompt"),
+        None,
+    )
     found: list[Said] = []
     silent, before = False, _at(event)
     try:
@@ -292,7 +322,11 @@ def _lines(run: Sequence[Event], state: State, prompts: set[str], *, last: bool)
             said = Said(line.role, line.text, line.at or before)
             before = said.at
             if line.role == "user":
-                between = state.stopped is not None and begun is not None and state.stopped < line.end <= begun
+                between = (
+                    state.stopped is not None
+                    and begun is not None
+                    and state.stopped < line.end <= begun
+                )
                 silent = between and said.mark not in prompts
             if not silent:
                 found.append(state_counted(state, "lines", said))

@@ -41,21 +41,31 @@ def examine(home: str) -> tuple[dict[str, Any], list[Finding]]:
     for each in hooks(home):
         name = f"{each['host']} {each['event']}"
         failed = f", {each['failure_count']} failed" if each["failure_count"] else ""
-        facts.setdefault("hooks", {})[name] = f"last ran {each['last_run_at']}, {each['run_count']} times{failed}"
+        facts.setdefault("hooks", {})[name] = (
+            f"last ran {each['last_run_at']}, {each['run_count']} times{failed}"
+        )
         if each["last_failed_at"] is not None and each["last_failed_at"] == each["last_run_at"]:
             what = f"the hook {each['event']} of {each['host']} failed when it last ran: {each['reason']}"
             findings.append(
-                Finding(what, f"read {os.path.join(home, place.LOG)}; memory capture status shows all hooks")
+                Finding(
+                    what,
+                    f"read {os.path.join(home, place.LOG)}; memory capture status shows all hooks",
+                )
             )
     if facts or inbox.size(home):
         facts["inbox_bytes"] = inbox.size(home)
     oldest = inbox.oldest(home)
     if oldest is not None and time.time() - oldest > _LONG_SECONDS:
         since = to_iso(from_millis(int(oldest * 1000)))
-        what = f"{facts['inbox_bytes']} bytes that hooks captured are not stored, some since {since}"
+        what = (
+            f"{facts['inbox_bytes']} bytes that hooks captured are not stored, some since {since}"
+        )
         findings.append(Finding(what, "run: memory capture flush, which says why"))
     findings += [
-        Finding(f"what a hook captured could not be stored and lies in {file}", f"read it, then run: rm {file}")
+        Finding(
+            f"what a hook captured could not be stored and lies in {file}",
+            f"read it, then run: rm {file}",
+        )
         for file in inbox.refused(home)
     ]
     return facts, findings

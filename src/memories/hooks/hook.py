@@ -1,7 +1,9 @@
-"""`memory hook`: what a host runs at its events. It imports next to nothing, ends in time, and never fails its agent.
+"""`memory hook`: what a host runs at its events. It imports next to nothing, ends in time, and
+never fails its agent.
 
-The work is done in a child. Whatever becomes of that, a crash, a lock, a disk or a library that hangs, the hook exits 0
-in time, and prints the whole answer or nothing; one line in `hooks.log` says why. The parent touches no disk.
+The work is done in a child. Whatever becomes of that, a crash, a lock, a disk or a library that
+hangs, the hook exits 0 in time, and prints the whole answer or nothing; one line in `hooks.log`
+says why. The parent touches no disk.
 """
 
 import os
@@ -19,7 +21,10 @@ EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "sess
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "cursor")
 SECONDS, MOST_SECONDS = 0.85, 30.0  # from the start of the process
 _LEAST_SECONDS = 0.05
-_DONE, _TOLD = b"\1", b"\2"  # the last byte of a child that did it, and of one that failed and said why itself
+_DONE, _TOLD = (
+    b"\1",
+    b"\2",
+)  # the last byte of a child that did it, and of one that failed and said why itself
 _children: "list[int]" = []
 _REPORT_SECONDS = 0.05  # that an agent waits for the line in the log
 _MOST_REPORT_SECONDS = 5.0  # that the line may take
@@ -73,14 +78,20 @@ def asked(arguments: "Sequence[str]") -> "Asked":
         else:
             raise Refused(f"memory hook knows no {word[:40]!r}")
     if not given.event or given.host not in HOSTS:
-        raise Refused(f"memory hook needs an event ({', '.join(EVENTS)}) and --host ({', '.join(HOSTS)})")
+        raise Refused(
+            f"memory hook needs an event ({', '.join(EVENTS)}) and --host ({', '.join(HOSTS)})"
+        )
     return given
 
 
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 
 
-def _run(arguments: "Sequence[str]", ask: "Callable[[bytes], bytes | None]", start: "Callable[[str], None]") -> None:
+def _run(
+    arguments: "Sequence[str]",
+    ask: "Callable[[bytes], bytes | None]",
+    start: "Callable[[str], None]",
+) -> None:
     began = time.monotonic() - _age()
     for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM)):
         signal.signal(number, _stop)
@@ -92,19 +103,25 @@ def _run(arguments: "Sequence[str]", ask: "Callable[[bytes], bytes | None]", sta
         _in_child(lambda: _told(None, why), SECONDS, ends=False)
         return
     given.began, given.ends, given.ask, given.start = began, began + seconds, ask, start
-    answer, why = _in_child(lambda: _answer(given), max(_LEAST_SECONDS, began + seconds - time.monotonic()))
+    answer, why = _in_child(
+        lambda: _answer(given), max(_LEAST_SECONDS, began + seconds - time.monotonic())
+    )
     if why:
         _in_child(lambda: _told(given, why), _REPORT_SECONDS, ends=False)
     if answer:
         if hasattr(signal, "setitimer"):  # a host that reads nothing keeps nobody waiting
             signal.signal(signal.SIGALRM, _stop)
-            signal.setitimer(signal.ITIMER_REAL, max(_LEAST_SECONDS, began + seconds - time.monotonic()))
+            signal.setitimer(
+                signal.ITIMER_REAL, max(_LEAST_SECONDS, began + seconds - time.monotonic())
+            )
         while answer:
             answer = answer[os.write(1, answer) :]
 
 
 def _age() -> float:
-    """Return how long this process has run: on a busy machine the interpreter alone may take much of the time."""
+    """Return how long this process has run: on a busy machine the interpreter alone may take much
+    of the time.
+    """
     try:
         with open("/proc/self/stat", "rb") as own, open("/proc/uptime", "rb") as system:
             ticks = int(own.read().rpartition(b")")[2].split()[19])
@@ -133,8 +150,11 @@ def _told(given: "Asked | None", why: str) -> "Done":
     return events.failed(given, why)
 
 
-def _in_child(work: "Callable[[], Done]", seconds: float, *, ends: bool = True) -> tuple[bytes, str]:
-    """Do something in a process of its own; return its answer, or why there is none and nobody has told yet.
+def _in_child(
+    work: "Callable[[], Done]", seconds: float, *, ends: bool = True
+) -> tuple[bytes, str]:
+    """Do something in a process of its own; return its answer, or why there is none and nobody has
+    told yet.
 
     What is left to do after the answer, the child does without anybody waiting for it.
 
@@ -173,9 +193,14 @@ def _work(work: "Callable[[], Done]", target: int, seconds: float) -> None:
     try:
         _children.clear()
         null = os.open(os.devnull, os.O_RDWR)
-        for number in (1, 2):  # a host waits until nobody can write to it any more; and nobody else should
+        for number in (
+            1,
+            2,
+        ):  # a host waits until nobody can write to it any more; and nobody else should
             os.dup2(null, number)
-        if hasattr(signal, "setitimer"):  # should the parent be killed: the kernel then ends us, whatever we wait for
+        if hasattr(
+            signal, "setitimer"
+        ):  # should the parent be killed: the kernel then ends us, whatever we wait for
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
         done = work()
@@ -192,7 +217,9 @@ def _work(work: "Callable[[], Done]", target: int, seconds: float) -> None:
 
 
 def _in_time(work: "Callable[[], Done]", seconds: float) -> tuple[bytes, str]:
-    """Do something where a process can't make a child of itself, and end the process when the time is over."""
+    """Do something where a process can't make a child of itself, and end the process when the time
+    is over.
+    """
     import threading
 
     timer = threading.Timer(seconds, os._exit, (0,))
@@ -212,7 +239,9 @@ def _stop(*_: object) -> None:
 
 
 def _fill_streams() -> None:
-    """Give a process that was started with a standard stream closed an empty one, before a pipe takes its number."""
+    """Give a process that was started with a standard stream closed an empty one, before a pipe
+    takes its number.
+    """
     for number in range(3):
         try:
             os.fstat(number)

@@ -20,7 +20,8 @@ class Told:
     """What a host told of an event.
 
     Attributes:
-        host: The host. Cursor runs the hooks of Claude Code, too, and tells them what it tells its own.
+        host: The host. Cursor runs the hooks of Claude Code, too, and tells them what it tells its
+            own.
         session: The id of its session; empty if it has none.
         turn: The id of the turn of that session; empty if it has none.
         folder: Where the agent works.
@@ -48,7 +49,9 @@ class Told:
         self.name = place.name_of(self.host, named)
 
     def _root(self) -> str:
-        """Return the first folder of a workspace: a hook of Cursor runs where its configuration lies."""
+        """Return the first folder of a workspace: a hook of Cursor runs where its configuration
+        lies.
+        """
         roots = self.raw.get("workspace_roots")
         return roots[0] if isinstance(roots, list) and roots and isinstance(roots[0], str) else ""
 

@@ -1,7 +1,8 @@
 """The inbox: events as hooks were told them, one JSON object a line, a file for each session.
 
-A line is there as a whole or not at all, and it is on the disk before the hook says that it ran. Who adds a line, and
-who takes lines away, holds the lock of the file; a file that was taken away meanwhile is opened anew.
+A line is there as a whole or not at all, and it is on the disk before the hook says that it ran.
+Who adds a line, and who takes lines away, holds the lock of the file; a file that was taken away
+meanwhile is opened anew.
 """
 
 import json
@@ -35,12 +36,16 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
     folder = place.private(home, place.INBOX)
     line = json.dumps(event).encode() + b"\n"
     if size(home) + len(line) > MAX_BYTES:
-        raise Full(f"the inbox has {MAX_BYTES >> 20} MiB that were not stored; run: memory capture flush")
+        raise Full(
+            f"the inbox has {MAX_BYTES >> 20} MiB that were not stored; run: memory capture flush"
+        )
     fd = _locked(os.path.join(folder, name + SUFFIX), os.O_WRONLY | os.O_APPEND)
     try:
         before = os.fstat(fd).st_size
         if before + len(line) > MAX_FILE_BYTES:
-            raise Full(f"the inbox has {MAX_FILE_BYTES >> 20} MiB of this session; run: memory capture flush")
+            raise Full(
+                f"the inbox has {MAX_FILE_BYTES >> 20} MiB of this session; run: memory capture flush"
+            )
         try:
             view = memoryview(line)
             while view:
@@ -59,18 +64,25 @@ def size(home: str) -> int:
 
 
 def oldest(home: str) -> float | None:
-    """Return when something was last added to what waits longest, in seconds since 1970; None if nothing waits."""
+    """Return when something was last added to what waits longest, in seconds since 1970; None if
+    nothing waits.
+    """
     return min((found.st_mtime for _, found in _entries(home)), default=None)
 
 
 def names(home: str) -> list[str]:
-    """Return the names of the sessions of which something waits, the one that waits longest first."""
+    """Return the names of the sessions of which something waits, the one that waits longest
+    first.
+    """
     found = sorted((each.st_mtime, name) for name, each in _entries(home))
     return [name.removesuffix(SUFFIX) for _, name in found]
 
 
-def read(home: str, name: str, store: str | None = None) -> tuple[list["dict[str, object]"], int, int]:
-    """Return the events that wait of a session, how many bytes they are, and how many lines nobody can read.
+def read(
+    home: str, name: str, store: str | None = None
+) -> tuple[list["dict[str, object]"], int, int]:
+    """Return the events that wait of a session, how many bytes they are, and how many lines nobody
+    can read.
 
     Args:
         home: The home.
@@ -118,7 +130,9 @@ def remove(home: str, name: str, length: int) -> None:
 
 
 def put_aside(home: str, name: str) -> str:
-    """Move what waits of a session out of the way, since it can't be stored; return where it is now."""
+    """Move what waits of a session out of the way, since it can't be stored; return where it is
+    now.
+    """
     folder = place.private(home, place.INBOX, REFUSED)
     source, target = (
         os.path.join(home, place.INBOX, name + SUFFIX),
@@ -142,7 +156,11 @@ def refused(home: str) -> list[str]:
 def _locked(path: str, flags: int, *, make: bool = True) -> int:
     """Open a file and take its lock, which is free again once it is closed."""
     for _ in range(_ATTEMPTS):
-        fd = place.opened(path, flags) if make else os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
+        fd = (
+            place.opened(path, flags)
+            if make
+            else os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
+        )
         if fcntl is not None:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,4 +1,6 @@
-"""Where hooks keep their files, found without loading the settings: a hook that only appends has no time for them."""
+"""Where hooks keep their files, found without loading the settings: a hook that only appends has no
+time for them.
+"""
 
 import os
 import stat
@@ -26,11 +28,16 @@ def home(environment: "Mapping[str, str]") -> str:
     if "MEMORY_HOME" in environment:
         return _folder(environment["MEMORY_HOME"], environment)
     named = own_settings(environment).get("home")
-    return _folder(named, environment) if isinstance(named, str) else _platform_folder("data", environment)
+    return (
+        _folder(named, environment)
+        if isinstance(named, str)
+        else _platform_folder("data", environment)
+    )
 
 
 def settings_folder(environment: "Mapping[str, str]") -> str:
-    """Return the folder with the user's `config.toml` and what is known of projects, as `registers` finds it.
+    """Return the folder with the user's `config.toml` and what is known of projects, as `registers`
+    finds it.
 
     Raises:
         ValueError: The setting `home` is empty.
@@ -81,7 +88,9 @@ def private(*parts: str) -> str:
 
 
 def _make(folder: str) -> None:
-    """Make a folder and those above it for this user alone; `makedirs` would leave those above open to all."""
+    """Make a folder and those above it for this user alone; `makedirs` would leave those above open
+    to all.
+    """
     above = os.path.dirname(folder)
     if above != folder and not os.path.isdir(above):
         _make(above)
@@ -92,7 +101,8 @@ def _make(folder: str) -> None:
 
 
 def opened(path: str, flags: int) -> int:
-    """Open a file of ours, which is made for this user alone if it is not there; a link in its place is refused.
+    """Open a file of ours, which is made for this user alone if it is not there; a link in its
+    place is refused.
 
     Raises:
         OSError: It can't be opened, or is no file.
@@ -106,7 +116,11 @@ def opened(path: str, flags: int) -> int:
 
 def name_of(host: str, session: str) -> str:
     """Return the name of the files of a session: its id may hold anything."""
-    if session.isascii() and len(session) <= 80 and session.replace("-", "").replace("_", "").isalnum():
+    if (
+        session.isascii()
+        and len(session) <= 80
+        and session.replace("-", "").replace("_", "").isalnum()
+    ):
         return f"{host}.{session}"
     import hashlib
 
@@ -126,12 +140,21 @@ def _expanded(path: str, environment: "Mapping[str, str]") -> str:
 
 
 def _platform_folder(kind: str, environment: "Mapping[str, str]") -> str:
-    """Return the folder for an application's data or configuration; as in `config`, but without `pathlib`."""
+    """Return the folder for an application's data or configuration; as in `config`, but without
+    `pathlib`.
+    """
     own = environment.get("HOME") or os.path.expanduser("~")
     if sys.platform == "win32":
-        own = environment.get("LOCALAPPDATA") or os.path.join(os.path.expanduser("~"), "AppData", "Local")
+        own = environment.get("LOCALAPPDATA") or os.path.join(
+            os.path.expanduser("~"), "AppData", "Local"
+        )
         return os.path.join(own, "memories", "memories")
     if sys.platform == "darwin":
         return os.path.join(own, "Library", "Application Support", "memories")
-    variable, fallback = {"data": ("XDG_DATA_HOME", ".local/share"), "config": ("XDG_CONFIG_HOME", ".config")}[kind]
-    return os.path.join(environment.get(variable, "").strip() or os.path.join(own, fallback), "memories")
+    variable, fallback = {
+        "data": ("XDG_DATA_HOME", ".local/share"),
+        "config": ("XDG_CONFIG_HOME", ".config"),
+    }[kind]
+    return os.path.join(
+        environment.get(variable, "").strip() or os.path.join(own, fallback), "memories"
+    )

@@ -1,4 +1,6 @@
-"""What a person wrote of what a host calls a prompt, and what they wish of their memory by it. Pure."""
+"""What a person wrote of what a host calls a prompt, and what they wish of their memory by it.
+Pure.
+"""
 
 import re
 
@@ -16,7 +18,9 @@ _COMMAND = r"/[A-Za-z][\w:.-]*(?:\s|$)"
 _NAME = r"[`\"'“]?(?P<name>[a-z0-9][a-z0-9._-]{0,62})[`\"'”]?"
 _ON, _OFF = (
     r"with (?:your |the |my )?memory(?: (?:enabled|on|turned on|switched on))?",
-    (r"with(?: your| the| my)? memory (?:disabled|off|turned off|switched off)|without(?: a| any| your)? memory"),
+    (
+        r"with(?: your| the| my)? memory (?:disabled|off|turned off|switched off)|without(?: a| any| your)? memory"
+    ),
 )
 _SWITCH = r"(?:please )?(?:(?:turn |switch )?{its}memory {to}|(?:turn|switch) {to} {its}memory|{verb} {its}memory){end}"
 _ITS, _END = r"(?:the |your |my )?", r"(?: (?:for|in) this (?:session|chat))?(?: please)?"
@@ -37,7 +41,9 @@ _NOBODY = frozenset(
 
 
 class Wish:
-    """What a prompt wishes of the session: memory on or off, and another namespace, if it names one."""
+    """What a prompt wishes of the session: memory on or off, and another namespace, if it names
+    one.
+    """
 
     __slots__ = ("namespace", "on")
 
@@ -102,7 +108,8 @@ def public(text: str) -> str:
 def wish(text: str) -> Wish | None:
     """Return what a prompt wishes of the session's memory; None if it is about something else.
 
-    Only a prompt that says this and nothing else counts: "start as bob with memory enabled", "as alice", "memory off".
+    Only a prompt that says this and nothing else counts: "start as bob with memory enabled", "as
+    alice", "memory off".
     """
     if not text or len(text) > _MOST_WISH or "\n" in text:
         return None

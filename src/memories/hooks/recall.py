@@ -1,6 +1,8 @@
-"""What a hook puts before a model: the prompt block when a session starts, and what a prompt calls to mind.
+"""What a hook puts before a model: the prompt block when a session starts, and what a prompt calls
+to mind.
 
-Nothing is put there twice in one session, nothing that only a hook has captured, and no more than the host takes.
+Nothing is put there twice in one session, nothing that only a hook has captured, and no more than
+the host takes.
 """
 
 import contextlib
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 _NO_ID = "ffffffff-ffff-7"  # the beginning of an id of the year 10889
 
 
-def answer(request: RecallRequest, opened: "Callable[[Config, bool], Memories] | None" = None) -> HookContext:
+def answer(
+    request: RecallRequest, opened: "Callable[[Config, bool], Memories] | None" = None
+) -> HookContext:
     """Return the context for a model.
 
     Args:
@@ -30,10 +34,15 @@ def answer(request: RecallRequest, opened: "Callable[[Config, bool], Memories] |
         opened: Gives a command of a server its memory; None elsewhere.
 
     Raises:
-        MemoriesError: A setting is wrong; or a session begins, its store can't be asked, and it has no scratchpad.
+        MemoriesError: A setting is wrong; or a session begins, its store can't be asked, and it has
+            no scratchpad.
     """
     config = settings(request)
-    context = block(request, config, opened) if request.prompt is None else _recall(request, config, opened)
+    context = (
+        block(request, config, opened)
+        if request.prompt is None
+        else _recall(request, config, opened)
+    )
     context.figures = figures_of(config, request.folder, context.text)
     context.wanted_store = config.store if config.serve == "auto" and opened is None else ""
     return context
@@ -44,8 +53,12 @@ def served(data: bytes, opened: "Callable[[Config, bool], Memories] | None") -> 
     return answer(RecallRequest.decode(data), opened).encode()
 
 
-def _recall(request: RecallRequest, config: Config, opened: "Callable[[Config, bool], Memories] | None") -> HookContext:
-    """Return the memories and turns that a prompt calls for, fenced as data; empty if there are no new ones."""
+def _recall(
+    request: RecallRequest, config: Config, opened: "Callable[[Config, bool], Memories] | None"
+) -> HookContext:
+    """Return the memories and turns that a prompt calls for, fenced as data; empty if there are no
+    new ones.
+    """
     from memories.hooks.recall_gateway import gateway
 
     if not request.counts:
@@ -70,7 +83,9 @@ def _recall(request: RecallRequest, config: Config, opened: "Callable[[Config, b
 
 
 def _unwell(memories: "Memories", seconds: float) -> str:
-    """Return why a store does not answer what costs it nothing, so that no model is loaded for it; empty if it does."""
+    """Return why a store does not answer what costs it nothing, so that no model is loaded for it;
+    empty if it does.
+    """
     from memories.core.deadline import Deadline, MemoryTimeout
     from memories.errors import StoreError
 
@@ -84,15 +99,21 @@ def _unwell(memories: "Memories", seconds: float) -> str:
 
 
 def _fitting(gateway: "MemoryGateway", config: Config, said: str) -> tuple[dict[str, Any], str]:
-    """Return a context that a host takes, and how it is written, which is nothing if nothing was found."""
+    """Return a context that a host takes, and how it is written, which is nothing if nothing was
+    found.
+    """
     from memories.context.context import ContextBuilder, estimate_tokens
 
     budget = min(MOST_TOKENS, config.context_token_budget or MOST_TOKENS)
-    config = config._replace(events=OFF)  # of several that are tried, the hook notes the one that it gives
+    config = config._replace(
+        events=OFF
+    )  # of several that are tried, the hook notes the one that it gives
     while True:
         builder = ContextBuilder.from_config(gateway, config, budget)
         context = builder.build_recall(said)
-        written = builder.format_for_prompt(context) if context["memories"] or context["recalled"] else ""
+        written = (
+            builder.format_for_prompt(context) if context["memories"] or context["recalled"] else ""
+        )
         if len(written) <= MOST_CHARACTERS and estimate_tokens(written) <= MOST_TOKENS:
             return context, written
         budget = budget * 3 // 4

@@ -1,4 +1,6 @@
-"""The gateway that a hook recalls through: our own engine, without memories that the session has seen already."""
+"""The gateway that a hook recalls through: our own engine, without memories that the session has
+seen already.
+"""
 
 from typing import Any
 
@@ -12,7 +14,9 @@ from memories.memories import Memories
 _MOST_KNOWN = 60  # memories that were shown before and are passed over by one search
 
 
-def gateway(memories: Memories, shown: set[str], offline: str, seconds: float | None) -> MemoryGateway:
+def gateway(
+    memories: Memories, shown: set[str], offline: str, seconds: float | None
+) -> MemoryGateway:
     """Return a gateway to a memory.
 
     Args:
@@ -42,20 +46,28 @@ class _UnseenOnly(EngineBackend):
         super().__init__(memories)
         self._shown, self._offline = shown, offline
 
-    def recall(self, query_text: str, k: int, min_confidence: float, conversation_id: str | None) -> list[Any]:
+    def recall(
+        self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
+    ) -> list[Any]:
         """Search the memories, past those that are known."""
         if self._offline:
             raise StoreUnreachable(self._offline)
         try:
-            found = super().recall(query_text, _more(k, self._shown), min_confidence, conversation_id)
+            found = super().recall(
+                query_text, _more(k, self._shown), min_confidence, conversation_id
+            )
             return _new(found, self._shown, k)
         except InvalidInput:  # a prompt that is no question, as one without a visible character
             return []
 
-    def recall_turns(self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False) -> list[Any]:
+    def recall_turns(
+        self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
+    ) -> list[Any]:
         """Search the turns, past those that are known."""
         try:
-            found = super().recall_turns(query_text, _more(k, self._shown), conversation_id, own=own)
+            found = super().recall_turns(
+                query_text, _more(k, self._shown), conversation_id, own=own
+            )
             return _new(found, self._shown, k)
         except InvalidInput:
             return []
@@ -70,4 +82,8 @@ class _UnseenAtHand(WithScratchpad):
 
     def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Any]:
         """Search the scratchpad, past what is known."""
-        return _new(super().recall_offline(query_text, _more(k, self._shown), min_confidence), self._shown, k)
+        return _new(
+            super().recall_offline(query_text, _more(k, self._shown), min_confidence),
+            self._shown,
+            k,
+        )

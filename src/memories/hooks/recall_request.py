@@ -1,4 +1,6 @@
-"""The request of a hook for context, and the context that answers it; a server gets and gives them as JSON."""
+"""The request of a hook for context, and the context that answers it; a server gets and gives them
+as JSON.
+"""
 
 import json
 import time
@@ -9,11 +11,14 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "the store did not answer an earlier hook of this session"
 _LEAST_SECONDS = 0.05
-_MOST_CHARACTERS = 4_096  # `MAX_QUERY_CHARACTERS` of `memories.guard.validate`, whose import would cost too much
+# `MAX_QUERY_CHARACTERS` of `memories.guard.validate`, whose import would cost too much
+_MOST_CHARACTERS = 4_096
 
 
 def query_of(prompt: str) -> str:
-    """Return the query for a prompt: as much as a search takes, without characters that it refuses."""
+    """Return the query for a prompt: as much as a search takes, without characters that it
+    refuses.
+    """
     return prompt[:_MOST_CHARACTERS].replace("\0", " ").encode("utf-8", "replace").decode()
 
 
@@ -26,15 +31,20 @@ class RecallRequest:
         session: The session, as `place.name_of` writes it.
         namespace: The namespace that was named, if any.
         prompt: The prompt of the user; None at the start of a session.
-        ends: When the store must have answered, on the clock of `time.monotonic`; None to leave the store alone and
-            answer from the scratchpad.
+        ends: When the store must have answered, on the clock of `time.monotonic`; None to leave the
+            store alone and answer from the scratchpad.
         counts: Whether a memory that is shown counts as read.
     """
 
     __slots__ = ("counts", "ends", "folder", "home", "namespace", "prompt", "session")
 
     def __init__(
-        self, place: tuple[str, str, str, str | None], prompt: str | None, ends: float | None, *, counts: bool = True
+        self,
+        place: tuple[str, str, str, str | None],
+        prompt: str | None,
+        ends: float | None,
+        *,
+        counts: bool = True,
     ) -> None:
         """Set all; `place` is home, folder, session and namespace."""
         self.home, self.folder, self.session, self.namespace = place
@@ -52,7 +62,9 @@ class RecallRequest:
         return max(_LEAST_SECONDS, self.ends - time.monotonic())
 
     def encode(self) -> bytes:
-        """Return the request as JSON, with the seconds that are left in place of a time of this process's clock."""
+        """Return the request as JSON, with the seconds that are left in place of a time of this
+        process's clock.
+        """
         return json.dumps([self.place, self.prompt, self.seconds(), self.counts]).encode()
 
     @classmethod

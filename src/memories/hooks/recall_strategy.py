@@ -1,9 +1,9 @@
 """Recall strategy of a hook: ask the server, else search in this process, else use the scratchpad.
 
-A session waits for an unresponsive store only once. Before a hook asks the store, it marks the store in the session's
-file as suspect from its own deadline on, and it clears the mark after the answer. So a hook that was killed leaves the
-mark behind. While the mark stands, the hooks of the session answer from the scratchpad, and probe the store after the
-host has their answer.
+A session waits for an unresponsive store only once. Before a hook asks the store, it marks the
+store in the session's file as suspect from its own deadline on, and it clears the mark after the
+answer. So a hook that was killed leaves the mark behind. While the mark stands, the hooks of the
+session answer from the scratchpad, and probe the store after the host has their answer.
 """
 
 import time
@@ -36,10 +36,12 @@ def recall(request: RecallRequest, ask_server: "AskServer") -> Recall:
 
     Args:
         request: The session, the prompt if there is one, and the deadline.
-        ask_server: Sends the request to a running server; returns None if there is none or it does not answer.
+        ask_server: Sends the request to a running server; returns None if there is none or it does
+            not answer.
 
     Raises:
-        MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a scratchpad.
+        MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a
+            scratchpad.
     """
     state = session.read(request.home, request.session)
     now = _now_ms()
@@ -56,7 +58,9 @@ def recall(request: RecallRequest, ask_server: "AskServer") -> Recall:
 
 
 def probe(request: RecallRequest, ask_server: "AskServer", seconds: float) -> None:
-    """Ask the store once more, now that nobody waits; if it answers, the next hook of the session asks it too."""
+    """Ask the store once more, now that nobody waits; if it answers, the next hook of the session
+    asks it too.
+    """
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
     if not _recall_from_store(trial, ask_server).error:
@@ -64,7 +68,9 @@ def probe(request: RecallRequest, ask_server: "AskServer", seconds: float) -> No
 
 
 def is_suspect(state: session.Session, now_ms: int) -> bool:
-    """Return whether a hook of this session was killed while it waited for the store, or got no answer."""
+    """Return whether a hook of this session was killed while it waited for the store, or got no
+    answer.
+    """
     return state.suspect_since <= now_ms < state.suspect_since + SUSPECT_FOR_MS
 
 
@@ -72,7 +78,9 @@ def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) ->
     """Return whether the last probe is long enough ago; the start of a session never probes."""
     if request.prompt is None:
         return False
-    return not 0 <= now_ms - state.probed_at < PROBE_PAUSE_MS  # a clock that was set back must not stop the probes
+    return (
+        not 0 <= now_ms - state.probed_at < PROBE_PAUSE_MS
+    )  # a clock that was set back must not stop the probes
 
 
 def _recall_from_store(request: RecallRequest, ask_server: "AskServer") -> HookContext:
@@ -87,10 +95,16 @@ def _recall_here(request: RecallRequest) -> HookContext:
 
 
 def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since: int) -> None:
-    """Remember what the session has seen, and as whom, so that it is neither shown again nor captured."""
+    """Remember what the session has seen, and as whom, so that it is neither shown again nor
+    captured.
+    """
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
     if context.shown or context.marks:
-        facts |= {session.SHOWN: context.shown, session.SAID: context.marks, session.GIVEN_TO: context.namespace}
+        facts |= {
+            session.SHOWN: context.shown,
+            session.SAID: context.marks,
+            session.GIVEN_TO: context.namespace,
+        }
     session.note(request.home, request.session, **facts)
 
 

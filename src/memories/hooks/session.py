@@ -1,6 +1,8 @@
-"""What is known of one session of a host: who it is, what it was given, whether it switched memory off.
+"""What is known of one session of a host: who it is, what it was given, whether it switched memory
+off.
 
-A file of lines that are only added, so that two hooks at once lose nothing; it holds no text of a memory, only hashes.
+A file of lines that are only added, so that two hooks at once lose nothing; it holds no text of a
+memory, only hashes.
 """
 
 import json
@@ -32,11 +34,21 @@ class Session:
         shown: The marks of what is in its context, put there by a hook; see `mark`.
         given: The marks of all that it was ever given.
         said: The hashes of the sentences that it was ever given; see `echo`.
-        suspect_since: Since when the store is suspected not to answer, in milliseconds since 1970; 0 if it is not.
+        suspect_since: Since when the store is suspected not to answer, in milliseconds since 1970;
+            0 if it is not.
         probed_at: When the store was last probed, in milliseconds since 1970.
     """
 
-    __slots__ = ("folder", "given", "namespace", "off", "probed_at", "said", "shown", "suspect_since")
+    __slots__ = (
+        "folder",
+        "given",
+        "namespace",
+        "off",
+        "probed_at",
+        "said",
+        "shown",
+        "suspect_since",
+    )
 
     def __init__(self) -> None:
         """Know nothing yet."""
@@ -70,10 +82,11 @@ class Session:
 
 
 def mark(shown: str) -> str:
-    """Return what a session file keeps of an id: the id of a memory, a hash of a turn's `CONVERSATION#INDEX`.
+    """Return what a session file keeps of an id: the id of a memory, a hash of a turn's
+    `CONVERSATION#INDEX`.
 
-    A conversation has a name of the user's choice, which must not outlive the conversation. A mark is its own mark, so
-    files of earlier versions, which have the names, are read like others.
+    A conversation has a name of the user's choice, which must not outlive the conversation. A mark
+    is its own mark, so files of earlier versions, which have the names, are read like others.
     """
     if shown.rfind("#") <= 0:
         return shown
@@ -112,7 +125,9 @@ def note(home: str, name: str, **known: object) -> None:
     fd = place.opened(path, os.O_WRONLY | os.O_APPEND)
     try:
         if fcntl is not None:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # a namespace may be erased just now, and what is known of it
+            fcntl.flock(
+                fd, fcntl.LOCK_EX
+            )  # a namespace may be erased just now, and what is known of it
         if os.fstat(fd).st_size > MAX_BYTES and not known.keys() & {OFF, NAMESPACE, RESET}:
             raise OSError(f"{path} is full; end this session or start another")
         os.write(fd, b"\n" + json.dumps(known).encode() + b"\n")
@@ -141,7 +156,10 @@ def first(home: str, name: str, what: str, *, within: float | None) -> bool:
             fcntl.flock(fd, fcntl.LOCK_EX)
         known = os.read(fd, 2 * MAX_BYTES)
         last = known.rpartition(b"\n" + begins)
-        if last[1] and (within is None or now - float(last[2].partition(b'"at": ')[2].partition(b"}")[0]) < within):
+        if last[1] and (
+            within is None
+            or now - float(last[2].partition(b'"at": ')[2].partition(b"}")[0]) < within
+        ):
             return False
         if len(known) <= MAX_BYTES:  # in a full one a thing is done twice rather than never
             os.write(fd, b"\n" + begins + f'"at": {now:.3f}}}\n'.encode())
@@ -152,7 +170,11 @@ def first(home: str, name: str, what: str, *, within: float | None) -> bool:
 
 def latest_in(home: str, folder: str) -> str | None:
     """Return the name of the session that was last heard of in a folder; None if there is none."""
-    found = [(entry.stat().st_mtime, entry.name) for entry in _entries(home) if read(home, entry.name).folder == folder]
+    found = [
+        (entry.stat().st_mtime, entry.name)
+        for entry in _entries(home)
+        if read(home, entry.name).folder == folder
+    ]
     return max(found)[1] if found else None
 
 

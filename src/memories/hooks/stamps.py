@@ -1,4 +1,5 @@
-"""When each hook of each host last ran, how often it failed and why: a small file each, and a log that stays small.
+"""When each hook of each host last ran, how often it failed and why: a small file each, and a log
+that stays small.
 
 Neither holds anything that was said.
 """
@@ -37,7 +38,8 @@ class Stamp:
         """Take in what a file says."""
         self.host, self.event = host, event
         self.ran, self.runs, self.failures, self.failed = (
-            value if isinstance(value := known.get(name), int) else 0 for name in ("ran", "runs", "failures", "failed")
+            value if isinstance(value := known.get(name), int) else 0
+            for name in ("ran", "runs", "failures", "failed")
         )
         self.why = str(known.get("why", ""))
 
@@ -58,9 +60,20 @@ def ran(home: str, host: str, event: str, why: str = "") -> None:
     try:
         if fcntl is not None:
             fcntl.flock(fd, fcntl.LOCK_EX)
-        stamp, now = Stamp(host, event, _parsed(os.read(fd, _MAX_STAMP_BYTES))), int(time.time() * 1000)
-        known: dict[str, object] = {"ran": now, "runs": stamp.runs + 1, "failures": stamp.failures + bool(why)}
-        known |= {"failed": now, "why": why[:_LONGEST]} if why else {"failed": stamp.failed, "why": stamp.why}
+        stamp, now = (
+            Stamp(host, event, _parsed(os.read(fd, _MAX_STAMP_BYTES))),
+            int(time.time() * 1000),
+        )
+        known: dict[str, object] = {
+            "ran": now,
+            "runs": stamp.runs + 1,
+            "failures": stamp.failures + bool(why),
+        }
+        known |= (
+            {"failed": now, "why": why[:_LONGEST]}
+            if why
+            else {"failed": stamp.failed, "why": stamp.why}
+        )
         os.lseek(fd, 0, os.SEEK_SET)
         written = json.dumps(known).encode()
         os.ftruncate(fd, os.write(fd, written))

@@ -1,7 +1,8 @@
-"""Whether memory is on for a folder and a session, and as whom: what anybody may switch off, and who may switch it on.
+"""Whether memory is on for a folder and a session, and as whom: what anybody may switch off, and
+who may switch it on.
 
-A file in a repository can only switch it off. What switches it on lies in the home of the user, where no repository
-reaches: a session's own file, and the setting `capture_projects`.
+A file in a repository can only switch it off. What switches it on lies in the home of the user,
+where no repository reaches: a session's own file, and the setting `capture_projects`.
 """
 
 import os
@@ -33,10 +34,22 @@ class State:
     __slots__ = ("capture", "namespace", "on", "session", "why")
 
     def __init__(
-        self, *, on: bool, capture: bool, why: str, session: bool = False, namespace: str | None = None
+        self,
+        *,
+        on: bool,
+        capture: bool,
+        why: str,
+        session: bool = False,
+        namespace: str | None = None,
     ) -> None:
         """Set what is known."""
-        self.on, self.capture, self.why, self.session, self.namespace = on, capture, why, session, namespace
+        self.on, self.capture, self.why, self.session, self.namespace = (
+            on,
+            capture,
+            why,
+            session,
+            namespace,
+        )
 
     def __bool__(self) -> bool:
         return self.on
@@ -78,18 +91,24 @@ def state(folder: str, session: str | None, environment: "Mapping[str, str]") ->
 
 
 def switched_off(home: str) -> set[str]:
-    """Return where `memory off` was run: folders, and projects behind `project `; `*` stands for all."""
+    """Return where `memory off` was run: folders, and projects behind `project `; `*` stands for
+    all.
+    """
     try:
-        with open(os.path.join(home, place.OFF), encoding="utf-8", errors="surrogateescape") as stream:
+        with open(
+            os.path.join(home, place.OFF), encoding="utf-8", errors="surrogateescape"
+        ) as stream:
             return set(stream.read(1_048_576).split("\n")) - {""}
     except FileNotFoundError:
         return set()
 
 
 def _switched_off(off: set[str], above: "list[str]", environment: "Mapping[str, str]") -> str:
-    """Return why a folder, named first among those above it, is off by `memory off`; empty if it is not.
+    """Return why a folder, named first among those above it, is off by `memory off`; empty if it is
+    not.
 
-    Where the project of a folder can't be found out, it is off: somebody said no, and it may be here.
+    Where the project of a folder can't be found out, it is off: somebody said no, and it may be
+    here.
     """
     if EVERYWHERE in off:
         return "memory off --all was run"
@@ -131,12 +150,14 @@ def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
 
 
 def refused(folders: "list[str]", patterns: str) -> str:
-    """Return why nothing is captured in a folder, by the setting `capture_projects`; empty if it is.
+    """Return why nothing is captured in a folder, by the setting `capture_projects`; empty if it
+    is.
 
     Args:
         folders: The folder and those above it.
-        patterns: Patterns of folders, separated by commas; a folder in one that matches does as well. What a `!`
-            stands before is never captured. If there is any other, nothing else is.
+        patterns: Patterns of folders, separated by commas; a folder in one that matches does as
+            well. What a `!` stands before is never captured. If there is any other, nothing else
+            is.
     """
     wanted = [each.strip() for each in patterns.split(",") if each.strip()]
     if not wanted:
@@ -147,11 +168,17 @@ def refused(folders: "list[str]", patterns: str) -> str:
     allowed = [each for each in wanted if not each.startswith("!")]
     for pattern in denied:
         path = os.path.expanduser(pattern).rstrip(os.sep)
-        # A pattern without a folder is a name; whoever makes a folder chooses that, so a name only refuses.
-        if any(fnmatchcase(each if os.sep in path else os.path.basename(each), path) for each in folders):
+        # A pattern without a folder is a name; whoever makes a folder chooses that, so a name only
+        # refuses.
+        if any(
+            fnmatchcase(each if os.sep in path else os.path.basename(each), path)
+            for each in folders
+        ):
             return f"{PROJECTS} has !{pattern}"
     paths = [os.path.expanduser(each).rstrip(os.sep) or os.sep for each in allowed]
-    if paths and not any(os.sep in path and fnmatchcase(each, path) for path in paths for each in folders):
+    if paths and not any(
+        os.sep in path and fnmatchcase(each, path) for path in paths for each in folders
+    ):
         return f"{PROJECTS} names other folders"
     return ""
 

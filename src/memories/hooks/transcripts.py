@@ -1,4 +1,6 @@
-"""What a host wrote down of a session: only kinds of lines that are known, and only from where that host keeps them."""
+"""What a host wrote down of a session: only kinds of lines that are known, and only from where that
+host keeps them.
+"""
 
 import json
 import os
@@ -13,7 +15,8 @@ USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
 MAX_TEXT = 200_000  # characters of what one line says
 MAX_TOOL = 20_000
-# Where each host keeps its transcripts: a variable and what is below it, or what is below the home without it.
+# Where each host keeps its transcripts: a variable and what is below it, or what is below the home
+# without it.
 _FOLDERS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
@@ -43,12 +46,14 @@ class Elsewhere(Exception):
 
 
 def lines(host: str, path: str, start: int, environment: Mapping[str, str]) -> Iterator[Line]:
-    """Yield what was said from a place in a transcript on; a last line that is not whole yet is left for later.
+    """Yield what was said from a place in a transcript on; a last line that is not whole yet is
+    left for later.
 
     Args:
         host: Whose transcript it is.
         path: Its file, as an event named it.
-        start: Where to begin; a file that is shorter was written anew, and is read from its beginning.
+        start: Where to begin; a file that is shorter was written anew, and is read from its
+            beginning.
         environment: The variables that tell where the host keeps its files.
 
     Raises:
@@ -98,16 +103,23 @@ def _opened(host: str, path: str, environment: Mapping[str, str]) -> int:
 
 
 def _claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield who said what in a line of Claude Code; one content block a line, of many kinds of lines two count."""
+    """Yield who said what in a line of Claude Code; one content block a line, of many kinds of
+    lines two count.
+    """
     role, message = line.get("type"), line.get("message")
-    hidden = any(line.get(name) for name in ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage"))
+    hidden = any(
+        line.get(name)
+        for name in ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
+    )
     if role not in (USER, ASSISTANT) or not isinstance(message, dict) or hidden:
         return
     sources = (line.get("promptSource"), line.get("turnOrigin"))
     if any(isinstance(source, str) and source in SYSTEM_SOURCES for source in sources):
         return
     content = message.get("content")
-    for block in [{"type": "text", "text": content}] if isinstance(content, str) else _dicts(content):
+    for block in (
+        [{"type": "text", "text": content}] if isinstance(content, str) else _dicts(content)
+    ):
         if block.get("type") == "text":
             yield role, _text(block.get("text"))
         elif block.get("type") == "tool_result" and role == USER:

@@ -1,4 +1,6 @@
-"""How what was said in a session is stored: turns as history, candidates to be reviewed, and what the session left."""
+"""How what was said in a session is stored: turns as history, candidates to be reviewed, and what
+the session left.
+"""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -91,43 +93,71 @@ def write(
         ends: The session ends, or forgets its beginning: it leaves a note.
 
     Returns:
-        How many turns are new, how many memories now wait for review, and how many summaries were written.
+        How many turns are new, how many memories now wait for review, and how many summaries were
+        written.
     """
     turns = [each for each in said if each.role != extract.TOOL and each.text]
     places: dict[Said, str] = {}
     new = 0
     for first in range(0, len(turns), _BATCH):
         part = turns[first : first + _BATCH]
-        drafts = [TurnDraft(each.text, each.role, created_at=each.at, message_id=_id(each)) for each in part]
+        drafts = [
+            TurnDraft(each.text, each.role, created_at=each.at, message_id=_id(each))
+            for each in part
+        ]
         for each, turn in zip(part, memories.add_turns(source.conversation, drafts), strict=True):
             places[each] = turn.id
             new += turn.status == "stored"
     if new:
         memories.update_conversation(source.conversation, user=user() or None, tags=source.tags)
     known = _Known(readable, source)
-    return new, _propose(memories, source, said, places, known), int(ends and _leave(memories, source, known))
+    return (
+        new,
+        _propose(memories, source, said, places, known),
+        int(ends and _leave(memories, source, known)),
+    )
 
 
 def _id(said: Said) -> str:
     return f"{said.role}:{said.mark}:{said.number}"
 
 
-def _propose(memories: Memories, source: Source, said: Sequence[Said], places: dict[Said, str], known: "_Known") -> int:
-    """Store the candidates that the policy lets through, so that they wait for review; return how many are new."""
+def _propose(
+    memories: Memories,
+    source: Source,
+    said: Sequence[Said],
+    places: dict[Said, str],
+    known: "_Known",
+) -> int:
+    """Store the candidates that the policy lets through, so that they wait for review; return how
+    many are new.
+    """
     config = memories.config
-    policy = MemoryPolicy(config.memory_confidence_min, config.memory_max_per_window, lambda key: _count(memories, key))
+    policy = MemoryPolicy(
+        config.memory_confidence_min,
+        config.memory_max_per_window,
+        lambda key: _count(memories, key),
+    )
     proposed = 0
     for each in said:
         for candidate in extract.candidates(each.text, each.role):
             window = window_key(source.conversation, each.at)
-            fits = policy.should_store(candidate.kind, candidate.confidence) and not known.has(candidate.content)
+            fits = policy.should_store(candidate.kind, candidate.confidence) and not known.has(
+                candidate.content
+            )
             if fits and policy.enforce_rate_limit(window):
                 proposed += _wait(memories, source, candidate, window, places.get(each))
     return proposed
 
 
-def _wait(memories: Memories, source: Source, candidate: Candidate, window: str, place: str | None) -> bool:
-    tags = source.tags | {"type": candidate.kind, WINDOW: window, "phrase": candidate.by.rstrip(":")}
+def _wait(
+    memories: Memories, source: Source, candidate: Candidate, window: str, place: str | None
+) -> bool:
+    tags = source.tags | {
+        "type": candidate.kind,
+        WINDOW: window,
+        "phrase": candidate.by.rstrip(":"),
+    }
     made = memories.create(
         candidate.content,
         tags=tags,
@@ -140,18 +170,25 @@ def _wait(memories: Memories, source: Source, candidate: Candidate, window: str,
 
 def _count(memories: Memories, window: str) -> int:
     """Return how many memories a window has, those that wait among them."""
-    found = [memories.list(tags={WINDOW: window}, pending=pending, limit=1_000).memories for pending in (True, False)]
+    found = [
+        memories.list(tags={WINDOW: window}, pending=pending, limit=1_000).memories
+        for pending in (True, False)
+    ]
     return sum(memory.namespace == memories.namespace for page in found for memory in page)
 
 
 def _leave(memories: Memories, source: Source, known: "_Known") -> bool:
-    """Store what the session left; a later end of it is a new version. Return whether it says something new."""
+    """Store what the session left; a later end of it is a new version. Return whether it says
+    something new.
+    """
     key = f"{SESSION_KEY}{source.name.replace('.', '/', 1)}"
     turns = ((turn.role, turn.content) for turn in _turns(memories, source.conversation))
     note = write_note(turns, lambda sentence: not marks(sentence) and not known.was_given(sentence))
     if not note:
         return False
-    return memories.create(note, tags=source.tags | {"type": SESSION}, key=key, source=source.conversation).stored
+    return memories.create(
+        note, tags=source.tags | {"type": SESSION}, key=key, source=source.conversation
+    ).stored
 
 
 def _turns(memories: Memories, conversation: str) -> Iterator[Turn]:
@@ -159,7 +196,9 @@ def _turns(memories: Memories, conversation: str) -> Iterator[Turn]:
 
 
 class _Known:
-    """What a session was given, what is remembered, and what instruction files say: none of it is news."""
+    """What a session was given, what is remembered, and what instruction files say: none of it is
+    news.
+    """
 
     def __init__(self, memories: Memories, source: Source) -> None:
         self._memories, self._source = memories, source
@@ -168,7 +207,11 @@ class _Known:
 
     def has(self, sentence: str) -> bool:
         """Return whether a sentence says nothing new."""
-        return self.was_given(sentence) or self._is_instructed(sentence) or self._is_remembered(sentence)
+        return (
+            self.was_given(sentence)
+            or self._is_instructed(sentence)
+            or self._is_remembered(sentence)
+        )
 
     def was_given(self, sentence: str) -> bool:
         """Return whether a sentence repeats what a hook put into the session."""
@@ -195,4 +238,6 @@ class _Known:
 
     def _is_remembered(self, sentence: str) -> bool:
         hits = self._memories.search(sentence[:1_000], limit=_FOUND, min_confidence=0.0)
-        return echo.repeats(sentence, [hit.memory.content for hit in hits if hit.memory.tags.get("type") != SESSION])
+        return echo.repeats(
+            sentence, [hit.memory.content for hit in hits if hit.memory.tags.get("type") != SESSION]
+        )

@@ -1,4 +1,5 @@
-"""What is kept of a namespace beside the store: events of hooks, what sessions were given, reads to be counted.
+"""What is kept of a namespace beside the store: events of hooks, what sessions were given, reads to
+be counted.
 
 All are JSON lines, which are added under the lock of the file; see `hooks` and `write.accesses`.
 """
@@ -23,7 +24,8 @@ GIVEN_TO = "given_to"  # in a line of a session: whose memories it was given
 
 @contextlib.contextmanager
 def at_rest(config: Config) -> Iterator[None]:
-    """Keep what hooks captured from being stored meanwhile: it would be stored under a name that is gone.
+    """Keep what hooks captured from being stored meanwhile: it would be stored under a name that is
+    gone.
 
     Raises:
         StoreBusy: It is just being stored, for too long.
@@ -34,7 +36,9 @@ def at_rest(config: Config) -> Iterator[None]:
         return
     with tried(inbox / FLUSH_LOCK, _WAIT_SECONDS) as held:
         if not held:
-            raise StoreBusy("what hooks captured is just being stored; try again in a minute; nothing was changed")
+            raise StoreBusy(
+                "what hooks captured is just being stored; try again in a minute; nothing was changed"
+            )
         yield
 
 
@@ -55,7 +59,9 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
         _change(file, _read(name, into), dry_run=dry_run)
     inbox, event = config.home / "inbox", _event(name, into, config.identity or SHARED)
     count = sum(_change(file, event, dry_run=dry_run) for file in sorted(inbox.glob("*.jsonl")))
-    count += sum(_change(file, event, dry_run=dry_run) for file in sorted((inbox / "refused").glob("*")))
+    count += sum(
+        _change(file, event, dry_run=dry_run) for file in sorted((inbox / "refused").glob("*"))
+    )
     for file in sorted((config.home / "sessions").glob("*")):
         if _change(file, _known(name, into), dry_run=dry_run) and into is None and not dry_run:
             _forget_said(inbox / "state" / f"{file.name}.json")
@@ -77,10 +83,16 @@ def _known(name: str, into: str | None) -> Callable[[Any], Any]:
     """Return what changes a line of a session."""
 
     def known(line: Any) -> Any:
-        own = [key for key in (GIVEN_TO, "namespace") if isinstance(line, dict) and _is(line.get(key), name)]
+        own = [
+            key
+            for key in (GIVEN_TO, "namespace")
+            if isinstance(line, dict) and _is(line.get(key), name)
+        ]
         if not own:
             return line
-        if into is None:  # who was switched off stays so; a session goes on as whoever its hook names
+        if (
+            into is None
+        ):  # who was switched off stays so; a session goes on as whoever its hook names
             return {key: line[key] for key in ("off", "reset") if key in line} or None
         return {**line, **dict.fromkeys(own, into)}
 
@@ -107,7 +119,9 @@ def _is(found: object, name: str) -> bool:
 
 
 def _change(file: Path, changed: Callable[[Any], Any], *, dry_run: bool) -> int:
-    """Change the lines of a file; None takes one out. Return how many; what can't be read stays: its reader tells."""
+    """Change the lines of a file; None takes one out. Return how many; what can't be read stays:
+    its reader tells.
+    """
     count = 0
     with contextlib.suppress(FileNotFoundError, IsADirectoryError), file.open("r+b") as stream:
         _lock(stream.fileno())
@@ -120,7 +134,9 @@ def _change(file: Path, changed: Callable[[Any], Any], *, dry_run: bool) -> int:
                 kept.append(line)
                 continue
             count += now != told
-            kept += [line] if now == told else [] if now is None else [json.dumps(now).encode() + b"\n"]
+            kept += (
+                [line] if now == told else [] if now is None else [json.dumps(now).encode() + b"\n"]
+            )
         if count and not dry_run:
             stream.seek(0)
             stream.write(b"".join(kept))
@@ -131,7 +147,9 @@ def _change(file: Path, changed: Callable[[Any], Any], *, dry_run: bool) -> int:
 
 
 def _forget_said(file: Path) -> None:
-    """Forget the hashes of what was said in a session, but not how far it was read: that would be captured again."""
+    """Forget the hashes of what was said in a session, but not how far it was read: that would be
+    captured again.
+    """
     try:
         known = json.loads(read_file(file))
     except (FileNotFoundError, ValueError):

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 class WithScratchpad:
-    """A gateway that recalls from the scratchpad when its store can't be asked; all else is the gateway's.
+    """A gateway that recalls from the scratchpad when its store can't be asked; all else is the
+    gateway's.
 
     Attributes:
         degraded: Whether it had to.
@@ -33,7 +34,9 @@ class WithScratchpad:
 
     def recall_offline(self, query_text: str, k: int, min_confidence: float) -> "list[Document]":
         """Search the scratchpad; it has none where there is no file."""
-        from memories.context.engine import memory_document  # which a search of the store does without
+        from memories.context.engine import (
+            memory_document,
+        )  # which a search of the store does without
 
         if not self._memories.has_scratchpad:
             return []
@@ -46,6 +49,7 @@ class WithScratchpad:
         self.degraded = True
         own = self._memories.namespace
         return [
-            memory_document(hit) | {"shared": hit.memory.namespace != own, "own": hit.memory.namespace == own}
+            memory_document(hit)
+            | {"shared": hit.memory.namespace != own, "own": hit.memory.namespace == own}
             for hit in found.hits
         ]

@@ -1,6 +1,8 @@
-"""What the files of a git repository say: where it lies, its configuration, its branch. No process is started.
+"""What the files of a git repository say: where it lies, its configuration, its branch. No process
+is started.
 
-All of it is data: a value names things, and nothing of it is run, and no file of a checkout is read but `.git`.
+All of it is data: a value names things, and nothing of it is run, and no file of a checkout is read
+but `.git`.
 """
 
 import os
@@ -44,8 +46,9 @@ class Unreadable(Exception):
 def find(folder: Path) -> Checkout | None:
     """Return the working tree or bare repository that a folder is in, as git finds it.
 
-    It stops at another file system, as git does, and at `GIT_CEILING_DIRECTORIES`. A bare repository inside of a
-    working tree is part of that: its files may have come with a clone, and they would choose the configuration.
+    It stops at another file system, as git does, and at `GIT_CEILING_DIRECTORIES`. A bare
+    repository inside of a working tree is part of that: its files may have come with a clone, and
+    they would choose the configuration.
 
     Raises:
         Unreadable: There is one that can't be read.
@@ -53,9 +56,16 @@ def find(folder: Path) -> Checkout | None:
     """
     start = Path(os.path.realpath(folder))
     ceilings = {
-        os.path.realpath(each) for each in os.environ.get("GIT_CEILING_DIRECTORIES", "").split(os.pathsep) if each
+        os.path.realpath(each)
+        for each in os.environ.get("GIT_CEILING_DIRECTORIES", "").split(os.pathsep)
+        if each
     }
-    across = os.environ.get("GIT_DISCOVERY_ACROSS_FILESYSTEM", "").lower() in ("1", "true", "yes", "on")
+    across = os.environ.get("GIT_DISCOVERY_ACROSS_FILESYSTEM", "").lower() in (
+        "1",
+        "true",
+        "yes",
+        "on",
+    )
     device, bare = start.stat().st_dev, None
     for at in (start, *start.parents):
         if at != start and (str(at) in ceilings or not (across or at.stat().st_dev == device)):
@@ -68,7 +78,8 @@ def find(folder: Path) -> Checkout | None:
 
 
 def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
-    """Return whether the repository belongs to this user; as for git, `safe.directory` makes exceptions.
+    """Return whether the repository belongs to this user; as for git, `safe.directory` makes
+    exceptions.
 
     Args:
         checkout: Where it lies.
@@ -76,7 +87,9 @@ def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
     """
     if os.name != "posix":
         return True
-    mine = {os.geteuid(), 0} | ({int(sudo)} if (sudo := os.environ.get("SUDO_UID", "")).isdigit() else set())
+    mine = {os.geteuid(), 0} | (
+        {int(sudo)} if (sudo := os.environ.get("SUDO_UID", "")).isdigit() else set()
+    )
     try:
         if all(each.stat().st_uid in mine for each in {checkout.git, checkout.common}):
             return True
@@ -90,13 +103,19 @@ def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
 
 
 def read_config(checkout: Checkout) -> tuple[Config, Config]:
-    """Return the configuration of a repository, and that part of it that no file outside of `.git` can have set.
+    """Return the configuration of a repository, and that part of it that no file outside of `.git`
+    can have set.
 
     Raises:
         Unreadable: It can't be read, or is too large.
     """
     own = _parsed(checkout.common / "config")
-    if own.get(("extensions", "", "worktreeconfig"), [""])[-1].lower() in ("true", "yes", "on", "1"):
+    if own.get(("extensions", "", "worktreeconfig"), [""])[-1].lower() in (
+        "true",
+        "yes",
+        "on",
+        "1",
+    ):
         file = checkout.git / "config.worktree"
         if file.exists():
             _add(own, _parsed(file))
@@ -122,14 +141,22 @@ def user_config() -> Config:
 
 
 def branch(checkout: Checkout) -> str | None:
-    """Return the branch that is checked out; None for a commit without one, and where it can't be known."""
+    """Return the branch that is checked out; None for a commit without one, and where it can't be
+    known.
+    """
     head = reference(checkout)
     name = (head or "").removeprefix("refs/heads/")
-    return name if head and name not in (head, ".invalid") and name.isprintable() and len(name) <= 250 else None
+    return (
+        name
+        if head and name not in (head, ".invalid") and name.isprintable() and len(name) <= 250
+        else None
+    )
 
 
 def reference(checkout: Checkout) -> str | None:
-    """Return the reference that `HEAD` names, such as `refs/heads/main`; None if it names a commit."""
+    """Return the reference that `HEAD` names, such as `refs/heads/main`; None if it names a
+    commit.
+    """
     try:
         text = read_text(checkout.git / "HEAD", _MAX_POINTER_BYTES)
     except Unreadable:
@@ -155,7 +182,9 @@ def read_text(file: Path, most: int) -> str:
 
 
 def in_home(path: str) -> Path:
-    """Return a path, with the home of a user in the place of `~`; as it is where there is no such user."""
+    """Return a path, with the home of a user in the place of `~`; as it is where there is no such
+    user.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -215,7 +244,9 @@ def _add(to: Config, more: Config) -> None:
 
 
 def _include(into: Config, found: Config, folder: Path, left: list[int]) -> None:
-    """Add what the files say that a configuration includes; conditions (`includeIf`) are not looked at."""
+    """Add what the files say that a configuration includes; conditions (`includeIf`) are not looked
+    at.
+    """
     for path in found.get(("include", "", "path"), ()):
         left[0] -= 1
         if left[0] < 0:
@@ -227,7 +258,9 @@ def _include(into: Config, found: Config, folder: Path, left: list[int]) -> None
 
 
 def _lines(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the section, subsection, name and value of each line; names in lower case, as git compares them."""
+    """Yield the section, subsection, name and value of each line; names in lower case, as git
+    compares them.
+    """
     section = subsection = ""
     lines = iter(text.removeprefix("\ufeff").split("\n"))
     for line in lines:

@@ -1,7 +1,8 @@
-"""Whole namespaces, whoever they belong to: what is in one, another name for it, two made one, and its end.
+"""Whole namespaces, whoever they belong to: what is in one, another name for it, two made one, and
+its end.
 
-The records are moved in one transaction, the log with them; only then is the old place emptied. So a run that was cut
-short leaves all of it in both places at worst, and a second run finishes it.
+The records are moved in one transaction, the log with them; only then is the old place emptied. So
+a run that was cut short leaves all of it in both places at worst, and a second run finishes it.
 """
 
 import contextlib
@@ -25,7 +26,15 @@ from memories.read.lookup import accepted
 from memories.read.versions import is_unaccepted, plain_key
 from memories.scratchpad import metadata
 from memories.settings import Config
-from memories.stores.chain import CHAIN, Link, chain_of, conversation_digest, follow, link_of, record_of
+from memories.stores.chain import (
+    CHAIN,
+    Link,
+    chain_of,
+    conversation_digest,
+    follow,
+    link_of,
+    record_of,
+)
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.transfer.backup import backups_of
@@ -169,8 +178,11 @@ def known(store: Store, config: Config, name: str) -> str:
     raise NotFound(f'there is no namespace "{name}"; memory namespaces lists them')
 
 
-def move(store: Store, config: Config, name: str, into: str, *, merge: bool, dry_run: bool = False) -> Moved:
-    """Give all that is in a namespace to another one: memories with all versions, turns, what waits, and the log.
+def move(
+    store: Store, config: Config, name: str, into: str, *, merge: bool, dry_run: bool = False
+) -> Moved:
+    """Give all that is in a namespace to another one: memories with all versions, turns, what
+    waits, and the log.
 
     Args:
         store: The store, opened with the space of its vectors.
@@ -182,12 +194,15 @@ def move(store: Store, config: Config, name: str, into: str, *, merge: bool, dry
 
     Raises:
         NotFound: There is no such namespace.
-        RequestError: The other one is there, or has a key, a conversation or a memory of the same name; nothing was
-            changed.
+        RequestError: The other one is there, or has a key, a conversation or a memory of the same
+            name; nothing was changed.
         StoreBusy: What hooks captured is just being stored; nothing was changed.
         StoreDamaged: A record of it can't be read; nothing was changed.
     """
-    name, into = known(store, config, name), accepted(validate.canonical_namespace(into), store, config)
+    name, into = (
+        known(store, config, name),
+        accepted(validate.canonical_namespace(into), store, config),
+    )
     if name == into:
         raise InvalidInput(f'"{name}" is its name already; give another one')
     if name == SHARED and not merge:
@@ -197,12 +212,16 @@ def move(store: Store, config: Config, name: str, into: str, *, merge: bool, dry
         with store.transaction():
             sources = {collection: _read(store, name, collection) for collection in _ALL}
             there = _copied(store, sources, (name, into), merge=merge)
-            turns, versions = (len(sources[each]) for each in (Collection.HISTORY, Collection.MEMORY))
+            turns, versions = (
+                len(sources[each]) for each in (Collection.HISTORY, Collection.MEMORY)
+            )
             queued = len(_queue(config, name).entries())
             if dry_run:
                 return Moved(name, into, versions, turns, queued)
             for collection in SEARCHED:
-                _append(store, [each for each in sources[collection] if each.ref not in there], into)
+                _append(
+                    store, [each for each in sources[collection] if each.ref not in there], into
+                )
             _append_log(store, sources, name, into)
         _move_files(store, config, name, into)
         store.remove([record.ref for collection in _ALL for record in sources[collection]])
@@ -224,13 +243,15 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
     Raises:
         NotFound: There is no such namespace.
         StoreBusy: What hooks captured is just being stored, and nothing was erased.
-        ErasureUnfinished: Only a part was erased, or bytes of it may still be in the files; deleting it again, or
-            forgetting anything, finishes the erasure.
+        ErasureUnfinished: Only a part was erased, or bytes of it may still be in the files;
+            deleting it again, or forgetting anything, finishes the erasure.
     """
     name = known(store, config, name)
     refs = {collection: store.refs(Place(collection, name).everything()) for collection in _ALL}
     files = tuple(map(str, _own_files(config, name)))
-    waiting = len(_queue(config, name).entries()) + captured.change(config, name, None, dry_run=True)
+    waiting = len(_queue(config, name).entries()) + captured.change(
+        config, name, None, dry_run=True
+    )
     told = Deleted(
         name,
         len({ref.group for ref in refs[Collection.MEMORY]}),
@@ -252,7 +273,8 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
             return told._replace(also_in=tuple(dict.fromkeys((*_empty(store, name), *backups))))
 
 
-# --- records ---------------------------------------------------------------------------------------------------------
+# --- records
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _records(store: Store, name: str, collections: Sequence[Collection]) -> Iterator[Record]:
@@ -269,17 +291,24 @@ def _read(store: Store, name: str, collection: Collection) -> list[Record]:
     """
     found = list(_records(store, name, [collection]))
     if len(found) != len(store.refs(Place(collection, name).everything())):
-        raise StoreDamaged(f"{name} has damaged records, which a move would lose; see to them first: memory doctor")
+        raise StoreDamaged(
+            f"{name} has damaged records, which a move would lose; see to them first: memory doctor"
+        )
     return found
 
 
 def _copied(
-    store: Store, sources: Mapping[Collection, Sequence[Record]], names: tuple[str, str], *, merge: bool
+    store: Store,
+    sources: Mapping[Collection, Sequence[Record]],
+    names: tuple[str, str],
+    *,
+    merge: bool,
 ) -> set[Ref]:
     """Return what the other namespace has already, of a move that was cut short.
 
     Raises:
-        RequestError: It has something else under the same address, or anything at all if this is no merge.
+        RequestError: It has something else under the same address, or anything at all if this is no
+            merge.
     """
     there: set[Ref] = set()
     wrong: list[str] = []
@@ -290,7 +319,11 @@ def _copied(
         shared = {record.ref.group for record in sources[collection]} & groups
         same: set[str] = set()
         for group in sorted(shared):
-            own = {record.ref.position: record for record in sources[collection] if record.ref.group == group}
+            own = {
+                record.ref.position: record
+                for record in sources[collection]
+                if record.ref.group == group
+            }
             others = store.scan(place.everything()._replace(group=group), limit=len(own) + 1)
             copies = [each for each in others if _is_copy(own.get(each.ref.position), each)]
             if len(copies) == len(others):
@@ -303,7 +336,9 @@ def _copied(
                 f'there is a namespace "{into}" already; to make them one: memory namespaces merge {name} {into}'
             )
         if collection is Collection.MEMORY:
-            wrong += _taken_keys(store, [each for each in sources[collection] if each.ref not in there], into)
+            wrong += _taken_keys(
+                store, [each for each in sources[collection] if each.ref not in there], into
+            )
     if wrong:
         more = f" and {len(wrong) - _MOST_SHOWN} more" if len(wrong) > _MOST_SHOWN else ""
         raise RequestError(
@@ -316,7 +351,9 @@ def _copied(
 def _is_copy(own: Record | None, other: Record) -> bool:
     if own is None:
         return False
-    return content_hash(own) == content_hash(other._replace(ref=other.ref._replace(namespace=own.ref.namespace)))
+    return content_hash(own) == content_hash(
+        other._replace(ref=other.ref._replace(namespace=own.ref.namespace))
+    )
 
 
 def _taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:
@@ -336,14 +373,20 @@ def _append(store: Store, records: Sequence[Record], into: str) -> None:
         vectors = store.vectors([record.ref for record in page])
         store.append(
             [
-                record._replace(ref=record.ref._replace(namespace=into), vectors=vectors.get(record.ref))
+                record._replace(
+                    ref=record.ref._replace(namespace=into), vectors=vectors.get(record.ref)
+                )
                 for record in page
             ]
         )
 
 
-def _append_log(store: Store, sources: Mapping[Collection, Sequence[Record]], name: str, into: str) -> None:
-    """Add the log of a namespace to the end of another one's: each entry gets the hash that it has there."""
+def _append_log(
+    store: Store, sources: Mapping[Collection, Sequence[Record]], name: str, into: str
+) -> None:
+    """Add the log of a namespace to the end of another one's: each entry gets the hash that it has
+    there.
+    """
     entries = [record for record in sources[Collection.LOG] if record.ref.group == CHAIN]
     times = [record for record in sources[Collection.LOG] if record.ref.group != CHAIN]
     last = store.scan(chain_of(into), limit=1, newest_first=True)
@@ -358,12 +401,17 @@ def _append_log(store: Store, sources: Mapping[Collection, Sequence[Record]], na
     digests: dict[str, str] = {}
     if begun is not None and links:
         names = {record.ref.group for record in sources[Collection.HISTORY]}
-        digests = {conversation_digest(links[0].salt, each): conversation_digest(begun.salt, each) for each in names}
+        digests = {
+            conversation_digest(links[0].salt, each): conversation_digest(begun.salt, each)
+            for each in names
+        }
     position = last[0].ref.position if last else 0
     made: list[Record] = []
     for link in links if not _is_logged(store, links, into) else ():
         salt = "" if begun is not None else link.salt
-        head = follow(link._replace(namespace=into, salt=salt, changes=_translated(link, digests)), head)
+        head = follow(
+            link._replace(namespace=into, salt=salt, changes=_translated(link, digests)), head
+        )
         position += 1
         made.append(record_of(head, position))
     known_refs = set(store.refs(Place(Collection.LOG, into).everything()))
@@ -372,14 +420,20 @@ def _append_log(store: Store, sources: Mapping[Collection, Sequence[Record]], na
 
 
 def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
-    """Return whether a move that was cut short has added these entries already: the last one tells."""
+    """Return whether a move that was cut short has added these entries already: the last one
+    tells.
+    """
     if not links:
         return True
     where = chain_of(into)._replace(since=links[-1].at, until=links[-1].at)
     sizes = [len(items) for items in links[-1].changes]
     for record in store.scan(where, limit=_MOST_ENTRIES):
         other = link_of(record)
-        if (other.at, other.actor, [len(items) for items in other.changes]) == (links[-1].at, links[-1].actor, sizes):
+        if (other.at, other.actor, [len(items) for items in other.changes]) == (
+            links[-1].at,
+            links[-1].actor,
+            sizes,
+        ):
             return True
     return False
 
@@ -396,13 +450,16 @@ def _empty(store: Store, name: str) -> tuple[str, ...]:
     """Erase all records of a namespace, until there is none."""
     also_in: tuple[str, ...] = store.remove([])  # finishes what was cut short
     with contextlib.ExitStack() as erased:
-        while refs := [ref for collection in _ALL for ref in store.refs(Place(collection, name).everything())]:
+        while refs := [
+            ref for collection in _ALL for ref in store.refs(Place(collection, name).everything())
+        ]:
             also_in = store.remove(refs)
             erased.enter_context(once_erased())
     return also_in
 
 
-# --- files beside the store ------------------------------------------------------------------------------------------
+# --- files beside the store
+# ------------------------------------------------------------------------------------------
 
 
 def _queue(config: Config, name: str) -> RetryQueue:
@@ -412,7 +469,8 @@ def _queue(config: Config, name: str) -> RetryQueue:
 def _own_files(config: Config, name: str) -> list[Path]:
     """Return the files that are kept for a namespace beside the store, those that are there.
 
-    Its folder may have the name of another one, such as `inbox`: only what we write for a namespace is its own.
+    Its folder may have the name of another one, such as `inbox`: only what we write for a namespace
+    is its own.
     """
     queue = _queue(config, name).path
     names = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
@@ -429,7 +487,9 @@ def _own_files(config: Config, name: str) -> list[Path]:
 
 
 def _move_files(store: Store, config: Config, name: str, into: str) -> None:
-    """Move what waits to be stored, and since when there is the identity; the scratchpad is made from the store."""
+    """Move what waits to be stored, and since when there is the identity; the scratchpad is made
+    from the store.
+    """
     _queue(config, name).move_to(_queue(config, into))
     captured.change(config, name, into)
     old, new = config.home / name, config.home / into
@@ -440,7 +500,11 @@ def _move_files(store: Store, config: Config, name: str, into: str) -> None:
             (new / metadata.FILE).unlink(missing_ok=True)
             where = Filter(Collection.MEMORY, (into,))
             metadata.write(
-                new, into, lambda kind: store.count(where._replace(collection=kind)), datetime.now(UTC), min(begun)
+                new,
+                into,
+                lambda kind: store.count(where._replace(collection=kind)),
+                datetime.now(UTC),
+                min(begun),
             )
 
 

@@ -1,7 +1,8 @@
-"""Commits of a git repository by their names: the one at the tip of the main branch, and whether one is there.
+"""Commits of a git repository by their names: the one at the tip of the main branch, and whether
+one is there.
 
-No object is read, only names of files and the indexes of packs; see gitformat-pack(5). No git process is started: one
-would follow the instructions of the configuration.
+No object is read, only names of files and the indexes of packs; see gitformat-pack(5). No git
+process is started: one would follow the instructions of the configuration.
 """
 
 import contextlib
@@ -16,7 +17,12 @@ from memories.identity.git import Unreadable, read_text
 
 _MAX_REFERENCES_BYTES = 16_777_216
 _MAX_ALTERNATES = 10
-_MAIN = ("main", "master", "trunk", "develop")  # a branch without a common history may be checked out in a clone
+_MAIN = (
+    "main",
+    "master",
+    "trunk",
+    "develop",
+)  # a branch without a common history may be checked out in a clone
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _INDEX = b"\xfftOc\0\0\0\2"  # version 2: git has made no other since 2007
 _FANOUT = 8  # bytes before the table of how many names begin with at most each byte

@@ -12,7 +12,8 @@ _FRESH_SECONDS = 2.0  # after which a server looks anew: another branch may be c
 
 
 def here(config: Config, folder: Path | None = None) -> Callable[[], Place | None]:
-    """Return what tells the project and the branch of a folder when it is asked: only writing needs to know.
+    """Return what tells the project and the branch of a folder when it is asked: only writing needs
+    to know.
 
     Args:
         config: The settings; with `project_detection` off there is no place.
@@ -44,7 +45,8 @@ def _look(folder: Path | None) -> Place | None:
 
 
 def names_of(project: str | None) -> tuple[str, ...]:
-    """Return every name of a project that somebody named, the one in use first: `.` is that of the working folder.
+    """Return every name of a project that somebody named, the one in use first: `.` is that of the
+    working folder.
 
     Args:
         project: What was given; nothing, and blanks, stand for no project.
@@ -64,6 +66,8 @@ def names_of(project: str | None) -> tuple[str, ...]:
 
         found = identify(Path.cwd())
         if found is None:
-            raise InvalidInput("the working folder is in no git repository of yours; name the project instead of .")
+            raise InvalidInput(
+                "the working folder is in no git repository of yours; name the project instead of ."
+            )
         name = found.name
     return tuple(registry.names_of(name, registry.aliases(registers())))

@@ -1,6 +1,7 @@
 """The project that a folder belongs to, from its git repository; see docs/identity.md.
 
-A repository's files are data. Its name comes from what only its user writes: `.git` and the user's own folder.
+A repository's files are data. Its name comes from what only its user writes: `.git` and the user's
+own folder.
 """
 
 import hashlib
@@ -36,9 +37,10 @@ class Project(NamedTuple):
 def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> Project | None:
     """Return the project that a folder belongs to.
 
-    Working trees, clones and folders inside of them are one project. Its name is the one that the repository's own
-    configuration gives it (`git config memories.project NAME`), else the one that it had before, else that of its
-    remote (`github.com/owner/name`), else its folder's name, with a hash if another project has that name.
+    Working trees, clones and folders inside of them are one project. Its name is the one that the
+    repository's own configuration gives it (`git config memories.project NAME`), else the one that
+    it had before, else that of its remote (`github.com/owner/name`), else its folder's name, with a
+    hash if another project has that name.
 
     Args:
         folder: Any folder.
@@ -75,8 +77,14 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
 
 
 def _chosen(own: git.Config, checkout: Checkout, folder: Path) -> str | None:
-    """Return the name that the repository's own configuration gives the project, or a folder in it."""
-    named = {sub: values[-1].strip() for (section, sub, name), values in own.items() if (section, name) == _PROJECT}
+    """Return the name that the repository's own configuration gives the project, or a folder in
+    it.
+    """
+    named = {
+        sub: values[-1].strip()
+        for (section, sub, name), values in own.items()
+        if (section, name) == _PROJECT
+    }
     if not named:
         return None
     real = Path(os.path.realpath(folder))
@@ -91,8 +99,12 @@ def _chosen(own: git.Config, checkout: Checkout, folder: Path) -> str | None:
 _PROJECT = ("memories", "project")
 
 
-def _remembered(checkout: Checkout, config: git.Config, home: Path, record: bool, clones: int) -> str:
-    """Return the name that the project had before, if this is the same repository, else the one that it has now."""
+def _remembered(
+    checkout: Checkout, config: git.Config, home: Path, record: bool, clones: int
+) -> str:
+    """Return the name that the project had before, if this is the same repository, else the one
+    that it has now.
+    """
     common = checkout.common
     remote = _remote(checkout, config, home, record, clones)
     known = registry.repository(home, common)
@@ -113,7 +125,8 @@ def _remembered(checkout: Checkout, config: git.Config, home: Path, record: bool
 
 
 def _named_by_folder(home: Path, seen: Known, record: bool, *, is_taken: bool) -> str:
-    """Return the name of a project without a remote that is new here, or was in another place before.
+    """Return the name of a project without a remote that is new here, or was in another place
+    before.
 
     Args:
         home: Where names are remembered.
@@ -133,7 +146,9 @@ def _named_by_folder(home: Path, seen: Known, record: bool, *, is_taken: bool) -
 
 
 def _unique(seen: Known) -> str:
-    digest = hashlib.sha256(f"{seen.folder}\0{seen.number}".encode(errors="surrogateescape")).hexdigest()
+    digest = hashlib.sha256(
+        f"{seen.folder}\0{seen.number}".encode(errors="surrogateescape")
+    ).hexdigest()
     return f"{seen.name}-{digest[:_SHORT]}"
 
 
@@ -142,10 +157,16 @@ def _look(checkout: Checkout, remote: str | None) -> Known:
     from memories.identity import objects
 
     common = checkout.common
-    folder = common.parent if common.name.startswith(".") else common  # .git, and .bare beside working trees
-    plain = "".join(sign if sign.isprintable() else "_" for sign in folder.name.removesuffix(".git")).strip()
+    folder = (
+        common.parent if common.name.startswith(".") else common
+    )  # .git, and .bare beside working trees
+    plain = "".join(
+        sign if sign.isprintable() else "_" for sign in folder.name.removesuffix(".git")
+    ).strip()
     commit = objects.latest_commit(common, git.reference(checkout._replace(git=common)))
-    return Known(str(common), remote or plain[:100] or "project", remote, commit, common.stat().st_ino)
+    return Known(
+        str(common), remote or plain[:100] or "project", remote, commit, common.stat().st_ino
+    )
 
 
 def _is_same(known: Known, seen: Known) -> bool:
@@ -153,11 +174,15 @@ def _is_same(known: Known, seen: Known) -> bool:
     if known.commit and _has(Path(seen.folder), known.commit):
         return True
     is_same_folder = known.number == seen.number
-    return is_same_folder and (known.commit is None or known.remote == seen.remote)  # git removes commits in time
+    return is_same_folder and (
+        known.commit is None or known.remote == seen.remote
+    )  # git removes commits in time
 
 
 def _moved(home: Path, seen: Known) -> Known | None:
-    """Return what is remembered of a repository without a remote that was in another place, which is gone."""
+    """Return what is remembered of a repository without a remote that was in another place, which
+    is gone.
+    """
     for known in registry.repositories(home):
         if known.remote or not known.commit or os.path.lexists(known.folder):
             continue
@@ -172,15 +197,25 @@ def _has(common: Path, commit: str) -> bool:
     return objects.has_commit(common, commit)
 
 
-def _remote(checkout: Checkout, config: git.Config, home: Path, record: bool, clones: int) -> str | None:
-    """Return the name of the remote that a repository was cloned from; None without one that has a name."""
-    urls = {sub: values[0] for (section, sub, name), values in config.items() if (section, name) == ("remote", "url")}
+def _remote(
+    checkout: Checkout, config: git.Config, home: Path, record: bool, clones: int
+) -> str | None:
+    """Return the name of the remote that a repository was cloned from; None without one that has a
+    name.
+    """
+    urls = {
+        sub: values[0]
+        for (section, sub, name), values in config.items()
+        if (section, name) == ("remote", "url")
+    }
     chosen = next((each for each in ("origin", "upstream", *sorted(urls)) if urls.get(each)), None)
     if chosen is None:
         return None
     url = urls[chosen].strip()
     name = remotes.name_of(url)
-    if name is None or "." not in name.partition("/")[0]:  # perhaps a short form that stands for an address
+    if (
+        name is None or "." not in name.partition("/")[0]
+    ):  # perhaps a short form that stands for an address
         url = _expanded(url, config) or _expanded(url, git.user_config()) or url
         name = remotes.name_of(url)
     if name is not None or clones == 0:
@@ -207,7 +242,11 @@ def _source(path: Path, clone: Checkout, home: Path, record: bool, clones: int) 
     try:
         for each in (path, path.with_name(f"{path.name}.git")):
             found = git.find(each) if each.is_dir() else None
-            if found and found.common != clone.common and os.path.realpath(each) in (str(found.root), str(found.git)):
+            if (
+                found
+                and found.common != clone.common
+                and os.path.realpath(each) in (str(found.root), str(found.git))
+            ):
                 if not git.is_trusted(found):
                     return None
                 return _remembered(found, git.read_config(found)[0], home, record, clones - 1)

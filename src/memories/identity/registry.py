@@ -1,4 +1,5 @@
-"""What is remembered of projects, for one user: which name each repository has, and which names mean the same project.
+"""What is remembered of projects, for one user: which name each repository has, and which names
+mean the same project.
 
 It lies beside the user's `config.toml`, where nothing that a repository brings can reach.
 """
@@ -51,8 +52,8 @@ def remember_first(home: Path, known: Known, other: str) -> Known:
     """Remember a repository by its name, or by the other one if a project has that name already.
 
     Returns:
-        What is remembered now, perhaps by another process. Where nothing can be written, the repository with the other
-        name, since nothing would keep the next one from the same name.
+        What is remembered now, perhaps by another process. Where nothing can be written, the
+        repository with the other name, since nothing would keep the next one from the same name.
     """
     try:
         make_folder(home / _FOLDER)
@@ -143,18 +144,28 @@ def set_alias(home: Path, alias: str, name: str | None) -> str | None:
                 raise InvalidInput(f'"{name}" already means "{alias}"; remove that alias first')
             known[alias] = name
         with replacing(home / _FOLDER / _ALIASES) as stream:
-            stream.write(json.dumps(known, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+            stream.write(
+                json.dumps(known, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+            )
     return before
 
 
 def in_use(home: Path, name: str) -> bool:
     """Return whether a name is known already: of a repository, or as an alias."""
     known = aliases(home)
-    return name in known or name in known.values() or any(each.name == name for each in repositories(home))
+    return (
+        name in known
+        or name in known.values()
+        or any(each.name == name for each in repositories(home))
+    )
 
 
 def _file(home: Path, folder: Path) -> Path:
-    return home / _FOLDER / f"{hashlib.sha256(str(folder).encode(errors='surrogateescape')).hexdigest()[:24]}.json"
+    return (
+        home
+        / _FOLDER
+        / f"{hashlib.sha256(str(folder).encode(errors='surrogateescape')).hexdigest()[:24]}.json"
+    )
 
 
 def _read(file: Path) -> Known | None:

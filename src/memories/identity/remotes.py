@@ -1,4 +1,6 @@
-"""One name for every way to write the address of a git remote; it never holds a user or a password."""
+"""One name for every way to write the address of a git remote; it never holds a user or a
+password.
+"""
 
 import re
 
@@ -28,8 +30,8 @@ def name_of(url: str) -> str | None:
         url: What git calls it by: a URL, or `user@host:path`.
 
     Returns:
-        The same name for https, ssh and `user@host:path`, without a user, a password and the options of a URL. None
-        for what is no host and path, and for a path on this machine.
+        The same name for https, ssh and `user@host:path`, without a user, a password and the
+        options of a URL. None for what is no host and path, and for a path on this machine.
     """
     if found := _URL.fullmatch(url):
         scheme, authority, path = found[1].lower(), found[2], found[3]
@@ -82,9 +84,16 @@ def _joined(host: str, port: str, path: str) -> str | None:
         del parts[0]
     if parts:
         parts[-1] = parts[-1].removesuffix(".git")
-    if not parts or not parts[-1] or ".." in parts or any("@" in part and ":" in part for part in parts):
+    if (
+        not parts
+        or not parts[-1]
+        or ".." in parts
+        or any("@" in part and ":" in part for part in parts)
+    ):
         return None
     name = "/".join((f"{host}:{port}" if port else host, *parts))
     if host in _CASELESS:
         name = name.lower()
-    return name if name.isprintable() and "\\" not in name and len(name) <= MOST_CHARACTERS else None
+    return (
+        name if name.isprintable() and "\\" not in name and len(name) <= MOST_CHARACTERS else None
+    )

@@ -1,4 +1,6 @@
-"""Tokens of the server: who may ask it for what. The file holds only their hashes; `memory tokens` writes it."""
+"""Tokens of the server: who may ask it for what. The file holds only their hashes; `memory tokens`
+writes it.
+"""
 
 import hashlib
 import hmac
@@ -50,7 +52,8 @@ def digest(token: str) -> str:
 
 
 def parse_grants(given: Sequence[str]) -> dict[str, str]:
-    """Return what is granted by texts such as `bob:rw`, `shared:r` or `*:admin`; a bare name may be read and written.
+    """Return what is granted by texts such as `bob:rw`, `shared:r` or `*:admin`; a bare name may be
+    read and written.
 
     Raises:
         InvalidInput: One is not of that form, or a namespace stands there twice.
@@ -60,7 +63,9 @@ def parse_grants(given: Sequence[str]) -> dict[str, str]:
         name, separator, level = text.partition(":")
         level = level if separator else "rw"
         if level not in LEVELS:
-            raise InvalidInput(f'"{text}" grants nothing that is known; write NAMESPACE:r, :rw or :admin')
+            raise InvalidInput(
+                f'"{text}" grants nothing that is known; write NAMESPACE:r, :rw or :admin'
+            )
         name = name if name == ALL else checked_namespace(name)
         if name in grants:
             raise InvalidInput(f"namespace {name} is granted twice; name it once")
@@ -70,7 +75,9 @@ def parse_grants(given: Sequence[str]) -> dict[str, str]:
     return grants
 
 
-def create(home: Path, name: str, grants: Mapping[str, str], expires_at: datetime | None = None) -> tuple[str, Token]:
+def create(
+    home: Path, name: str, grants: Mapping[str, str], expires_at: datetime | None = None
+) -> tuple[str, Token]:
     """Make a token; return it with what is kept of it.
 
     Args:
@@ -90,7 +97,9 @@ def create(home: Path, name: str, grants: Mapping[str, str], expires_at: datetim
     made = Token(secrets.token_hex(4), name, digest(secret), dict(grants), now, expires_at, None)
     with _changing(home) as known:
         if any(each.name == name for each in known):
-            raise InvalidInput(f'there is a token "{name}"; revoke it first, or choose another name')
+            raise InvalidInput(
+                f'there is a token "{name}"; revoke it first, or choose another name'
+            )
         if len(known) >= _MAX_TOKENS:
             raise InvalidInput(f"there are {_MAX_TOKENS} tokens, the limit; revoke one")
         known.append(made)
@@ -114,7 +123,9 @@ def revoke(home: Path, which: str) -> Token:
 def used(home: Path, when: Mapping[str, datetime]) -> None:
     """Note when tokens were last used, each by its id."""
     with _changing(home) as known:
-        known[:] = [each._replace(last_used_at=when.get(each.id, each.last_used_at)) for each in known]
+        known[:] = [
+            each._replace(last_used_at=when.get(each.id, each.last_used_at)) for each in known
+        ]
 
 
 def read(home: Path) -> list[Token]:
@@ -132,7 +143,9 @@ def read(home: Path) -> list[Token]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise ConfigError(f"cannot read {file}: {exc}; remove it and make your tokens again") from exc
+        raise ConfigError(
+            f"cannot read {file}: {exc}; remove it and make your tokens again"
+        ) from exc
 
 
 def stamp(home: Path) -> tuple[int, int, int]:
@@ -150,9 +163,11 @@ def own_file(home: Path) -> Path:
 
 
 def own(home: Path) -> str:
-    """Return the token of the user who runs the server, which may do everything; it is made if it is not there.
+    """Return the token of the user who runs the server, which may do everything; it is made if it
+    is not there.
 
-    It is kept as it is, in a file that nobody else can read: the command and the page's link take it from there.
+    It is kept as it is, in a file that nobody else can read: the command and the page's link take
+    it from there.
 
     Raises:
         ConfigError: The file is empty, or others may read or write it.
@@ -167,7 +182,9 @@ def own(home: Path) -> str:
 
 
 def found(known: Sequence[Token], token: str, now: datetime) -> Token | None:
-    """Return which token somebody shows; None if it is unknown or has expired. It takes as long for any of them."""
+    """Return which token somebody shows; None if it is unknown or has expired. It takes as long for
+    any of them.
+    """
     shown, match = digest(token), None
     for each in known:
         if hmac.compare_digest(each.hash, shown):
@@ -199,7 +216,10 @@ def _changing(home: Path) -> Iterator[list[Token]]:
 
 def _token(row: Mapping[str, Any]) -> Token:
     now = datetime.now(UTC)
-    times = [row[name] and parse_time(row[name], now) for name in ("created_at", "expires_at", "last_used_at")]
+    times = [
+        row[name] and parse_time(row[name], now)
+        for name in ("created_at", "expires_at", "last_used_at")
+    ]
     grants = {str(name): str(level) for name, level in row["namespaces"].items()}
     if not all(level in LEVELS for level in grants.values()):
         raise ValueError(f"token {row['id']} grants what is not known")

@@ -1,4 +1,5 @@
-"""Anthropic's memory tool over a store of ours: a file is a memory whose key is its path, and an edit is a version.
+"""Anthropic's memory tool over a store of ours: a file is a memory whose key is its path, and an
+edit is a version.
 
 runner = client.beta.messages.tool_runner(..., tools=[MemoriesTool(Memories(namespace="ann"))])
 """
@@ -35,7 +36,8 @@ class MemoriesTool(BetaAbstractMemoryTool):
         """Prepare.
 
         Args:
-            memories: The memories to read and write, in their own namespace; the caller closes them.
+            memories: The memories to read and write, in their own namespace; the caller closes
+                them.
         """
         super().__init__()
         self._memories = memories
@@ -46,7 +48,9 @@ class MemoriesTool(BetaAbstractMemoryTool):
         files = self._files()
         if path not in files:
             if path != ROOT and not _inside(files, path):
-                raise ToolError(f"The path {command.path} does not exist. Please provide a valid path.")
+                raise ToolError(
+                    f"The path {command.path} does not exist. Please provide a valid path."
+                )
             return _list_folder(files, path)
         lines = _text(files[path]).split("\n")
         if len(lines) > MAX_LINES:
@@ -91,7 +95,9 @@ class MemoriesTool(BetaAbstractMemoryTool):
             changed = text.replace(command.old_str, command.new_str)
             self._write(path, changed)
             lines_now = changed.split("\n")
-            snippet = _number_lines(lines_now, max(1, line - _BESIDE), min(len(lines_now), line + _BESIDE))
+            snippet = _number_lines(
+                lines_now, max(1, line - _BESIDE), min(len(lines_now), line + _BESIDE)
+            )
             head = "The memory file has been edited. Here is the snippet showing the change (with line numbers):"
             return f"{head}\n{snippet}"
 
@@ -134,7 +140,11 @@ class MemoriesTool(BetaAbstractMemoryTool):
         """Move a file, or a folder with its files."""
 
         def rename() -> str:
-            old, new, files = _normal_path(command.old_path), _normal_path(command.new_path), self._files()
+            old, new, files = (
+                _normal_path(command.old_path),
+                _normal_path(command.new_path),
+                self._files(),
+            )
             if old == ROOT:
                 raise ToolError("Cannot rename the /memories directory itself")
             paths = [old] if old in files else _inside(files, old)
@@ -172,13 +182,17 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
     def _files(self) -> dict[str, Memory]:
         """Return all files by their paths."""
-        return {memory.key: memory for memory in self._listed() if memory.key and _is_path(memory.key)}
+        return {
+            memory.key: memory for memory in self._listed() if memory.key and _is_path(memory.key)
+        }
 
     def _listed(self) -> Iterator[Memory]:
         cursor = None
         while True:
             page = self._memories.list(tags=_TAGS, limit=_PAGE, cursor=cursor)
-            yield from (memory for memory in page.memories if memory.namespace == self._memories.namespace)
+            yield from (
+                memory for memory in page.memories if memory.namespace == self._memories.namespace
+            )
             if (cursor := page.next_cursor) is None:
                 return
 
@@ -193,7 +207,9 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
     def _write(self, path: str, text: str) -> None:
         content = text if any(map(str.isalnum, text)) else path
-        data = json.dumps({"text": text}, ensure_ascii=False)  # the content is kept in one Unicode form
+        data = json.dumps(
+            {"text": text}, ensure_ascii=False
+        )  # the content is kept in one Unicode form
         self._memories.create_many([Draft(content, _TAGS, key=path, data=data)], force=True)
 
     @staticmethod
@@ -222,7 +238,11 @@ def _normal_path(path: str) -> str:
 def _is_path(path: str) -> bool:
     parts = path.removeprefix(f"{ROOT}/").split("/")
     return path.startswith(f"{ROOT}/") and all(
-        part.strip() == part and part not in ("", ".", "..") and "\\" not in part and "%" not in part for part in parts
+        part.strip() == part
+        and part not in ("", ".", "..")
+        and "\\" not in part
+        and "%" not in part
+        for part in parts
     )
 
 
@@ -237,7 +257,9 @@ def _text(memory: Memory) -> str:
 
 
 def _list_folder(files: Mapping[str, Memory], folder: str) -> str:
-    """List a folder, two levels deep, without hidden files; the size of a folder is that of its files."""
+    """List a folder, two levels deep, without hidden files; the size of a folder is that of its
+    files.
+    """
     sizes = {"": 0}
     for path in _inside(files, folder):
         size, parts = len(_text(files[path]).encode()), path.removeprefix(f"{folder}/").split("/")
@@ -248,7 +270,10 @@ def _list_folder(files: Mapping[str, Memory], folder: str) -> str:
             name = "/".join(parts[:depth]) + ("/" if depth < len(parts) else "")
             sizes[name] = sizes.get(name, 0) + size
     named = sorted((name, size) for name, size in sizes.items() if name)
-    lines = [f"{_size(sizes[''])}\t{folder}", *(f"{_size(size)}\t{folder}/{name}" for name, size in named)]
+    lines = [
+        f"{_size(sizes[''])}\t{folder}",
+        *(f"{_size(size)}\t{folder}/{name}" for name, size in named),
+    ]
     head = f"Here're the files and directories up to 2 levels deep in {folder}, excluding hidden items:"
     return "\n".join([head, *lines])
 
@@ -263,7 +288,9 @@ def _size(count: float) -> str:
 
 
 def _number_lines(lines: list[str], first: int, last: int) -> str:
-    return "\n".join(f"{number:6d}\t{line}" for number, line in enumerate(lines[first - 1 : last], first))
+    return "\n".join(
+        f"{number:6d}\t{line}" for number, line in enumerate(lines[first - 1 : last], first)
+    )
 
 
 def _find_lines(text: str, part: str) -> list[int]:

@@ -1,4 +1,6 @@
-"""Tools for any agent of LangChain: search, remember, forget. Their results are fenced: data, not instructions."""
+"""Tools for any agent of LangChain: search, remember, forget. Their results are fenced: data, not
+instructions.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -25,7 +27,8 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
     """
 
     def search_memory(query: str, limit: int = 5) -> str:
-        """Find what is known about people, projects, decisions and preferences, by meaning and by word.
+        """Find what is known about people, projects, decisions and preferences, by meaning and by
+        word.
 
         Args:
             query: The question.
@@ -40,11 +43,13 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
         return f"{fence.RULE}\n{fence.block('memories', lines, fence.new_boundary())}"
 
     def remember(content: str, key: str = "") -> str:
-        """Store one statement that will matter later: self-contained, with names and absolute dates.
+        """Store one statement that will matter later: self-contained, with names and absolute
+        dates.
 
         Args:
             content: The statement.
-            key: A stable name of what it says, such as user/editor: what is stored by that name is replaced.
+            key: A stable name of what it says, such as user/editor: what is stored by that name is
+                replaced.
         """
         return _describe(memories.create(content, key=key or None))
 
@@ -57,7 +62,9 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
         return f"deleted {memories.delete(memory_id).id}"
 
     return [
-        StructuredTool.from_function(_translate_errors(act), handle_tool_error=True, parse_docstring=True)
+        StructuredTool.from_function(
+            _translate_errors(act), handle_tool_error=True, parse_docstring=True
+        )
         for act in (search_memory, remember, forget)
     ]
 
@@ -78,7 +85,10 @@ def _item(memory: Memory) -> dict[str, Any]:
 def _describe(created: Created) -> str:
     if created.memory is not None:
         return f"{'stored as' if created.stored else 'known already as'} {created.memory.id}"
-    lines = [fence.line({"id": duplicate.id, "text": duplicate.content}) for duplicate in created.duplicates]
+    lines = [
+        fence.line({"id": duplicate.id, "text": duplicate.content})
+        for duplicate in created.duplicates
+    ]
     block = fence.block("duplicates", lines, fence.new_boundary())
     return f"nothing was stored, since it is known; to correct one, give its key or forget it first\n{block}"
 

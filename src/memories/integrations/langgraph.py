@@ -1,10 +1,11 @@
 """`MemoriesStore`: LangGraph's `BaseStore` over a store of ours. An item is a memory with a key.
 
-Its content is the text of the value, which is searched, and its `data` is the value. So the command, the library and
-other agents find what a graph stored, and editing the content by hand changes the item.
+Its content is the text of the value, which is searched, and its `data` is the value. So the
+command, the library and other agents find what a graph stored, and editing the content by hand
+changes the item.
 
-Tags hold the namespace, one for each depth: `langgraph.1=users`, `langgraph.2=users.ann`. So a prefix is one tag, and
-labels are never compared as strings.
+Tags hold the namespace, one for each depth: `langgraph.1=users`, `langgraph.2=users.ann`. So a
+prefix is one tag, and labels are never compared as strings.
 """
 
 import asyncio
@@ -38,18 +39,22 @@ if TYPE_CHECKING:
 Namespace = tuple[str, ...]
 
 _TAG = "langgraph."
-_UNSEARCHED = {"langgraph.index": "none"}  # tag of items that are read by key only, and found by no query
+_UNSEARCHED = {
+    "langgraph.index": "none"
+}  # tag of items that are read by key only, and found by no query
 _BETWEEN = "."  # labels of a namespace can't hold it
 _PAGE = 1_000
 _MORE = 4  # factor of hits to look at where a filter may drop some
 
 
 class MemoriesStore(BaseStore):
-    """Keeps the items of graphs and agents as memories, with versions, and finds them by meaning and by word.
+    """Keeps the items of graphs and agents as memories, with versions, and finds them by meaning
+    and by word.
 
-    It may be shared by threads and by processes. The writes of a batch are stored in one transaction, after its reads;
-    of two writes to one key the later counts. Without a query the newest items come first. With one, its hits come
-    first, then the items that were put with `index=False`; other items are left out.
+    It may be shared by threads and by processes. The writes of a batch are stored in one
+    transaction, after its reads; of two writes to one key the later counts. Without a query the
+    newest items come first. With one, its hits come first, then the items that were put with
+    `index=False`; other items are left out.
     """
 
     __slots__ = ("_fields", "_memories")
@@ -70,14 +75,17 @@ class MemoriesStore(BaseStore):
             namespace: The namespace of Memories that the items belong to; no other is read.
             embedder: The embedder; `none` searches by words alone.
             config: Settings instead of those of the environment and the files.
-            fields: The paths in a value that are searched, such as `text` or `messages[*].content`; by default
-                `content` if a value has it, else all of the value. `index` of a put goes before.
+            fields: The paths in a value that are searched, such as `text` or `messages[*].content`;
+                by default `content` if a value has it, else all of the value. `index` of a put goes
+                before.
 
         Raises:
             InvalidInput: A value is not acceptable.
             ConfigError: A setting is not acceptable.
         """
-        self._memories = Memories(store, namespace=namespace, shared=False, embedder=embedder, config=config)
+        self._memories = Memories(
+            store, namespace=namespace, shared=False, embedder=embedder, config=config
+        )
         self._fields = None if fields is None else list(fields)
 
     def close(self) -> None:
@@ -110,7 +118,8 @@ class MemoriesStore(BaseStore):
         drafts = [self._draft(op) for op in writes.values() if op.value is not None]
         results = [None if isinstance(op, PutOp) else self._read(op) for op in operations]
         deletions = [op for op in writes.values() if op.value is None]
-        # A single put is a transaction by itself; inside another one it would keep writers waiting for the model.
+        # A single put is a transaction by itself; inside another one it would keep writers waiting
+        # for the model.
         with self._memories.transaction() if deletions or len(drafts) > 1 else nullcontext():
             for op in deletions:
                 memory = self._find(op)
@@ -127,9 +136,16 @@ class MemoriesStore(BaseStore):
         try:
             data = json.dumps(op.value, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as exc:
-            raise InvalidInput(f'the value of "{validate.shown(op.key)}" can\'t be kept as JSON ({exc})') from exc
-        text = "" if op.index is False else _searched_text(json.loads(data), op.index or self._fields)
-        tags = {f"{_TAG}{depth}": _BETWEEN.join(op.namespace[:depth]) for depth in range(1, len(op.namespace) + 1)}
+            raise InvalidInput(
+                f'the value of "{validate.shown(op.key)}" can\'t be kept as JSON ({exc})'
+            ) from exc
+        text = (
+            "" if op.index is False else _searched_text(json.loads(data), op.index or self._fields)
+        )
+        tags = {
+            f"{_TAG}{depth}": _BETWEEN.join(op.namespace[:depth])
+            for depth in range(1, len(op.namespace) + 1)
+        }
         if not text:
             return Draft(data, tags | _UNSEARCHED, key=_key(op), data=data)
         return Draft(text, tags, key=_key(op), data=data)
@@ -178,7 +194,9 @@ class MemoriesStore(BaseStore):
                 return
 
     def _hits(self, query: str, tags: dict[str, str], limit: int) -> Iterator[tuple[Memory, float]]:
-        """Yield the hits of a query, except memories that no graph stored and items that are not searched."""
+        """Yield the hits of a query, except memories that no graph stored and items that are not
+        searched.
+        """
         seen = 0
         while True:
             hits = self._memories.search(query, tags=tags, limit=limit, min_confidence=0.0)
@@ -191,13 +209,19 @@ class MemoriesStore(BaseStore):
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         rules = op.match_conditions or ()
-        namespaces = [name for name in sorted(self._all_namespaces()) if all(_matches(name, rule) for rule in rules)]
+        namespaces = [
+            name
+            for name in sorted(self._all_namespaces())
+            if all(_matches(name, rule) for rule in rules)
+        ]
         if op.max_depth is not None:
             namespaces = list(dict.fromkeys(name[: op.max_depth] for name in namespaces))
         return namespaces[op.offset : op.offset + op.limit]
 
     def _all_namespaces(self) -> Iterator[Namespace]:
-        """Yield the namespaces with items of their own: those with more items than the namespaces below them have."""
+        """Yield the namespaces with items of their own: those with more items than the namespaces
+        below them have.
+        """
         depth, counts = 1, self._memories.tags(f"{_TAG}1")
         while counts:
             deeper = self._memories.tags(f"{_TAG}{depth + 1}")
@@ -205,7 +229,9 @@ class MemoriesStore(BaseStore):
             for name, count in deeper.items():
                 parent = name.rpartition(_BETWEEN)[0]
                 below[parent] = below.get(parent, 0) + count
-            yield from (tuple(name.split(_BETWEEN)) for name, count in counts.items() if count > below[name])
+            yield from (
+                tuple(name.split(_BETWEEN)) for name, count in counts.items() if count > below[name]
+            )
             depth, counts = depth + 1, deeper
 
 
@@ -222,12 +248,16 @@ def _check(op: PutOp) -> None:
     if op.value is not None and not isinstance(op.value, dict):
         raise TypeError(f"the value is of type {type(op.value).__name__}; give a dict")
     if op.ttl is not None:
-        raise NotImplementedError("TTL is not supported by MemoriesStore; delete what is no longer wanted")
+        raise NotImplementedError(
+            "TTL is not supported by MemoriesStore; delete what is no longer wanted"
+        )
     if not op.namespace:
         raise InvalidInput("the namespace is empty; give at least one label")
     for part in (*op.namespace, op.key):
         if validate.one_line(part, "label or key") != part:
-            raise InvalidInput(f'"{validate.shown(part)}" begins or ends with a space or is not in Unicode form NFC')
+            raise InvalidInput(
+                f'"{validate.shown(part)}" begins or ends with a space or is not in Unicode form NFC'
+            )
 
 
 def _key(op: GetOp | PutOp) -> str:
@@ -238,7 +268,9 @@ def _key(op: GetOp | PutOp) -> str:
 def _namespace(memory: Memory) -> Namespace:
     """Return the namespace of an item; empty if the memory is not an item."""
     depth = sum(name.removeprefix(_TAG).isdigit() for name in memory.tags if name.startswith(_TAG))
-    return tuple(memory.tags.get(f"{_TAG}{depth}", "").split(_BETWEEN)) if depth and memory.key else ()
+    return (
+        tuple(memory.tags.get(f"{_TAG}{depth}", "").split(_BETWEEN)) if depth and memory.key else ()
+    )
 
 
 def _parts(memory: Memory) -> dict[str, Any]:
@@ -254,7 +286,11 @@ def _matches(namespace: Namespace, rule: MatchCondition) -> bool:
     path = tuple(rule.path)
     if len(path) > len(namespace):
         return False
-    part = namespace[: len(path)] if rule.match_type == "prefix" else namespace[len(namespace) - len(path) :]
+    part = (
+        namespace[: len(path)]
+        if rule.match_type == "prefix"
+        else namespace[len(namespace) - len(path) :]
+    )
     return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
 
 
@@ -268,7 +304,8 @@ def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
 
     Args:
         value: The value.
-        paths: Paths such as `text` or `messages[*].content`; None for `content` or, without it, all of the value.
+        paths: Paths such as `text` or `messages[*].content`; None for `content` or, without it, all
+            of the value.
     """
     if paths is None:
         text = _to_text(value.get("content") or value)
@@ -281,7 +318,9 @@ def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
 
 
 def _to_text(value: Any) -> str:
-    """Return a value as text: the pairs of an object on a line each, the entries of a list in a row."""
+    """Return a value as text: the pairs of an object on a line each, the entries of a list in a
+    row.
+    """
     if isinstance(value, dict):
         pairs = [(name, _to_text(member)) for name, member in value.items()]
         return "\n".join(f"{name}: {text}" for name, text in pairs if text)
@@ -291,9 +330,11 @@ def _to_text(value: Any) -> str:
 
 
 def _fits_filter(value: Any, wanted: Mapping[str, Any]) -> bool:
-    """Return whether a value meets a filter: each member equals its condition, or meets its operators.
+    """Return whether a value meets a filter: each member equals its condition, or meets its
+    operators.
 
-    Missing members count as None. Values that can't be compared, such as a number and a text, don't meet a condition.
+    Missing members count as None. Values that can't be compared, such as a number and a text, don't
+    meet a condition.
 
     Raises:
         ValueError: There is no such operator.

@@ -1,6 +1,8 @@
-"""A session of the OpenAI Agents SDK: an agent's conversation, kept as turns that `memory search --in history` finds.
+"""A session of the OpenAI Agents SDK: an agent's conversation, kept as turns that `memory search
+--in history` finds.
 
-result = await Runner.run(agent, "Hello", session=MemoriesSession("standup", Memories(namespace="ann")))
+result = await Runner.run(agent, "Hello", session=MemoriesSession("standup",
+Memories(namespace="ann")))
 """
 
 import asyncio
@@ -24,14 +26,17 @@ _ROLES = ("user", "assistant", "system", "tool")
 class MemoriesSession:
     """The items of one conversation, in order; several processes may share it.
 
-    A message that is nothing but a role and a text is a turn of that role; any other item is kept as its JSON.
+    A message that is nothing but a role and a text is a turn of that role; any other item is kept
+    as its JSON.
 
     Attributes:
         session_id: The conversation.
         session_settings: The SDK's settings of a session.
     """
 
-    def __init__(self, session_id: str, memories: Memories, session_settings: "SessionSettings | None" = None) -> None:
+    def __init__(
+        self, session_id: str, memories: Memories, session_settings: "SessionSettings | None" = None
+    ) -> None:
         """Prepare.
 
         Args:
@@ -106,9 +111,15 @@ def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
 
 
 def _is_stored_unchanged(content: object) -> bool:
-    """Return whether a turn returns a text unchanged, although contents are stored in one Unicode form."""
+    """Return whether a turn returns a text unchanged, although contents are stored in one Unicode
+    form.
+    """
     try:
-        return isinstance(content, str) and any(map(str.isalnum, content)) and validate.content(content) == content
+        return (
+            isinstance(content, str)
+            and any(map(str.isalnum, content))
+            and validate.content(content) == content
+        )
     except InvalidInput:
         return False
 

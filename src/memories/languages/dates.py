@@ -1,7 +1,9 @@
-"""Dates in a question, explicit or relative, and how close a time is to them. English; `languages` says others in it.
+"""Dates in a question, explicit or relative, and how close a time is to them. English; `languages`
+says others in it.
 
-A date never filters: it says which answers are likelier. What is written around a date often speaks of it a little
-later ("yesterday we …"), so times after a date count for longer than times before it.
+A date never filters: it says which answers are likelier. What is written around a date often speaks
+of it a little later ("yesterday we …"), so times after a date count for longer than times before
+it.
 """
 
 import functools
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0  # at this distance from a single day, a time still counts about a quarter
+DAYS_BEFORE, DAYS_AFTER = (
+    3.0,
+    7.0,
+)  # at this distance from a single day, a time still counts about a quarter
 WIDTH_SHARE = 0.25  # of the width of a span is added to these distances
 _RECENT_DAYS = 14
 _NEAR_DAYS, _FITTING_DAYS = 2.0, 7
@@ -34,14 +39,24 @@ _MONTHS = {
     for name in names.split()
 }
 _WEEKDAYS = {
-    name: number for number, name in enumerate("monday tuesday wednesday thursday friday saturday sunday".split())
+    name: number
+    for number, name in enumerate(
+        "monday tuesday wednesday thursday friday saturday sunday".split()
+    )
 }
 _NUMBERS = {"a": 1, "an": 1, "couple of": 2, "couple": 2, "few": 3, "several": 4} | {
     name: number
-    for number, name in enumerate("one two three four five six seven eight nine ten eleven twelve".split(), 1)
+    for number, name in enumerate(
+        "one two three four five six seven eight nine ten eleven twelve".split(), 1
+    )
 }
 _UNIT_DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
-_HALF_WIDTH = {"day": 0, "week": 3, "month": 15, "year": 180}  # "two weeks ago" is not said to the day
+_HALF_WIDTH = {
+    "day": 0,
+    "week": 3,
+    "month": 15,
+    "year": 180,
+}  # "two weeks ago" is not said to the day
 
 _MONTH = rf"\b({'|'.join(sorted(_MONTHS, key=len, reverse=True))})\b\.?"
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
@@ -53,7 +68,8 @@ _BEFORE_MONTH = (
     r"(?:[\s-]+(?:early|late|mid|the beginning of|the end of))?"
 )
 
-# What has none of these names no date: the beginnings of months, and words and digits of the other patterns.
+# What has none of these names no date: the beginnings of months, and words and digits of the other
+# patterns.
 _HINTS = (
     *(name[:3] for name in _MONTHS),
     *"19 20 yesterday night today tomorrow ago last past previous next coming recently lately since".split(),
@@ -94,7 +110,8 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
 
 
 def span(text: str, now: datetime) -> Span | None:
-    """Return the days that a text stands for, such as "last week", "yesterday" or "3 May"; None if it is no date.
+    """Return the days that a text stands for, such as "last week", "yesterday" or "3 May"; None if
+    it is no date.
 
     Args:
         text: A date and nothing else.
@@ -125,7 +142,8 @@ def closeness(days: "NDArray[np.int64]", spans: Sequence[Span]) -> "NDArray[np.f
         spans: At least one span.
 
     Returns:
-        Shape (n,). Outside it is (1 + distance / reach)⁻², where the reach grows with the width of the span.
+        Shape (n,). Outside it is (1 + distance / reach)⁻², where the reach grows with the width of
+        the span.
     """
     import numpy as np
 
@@ -146,7 +164,8 @@ def overlap(told: Sequence[Span], meant: Sequence[Span]) -> float:
         meant: The spans of the question.
 
     Returns:
-        The best of all pairs: 1 where a short span meets one of the question, less where it is much wider than that,
+        The best of all pairs: 1 where a short span meets one of the question, less where it is much
+            wider than that,
         and with distance as in `closeness`, but faster. 0 if either is empty.
     """
     best = 0.0
@@ -172,9 +191,7 @@ def tells_time(text: str) -> bool:
     )
 
 
-_WHEN = (
-    r"^\W*(?:when|since when|until when|how long|(?:on |in |at )?(?:what|which) (?:date|day|year|month|week|time)s?)\b"
-)
+_WHEN = r"^\W*(?:when|since when|until when|how long|(?:on |in |at )?(?:what|which) (?:date|day|year|month|week|time)s?)\b"
 _TIME_WORDS = frozenset(
     "yesterday today tonight tomorrow last next ago week weeks weekend weekends month months year years day days "
     "since recently soon just january february march april june july august september october november december "
@@ -182,7 +199,8 @@ _TIME_WORDS = frozenset(
 ) | frozenset(_WEEKDAYS)
 
 
-# --- readers: what each pattern means --------------------------------------------------------------------------------
+# --- readers: what each pattern means
+# --------------------------------------------------------------------------------
 
 
 def _dates(year: str | int | None, month: int, day: int | None, asked: _Asked) -> Iterator[Span]:
@@ -228,7 +246,9 @@ def _year_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
 
 def _month_of(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
     """June last year."""
-    return _dates(asked.today.year - (match[2].lower() == "last"), _MONTHS[match[1].lower()], None, asked)
+    return _dates(
+        asked.today.year - (match[2].lower() == "last"), _MONTHS[match[1].lower()], None, asked
+    )
 
 
 def _last_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
@@ -322,11 +342,17 @@ def _back(day: date, days: int) -> date:
 
 
 def _end_of_month(day: date) -> date:
-    return date(day.year, 12, 31) if day.month == 12 else date(day.year, day.month + 1, 1) - timedelta(days=1)
+    return (
+        date(day.year, 12, 31)
+        if day.month == 12
+        else date(day.year, day.month + 1, 1) - timedelta(days=1)
+    )
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE | re.ASCII)  # else İ would be taken for i, and is no letter of a month
+    return re.compile(
+        pattern, re.IGNORECASE | re.ASCII
+    )  # else İ would be taken for i, and is no letter of a month
 
 
 @functools.cache
@@ -353,7 +379,10 @@ def _patterns() -> tuple[tuple[re.Pattern[str], Any], ...]:
         (_compiled(r"\bthis\s+(week|month|year)\b"), _this),
         (_compiled(rf"\b(?:last|on|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _weekday),
         (_compiled(r"\btomorrow\b"), _days_back(-1, -1)),
-        (_compiled(rf"\b(?:next|coming)\s+(week|weekend|month|year|{'|'.join(_WEEKDAYS)})\b"), _next),
+        (
+            _compiled(rf"\b(?:next|coming)\s+(week|weekend|month|year|{'|'.join(_WEEKDAYS)})\b"),
+            _next,
+        ),
         (_compiled(rf"\bin\s+{_COUNT}\s+{_UNITS}\b"), _ahead),
         (_compiled(r"\b(?:recently|lately|these days)\b"), _days_back(_RECENT_DAYS, 0)),
     )

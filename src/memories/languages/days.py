@@ -1,7 +1,7 @@
 """Days as other languages name them, said in English: what `dates` reads. Pure.
 
-"vor zwei Wochen", "il y a deux semaines", "2週間前" all become "2 weeks ago", where they stand. So how a date is
-counted is decided in one place, and a language is only words.
+"vor zwei Wochen", "il y a deux semaines", "2週間前" all become "2 weeks ago", where they stand. So how
+a date is counted is decided in one place, and a language is only words.
 """
 
 import functools
@@ -27,7 +27,8 @@ _COUNTED = {"ago": "{} ago", "past": "last {}", "ahead": "in {}"}
 _YEAR = r"(?P<y>(?:19|20)\d\d)"
 _OF = "(?:的|の|의)?"
 _LONGEST = 2_000  # characters that are read
-_FIRST = 0xE000  # of the signs that stand for what was read, so that no other pattern reads it again
+# of the signs that stand for what was read, so that no other pattern reads it again
+_FIRST = 0xE000
 
 _FIGURES = "figures"
 _PARTED = re.compile(r"[\s_-]+")
@@ -36,7 +37,9 @@ _Say = Callable[[re.Match[str]], str]
 
 
 class _Reading(NamedTuple):
-    """A way to name a day: a pattern, what it is in English, and the lines of which a text must have an entry each."""
+    """A way to name a day: a pattern, what it is in English, and the lines of which a text must
+    have an entry each.
+    """
 
     pattern: str
     say: _Say
@@ -44,7 +47,8 @@ class _Reading(NamedTuple):
 
 
 def in_english(text: str) -> str:
-    """Return a text with the days that it names said in English, each between full stops; the rest is as it was.
+    """Return a text with the days that it names said in English, each between full stops; the rest
+    is as it was.
 
     A text in English, or without a day that is known, is returned as it is.
     """
@@ -55,7 +59,9 @@ def in_english(text: str) -> str:
 
 
 def meant(text: str) -> str:
-    """Return in English the day that a text is, with nothing beside it but function words; empty if it is none."""
+    """Return in English the day that a text is, with nothing beside it but function words; empty if
+    it is none.
+    """
     said, *parts = in_english(text).split(" . ")
     function_words = {word for code in of(text) for word in words(code)["stop"]}
     days = [part for part in parts[::2] if part.strip()]
@@ -80,18 +86,24 @@ def _said(text: str, code: str) -> str:
 
     for reading in _readings(code):
         if held.issuperset(reading.needs):
-            told = _compiled(_whole(code, reading.pattern)).sub(functools.partial(keep, reading.say), told)
+            told = _compiled(_whole(code, reading.pattern)).sub(
+                functools.partial(keep, reading.say), told
+            )
     spelled = {_FIRST + at: f" . {english} . " for at, english in enumerate(found)}
     return told.translate(spelled) if found else text
 
 
 @functools.cache
 def _hints(code: str) -> Mapping[str, Sequence[str]]:
-    """Return for each line what a text has one of if it meets an entry, so that few patterns are compiled at all."""
+    """Return for each line what a text has one of if it meets an entry, so that few patterns are
+    compiled at all.
+    """
     hints: dict[str, Sequence[str]] = {_FIGURES: tuple("0123456789")}
     for line, entries in words(code).items():
         names = [name.strip("~") for entry in entries for name in entry.split("|")]
-        parts = ([part for part in re.split(r"[_=*]", name) if part not in ("n", "u")] for name in names)
+        parts = (
+            [part for part in re.split(r"[_=*]", name) if part not in ("n", "u")] for name in names
+        )
         hints[line] = tuple({part[0] for part in parts if part and part[0] != "-"})
     return hints
 
@@ -117,15 +129,21 @@ def _glued(code: str) -> str:
 
 
 def _any(code: str, entries: Sequence[str]) -> str:
-    """Return a pattern for any of some entries, the longest first; one that nothing meets for none."""
-    known = sorted((entry.strip("~").split("=")[0] for entry in entries if entry != "-"), key=len, reverse=True)
+    """Return a pattern for any of some entries, the longest first; one that nothing meets for
+    none.
+    """
+    known = sorted(
+        (entry.strip("~").split("=")[0] for entry in entries if entry != "-"), key=len, reverse=True
+    )
     gap = r"\s*" if code in UNSPACED else r"[\s-]+"
     spelled = (re.escape(entry).replace("_", gap).replace(r"\*", r"\w*") for entry in known)
     return f"(?:{'|'.join(spelled)})" if known else r"(?!)"
 
 
 def _named(code: str, line: str, *, alone: bool = False) -> str:
-    """Return a pattern for the names of months or weekdays; alone, without those that are other words too."""
+    """Return a pattern for the names of months or weekdays; alone, without those that are other
+    words too.
+    """
     names = [name for entry in words(code)[line] for name in entry.split("|")]
     return _any(code, [name for name in names if not (alone and name.startswith("~"))])
 
@@ -143,13 +161,22 @@ def _place(code: str, line: str, written: str) -> int:
     places, name = _places(code, line), _PARTED.sub("", written)
     if name in places:
         return places[name]
-    return next(at for stem, at in places.items() if stem.endswith("*") and name.startswith(stem[:-1]))
+    return next(
+        at for stem, at in places.items() if stem.endswith("*") and name.startswith(stem[:-1])
+    )
 
 
 @functools.cache
 def _readings(code: str) -> Sequence[_Reading]:
     """Return what a language says of days, what is longer and more certain first."""
-    return (*_numeric(code), *_dates(code), *_sided_weekdays(code), *_counted(code), *_near(code), *_alone(code))
+    return (
+        *_numeric(code),
+        *_dates(code),
+        *_sided_weekdays(code),
+        *_counted(code),
+        *_near(code),
+        *_alone(code),
+    )
 
 
 def _gap(code: str) -> str:
@@ -179,9 +206,13 @@ def _alone(code: str) -> Iterator[_Reading]:
     every = f"{_any(code, words(code)['every'])}{_gap(code)}{name}"
     yield _Reading(every, _saying(""), ("every", "weekdays"))
     weekday = f"(?P<w>{name})"
-    yield _Reading(weekday, lambda match: f"on {WEEKDAYS[_place(code, 'weekdays', match['w'])]}", ("weekdays",))
+    yield _Reading(
+        weekday, lambda match: f"on {WEEKDAYS[_place(code, 'weekdays', match['w'])]}", ("weekdays",)
+    )
     month = rf"(?<!\d)(?P<m>{_named(code, 'months', alone=True)})"
-    yield _Reading(month, lambda match: f"in {_MONTHS[_place(code, 'months', match['m'])]}", ("months",))
+    yield _Reading(
+        month, lambda match: f"in {_MONTHS[_place(code, 'months', match['m'])]}", ("months",)
+    )
 
 
 def _saying(english: str) -> _Say:
@@ -223,7 +254,9 @@ def _dates(code: str) -> Iterator[_Reading]:
     of_last_year = "last year" if "last year" in known else "year"
 
     def said(form: str) -> _Say:
-        return lambda match: form.format(month=_MONTHS[_place(code, "months", match["m"])], **match.groupdict())
+        return lambda match: form.format(
+            month=_MONTHS[_place(code, "months", match["m"])], **match.groupdict()
+        )
 
     yield _Reading(rf"{day}[\s,]*{joined}{_YEAR}", said("{d} {month} {y}"), (_FIGURES, "months"))
     yield _Reading(day, said("{d} {month}"), (_FIGURES, "months"))
@@ -237,7 +270,9 @@ def _dates(code: str) -> Iterator[_Reading]:
 def _sided_weekdays(code: str) -> Iterator[_Reading]:
     """Yield last and next Monday, in some languages the Monday of last week."""
     name, gap = f"(?P<w>{_named(code, 'weekdays')})", _gap(code)
-    week = rf"(?:{_any(code, words(code)['week'])}{gap}{_OF}\s*)?" if code in {*UNSPACED, "vi"} else ""
+    week = (
+        rf"(?:{_any(code, words(code)['week'])}{gap}{_OF}\s*)?" if code in {*UNSPACED, "vi"} else ""
+    )
 
     def said(which: str) -> _Say:
         return lambda match: f"{which} {WEEKDAYS[_place(code, 'weekdays', match['w'])]}"
@@ -252,7 +287,9 @@ def _counted(code: str) -> Iterator[_Reading]:
     """Yield what is counted from today: two weeks ago, the last three days, in a month."""
     known = words(code)
     units = {entry.split("=")[0]: unit for unit in _UNITS for entry in known[unit]}
-    counts = dict(entry.split("=") for unit in _UNITS for entry in known[unit] if "=" in entry)  # "two days", one word
+    counts = dict(
+        entry.split("=") for unit in _UNITS for entry in known[unit] if "=" in entry
+    )  # "two days", one word
     numbers, values = _numbers(code)
     parts = {"n": f"(?P<n>{numbers})", "u": f"(?P<u>{_any(code, tuple(units))})"}
 
@@ -266,7 +303,9 @@ def _counted(code: str) -> Iterator[_Reading]:
 
     for line, english in _COUNTED.items():
         for template in sorted(known[line], key=len, reverse=True):
-            spelled = _gap(code).join(parts.get(part, re.escape(part)) for part in template.split("_"))
+            spelled = _gap(code).join(
+                parts.get(part, re.escape(part)) for part in template.split("_")
+            )
             yield _Reading(spelled, said(english), (line,))
 
 
@@ -278,4 +317,7 @@ def _numbers(code: str) -> tuple[str, Mapping[str, str]]:
     values |= dict.fromkeys(words(code)["a"], "1")
     values |= {word.replace("_", " "): "few" for word in words(code)["few"]}
     values.pop("-", None)
-    return rf"(?<!\d)\d{{1,3}}|{'|'.join(map(re.escape, sorted(values, key=len, reverse=True)))}", values
+    return (
+        rf"(?<!\d)\d{{1,3}}|{'|'.join(map(re.escape, sorted(values, key=len, reverse=True)))}",
+        values,
+    )

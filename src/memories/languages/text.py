@@ -1,4 +1,6 @@
-"""How words are seen: one normal form, and the same terms for what is stored and what is asked, in any script."""
+"""How words are seen: one normal form, and the same terms for what is stored and what is asked, in
+any script.
+"""
 
 import functools
 import re
@@ -11,29 +13,38 @@ MAX_QUERY_TERMS = 64
 _MAX_READ = 16_384  # characters of a text that terms are taken from
 _LONGEST = 64  # letters of a word that has other forms, and words of a phrase
 _ENDINGS, _LEAST_STEM = 2, 4  # endings that a word may have, and letters that they leave of it
-_GLUED, _LEAST_BASE = 7, 3  # prefixes that are tried, the commonest, and letters of a word behind one
+_GLUED, _LEAST_BASE = (
+    7,
+    3,
+)  # prefixes that are tried, the commonest, and letters of a word behind one
 
-_QUOTES = str.maketrans({"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'})
+_QUOTES = str.maketrans(
+    {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'}
+)
 
 # Scripts written without spaces between words, and Hangul, whose endings are glued to the word.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
-    "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # kana and Han
+    # kana and Han
+    "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
     "\uac00-\ud7a3"  # Hangul
 )
-# Marks are parts of words too, though `\w` leaves them out: accents, Hebrew points, Arabic vowels, the Indic blocks.
-# These patterns are for text without unspaced scripts: with those in them, they would take 7 ms to compile.
+# Marks are parts of words too, though `\w` leaves them out: accents, Hebrew points, Arabic vowels,
+# the Indic blocks. These patterns are for text without unspaced scripts: with those in them, they
+# would take 7 ms to compile.
 _LETTER = r"(?:[^\W_]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
 _WORD = re.compile(f"{_LETTER}+")
 _COMPOUND = re.compile(rf"(?<!{_LETTER}){_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
 _QUOTED = re.compile(r'"([^"]{3,200})"')
-# A word as it stands: a sign between two digits does not end it, as in versions, dates, addresses and large numbers.
+# A word as it stands: a sign between two digits does not end it, as in versions, dates, addresses
+# and large numbers.
 _TOKEN = re.compile(rf"{_LETTER}+(?:(?<=\d)(?:[^\w\s]|_)(?=\d){_LETTER}+)*")
 _HAN_NUMBER = re.compile("[〇零一二三四五六七八九十百千万億亿兆]+")
 # Letters that the index can hold, for names that consist of signs: C++, C#.
 _SIGNS = ((re.compile(r"(?<=\w)\+\+"), "plusplus "), (re.compile(r"(?<=\w)#(?!\w)"), "sharp "))
 
-# Function words of English. They stay in the index, for phrases, and are left out of queries that have better words.
+# Function words of English. They stay in the index, for phrases, and are left out of queries that
+# have better words.
 STOP_WORDS = frozenset(
     "a about above after again against all also am an and any are aren't as at be because been before being below "
     "between both but by can can't cannot could couldn't did didn't do does doesn't doing don't down during each else "
@@ -48,7 +59,9 @@ STOP_WORDS = frozenset(
 
 
 def normal_form(text: str) -> str:
-    """Return the form in which two texts are compared: NFKC, case folded, straight quotes, single spaces."""
+    """Return the form in which two texts are compared: NFKC, case folded, straight quotes, single
+    spaces.
+    """
     return cased_form(unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -58,46 +71,62 @@ def cased_form(text: str) -> str:
 
 
 def is_unspaced(text: str) -> bool:
-    """Return whether a text has characters of a script that is written without spaces between words."""
+    """Return whether a text has characters of a script that is written without spaces between
+    words.
+    """
     return not text.isascii() and bool(_unspaced_run().search(text))
 
 
 def mark_raised(text: str) -> str:
-    """Put a sign before raised and lowered digits and fractions, which NFKC makes plain digits: 10² is not 102."""
+    """Put a sign before raised and lowered digits and fractions, which NFKC makes plain digits: 10²
+    is not 102.
+    """
     if text.isascii():
         return text
     raised = ("<super>", "<sub>", "<fraction>")
-    return text.translate({ord(c): f"^{c}" for c in set(text) if unicodedata.decomposition(c).startswith(raised)})
+    return text.translate(
+        {ord(c): f"^{c}" for c in set(text) if unicodedata.decomposition(c).startswith(raised)}
+    )
 
 
 def index_text(text: str) -> str:
-    """Return the text that a word index takes: the normal form, with unspaced scripts cut into characters and pairs.
+    """Return the text that a word index takes: the normal form, with unspaced scripts cut into
+    characters and pairs.
 
-    A word index finds only whole words, and Chinese, Japanese, Thai or Korean text does not show where they end. So
-    a run of such characters is indexed as its single characters and its overlapping pairs.
+    A word index finds only whole words, and Chinese, Japanese, Thai or Korean text does not show
+    where they end. So a run of such characters is indexed as its single characters and its
+    overlapping pairs.
     """
     spelled = _spell_signs(normal_form(text))
     if spelled.isascii():
         return spelled
-    return _space_emoji(_unspaced_run().sub(lambda run: f" {' '.join((*run[0], *_pairs(run[0])))} ", spelled))
+    return _space_emoji(
+        _unspaced_run().sub(lambda run: f" {' '.join((*run[0], *_pairs(run[0])))} ", spelled)
+    )
 
 
 def query_terms(text: str) -> list[str]:
-    """Return the terms to look for, most telling forms included, at most `MAX_QUERY_TERMS`, each once.
+    """Return the terms to look for, most telling forms included, at most `MAX_QUERY_TERMS`, each
+    once.
 
-    A term of several words (an identifier, a path, a quoted phrase) is to be matched as a phrase. One that ends in `*`
-    is the beginning of a word: the index knows the endings of English only. One that begins with a space is another
-    form of a word that is there too. Function words are left out, unless there is nothing else.
+    A term of several words (an identifier, a path, a quoted phrase) is to be matched as a phrase.
+    One that ends in `*` is the beginning of a word: the index knows the endings of English only.
+    One that begins with a space is another form of a word that is there too. Function words are
+    left out, unless there is nothing else.
     """
     spelled = _spelled(text[:_MAX_READ])
     codes = languages.of(spelled)
-    terms = dict.fromkeys(term for term in _terms(_telling(spelled, codes), codes) if term not in STOP_WORDS)
+    terms = dict.fromkeys(
+        term for term in _terms(_telling(spelled, codes), codes) if term not in STOP_WORDS
+    )
     terms = terms or dict.fromkeys(_words(spelled)) or dict.fromkeys(_terms(spelled, ()))
     return list(terms)[:MAX_QUERY_TERMS]
 
 
 def other_terms(text: str) -> list[str]:
-    """Return the terms for a question whose telling words nobody has said: its function words; none in English."""
+    """Return the terms for a question whose telling words nobody has said: its function words; none
+    in English.
+    """
     spelled = _spelled(text[:_MAX_READ])
     told = query_terms(text)
     found = dict.fromkeys(_terms(spelled, ())) if languages.of(spelled) else {}
@@ -117,21 +146,31 @@ def _telling(spelled: str, codes: Sequence[str]) -> str:
             longer = sorted((word for word in known if len(word) > 1), key=len, reverse=True)
             spelled = re.sub("|".join(map(re.escape, longer)), " ", spelled)
         else:
-            words = (word for word in dict.fromkeys(_words(spelled)) if languages.folded(word) in known)
-            spelled = functools.reduce(lambda told, word: re.sub(rf"(?<!\w){word}(?!\w)", " ", told), words, spelled)
+            words = (
+                word for word in dict.fromkeys(_words(spelled)) if languages.folded(word) in known
+            )
+            spelled = functools.reduce(
+                lambda told, word: re.sub(rf"(?<!\w){word}(?!\w)", " ", told), words, spelled
+            )
     return spelled
 
 
 def is_latin(text: str) -> bool:
-    """Return whether at least half of a text's letters are Latin ones; so is a text without letters."""
+    """Return whether at least half of a text's letters are Latin ones; so is a text without
+    letters.
+    """
     if text.isascii():
         return True
     letters = [sign for sign in text if sign.isalpha()]
-    return 2 * sum(sign < "\u0250" or "\u1e00" <= sign <= "\u1eff" for sign in letters) >= len(letters)
+    return 2 * sum(sign < "\u0250" or "\u1e00" <= sign <= "\u1eff" for sign in letters) >= len(
+        letters
+    )
 
 
 def covered(text: str, words: Sequence[str]) -> float:
-    """Return the share of these words that a text has, 0 to 1; other endings and other accents count as well."""
+    """Return the share of these words that a text has, 0 to 1; other endings and other accents
+    count as well.
+    """
     indexed = _bare(index_text(text))
     held = f" {' '.join(_words(indexed))} {indexed}"
     beginnings = [_bare(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]
@@ -139,19 +178,25 @@ def covered(text: str, words: Sequence[str]) -> float:
 
 
 def words_in(text: str) -> set[str]:
-    """Return the words of a text without case and accents; of unspaced scripts, its characters and pairs."""
+    """Return the words of a text without case and accents; of unspaced scripts, its characters and
+    pairs.
+    """
     indexed = _bare(index_text(text))
     found = set(_words(indexed))
     if not indexed.isascii():
-        found.update(piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0]))
+        found.update(
+            piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0])
+        )
     return found
 
 
 def tokens(text: str) -> set[str]:
-    """Return the words of a text without case and accents, numbers whole: `1.2` is not in `1.20`, nor `80` in `8080`.
+    """Return the words of a text without case and accents, numbers whole: `1.2` is not in `1.20`,
+    nor `80` in `8080`.
 
-    Versions, dates, IP addresses and identifiers such as `k8s` are words too. Digits of all scripts are the same. Of
-    unspaced scripts there are the characters and the pairs, and their numbers, each with a `=` before it.
+    Versions, dates, IP addresses and identifiers such as `k8s` are words too. Digits of all scripts
+    are the same. Of unspaced scripts there are the characters and the pairs, and their numbers,
+    each with a `=` before it.
     """
     plain = normal_form(mark_raised(text))
     if not plain.isascii():
@@ -159,7 +204,9 @@ def tokens(text: str) -> set[str]:
     indexed = _bare(index_text(plain))
     found = set(_TOKEN.findall(_spaced(indexed)))
     if not indexed.isascii():
-        found.update(piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0]))
+        found.update(
+            piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0])
+        )
         found.update(f"={number}" for number in _HAN_NUMBER.findall(plain))
     return found
 
@@ -182,16 +229,22 @@ def _bare(text: str) -> str:
     if text.isascii():
         return text
     text = unicodedata.normalize("NFD", text)
-    return text.translate(dict.fromkeys(ord(sign) for sign in set(text) if unicodedata.category(sign) == "Mn"))
+    return text.translate(
+        dict.fromkeys(ord(sign) for sign in set(text) if unicodedata.category(sign) == "Mn")
+    )
 
 
 def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield words, compounds, quoted phrases, pairs of unspaced scripts and emoji of a spelled-out normal form."""
+    """Yield words, compounds, quoted phrases, pairs of unspaced scripts and emoji of a spelled-out
+    normal form.
+    """
     for phrase in _QUOTED.findall(spelled):
         words = _words(phrase)
         if len(words) > 1:
             yield " ".join(words)
-    for compound in dict.fromkeys(_COMPOUND.findall(_spaced(spelled))):  # each once: a long text repeats itself
+    for compound in dict.fromkeys(
+        _COMPOUND.findall(_spaced(spelled))
+    ):  # each once: a long text repeats itself
         if compound in STOP_WORDS:
             spelled = spelled.replace(compound, " ")
             continue
@@ -204,10 +257,14 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
         yield from _pairs(run) if len(run) > 1 else run
     yield from (sign for sign in spelled if _is_emoji(sign))
     yield from _glued([word for word in words if len(word) >= _LEAST_BASE], codes)
-    short = [word for word in words if len(word) <= _LONGEST] if codes or not spelled.isascii() else []
+    short = (
+        [word for word in words if len(word) <= _LONGEST] if codes or not spelled.isascii() else []
+    )
     for word in dict.fromkeys(short):
         told = _stem(word, codes)
-        forms = (_stem(other, codes) for other in _spellings(word, codes) if len(other) >= _LEAST_BASE)
+        forms = (
+            _stem(other, codes) for other in _spellings(word, codes) if len(other) >= _LEAST_BASE
+        )
         yield from (f" {form}" for form in dict.fromkeys(forms) if form != told)
 
 
@@ -226,14 +283,18 @@ def _words(text: str) -> list[str]:
 
 
 def _open_ended(word: str) -> str:
-    """Return a word of a script other than Latin as its beginning, so that other endings are found as well."""
+    """Return a word of a script other than Latin as its beginning, so that other endings are found
+    as well.
+    """
     if len(word) < 4 or is_latin(word):
         return word
     return f"{word[: max(4, len(word) - 2)]}*"
 
 
 def _stem(word: str, codes: Sequence[str]) -> str:
-    """Return the beginning of a word without the endings of its language, as a term; the word where it has none."""
+    """Return the beginning of a word without the endings of its language, as a term; the word where
+    it has none.
+    """
     endings = languages.words(codes[0]).get("endings", ()) if codes else ()
     if not endings or not word.isalpha() or not is_latin(word):
         return _open_ended(word)
@@ -258,11 +319,15 @@ _ALEFS = "أإآ"
 
 
 def _spellings(word: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield other ways to write a word: without its marks, or with one that was left out, as the index keeps them."""
+    """Yield other ways to write a word: without its marks, or with one that was left out, as the
+    index keeps them.
+    """
     unmarked = word.replace("ё", "е").replace("\u093c", "")
     if not "\u0400" <= word[0] < "\u0530" and not "\u0900" <= word[0] < "\u0e00":
         unmarked = languages.folded(word)
-        unmarked = word if unmarked == _bare(word) and is_latin(word) else unmarked  # the index does that itself
+        unmarked = (
+            word if unmarked == _bare(word) and is_latin(word) else unmarked
+        )  # the index does that itself
     yield unmarked
     for letter, two in _SPELLED_OUT.items():
         if letter in word:
@@ -271,9 +336,13 @@ def _spellings(word: str, codes: Sequence[str]) -> Iterator[str]:
             yield word.replace(two, letter)
     if "tr" in codes and "i" in word:
         yield word.replace("i", "ı")
-    marked = _MARKED | {letter: other for code in codes for letter, other in _MARKED_IN.get(code, {}).items()}
+    marked = _MARKED | {
+        letter: other for code in codes for letter, other in _MARKED_IN.get(code, {}).items()
+    }
     yield from (
-        f"{unmarked[:at]}{marked[sign]}{unmarked[at + 1 :]}" for at, sign in enumerate(unmarked) if sign in marked
+        f"{unmarked[:at]}{marked[sign]}{unmarked[at + 1 :]}"
+        for at, sign in enumerate(unmarked)
+        if sign in marked
     )
     for article in ("", "ال"):
         if unmarked.startswith(f"{article}ا"):
@@ -281,7 +350,9 @@ def _spellings(word: str, codes: Sequence[str]) -> Iterator[str]:
 
 
 def _glued(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
-    """Yield words behind the prefixes that their language writes as parts of them, and without those that they have."""
+    """Yield words behind the prefixes that their language writes as parts of them, and without
+    those that they have.
+    """
     for code in codes:
         prefixes = languages.words(code).get("glued", ())
         usual = prefixes[:_GLUED]
@@ -292,7 +363,11 @@ def _glued(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
             if word.startswith(prefix) and len(word) - len(prefix) >= _LEAST_BASE
         ]
         yield from (f" {_open_ended(f'{prefix}{word}')}" for word in words for prefix in usual)
-        yield from (f" {_open_ended(f'{prefix}{base}')}" for base in dict.fromkeys(bare) for prefix in ("", *usual))
+        yield from (
+            f" {_open_ended(f'{prefix}{base}')}"
+            for base in dict.fromkeys(bare)
+            for prefix in ("", *usual)
+        )
 
 
 def _pairs(run: str) -> Iterator[str]:

@@ -1,7 +1,9 @@
-"""Answers of the MCP server: text, since that is what every client shows its model if there is no structure beside it.
+"""Answers of the MCP server: text, since that is what every client shows its model if there is no
+structure beside it.
 
-What was recalled stands between marks, one item a line: rows where there are several, JSON where all of an item is
-told. In a content line breaks and markup are escaped (see `fence`), so it neither ends its line nor forges another.
+What was recalled stands between marks, one item a line: rows where there are several, JSON where
+all of an item is told. In a content line breaks and markup are escaped (see `fence`), so it neither
+ends its line nor forges another.
 """
 
 import re
@@ -25,10 +27,36 @@ MAX_WHOLE = 40_000  # and of one that was asked for by itself
 MAX_NAME = 100  # of who wrote it, or of a tag, in a row
 
 KINDS = ("memory", "turn")
-_USUAL = {"trust": "agent", "decay_policy": "stable", "confidence": 1.0, "version": 1, "kind": "memory"}
+_USUAL = {
+    "trust": "agent",
+    "decay_policy": "stable",
+    "confidence": 1.0,
+    "version": 1,
+    "kind": "memory",
+}
 _BRIEF = (
-    *("kind", "id", "content", "tags", "namespace", "conversation_id", "key", "decay_policy", "confidence", "version"),
-    *("superseded_by", "corrects", "corrected_by", "deleted", "pending", "role", "speaker", "suspicious"),
+    *(
+        "kind",
+        "id",
+        "content",
+        "tags",
+        "namespace",
+        "conversation_id",
+        "key",
+        "decay_policy",
+        "confidence",
+        "version",
+    ),
+    *(
+        "superseded_by",
+        "corrects",
+        "corrected_by",
+        "deleted",
+        "pending",
+        "role",
+        "speaker",
+        "suspicious",
+    ),
 )
 _SHORT = re.compile(r"(\d{8})-(\d{8})(\d{4})")
 _OURS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")  # a UUIDv7
@@ -39,9 +67,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def short(memory_id: str) -> str:
-    """Return an id as a row shows it: the day in UTC, then the milliseconds and the counter that the id begins with.
+    """Return an id as a row shows it: the day in UTC, then the milliseconds and the counter that
+    the id begins with.
 
-    It takes 8 tokens instead of 21, and it is a date. An id that another program gave is shown as it is.
+    It takes 8 tokens instead of 21, and it is a date. An id that another program gave is shown as
+    it is.
     """
     if _OURS.fullmatch(memory_id) is None:
         return _plain(memory_id, _WORD)
@@ -67,7 +97,8 @@ def whole(memory_id: str) -> str:
 
 
 def named(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a memory, a version, a turn or a hit with when it was written, how long ago, and by whom.
+    """Return a memory, a version, a turn or a hit with when it was written, how long ago, and by
+    whom.
 
     Only the origin tells who wrote it: a tag says what a writer wanted it to say.
     """
@@ -80,7 +111,9 @@ def named(shape: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def brief(shape: Mapping[str, Any], most: int = MAX_WHOLE) -> dict[str, Any]:
-    """Return what matters of a memory or a turn; what is as usual is left out, and long content is cut."""
+    """Return what matters of a memory or a turn; what is as usual is left out, and long content is
+    cut.
+    """
     known = {name: shape[name] for name in _BRIEF if shape.get(name) not in (None, "", {})}
     kept = {name: value for name, value in known.items() if value != _USUAL.get(name)}
     if "suspicious" in kept:
@@ -90,7 +123,9 @@ def brief(shape: Mapping[str, Any], most: int = MAX_WHOLE) -> dict[str, Any]:
         kept.pop("speaker", None)  # the tag agent, which is among the tags
     elif "speaker" in kept:
         kept.pop("role", None)
-    return shortened(kept | {name: full[name] for name in ("date", "age", "by", "trust") if full[name]}, most)
+    return shortened(
+        kept | {name: full[name] for name in ("date", "age", "by", "trust") if full[name]}, most
+    )
 
 
 def shortened(item: Mapping[str, Any], most: int = MAX_CONTENT) -> dict[str, Any]:
@@ -105,8 +140,11 @@ def shortened(item: Mapping[str, Any], most: int = MAX_CONTENT) -> dict[str, Any
     }
 
 
-def row(shape: Mapping[str, Any], most: int = MAX_CONTENT, *, own: str = "", tags: bool = False) -> str:
-    """Return one line that tells a memory, a turn or a hit: its id, its day, who wrote it, what it says.
+def row(
+    shape: Mapping[str, Any], most: int = MAX_CONTENT, *, own: str = "", tags: bool = False
+) -> str:
+    """Return one line that tells a memory, a turn or a hit: its id, its day, who wrote it, what it
+    says.
 
     Args:
         shape: The item; see `shapes`.
@@ -131,7 +169,9 @@ def rows(shapes: Sequence[Mapping[str, Any]], most: int = MAX_CONTENT, **options
 
 
 def hits(shapes: Sequence[Mapping[str, Any]], own: str) -> dict[str, list[str]]:
-    """Return what was found, best first, as one group of rows, which says what it is: as a whole, or each row."""
+    """Return what was found, best first, as one group of rows, which says what it is: as a whole,
+    or each row.
+    """
     kinds = [KINDS["turn_index" in shape] for shape in shapes]
     lines = rows(shapes, own=own)
     if len(set(kinds)) > 1:
@@ -140,7 +180,9 @@ def hits(shapes: Sequence[Mapping[str, Any]], own: str) -> dict[str, list[str]]:
 
 
 def conversation(found: "Conversation", own: str) -> str:
-    """Return one line that tells a conversation: its name, how many turns it has, and from when to when."""
+    """Return one line that tells a conversation: its name, how many turns it has, and from when to
+    when.
+    """
     where = "" if found.namespace == own else f" (in {_plain(found.namespace)})"
     title = f": {fence.plain(found.title)}" if found.title else ""
     days = dict.fromkeys((f"{found.first_at:%Y%m%d}", f"{found.last_at:%Y%m%d}"))
@@ -149,7 +191,9 @@ def conversation(found: "Conversation", own: str) -> str:
 
 
 def fenced(**groups: Sequence[str]) -> str:
-    """Return lines between marks that no content can know: their number is drawn when all of them are written."""
+    """Return lines between marks that no content can know: their number is drawn when all of them
+    are written.
+    """
     number = 100_000 + secrets.randbelow(900_000)
     lines: list[str] = []
     for name, items in groups.items():
@@ -160,7 +204,9 @@ def fenced(**groups: Sequence[str]) -> str:
 
 
 def text(facts: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> str:
-    """Return an answer: what is ours as JSON in the first line, if there is any, then what was recalled."""
+    """Return an answer: what is ours as JSON in the first line, if there is any, then what was
+    recalled.
+    """
     known = {name: fact for name, fact in facts.items() if fact is not None}
     ours = [fence.line(known)] if known else []
     return "\n".join([*ours, fenced(**groups)] if groups else ours)
@@ -168,7 +214,10 @@ def text(facts: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> str:
 
 def _marks(item: Mapping[str, Any], own: str) -> list[str]:
     """Return what is unusual about an item."""
-    known = {name: item.get(name) or "" for name in ("key", "corrects", "corrected_by", "superseded_by", "suspicious")}
+    known = {
+        name: item.get(name) or ""
+        for name in ("key", "corrects", "corrected_by", "superseded_by", "suspicious")
+    }
     trust, sure = (item.get("origin") or {}).get("trust"), item.get("confidence", 1.0)
     marks = {
         "trust": "" if trust in (None, _USUAL["trust"]) else _plain(trust),
@@ -191,7 +240,11 @@ def _marks(item: Mapping[str, Any], own: str) -> list[str]:
 
 def _tags(shape: Mapping[str, Any]) -> list[str]:
     by = named(shape)["by"]
-    return [f"{_cut(key)}={_cut(value)}" for key, value in shape["tags"].items() if (key, value) != ("agent", by)]
+    return [
+        f"{_cut(key)}={_cut(value)}"
+        for key, value in shape["tags"].items()
+        if (key, value) != ("agent", by)
+    ]
 
 
 def _dated(memory_id: str, moment: datetime) -> str:
@@ -211,5 +264,11 @@ def _cut(name: str) -> str:
 
 
 def _plain(name: str, form: re.Pattern[str] = _WORDS) -> str:
-    """Return a name as it is if nothing in it could be taken for something else, or as a JSON string."""
-    return name if not name or (form.fullmatch(name) and not any(map(is_unseen, name))) else fence.quoted(name)
+    """Return a name as it is if nothing in it could be taken for something else, or as a JSON
+    string.
+    """
+    return (
+        name
+        if not name or (form.fullmatch(name) and not any(map(is_unseen, name)))
+        else fence.quoted(name)
+    )

@@ -1,4 +1,6 @@
-"""How `memory mcp` runs: over standard input and output, with a model that loads while words answer."""
+"""How `memory mcp` runs: over standard input and output, with a model that loads while words
+answer.
+"""
 
 import json
 import logging
@@ -36,16 +38,24 @@ from memories.settings import Config
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PATIENCE = 0.5  # seconds that a question waits for the model, which mostly needs less, before words answer it
+# seconds that a question waits for the model, which mostly needs less, before words answer it
+PATIENCE = 0.5
 LONGER = 10.0  # that it waits when words find nothing
 AGAIN_SECONDS = 60.0  # after which a model that could not be loaded is tried again
-LEAVING_SECONDS = 60.0  # that calls still have when the client says no more; none waits longer for a store
+# that calls still have when the client says no more; none waits longer for a store
+LEAVING_SECONDS = 60.0
 LAST_SECONDS = 2.0  # after which what can't even be refused is given up
-STILL_LOADING = "found by words only, the model is loading; ask again in a second to search by meaning too"
+STILL_LOADING = (
+    "found by words only, the model is loading; ask again in a second to search by meaning too"
+)
 NOT_LOADED = "found by words only: {}"
 
-_LONE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\)\\u[dD][c-fC-F][0-9a-fA-F]{2}")
-_PARTS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # texts, the last of which may not end, and brackets
+_LONE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_PARTS = re.compile(
+    r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]'
+)  # texts, the last of which may not end, and brackets
 _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[,}]')
 _ONE = "send one JSON-RPC message a line"
 _ENDLESS = ("subscriptions/listen",)  # is answered when it is cancelled
@@ -62,8 +72,12 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         config = config._replace(count_accesses=False, reinforce_on_retrieval=False)
     embedder, place = open_embedder(config.embedder, config), here(config)
     with (
-        Memories(config=config, shared=shared, embedder=embedder, channel="mcp", place=place) as memories,
-        Memories(config=config, shared=shared, embedder="none", channel="mcp", place=place) as words,
+        Memories(
+            config=config, shared=shared, embedder=embedder, channel="mcp", place=place
+        ) as memories,
+        Memories(
+            config=config, shared=shared, embedder="none", channel="mcp", place=place
+        ) as words,
     ):
         built = server(memories, Loading(memories, words, embedder).ready, read_only=read_only)
         failures: list[OSError] = []
@@ -91,7 +105,9 @@ class Waiting:
         self._none.set()
 
     def read(self, line: str) -> None:
-        """Note a message of the client: a request waits for its answer, and a cancelled one has none."""
+        """Note a message of the client: a request waits for its answer, and a cancelled one has
+        none.
+        """
         message = json.loads(line)
         if message.get("method") == "notifications/cancelled":
             cancelled = (message.get("params") or {}).get("requestId")
@@ -164,7 +180,9 @@ class Loading:
         self._begin()
 
     def ready(self, longer: bool) -> tuple[Memories, str]:
-        """Return what can search now, and what a model should know of that; `longer` waits `LONGER` for the model."""
+        """Return what can search now, and what a model should know of that; `longer` waits `LONGER`
+        for the model.
+        """
         if not self._done.wait(LONGER if longer else PATIENCE):
             return self._words, STILL_LOADING
         if not self._failure:
@@ -207,8 +225,9 @@ async def lines(
 ) -> "AsyncIterator[str]":
     """Yield the lines that a client writes, without those that are no message: these are refused.
 
-    The SDK drops what it can't read, JSON that holds half a character or is nested deep among it, and the client waits.
-    It also drops the answers to what is in flight when the lines end: so they end when all is answered.
+    The SDK drops what it can't read, JSON that holds half a character or is nested deep among it,
+    and the client waits. It also drops the answers to what is in flight when the lines end: so they
+    end when all is answered.
     """
     async for line in given:
         if not line.strip():
@@ -219,23 +238,32 @@ async def lines(
             yield answer
         else:
             await refuse(answer)
-    # The process ends even if a call still waits, for a lock say: nobody waits that long for its answer.
+    # The process ends even if a call still waits, for a lock say: nobody waits that long for its
+    # answer.
     timer = threading.Timer(LEAVING_SECONDS + LAST_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
     for request in await waiting.end():
-        await refuse(_error(INTERNAL_ERROR, "the client has left; whether this was done is not known", request))
+        await refuse(
+            _error(
+                INTERNAL_ERROR, "the client has left; whether this was done is not known", request
+            )
+        )
     waiting.is_over = True
 
 
 def answerable(line: str) -> str | JSONRPCError:
-    """Return a line as it is if the SDK can read it, else a call of the same tool that says why not, or the error."""
+    """Return a line as it is if the SDK can read it, else a call of the same tool that says why
+    not, or the error.
+    """
     try:
         message = read_json(line)
     except InvalidInput as exc:
         if isinstance(exc.__cause__, ValueError):
             return _error(PARSE_ERROR, f"the line is not JSON; {_ONE}", None)
-        return _refused(line, f"the request {exc}")  # a key stands there twice, a number is none, or it is too deep
+        return _refused(
+            line, f"the request {exc}"
+        )  # a key stands there twice, a number is none, or it is too deep
     if isinstance(message, list):
         return _error(INVALID_REQUEST, f"batches are not supported; {_ONE}", None)
     half, deep = bool(_LONE.search(line)), line.count("[") + line.count("{") >= _DEEP
@@ -249,7 +277,11 @@ def answerable(line: str) -> str | JSONRPCError:
 
 def _is_read(line: str, message: Any) -> bool:
     """Return whether the SDK takes a line for what it is."""
-    if isinstance(message, dict) and "method" in message and type(message.get("id", 0)) not in (int, str):
+    if (
+        isinstance(message, dict)
+        and "method" in message
+        and type(message.get("id", 0)) not in (int, str)
+    ):
         return False  # it would pass for a notification
     try:
         jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -260,7 +292,11 @@ def _is_read(line: str, message: Any) -> bool:
 
 def _is_plain(message: object) -> bool:
     """Return whether a message is a request or a notification that the SDK reads for certain."""
-    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0" or type(message.get("method")) is not str:
+    if (
+        not isinstance(message, dict)
+        or message.get("jsonrpc") != "2.0"
+        or type(message.get("method")) is not str
+    ):
         return False
     return type(message.get("params", {})) is dict and type(message.get("id", 0)) in (int, str)
 
@@ -283,10 +319,14 @@ def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCErro
 
 
 def _refused(line: str, reason: str) -> str | JSONRPCError:
-    """Return a call of the same tool with nothing but a reason to refuse it, or an error if it is no such call."""
+    """Return a call of the same tool with nothing but a reason to refuse it, or an error if it is
+    no such call.
+    """
     try:
         given: Any = json.loads(_LONE.sub("\\\\ufffd", line))
-        known = {name: given["params"][name] for name in ("name", "_meta") if name in given["params"]}
+        known = {
+            name: given["params"][name] for name in ("name", "_meta") if name in given["params"]
+        }
         if _is_plain(given) and "id" in given:
             return json.dumps({**given, "params": {**known, "arguments": {UNREADABLE: reason}}})
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -1,4 +1,6 @@
-"""What agents can do: each tool calls one method of `Memories`, and `answers` renders what came of it."""
+"""What agents can do: each tool calls one method of `Memories`, and `answers` renders what came of
+it.
+"""
 
 import functools
 import inspect
@@ -30,12 +32,20 @@ if TYPE_CHECKING:
 
 HINT_KNOWN = "nothing was stored: this memory says the same already"
 HINT_MERGED = "not stored again: this memory says the same"
-HINT_REPLACED = "stored as the next version of what had this key; get_history shows what it said before"
+HINT_REPLACED = (
+    "stored as the next version of what had this key; get_history shows what it said before"
+)
 HINT_UNCHANGED = "nothing was changed: it says this already"
 HINT_DUPLICATE = "nothing was stored, it is known; reword it with update_memory, or store it anyway with force=true"
 HINT_SIMILAR = "stored; if it corrects one of similar_to, call delete_memory with that id"
 HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked as corrected"
-CREATED = ("id", "stored", "merged", "not_merged", "reinforced")  # what every answer to a create begins with
+CREATED = (
+    "id",
+    "stored",
+    "merged",
+    "not_merged",
+    "reinforced",
+)  # what every answer to a create begins with
 ALIKE = {"duplicates": HINT_DUPLICATE, "similar_to": HINT_SIMILAR}
 HINT_DELETED = "restore_memory brings it back"
 CONTEXT_TOKENS = (200, 20_000)
@@ -45,11 +55,15 @@ MAX_RESULTS = 50
 MAX_VERSIONS = 20
 MAX_TURNS = 1_000
 BESIDE = 2  # turns before and after one that is read
-SEARCH_DEFAULTS: Mapping[str, Any] = {"scope": "all", "limit": 5}  # where they are others than the library's
+SEARCH_DEFAULTS: Mapping[str, Any] = {
+    "scope": "all",
+    "limit": 5,
+}  # where they are others than the library's
 ECHO = 200  # characters of what the caller just wrote
 
 
-# Texts that may be left out are "" and not None: what is not plainly a str, the SDK reads as JSON if it can.
+# Texts that may be left out are "" and not None: what is not plainly a str, the SDK reads as JSON
+# if it can.
 Tags = dict[str, str] | None
 Value = TypeVar("Value")
 Ready = Callable[[bool], tuple[Memories, str]]
@@ -72,8 +86,11 @@ class Said(BaseModel, extra="forbid"):
     message_id: Annotated[str, Field(description="makes sending it twice harmless")] = ""
 
 
-def taking_filters(defaults: Mapping[str, Any]) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
-    """Give a tool the parameters of a search, as `search.filters` has them; the SDK reads them from its signature.
+def taking_filters(
+    defaults: Mapping[str, Any],
+) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Give a tool the parameters of a search, as `search.filters` has them; the SDK reads them from
+    its signature.
 
     Args:
         defaults: What holds here if a parameter is left out; otherwise it narrows nothing.
@@ -89,7 +106,9 @@ def taking_filters(defaults: Mapping[str, Any]) -> Callable[[Callable[..., Value
 
 
 def _parameter(row: Parameter, default: Any) -> inspect.Parameter:
-    """Return the parameter of a tool for a filter; `default` holds if it is left out, None if that narrows nothing."""
+    """Return the parameter of a tool for a filter; `default` holds if it is left out, None if that
+    narrows nothing.
+    """
     kind, idle = _KINDS[row.kind]
     if row.choices:
         kind, idle = Literal[row.choices] | None, None
@@ -98,7 +117,10 @@ def _parameter(row: Parameter, default: Any) -> inspect.Parameter:
     if row.hint:
         kind = Annotated[kind, Field(description=row.hint)]
     return inspect.Parameter(
-        row.name, inspect.Parameter.KEYWORD_ONLY, default=idle if default is None else default, annotation=kind
+        row.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=idle if default is None else default,
+        annotation=kind,
     )
 
 
@@ -119,20 +141,31 @@ class Tools:
 
         Args:
             memories: What is written to, and read once its model is loaded.
-            ready: Returns what can search now, `memories` or one over the same store that goes by words alone, and
-                what a model should know of that, if anything. True has it wait longer for `memories`.
+            ready: Returns what can search now, `memories` or one over the same store that goes by
+                words alone, and what a model should know of that, if anything. True has it wait
+                longer for `memories`.
         """
         self.memories = memories
         self.ready = ready
         self._of_client = functools.lru_cache(maxsize=32)(memories.of_client)
 
     def _written_by(self, caller: Context[Any, Any]) -> Memories:
-        """Return the memory as the client writes to it that calls, by the name and the version that it tells."""
+        """Return the memory as the client writes to it that calls, by the name and the version that
+        it tells.
+        """
         client = caller.session.client_params
-        return self.memories if client is None else self._of_client(client.client_info.name, client.client_info.version)
+        return (
+            self.memories
+            if client is None
+            else self._of_client(client.client_info.name, client.client_info.version)
+        )
 
-    def _asked(self, ask: Callable[[Memories], Value], finds: Callable[[Value], object]) -> tuple[Value, str]:
-        """Return an answer and what a model should know of it; if words alone find nothing, the model is waited for."""
+    def _asked(
+        self, ask: Callable[[Memories], Value], finds: Callable[[Value], object]
+    ) -> tuple[Value, str]:
+        """Return an answer and what a model should know of it; if words alone find nothing, the
+        model is waited for.
+        """
         found_by, hint = self.ready(False)
         answer = ask(found_by)
         if hint and not finds(answer):
@@ -142,15 +175,22 @@ class Tools:
 
     @taking_filters(SEARCH_DEFAULTS)
     def search_memories(self, query: str, **filters: Any) -> CallToolResult:
-        """Find what is known or was said, by meaning and by word, best first; nothing if nothing fits.
+        """Find what is known or was said, by meaning and by word, best first; nothing if nothing
+        fits.
 
-        Search before you answer about people, projects, decisions, preferences or what was said before.
+        Search before you answer about people, projects, decisions, preferences or what was said
+        before.
         """
-        given = {**SEARCH_DEFAULTS, **{name: value for name, value in filters.items() if value not in ("", None)}}
+        given = {
+            **SEARCH_DEFAULTS,
+            **{name: value for name, value in filters.items() if value not in ("", None)},
+        }
         given["limit"] = _at_most(given["limit"])
         if given["scope"] == "all":
             given["scope"] = _widest_scope(given)
-        found, hint = self._asked(lambda asked: asked.explain(query, **given), lambda found: found.hits)
+        found, hint = self._asked(
+            lambda asked: asked.explain(query, **given), lambda found: found.hits
+        )
         results = answers.hits([shapes.hit(hit) for hit in found.hits], self.memories.namespace)
         return _answer({"hint": hint or found.note or None}, **results)
 
@@ -179,15 +219,22 @@ class Tools:
         self,
         id: Annotated[str, Field(description="of a memory, or conversation#index of a turn")],  # noqa: A002
     ) -> CallToolResult:
-        """Read one memory whole, with the versions it had, oldest first; also a deleted one. Or one turn whole."""
+        """Read one memory whole, with the versions it had, oldest first; also a deleted one. Or one
+        turn whole.
+        """
         conversation, separator, index = id.rpartition("#")
         if separator and index.isascii() and index.isdigit() and len(index) <= 10:
             return self._turn(conversation, int(index))
         shape = shapes.history(self.memories.history(whole(id)))
         *earlier, latest = (named(version) for version in shape.pop("versions"))
         left_out = max(0, len(earlier) - MAX_VERSIONS)
-        versions = [*map(answers.shortened, earlier[left_out:]), answers.shortened(latest, answers.MAX_WHOLE)]
-        return _answer(shape | {"left_out": left_out or None}, versions=list(map(fence.line, versions)))
+        versions = [
+            *map(answers.shortened, earlier[left_out:]),
+            answers.shortened(latest, answers.MAX_WHOLE),
+        ]
+        return _answer(
+            shape | {"left_out": left_out or None}, versions=list(map(fence.line, versions))
+        )
 
     def _turn(self, conversation: str, index: int) -> CallToolResult:
         first = max(0, index - BESIDE)
@@ -209,8 +256,12 @@ class Tools:
         self,
         content: str,
         *,
-        tags: Annotated[Tags, Field(description='like {"project": "shop", "type": "preference"}')] = None,
-        key: Annotated[str, Field(description="like user/editor; its next create replaces this")] = "",
+        tags: Annotated[
+            Tags, Field(description='like {"project": "shop", "type": "preference"}')
+        ] = None,
+        key: Annotated[
+            str, Field(description="like user/editor; its next create replaces this")
+        ] = "",
         supersedes: Annotated[str, Field(description="id of a memory that this one replaces")] = "",
         decay: Annotated[
             Literal["stable", "contextual", "reinforceable"] | None,
@@ -222,7 +273,8 @@ class Tools:
     ) -> CallToolResult:
         """Store one lasting statement, understood by itself, with names and absolute dates.
 
-        What is known already is not stored again: duplicates tells. similar_to names what it may correct.
+        What is known already is not stored again: duplicates tells. similar_to names what it may
+        correct.
         """
         created = self._written_by(caller).create(
             content,
@@ -241,7 +293,9 @@ class Tools:
         content: Annotated[str, Field(description="all that it says now")] = "",
         tags: Annotated[Tags, Field(description="to add or change")] = None,
         remove_tags: list[str] | None = None,
-        confirm: Annotated[bool, Field(description="it still holds: a reinforceable one stops fading")] = False,
+        confirm: Annotated[
+            bool, Field(description="it still holds: a reinforceable one stops fading")
+        ] = False,
         *,
         caller: Context[Any, Any],
     ) -> CallToolResult:
@@ -254,9 +308,13 @@ class Tools:
             return _changed(memory, **shapes.reinforced(memory))
         before = self.memories.get(known)
         signed = _signed(tags or {}, caller) if content and content != before.content else tags
-        memory = self._written_by(caller).update(known, content or None, tags=signed, remove_tags=remove_tags or ())
+        memory = self._written_by(caller).update(
+            known, content or None, tags=signed, remove_tags=remove_tags or ()
+        )
         hint = HINT_UNCHANGED if memory.version == before.version else None
-        return _changed(memory, version=memory.version, hint=hint, redacted=list(memory.redacted) or None)
+        return _changed(
+            memory, version=memory.version, hint=hint, redacted=list(memory.redacted) or None
+        )
 
     def delete_memory(self, id: str, *, caller: Context[Any, Any]) -> CallToolResult:  # noqa: A002
         """Forget a memory: it is no longer found. restore_memory undoes it."""
@@ -273,35 +331,55 @@ class Tools:
         conversation: Annotated[str, Field(description="its latest turns are included")] = "",
         max_tokens: int = 2_000,
     ) -> CallToolResult:
-        """Get what to know before a task: memories and turns that fit it, the latest turns of a conversation."""
+        """Get what to know before a task: memories and turns that fit it, the latest turns of a
+        conversation.
+        """
         least, most = CONTEXT_TOKENS
         if not least <= max_tokens <= most:
             raise InvalidInput(f"max_tokens must be from {least} to {most}")
         return result(self.context(query, conversation, max_tokens))
 
     def context(self, query: str, conversation: str, tokens: int) -> str:
-        """Return what is to be known before a task as text, with what is missing from it in the first line."""
+        """Return what is to be known before a task as text, with what is missing from it in the
+        first line.
+        """
 
         def build(found_by: Memories) -> tuple[ContextBuilder, dict[str, Any]]:
             gateway = MemoryGateway(ENGINE, backend=EngineBackend(found_by))
             builder = ContextBuilder.from_config(gateway, found_by.config, tokens - FACTS_TOKENS)
             return builder, builder.build_recall(query, conversation or None)
 
-        (builder, built), hint = self._asked(build, lambda answer: answer[1]["memories"] or answer[1]["recalled"])
+        (builder, built), hint = self._asked(
+            build, lambda answer: answer[1]["memories"] or answer[1]["recalled"]
+        )
         known = built["metadata"]
-        facts = {name: known[name] for name in ("dropped_turns", "dropped_memories", "shortened_turns")}
-        facts |= {"left_out": ", ".join(f"{found['count']} {reason}" for reason, found in known["left_out"].items())}
+        facts = {
+            name: known[name] for name in ("dropped_turns", "dropped_memories", "shortened_turns")
+        }
+        facts |= {
+            "left_out": ", ".join(
+                f"{found['count']} {reason}" for reason, found in known["left_out"].items()
+            )
+        }
         facts |= {"hint": hint, "failed": "; ".join(failed["error"] for failed in known["errors"])}
         ours = answers.text({name: fact or None for name, fact in facts.items()}, {})
         return "\n".join(filter(None, [ours, builder.format_for_prompt(built) or "Nothing found."]))
 
-    def list_conversations(self, since: str = "", limit: int = 10, cursor: Cursor = "") -> CallToolResult:
-        """List conversations by name, the one with the latest turn first, with how many turns and when."""
-        page = self.memories.list_conversations(limit=_at_most(limit), cursor=cursor or None, since=since or None)
+    def list_conversations(
+        self, since: str = "", limit: int = 10, cursor: Cursor = ""
+    ) -> CallToolResult:
+        """List conversations by name, the one with the latest turn first, with how many turns and
+        when.
+        """
+        page = self.memories.list_conversations(
+            limit=_at_most(limit), cursor=cursor or None, since=since or None
+        )
         lines = [answers.conversation(each, self.memories.namespace) for each in page.conversations]
         return _answer({"next_cursor": page.next_cursor}, conversations=lines)
 
-    def add_turns(self, conversation: str, turns: list[Said], *, caller: Context[Any, Any]) -> CallToolResult:
+    def add_turns(
+        self, conversation: str, turns: list[Said], *, caller: Context[Any, Any]
+    ) -> CallToolResult:
         """Append messages to a conversation, in order, so that they are found later."""
         if len(turns) > MAX_TURNS:
             raise InvalidInput(f"turns has {len(turns)} messages; send at most {MAX_TURNS} at once")
@@ -321,9 +399,15 @@ class Tools:
 
 
 def _signed(tags: Mapping[str, str], caller: Context[Any, Any]) -> Mapping[str, str]:
-    """Return tags with the name of the client as their agent, if it tells one and the agent does not."""
+    """Return tags with the name of the client as their agent, if it tells one and the agent does
+    not.
+    """
     client = caller.session.client_params
-    name = "" if client is None else "".join(filter(str.isprintable, client.client_info.name)).strip()[:MAX_AGENT]
+    name = (
+        ""
+        if client is None
+        else "".join(filter(str.isprintable, client.client_info.name)).strip()[:MAX_AGENT]
+    )
     return {"agent": name, **tags} if name and "," not in name and "=" not in name else tags
 
 
@@ -331,7 +415,11 @@ def _hint_known(created: "Created") -> str:
     """Return what a repetition did; values stay out of it, since an agent reads it as ours."""
     done = [f"merged into it: {', '.join(created.merged)}"] if created.merged else []
     done += ["it was reinforced"] if created.reinforced else []
-    done += ["not_merged is what it says otherwise: to change that call update_memory"] if created.not_merged else []
+    done += (
+        ["not_merged is what it says otherwise: to change that call update_memory"]
+        if created.not_merged
+        else []
+    )
     return "; ".join([HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN, *done])
 
 
@@ -346,7 +434,9 @@ def _answer(facts: Mapping[str, Any], **groups: Sequence[str]) -> CallToolResult
 
 
 def result(text: str) -> CallToolResult:
-    """Return a result without structure: some clients would show their model that, plain, and drop the text."""
+    """Return a result without structure: some clients would show their model that, plain, and drop
+    the text.
+    """
     return CallToolResult(content=[TextContent(text=text)])
 
 

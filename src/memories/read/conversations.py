@@ -1,6 +1,8 @@
-"""Conversations as a listing shows them: how many turns, when, and what they are called; turns are in `turns`.
+"""Conversations as a listing shows them: how many turns, when, and what they are called; turns are
+in `turns`.
 
-What a conversation is called stands in fields of its first turn, since a store keeps nothing but records.
+What a conversation is called stands in fields of its first turn, since a store keeps nothing but
+records.
 """
 
 import json
@@ -68,7 +70,8 @@ class ConversationFilters(TypedDict, total=False):
         tags: Tags that each conversation must have.
         speaker: Only conversations in which this speaker says something.
         role: Only conversations with a turn of this role.
-        since: Only conversations with a turn said at this time or later: an aware datetime, or text such as "7d".
+        since: Only conversations with a turn said at this time or later: an aware datetime, or text
+            such as "7d".
         until: Only conversations with a turn said at this time or earlier.
         as_of: What had been said by this time: each conversation is as long as it was then.
     """
@@ -110,19 +113,29 @@ class About(NamedTuple):
 
     @classmethod
     def of(cls, first: Record) -> "About":
-        """Return what the first turn of a conversation says of it; what can't be read counts as not said."""
+        """Return what the first turn of a conversation says of it; what can't be read counts as not
+        said.
+        """
         said = first.fields
         try:
             tags = json.loads(str(said.get(TAGS, "{}")))
         except ValueError:
             tags = {}
-        known = tags if isinstance(tags, dict) and all(isinstance(value, str) for value in tags.values()) else {}
-        title, user = (None if said.get(name) is None else str(said[name]) for name in (TITLE, USER))
+        known = (
+            tags
+            if isinstance(tags, dict) and all(isinstance(value, str) for value in tags.values())
+            else {}
+        )
+        title, user = (
+            None if said.get(name) is None else str(said[name]) for name in (TITLE, USER)
+        )
         return cls(title, user, known)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a first turn that say it; None removes one."""
-        tags = json.dumps(dict(sorted(self.tags.items())), ensure_ascii=False) if self.tags else None
+        tags = (
+            json.dumps(dict(sorted(self.tags.items())), ensure_ascii=False) if self.tags else None
+        )
         return {TITLE: self.title, USER: self.user, TAGS: tags}
 
     def fits(self, wanted: "ConversationFilters") -> bool:
@@ -136,22 +149,32 @@ class About(NamedTuple):
 
 
 def page(
-    store: Store, namespaces: Sequence[str], wanted: ConversationFilters, now: datetime, limit: int, cursor: str | None
+    store: Store,
+    namespaces: Sequence[str],
+    wanted: ConversationFilters,
+    now: datetime,
+    limit: int,
+    cursor: str | None,
 ) -> ConversationPage:
-    """Return a page of conversations, those with the newest turn first; see `Memories.list_conversations`.
+    """Return a page of conversations, those with the newest turn first; see
+    `Memories.list_conversations`.
 
     Of each conversation one turn is read, and of those on the page also the first one.
     """
     _refuse_unknown(wanted, ConversationFilters.__annotations__, "conversations")
     wanted = {**wanted, "tags": validate.tags(wanted.get("tags") or {})}
-    turns = {name: value for name, value in wanted.items() if name != "tags"}  # its tags are not those of its turns
+    turns = {
+        name: value for name, value in wanted.items() if name != "tags"
+    }  # its tags are not those of its turns
     where, end = _by(narrowed(Filter(Collection.HISTORY, tuple(namespaces)), turns, now))
     behind = None if cursor is None else _place_of(cursor)
     lasts: list[Record] = []
     for place in store.groups(where, limit=MAX_CONVERSATIONS):
         lasts += store.scan(_all_of(*place, end), limit=1, newest_first=True)
     found: list[Conversation] = []
-    following = [last for last in sorted(lasts, key=_place) if behind is None or _place(last) > behind]
+    following = [
+        last for last in sorted(lasts, key=_place) if behind is None or _place(last) > behind
+    ]
     for each in _told(store, following, wanted, end):
         if len(found) == limit:
             return ConversationPage(tuple(found), _cursor(found[-1]))
@@ -170,11 +193,15 @@ def wanted_turns(where: Filter, given: TurnFilters, now: datetime) -> Filter:
 
 
 def _by(where: Filter) -> tuple[Filter, datetime | None]:
-    """Return a filter of what had been said by its time, and that time; turns never change, so that is all of it."""
+    """Return a filter of what had been said by its time, and that time; turns never change, so that
+    is all of it.
+    """
     end = where.as_of
     if end is None:
         return where, None
-    return where._replace(as_of=None, until=end if where.until is None else min(where.until, end)), end
+    return where._replace(
+        as_of=None, until=end if where.until is None else min(where.until, end)
+    ), end
 
 
 def _refuse_unknown(given: Iterable[str], known: Mapping[str, object], what: str) -> None:
@@ -183,7 +210,9 @@ def _refuse_unknown(given: Iterable[str], known: Mapping[str, object], what: str
             raise InvalidInput(f'there is no filter "{name}" of {what}; use {", ".join(known)}')
 
 
-def find(store: Store, namespaces: Sequence[str], name: str, end: datetime | None = None) -> Conversation:
+def find(
+    store: Store, namespaces: Sequence[str], name: str, end: datetime | None = None
+) -> Conversation:
     """Return a conversation, or as long as it was at a time; see `Memories.conversation`."""
     for namespace in namespaces:
         last = store.scan(_all_of(namespace, name, end), limit=1, newest_first=True)
@@ -192,7 +221,9 @@ def find(store: Store, namespaces: Sequence[str], name: str, end: datetime | Non
     later = None if end is None else next(_firsts(store, namespaces, name), None)
     if end is None or later is None:
         raise NotFound("Conversation not found")
-    raise NotFound(f"Conversation not found at {to_iso(end)}: it is there since {to_iso(later.created_at)}")
+    raise NotFound(
+        f"Conversation not found at {to_iso(end)}: it is there since {to_iso(later.created_at)}"
+    )
 
 
 def _firsts(store: Store, namespaces: Sequence[str], name: str) -> Iterator[Record]:
@@ -200,7 +231,9 @@ def _firsts(store: Store, namespaces: Sequence[str], name: str) -> Iterator[Reco
         yield from store.scan(_all_of(namespace, name), limit=1)
 
 
-def describe(store: Store, namespaces: Sequence[str], name: str, change: Callable[[About], About]) -> None:
+def describe(
+    store: Store, namespaces: Sequence[str], name: str, change: Callable[[About], About]
+) -> None:
     """Change what the conversation of one's own namespace, the first of these, says of itself.
 
     Raises:
@@ -220,7 +253,9 @@ def describe(store: Store, namespaces: Sequence[str], name: str, change: Callabl
 
 
 def keep_about(store: Store, going: Sequence[Ref]) -> None:
-    """Move what conversations say of themselves to the first turn that stays, before some turns are removed."""
+    """Move what conversations say of themselves to the first turn that stays, before some turns are
+    removed.
+    """
     by_group: dict[tuple[str, str], set[int]] = {}
     for ref in going:
         if ref.collection is Collection.HISTORY:

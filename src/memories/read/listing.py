@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories.guard.origin import is_reserved
 from memories.models import PENDING, Status
 from memories.read import versions
-from memories.read.lookup import Lookup, known_at, narrowed, order_by, still_waiting, waiting, with_global
+from memories.read.lookup import (
+    Lookup,
+    known_at,
+    narrowed,
+    order_by,
+    still_waiting,
+    waiting,
+    with_global,
+)
 from memories.settings import Config
 from memories.stores.records import Collection, Filter, Record
 
@@ -59,31 +67,49 @@ class Listing(NamedTuple):
             where = where._replace(state="ended", ended_by="delete")
         if self.pending:
             where = waiting(where)
-        confidence = functools.partial(versions.confidence, now=now, half_life_hours=half_life_hours)
+        confidence = functools.partial(
+            versions.confidence, now=now, half_life_hours=half_life_hours
+        )
         order = order_by(self.sort, confidence, reverse=self.reverse, as_of=where.as_of is not None)
         if self.selector is None:
-            records, more = lookup.page(with_global(where, self.project), limit, cursor, order=order)
+            records, more = lookup.page(
+                with_global(where, self.project), limit, cursor, order=order
+            )
         else:
             from memories.read.selector import listed
 
             where, selects = listed(self.selector, where)
-            records, more = lookup.page(with_global(where, self.project), limit, cursor, selects, order)
+            records, more = lookup.page(
+                with_global(where, self.project), limit, cursor, selects, order
+            )
         if where.as_of is not None:
             records = known_at(lookup.store, records, where.as_of)
         return records, more
 
 
 def count_tags(lookup: Lookup, where: Filter, key: str | None) -> dict[str, int]:
-    """Return the tag keys in use, or the values of one key, with the number of memories that have each."""
+    """Return the tag keys in use, or the values of one key, with the number of memories that have
+    each.
+    """
     counts = Counter(lookup.store.labels(where, key))
     if where.as_of is not None:
         for record in still_waiting(lookup.store, where):
-            counts.subtract(value if key else name for name, value in record.labels.items() if key in (None, name))
-    return {name: count for name, count in counts.items() if count > 0 and (key or not is_reserved(name))}
+            counts.subtract(
+                value if key else name
+                for name, value in record.labels.items()
+                if key in (None, name)
+            )
+    return {
+        name: count
+        for name, count in counts.items()
+        if count > 0 and (key or not is_reserved(name))
+    }
 
 
 def count_days(lookup: Lookup) -> dict[date, int]:
-    """Return how many versions of memories were written on each day of UTC, oldest first; not what waits."""
+    """Return how many versions of memories were written on each day of UTC, oldest first; not what
+    waits.
+    """
     where = lookup.where()
     ended = where._replace(state="ended", ended_by=PENDING)
     unaccepted = lookup.store.days(ended) if lookup.store.count(ended, at_most=1) else {}
@@ -93,7 +119,9 @@ def count_days(lookup: Lookup) -> dict[date, int]:
 
 
 def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Status:
-    """Return where memories are stored, how many there are, and the damage that a quick check finds."""
+    """Return where memories are stored, how many there are, and the damage that a quick check
+    finds.
+    """
     from memories.read.turns import count
 
     store, where = lookup.store, lookup.where()
@@ -123,7 +151,9 @@ def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Statu
 
 
 def _damage(lookup: Lookup) -> Iterator[str]:
-    """Yield the findings of a quick check; of damage in other namespaces, no more than that there is some."""
+    """Yield the findings of a quick check; of damage in other namespaces, no more than that there
+    is some.
+    """
     for finding in lookup.store.check(deep=False):
         is_ours = finding.ref is None or finding.ref.namespace in lookup.readable
         yield finding.what if is_ours else "a record of another namespace is damaged"

@@ -1,4 +1,6 @@
-"""What an expression of the filter language selects: what each name means on a record, and what a store can find."""
+"""What an expression of the filter language selects: what each name means on a record, and what a
+store can find.
+"""
 
 import math
 import operator
@@ -23,7 +25,11 @@ from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Re
 Test = Callable[[Record], bool]
 
 DELETED, PENDING, SUPERSEDED = "deleted", "pending", "superseded"
-LATEST = ("delete", "supersede", "pending")  # what ends a memory; all else ends a version that another one follows
+LATEST = (
+    "delete",
+    "supersede",
+    "pending",
+)  # what ends a memory; all else ends a version that another one follows
 _ENDED_BY = {DELETED: "delete", PENDING: "pending", SUPERSEDED: "supersede"}
 _MARKS = ("suspicious", "redacted")  # fields that count as true when they are there
 _BOUNDS = {"since": ">=", "until": "<="}
@@ -62,7 +68,8 @@ class Selector(NamedTuple):
     Attributes:
         text: The expression.
         node: Its tree.
-        states: The states that it names; what is in another one than live is looked at only if its state is named.
+        states: The states that it names; what is in another one than live is looked at only if its
+            state is named.
         collection: What it selects: memories or turns.
         moment: What records are judged at.
         fits: Returns whether a record meets it; of a memory, its latest version.
@@ -76,23 +83,31 @@ class Selector(NamedTuple):
     fits: Test
 
     def narrowed(self, where: Filter) -> Filter:
-        """Return a filter that a store can find by: of what must hold in any case, as much as stores know."""
+        """Return a filter that a store can find by: of what must hold in any case, as much as
+        stores know.
+        """
         for term in self.node.terms if isinstance(self.node, Every) else (self.node,):
             if isinstance(term, Condition):
                 where = _narrowed(where, term, self)
         return where
 
     def among(self, where: Filter) -> Filter:
-        """Return the filter of all that it may select: also what is not live, if it names such a state."""
+        """Return the filter of all that it may select: also what is not live, if it names such a
+        state.
+        """
         if not self.states:
             return where
         terms = self.node.terms if isinstance(self.node, Every) else (self.node,)
-        named = [term.name for term in terms if isinstance(term, Condition) and term.operator == "is"]
+        named = [
+            term.name for term in terms if isinstance(term, Condition) and term.operator == "is"
+        ]
         ended_by = next((_ENDED_BY[name] for name in named if name in _ENDED_BY), None)
         return where._replace(state="any" if ended_by is None else "ended", ended_by=ended_by)
 
     def whole_conversation(self) -> str | None:
-        """Return the conversation that it selects with all of its turns; None if it asks for anything else."""
+        """Return the conversation that it selects with all of its turns; None if it asks for
+        anything else.
+        """
         node = self.node
         if not isinstance(node, Condition) or self.collection is not Collection.HISTORY:
             return None
@@ -100,26 +115,34 @@ class Selector(NamedTuple):
         return node.value if alone and (node.literal or not node.value.endswith("*")) else None
 
     def selects(self, record: Record) -> bool:
-        """Return whether a record of `among` is selected: the latest version of a memory that meets it, or a turn."""
+        """Return whether a record of `among` is selected: the latest version of a memory that meets
+        it, or a turn.
+        """
         if record.ended_at is not None:
             if record.ended_by not in LATEST:
                 return False
-            if not self.states & {state for state, by in _ENDED_BY.items() if by == record.ended_by}:
+            if not self.states & {
+                state for state, by in _ENDED_BY.items() if by == record.ended_by
+            }:
                 return False
         return self.fits(record)
 
 
 def listed(selector: Selector, among: Filter) -> tuple[Filter, Test]:
-    """Return which records to read, and which of them to list, to list what is selected among what a filter matches.
+    """Return which records to read, and which of them to list, to list what is selected among what
+    a filter matches.
 
     Raises:
         InvalidInput: A state is named although the filter says which one is meant.
     """
     if not selector.states:
-        # Whatever state the filter asks for, such as what was current at a time, is the one that is meant.
+        # Whatever state the filter asks for, such as what was current at a time, is the one that is
+        # meant.
         return selector.narrowed(among), selector.fits
     if among.as_of is not None or among.state != "live":
-        raise InvalidInput("deleted or as_of, and a state in where, can't be combined; leave one out")
+        raise InvalidInput(
+            "deleted or as_of, and a state in where, can't be combined; leave one out"
+        )
     return selector.narrowed(selector.among(among)), selector.selects
 
 
@@ -128,7 +151,8 @@ def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Rec
 
     Args:
         selector: What is selected.
-        records: Records of its collection; versions of a memory follow each other, the latest one last.
+        records: Records of its collection; versions of a memory follow each other, the latest one
+            last.
     """
     if selector.collection is Collection.HISTORY:
         for parts in messages(records):
@@ -153,25 +177,31 @@ def read(text: str, collection: Collection, moment: Moment, *, any_state: bool =
         text: The expression.
         collection: Memories or turns.
         moment: What they are judged at.
-        any_state: Also select memories that are deleted, pending or superseded if it does not name these states.
+        any_state: Also select memories that are deleted, pending or superseded if it does not name
+            these states.
 
     Raises:
         InvalidInput: It can't be read, or a value is not acceptable.
     """
     names = _NAMES[collection]
     node = parse(text, Names((*_ENDED_BY, *_MARKS), _times(names), tuple(_BOUNDS)))
-    named = frozenset(each.name for each in conditions(node) if each.operator == "is" and each.name in _ENDED_BY)
+    named = frozenset(
+        each.name for each in conditions(node) if each.operator == "is" and each.name in _ENDED_BY
+    )
     named = frozenset(_ENDED_BY) if any_state else named
     return Selector(text, node, named, collection, moment, _test(node, collection, moment))
 
 
-# --- what a name means -----------------------------------------------------------------------------------------------
+# --- what a name means
+# -----------------------------------------------------------------------------------------------
 
 Reader = Callable[[Record, Moment], Any]
 
 
 class _Name(NamedTuple):
-    """A name that is no tag: its kind (`text`, `choice`, `number`, `time`, `id` or `source`), and its value."""
+    """A name that is no tag: its kind (`text`, `choice`, `number`, `time`, `id` or `source`), and
+    its value.
+    """
 
     kind: str
     read: Reader
@@ -225,7 +255,9 @@ _NAMES: dict[Collection, dict[str, _Name]] = {
         "conversation": _Name("text", _conversation),
         "source": _Name("source", lambda record, _: source_of(record)),
         "decay": _Name("choice", lambda record, _: versions.decay_policy(record)),
-        "confidence": _Name("number", lambda record, at: versions.confidence(record, at.now, at.half_life_hours)),
+        "confidence": _Name(
+            "number", lambda record, at: versions.confidence(record, at.now, at.half_life_hours)
+        ),
         "base_confidence": _Name("number", lambda record, _: record.fields.get("confidence", 1.0)),
         "version": _Name("number", lambda record, _: record.ref.position),
         "access_count": _Name("number", lambda record, _: record.accesses),
@@ -238,7 +270,10 @@ _NAMES: dict[Collection, dict[str, _Name]] = {
     Collection.HISTORY: _BOTH
     | {
         "id": _Name("text", lambda record, _: f"{record.ref.group}#{start_of(record)}"),
-        "key": _Name("text", lambda record, _: None if record.key is None else record.key.rpartition("\x1f")[2]),
+        "key": _Name(
+            "text",
+            lambda record, _: None if record.key is None else record.key.rpartition("\x1f")[2],
+        ),
         "conversation": _Name("text", lambda record, _: record.ref.group),
         "role": _Name("choice", lambda record, _: record.labels.get(ROLE, ROLES[0])),
         "speaker": _Name("text", lambda record, _: record.labels.get(SPEAKER)),
@@ -254,7 +289,8 @@ def _times(names: dict[str, _Name]) -> tuple[str, ...]:
     return tuple(name for name, each in names.items() if each.kind == "time")
 
 
-# --- tests -----------------------------------------------------------------------------------------------------------
+# --- tests
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _test(node: Node, collection: Collection, moment: Moment) -> Test:
@@ -315,7 +351,10 @@ def _state(condition: Condition, collection: Collection) -> Test:
     if name in _MARKS:
         return lambda record: bool(record.fields.get(name))
     if collection is Collection.HISTORY:
-        raise wrong(condition.place, f'turns are never {name}; of a tag with that name, write: "{name}" exists')
+        raise wrong(
+            condition.place,
+            f'turns are never {name}; of a tag with that name, write: "{name}" exists',
+        )
     ended_by = _ENDED_BY[name]
     return lambda record: record.ended_at is not None and record.ended_by == ended_by
 
@@ -327,7 +366,8 @@ def _holds_words(condition: Condition, read: Reader, moment: Moment) -> Test:
     if not begun and not whole:
         raise wrong(condition.place, f'"{validate.shown(condition.value)}" has no word')
 
-    # Taking a text apart costs as much as reading it, and most have none of the words. Signs are spelled: C++, C#.
+    # Taking a text apart costs as much as reading it, and most have none of the words. Signs are
+    # spelled: C++, C#.
     spelled = any(sign in condition.value for sign in "+#")
     plain = [] if spelled else [word for word in (*whole, *begun) if word.isascii()]
 
@@ -336,7 +376,9 @@ def _holds_words(condition: Condition, read: Reader, moment: Moment) -> Test:
         if value is None or (value.isascii() and not all(word in value.lower() for word in plain)):
             return False
         held = words_in(str(value))
-        return whole <= held and all(any(word.startswith(start) for word in held) for start in begun)
+        return whole <= held and all(
+            any(word.startswith(start) for word in held) for start in begun
+        )
 
     return test
 
@@ -348,30 +390,48 @@ def _comparison(condition: Condition, kind: str, read: Reader, moment: Moment) -
         return _time_test(sign, first, last, lambda record: read(record, moment))
     if kind == "number":
         number, compared = _number(condition), _COMPARED[sign]
-        return lambda record: (value := read(record, moment)) is not None and compared(value, number)
+        return lambda record: (
+            (value := read(record, moment)) is not None and compared(value, number)
+        )
     if sign != "=":
-        raise wrong(condition.place, f"{validate.shown(condition.name)} is text: it is compared with =, !=, ~ and !~")
+        raise wrong(
+            condition.place,
+            f"{validate.shown(condition.name)} is text: it is compared with =, !=, ~ and !~",
+        )
     if kind == "source":
-        return lambda record: (value := read(record, moment)) is not None and is_from(value, condition.value)
+        return lambda record: (
+            (value := read(record, moment)) is not None and is_from(value, condition.value)
+        )
     if kind == "choice" and condition.value not in _CHOICES[condition.name.lower()]:
         allowed = ", ".join(_CHOICES[condition.name.lower()])
-        raise wrong(condition.place, f'{condition.name} is one of {allowed}, not "{validate.shown(condition.value)}"')
+        raise wrong(
+            condition.place,
+            f'{condition.name} is one of {allowed}, not "{validate.shown(condition.value)}"',
+        )
     if kind == "id":
         start = _id(condition)
         return lambda record: record.ref.group.startswith(start)
     if condition.value.endswith("*") and not condition.literal:
         start = condition.value[:-1]
-        return lambda record: (value := read(record, moment)) is not None and value.startswith(start)
+        return lambda record: (
+            (value := read(record, moment)) is not None and value.startswith(start)
+        )
     return lambda record: bool(read(record, moment) == condition.value)
 
 
 def is_from(source: str, wanted: str) -> bool:
-    """Return whether a source is what is wanted, which is a turn, or a conversation with all of its turns."""
+    """Return whether a source is what is wanted, which is a turn, or a conversation with all of its
+    turns.
+    """
     return source == wanted or conversation_of(source) == wanted
 
 
-def _time_test(sign: str, first: datetime, last: datetime, read: Callable[[Record], datetime | None]) -> Test:
-    """Return a comparison with a time that may last: what is before it is before its beginning, and so on."""
+def _time_test(
+    sign: str, first: datetime, last: datetime, read: Callable[[Record], datetime | None]
+) -> Test:
+    """Return a comparison with a time that may last: what is before it is before its beginning, and
+    so on.
+    """
 
     def test(record: Record) -> bool:
         at = read(record)
@@ -399,7 +459,10 @@ def _number(condition: Condition) -> float:
     except ValueError:
         found = float("nan")
     if not math.isfinite(found):
-        raise wrong(condition.place, f'"{validate.shown(condition.value)}" is no number; {condition.name} is one')
+        raise wrong(
+            condition.place,
+            f'"{validate.shown(condition.value)}" is no number; {condition.name} is one',
+        )
     if condition.name.endswith("confidence"):
         try:
             return validate.unit(found, condition.name)
@@ -415,22 +478,31 @@ def _id(condition: Condition) -> str:
         return condition.value
 
 
-# --- what a store can find -------------------------------------------------------------------------------------------
+# --- what a store can find
+# -------------------------------------------------------------------------------------------
 
 
 def _narrowed(where: Filter, condition: Condition, selector: Selector) -> Filter:
-    """Return a filter with a condition that must hold, if stores know such a one; `fits` asks again."""
+    """Return a filter with a condition that must hold, if stores know such a one; `fits` asks
+    again.
+    """
     name = None if condition.quoted else condition.name.lower()
     exact = condition.operator == "=" and (condition.literal or not condition.value.endswith("*"))
     known = _NAMES[selector.collection]
     if name in known and known[name].kind == "time":
-        return _narrowed_by_time(where, condition, selector) if name in ("updated", *_BOUNDS) else where
+        return (
+            _narrowed_by_time(where, condition, selector)
+            if name in ("updated", *_BOUNDS)
+            else where
+        )
     label = (
         {"by": BY, "trust": TRUST, "import": IMPORT, "speaker": SPEAKER}.get(name or "")
         if name in known
         else condition.name
     )
-    if exact and label is not None and label not in where.labels:  # nothing has two values of one, which `fits` tells
+    if (
+        exact and label is not None and label not in where.labels
+    ):  # nothing has two values of one, which `fits` tells
         where = where._replace(labels={**where.labels, label: condition.value})
     is_group = (name == "id" and len(condition.value) == ID_LENGTH) or name == "conversation"
     memory = selector.collection is Collection.MEMORY

@@ -1,4 +1,6 @@
-"""Turns as users see them and as records, and reading conversations; `versions` is the same for memories."""
+"""Turns as users see them and as records, and reading conversations; `versions` is the same for
+memories.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +12,10 @@ from memories.guard.origin import CONTINUED, PART, Origin, origin_of, tags_of
 from memories.stores.protocol import Store
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 
-PARTS, MESSAGE_ID = "parts", "message_id"  # fields of the parts of a long message: how many there are, and its id
+PARTS, MESSAGE_ID = (
+    "parts",
+    "message_id",
+)  # fields of the parts of a long message: how many there are, and its id
 OFFSET = "utc_offset"  # field: of the time zone that its time was given in, in seconds
 STORED, KNOWN, REFUSED = "stored", "known", "refused"  # what became of a draft
 MISSING = "\n[a part of this message is damaged and left out]\n"
@@ -24,12 +29,13 @@ class TurnDraft:
     """A turn to be appended.
 
     Attributes:
-        content: What was said, at most 4,000,000 characters; more than 100,000 are kept in parts that are one turn.
+        content: What was said, at most 4,000,000 characters; more than 100,000 are kept in parts
+            that are one turn.
         role: `user` (the default), `assistant`, `system` or `tool`.
         speaker: The name of the person or agent who said it, if known.
         created_at: When it was said; now by default.
-        message_id: Unique in its conversation: a second turn with the same id is not stored. If it says something else
-            than the first one, it is refused.
+        message_id: Unique in its conversation: a second turn with the same id is not stored. If it
+            says something else than the first one, it is refused.
         tags: Free pairs.
         index: The earliest index it may get; it always comes after the last stored turn.
     """
@@ -60,13 +66,18 @@ class Turn:
         tags: Free pairs.
         origin: Who stored it; None if that was before origins were kept.
         redacted: The kinds of the secrets that were taken out of it when it was stored.
-        suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`. Mostly empty.
-        parts: In how many parts a long message is kept, each with an index of its own behind the first; else 1.
-        part: Which of them a search found, from 1, and the content is that of this part; None for a whole message.
-        status: In the answer of `add_turns`: `stored`; `known`, the message id was there with the same content; or
-            `refused`, it was there with another content, and this is the turn that has it. Else None.
+        suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`.
+            Mostly empty.
+        parts: In how many parts a long message is kept, each with an index of its own behind the
+            first; else 1.
+        part: Which of them a search found, from 1, and the content is that of this part; None for a
+            whole message.
+        status: In the answer of `add_turns`: `stored`; `known`, the message id was there with the
+            same content; or `refused`, it was there with another content, and this is the turn that
+            has it. Else None.
         reason: Why it was refused, one sentence.
-        waiting: Whether it is not stored yet: it waits in the queue on disk, and its index is the one it will get.
+        waiting: Whether it is not stored yet: it waits in the queue on disk, and its index is the
+            one it will get.
     """
 
     conversation_id: str
@@ -98,7 +109,9 @@ def to_turn(record: Record) -> Turn:
     """Return the turn that a record holds; of a long message, this part of it."""
     labels = tags_of(record.labels)
     start, parts = start_of(record), _parts(record)
-    own_id = record.fields.get(MESSAGE_ID) if record.key is None else record.key.rpartition(_SCOPE)[2]
+    own_id = (
+        record.fields.get(MESSAGE_ID) if record.key is None else record.key.rpartition(_SCOPE)[2]
+    )
     return Turn(
         conversation_id=record.ref.group,
         index=start,
@@ -130,19 +143,27 @@ def said_at(record: Record) -> datetime:
 
 
 def start_of(record: Record) -> int:
-    """Return the index of the turn that a record belongs to: of a long message, the position of its first part."""
+    """Return the index of the turn that a record belongs to: of a long message, the position of its
+    first part.
+    """
     start = record.labels.get(PART, "")
     return int(start) if start.isascii() and start.isdigit() else record.ref.position
 
 
 def messages(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Yield the records of each turn: one, or all parts of a long message that follow each other, in order."""
-    for _, same in groupby(records, lambda record: (record.ref.namespace, record.ref.group, start_of(record))):
+    """Yield the records of each turn: one, or all parts of a long message that follow each other,
+    in order.
+    """
+    for _, same in groupby(
+        records, lambda record: (record.ref.namespace, record.ref.group, start_of(record))
+    ):
         yield list(same)
 
 
 def whole(parts: Sequence[Record]) -> Record:
-    """Return the first of these parts of a message with the text of all; what is damaged is left out, and said so."""
+    """Return the first of these parts of a message with the text of all; what is damaged is left
+    out, and said so.
+    """
     first = parts[0]
     expected = _parts(first)
     if len(parts) == expected == 1:
@@ -165,7 +186,9 @@ def turn_of(parts: Sequence[Record]) -> Turn:
 
 
 def parts_of(store: Store, record: Record) -> list[Record]:
-    """Return all parts of the message that a record is a part of, in order; mostly it is the only one."""
+    """Return all parts of the message that a record is a part of, in order; mostly it is the only
+    one.
+    """
     if _parts(record) == 1:
         return [record]
     return sorted(store.read(refs_of(record)), key=lambda part: part.ref.position)
@@ -174,7 +197,9 @@ def parts_of(store: Store, record: Record) -> list[Record]:
 def refs_of(record: Record) -> list[Ref]:
     """Return the addresses of all parts of the message that a record is a part of."""
     start = start_of(record)
-    return [record.ref._replace(position=position) for position in range(start, start + _parts(record))]
+    return [
+        record.ref._replace(position=position) for position in range(start, start + _parts(record))
+    ]
 
 
 def _parts(record: Record) -> int:
@@ -185,7 +210,9 @@ def _parts(record: Record) -> int:
 def count(store: Store, where: Filter) -> int:
     """Return how many turns a filter matches; a long message is one, however many parts it has."""
     records = store.count(where)
-    return records and records - store.count(where._replace(labels={**where.labels, CONTINUED: "1"}))
+    return records and records - store.count(
+        where._replace(labels={**where.labels, CONTINUED: "1"})
+    )
 
 
 def scoped_key(conversation: str, message_id: str | None) -> str | None:
@@ -203,13 +230,17 @@ def page(store: Store, where: Filter, start: int, limit: int) -> list[Turn]:
     """Return the turns of a conversation from an index on; see `Memories.turns`."""
     assert where.group is not None
     read = _read(store, where, limit, (where.group, start - 1), newest_first=False)
-    return [turn_of(parts) for parts in messages(record for record in read if start_of(record) >= start)][:limit]
+    return [
+        turn_of(parts) for parts in messages(record for record in read if start_of(record) >= start)
+    ][:limit]
 
 
 def _read(
     store: Store, where: Filter, limit: int, after: tuple[str, int] | None, *, newest_first: bool
 ) -> list[Record]:
-    """Return the records of so many turns, and perhaps some parts of others before and behind them."""
+    """Return the records of so many turns, and perhaps some parts of others before and behind
+    them.
+    """
     first = 0 if after is None else after[1] + 1
     read: list[Record] = []
     starts: set[int] = set()
@@ -228,8 +259,13 @@ def _read(
 
 
 def in_conversation(store: Store, namespaces: Sequence[str], name: str) -> Filter:
-    """Return the filter of a conversation: a name means that of one's own namespace, or else the shared one."""
-    own, *others = (Filter(Collection.HISTORY, (namespace,), group=conversation_id(name)) for namespace in namespaces)
+    """Return the filter of a conversation: a name means that of one's own namespace, or else the
+    shared one.
+    """
+    own, *others = (
+        Filter(Collection.HISTORY, (namespace,), group=conversation_id(name))
+        for namespace in namespaces
+    )
     if not others:
         return own  # without a look at it
     return next((where for where in (own, *others) if store.scan(where, limit=1)), own)

@@ -10,7 +10,11 @@ from memories.models import PENDING, DecayPolicy, Draft, Memory, Version
 from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
-LINK = ("corrects", "corrected_by", "corrected_at")  # fields that tell of a correction; see `write.links`
+LINK = (
+    "corrects",
+    "corrected_by",
+    "corrected_at",
+)  # fields that tell of a correction; see `write.links`
 _UNDONE = " (restored)"  # behind what ended a version that was brought back
 _SCOPE = "\x1f"  # between project and key; neither can hold a control character
 
@@ -18,21 +22,33 @@ _SCOPE = "\x1f"  # between project and key; neither can hold a control character
 def first_version(
     draft: Draft, memory_id: str, namespace: str, created_at: datetime, redacted: Sequence[str] = ()
 ) -> Record:
-    """Return the record of a new memory; `redacted` are the kinds of the secrets that were taken out of it."""
+    """Return the record of a new memory; `redacted` are the kinds of the secrets that were taken
+    out of it.
+    """
     record = Record(
         ref=Ref(Collection.MEMORY, namespace, memory_id, 1),
         text=draft.content,
         created_at=created_at,
         key=None if draft.key is None else scoped_key(draft.key, draft.tags),
         labels=draft.tags,
-        fields=_present({**declared(draft), "supersedes": draft.supersedes, "redacted": " ".join(redacted) or None}),
+        fields=_present(
+            {
+                **declared(draft),
+                "supersedes": draft.supersedes,
+                "redacted": " ".join(redacted) or None,
+            }
+        ),
     )
     return held(record) if draft.pending else record
 
 
 def held(record: Record, by: str = PENDING) -> Record:
-    """Return a record that has never been current: it waits to be accepted, or was ended before it was."""
-    return record._replace(ended_at=record.created_at, ended_by=by, labels={**record.labels, HELD: "1"})
+    """Return a record that has never been current: it waits to be accepted, or was ended before it
+    was.
+    """
+    return record._replace(
+        ended_at=record.created_at, ended_by=by, labels={**record.labels, HELD: "1"}
+    )
 
 
 def is_unaccepted(record: Record) -> bool:
@@ -40,7 +56,9 @@ def is_unaccepted(record: Record) -> bool:
     return HELD in record.labels and "accepted_at" not in record.fields
 
 
-def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, **changes: Any) -> Record:
+def next_version(
+    latest: Record, operation: str, now: datetime, *, fresh: bool, **changes: Any
+) -> Record:
     """Return the record of a memory's next version.
 
     Args:
@@ -48,8 +66,8 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
         operation: `update` or `restore`.
         now: The time of writing.
         fresh: Its decay starts over because it was stated again; otherwise it goes on aging.
-        **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version; and `pinned`, which
-            otherwise stays as it is.
+        **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version;
+            and `pinned`, which otherwise stays as it is.
     """
     kept = ("decay", "confidence", "source", "supersedes", *LINK, "first_at")
     names = (*kept, *(() if fresh else ("aging_from", "reinforced_at")))
@@ -80,7 +98,9 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
 
 
 def declared(draft: Draft) -> dict[str, Any]:
-    """Return the fields for the policy, confidence, source and data that a draft declares; what is usual is None."""
+    """Return the fields for the policy, confidence, source and data that a draft declares; what is
+    usual is None.
+    """
     fields: dict[str, Any] = {}
     if draft.decay is not None:
         fields["decay"] = None if draft.decay == DecayPolicy.STABLE else str(draft.decay)
@@ -109,13 +129,16 @@ def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def undone(record: Record) -> Patch:
-    """Return the change that marks the end of a version as undone, for it no longer counts as deleted."""
+    """Return the change that marks the end of a version as undone, for it no longer counts as
+    deleted.
+    """
     successor = {"superseded_by": None, "replaced_by": record.fields.get("superseded_by")}
     return Patch(record.ref, record.ended_at, f"{record.ended_by}{_UNDONE}", successor)
 
 
 def known_by(records: Sequence[Record], moment: datetime) -> list[Record]:
-    """Return those versions of a memory that were current by a time, each as it was known then, in their order.
+    """Return those versions of a memory that were current by a time, each as it was known then, in
+    their order.
 
     Args:
         records: Its versions, oldest first.
@@ -124,7 +147,9 @@ def known_by(records: Sequence[Record], moment: datetime) -> list[Record]:
     then = [
         record
         for record in records
-        if record.created_at <= moment and not is_unaccepted(record) and accepted_at(record) <= to_millis(moment)
+        if record.created_at <= moment
+        and not is_unaccepted(record)
+        and accepted_at(record) <= to_millis(moment)
     ]
     return [_known_by(record, moment, last=record is then[-1]) for record in then]
 
@@ -135,12 +160,16 @@ def _known_by(record: Record, moment: datetime, *, last: bool) -> Record:
         return record._replace(ended_at=None, ended_by=None)
     if last and record.ended_by is not None and record.ended_by.endswith(_UNDONE):
         fields = {**record.fields, "superseded_by": record.fields.get("replaced_by")}
-        return record._replace(ended_by=record.ended_by.removesuffix(_UNDONE), fields=_present(fields))
+        return record._replace(
+            ended_by=record.ended_by.removesuffix(_UNDONE), fields=_present(fields)
+        )
     return record
 
 
 def accepted_at(record: Record) -> int:
-    """Return when a record was accepted, in milliseconds since 1970; 0 if it did not have to wait, or waits."""
+    """Return when a record was accepted, in milliseconds since 1970; 0 if it did not have to wait,
+    or waits.
+    """
     return int(record.fields.get("accepted_at", 0))
 
 
@@ -186,7 +215,9 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
 def corrected_by(record: Record, now: datetime) -> str | None:
     """Return the memory that corrects a version, if it was written by `now`."""
     millis = record.fields.get("corrected_at")
-    return None if millis is None or from_millis(millis) > now else record.fields.get("corrected_by")
+    return (
+        None if millis is None or from_millis(millis) > now else record.fields.get("corrected_by")
+    )
 
 
 def to_version(record: Record) -> Version:
@@ -206,14 +237,21 @@ def to_version(record: Record) -> Version:
 
 
 def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return when, and by whom, a record was accepted; nothing if it did not have to wait, or waits."""
+    """Return when, and by whom, a record was accepted; nothing if it did not have to wait, or
+    waits.
+    """
     if "accepted_at" not in fields:
         return {}
-    return {"accepted_at": from_millis(fields["accepted_at"]), "accepted_by": fields.get("accepted_by")}
+    return {
+        "accepted_at": from_millis(fields["accepted_at"]),
+        "accepted_by": fields.get("accepted_by"),
+    }
 
 
 def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
-    """Return how current and how sure a version is, 0 to 1: what its writer declared, times its decay."""
+    """Return how current and how sure a version is, 0 to 1: what its writer declared, times its
+    decay.
+    """
     policy, decayed = decay_policy(record), 1.0
     if policy is not DecayPolicy.STABLE:
         decayed = compute_confidence(policy, aging_from(record, now), now, half_life_hours)
@@ -236,18 +274,21 @@ def half_life_of(policy: DecayPolicy, half_life_hours: float) -> float:
     return float(half_life_hours)
 
 
-def compute_confidence(policy: DecayPolicy, reference_at: datetime, now: datetime, half_life_hours: float) -> float:
+def compute_confidence(
+    policy: DecayPolicy, reference_at: datetime, now: datetime, half_life_hours: float
+) -> float:
     """Return how current a statement is: 1.0 when fresh, falling in a straight line to 0.0.
 
-    The formula is that of the command's specification, section 5.2: `max(0, 1 - age / half_life)`, to four digits.
-    (What it calls a half life is the whole time until nothing is left.) A time of reference in the future, as after
-    a clock was set back, counts as now.
+    The formula is that of the command's specification, section 5.2: `max(0, 1 - age / half_life)`,
+    to four digits. (What it calls a half life is the whole time until nothing is left.) A time of
+    reference in the future, as after a clock was set back, counts as now.
 
     Args:
         policy: `stable` never decays.
         reference_at: From when age counts, see `reference_time`.
         now: The time to judge at.
-        half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have others for this policy.
+        half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have others
+            for this policy.
 
     Returns:
         0.0 to 1.0.
@@ -258,8 +299,12 @@ def compute_confidence(policy: DecayPolicy, reference_at: datetime, now: datetim
     return round(max(0.0, 1.0 - age_hours / half_life_of(policy, half_life_hours)), 4)
 
 
-def reference_time(policy: DecayPolicy, written_at: datetime, last_reinforced_at: datetime | None) -> datetime:
-    """Return from when age counts: the last reinforcement if the policy heeds it, else when the version was written."""
+def reference_time(
+    policy: DecayPolicy, written_at: datetime, last_reinforced_at: datetime | None
+) -> datetime:
+    """Return from when age counts: the last reinforcement if the policy heeds it, else when the
+    version was written.
+    """
     if policy is DecayPolicy.REINFORCEABLE and last_reinforced_at is not None:
         return max(last_reinforced_at, written_at)
     return written_at

@@ -1,9 +1,11 @@
-"""The filter language of `--where`: a text becomes a tree of conditions. Pure; what a name means is in `selector`.
+"""The filter language of `--where`: a text becomes a tree of conditions. Pure; what a name means is
+in `selector`.
 
     either    = every ("or" every)*
     every     = term ("and" term)*
     term      = "not" term | "(" either ")" | condition
-    condition = NAME OPERATOR VALUE | NAME "exists" | "has" "(" NAME ")" | STATE | ("since" | "until") VALUE
+    condition = NAME OPERATOR VALUE | NAME "exists" | "has" "(" NAME ")" | STATE | ("since" |
+    "until") VALUE
 
 Keywords are read in upper and lower case. A name in quotes is always a tag.
 """
@@ -95,7 +97,9 @@ def parse(text: str, names: Names) -> Node:
     if len(text) > MAX_CHARACTERS:
         raise InvalidInput(f"where is {len(text)} characters; the limit is {MAX_CHARACTERS}")
     if not text.strip():
-        raise InvalidInput("where is empty; write a condition, such as: type = fact and updated > 7d")
+        raise InvalidInput(
+            "where is empty; write a condition, such as: type = fact and updated > 7d"
+        )
     return _Parser(text, names).parse()
 
 
@@ -113,7 +117,9 @@ def conditions(node: Node) -> list[Condition]:
 
 
 class _Token(NamedTuple):
-    """A part of the text: `word`, `text` (in quotes), `sign` (an operator or a bracket) or `end`."""
+    """A part of the text: `word`, `text` (in quotes), `sign` (an operator or a bracket) or
+    `end`.
+    """
 
     kind: str
     text: str
@@ -143,7 +149,9 @@ class _Parser:
         if self._next.is_sign(")"):
             raise wrong(self._next.place, 'there is no "(" for this ")"')
         if self._next.kind != "end":
-            raise wrong(self._next.place, f'{self._next} follows a condition; put "and" or "or" before it')
+            raise wrong(
+                self._next.place, f'{self._next} follows a condition; put "and" or "or" before it'
+            )
         return found
 
     @property
@@ -175,7 +183,10 @@ class _Parser:
         token = self._take()
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise wrong(token.place, f"it is nested more than {MAX_DEPTH} deep; write it with fewer brackets")
+            raise wrong(
+                token.place,
+                f"it is nested more than {MAX_DEPTH} deep; write it with fewer brackets",
+            )
         found = Not(self._term()) if token.kind == "word" else self._in_brackets(token)
         self._depth -= 1
         return found
@@ -186,7 +197,9 @@ class _Parser:
             raise wrong(opening.place, 'this "(" is not closed')
         if not self._take().is_sign(")"):
             token = self._tokens[self._at - 1]
-            raise wrong(token.place, f'{token} follows a condition; put "and", "or" or ")" before it')
+            raise wrong(
+                token.place, f'{token} follows a condition; put "and", "or" or ")" before it'
+            )
         return found
 
     def _condition(self) -> Condition:
@@ -200,7 +213,9 @@ class _Parser:
             return self._has()
         quoted = name.kind == "text"
         known = name.text if quoted else name.text.lower()
-        made = Condition(known if known in self._special() else name.text, quoted, "is", "", False, name.place)
+        made = Condition(
+            known if known in self._special() else name.text, quoted, "is", "", False, name.place
+        )
         if self._next.is_word("exists"):
             self._take()
             return made._replace(operator="exists")
@@ -209,7 +224,8 @@ class _Parser:
         elif quoted or known not in self._names.bounds:
             if quoted or known not in self._names.states:
                 raise wrong(
-                    name.place, f"{name} is no condition; write {_plain(name)} = VALUE, or {_plain(name)} exists"
+                    name.place,
+                    f"{name} is no condition; write {_plain(name)} = VALUE, or {_plain(name)} exists",
                 )
             return made
         else:
@@ -235,7 +251,9 @@ class _Parser:
         if token.kind == "text":
             return token.text, True
         if token.kind != "word" or token.is_word(*_KEYWORDS):
-            raise wrong(token.place, f"a value is missing before {token}; put it in quotes if it is one")
+            raise wrong(
+                token.place, f"a value is missing before {token}; put it in quotes if it is one"
+            )
         words = [token.text]
         if not condition.quoted and condition.name in (*self._names.times, *self._names.bounds):
             while self._next.kind == "word" and not self._next.is_word(*_KEYWORDS):
@@ -281,7 +299,9 @@ def _misplaced(sign: str) -> str:
 
 
 def _quoted(text: str, at: int) -> tuple[str, int]:
-    """Return the text in quotes that begins here, and where it ends; a backslash takes the next character as it is."""
+    """Return the text in quotes that begins here, and where it ends; a backslash takes the next
+    character as it is.
+    """
     quote, begin = text[at], at
     signs: list[str] = []
     at += 1

@@ -1,4 +1,6 @@
-"""What is in the hot tier as its files tell it: where they are up to date, no store is asked and little imported."""
+"""What is in the hot tier as its files tell it: where they are up to date, no store is asked and
+little imported.
+"""
 
 import contextlib
 from collections.abc import Sequence
@@ -15,7 +17,9 @@ from memories.scratchpad.scratchpad import Place
 if TYPE_CHECKING:
     from memories.settings import Config
 
-_FRESH = timedelta(days=1)  # others may write to the store from elsewhere, and tell this file nothing
+_FRESH = timedelta(
+    days=1
+)  # others may write to the store from elsewhere, and tell this file nothing
 
 
 class Scratchpad(NamedTuple):
@@ -25,7 +29,8 @@ class Scratchpad(NamedTuple):
         entries: What it holds.
         waiting: How many memories wait for review.
         file: The file; None where the store was given by hand, which no file mirrors.
-        notes: What a person wrote in the file and was not taken over, each a sentence; and what else is wrong with it.
+        notes: What a person wrote in the file and was not taken over, each a sentence; and what
+            else is wrong with it.
         taken: What was taken over, each a part of a sentence.
     """
 
@@ -36,14 +41,20 @@ class Scratchpad(NamedTuple):
     taken: tuple[str, ...] = ()
 
     def current(self, rules: Rules, now: datetime) -> "Scratchpad":
-        """Return it with the entries that are shown, in their order; a note counts those of unknown confidence."""
+        """Return it with the entries that are shown, in their order; a note counts those of unknown
+        confidence.
+        """
         notes = (*self.notes, note) if (note := of_unknown_age(self.entries)) else self.notes
         return self._replace(entries=tuple(current(self.entries, rules, now)), notes=notes)
 
 
 def needs_store(place: Place, pad: Pad | None, now: datetime) -> bool:
     """Return whether a scratchpad must be brought up to date with its store before it is shown."""
-    if pad is None or pad.edited or (pad.store, pad.stamp, pad.size) != (place.store, place.stamp, place.rules.size):
+    if (
+        pad is None
+        or pad.edited
+        or (pad.store, pad.stamp, pad.size) != (place.store, place.stamp, place.rules.size)
+    ):
         return True
     if not all(map(has_age, pad.entries)):
         return True
@@ -53,7 +64,9 @@ def needs_store(place: Place, pad: Pad | None, now: datetime) -> bool:
 
 def from_file(place: Place, pad: Pad) -> Scratchpad:
     """Return what a scratchpad's file holds."""
-    return Scratchpad(tuple(scratchpad.memories_of(pad, place.namespace)), pad.waiting, str(place.file))
+    return Scratchpad(
+        tuple(scratchpad.memories_of(pad, place.namespace)), pad.waiting, str(place.file)
+    )
 
 
 def together(own: Scratchpad, shared: Scratchpad) -> Scratchpad:
@@ -73,7 +86,9 @@ def place_of(config: "Config", namespace: str) -> Place:
 
 
 def at_hand(config: "Config", namespaces: Sequence[str], now: datetime) -> Scratchpad | None:
-    """Return what the scratchpads of these namespaces hold if none needs a look at the store; else None."""
+    """Return what the scratchpads of these namespaces hold if none needs a look at the store; else
+    None.
+    """
     found: Scratchpad | None = None
     for namespace in namespaces:
         place = place_of(config, namespace)

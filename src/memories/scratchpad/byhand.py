@@ -1,6 +1,8 @@
-"""A scratchpad that a person wrote in YAML of their own: read as texts, without all that a text does not need.
+"""A scratchpad that a person wrote in YAML of their own: read as texts, without all that a text
+does not need.
 
-No anchors, aliases and tags, which can make a small file large or more than data, and no deep nesting.
+No anchors, aliases and tags, which can make a small file large or more than data, and no deep
+nesting.
 """
 
 import re
@@ -20,7 +22,8 @@ def read(text: str) -> Parts:
     """Read the text of a scratchpad: its head, its items, and the lines of each.
 
     Raises:
-        ValueError: It is no YAML, or more than a scratchpad needs; the message says where, a part of a sentence.
+        ValueError: It is no YAML, or more than a scratchpad needs; the message says where, a part
+            of a sentence.
     """
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     text, lines = _listed(text)
@@ -39,7 +42,10 @@ def read(text: str) -> Parts:
     nodes = listed.value if isinstance(listed, yaml.SequenceNode) else []
     if not nodes and listed is not None and listed.value not in ("", "null", "~", []):
         raise ValueError("memories is no list")
-    items = [_mapping(node, _plain, lines) if isinstance(node, yaml.MappingNode) else _plain(node) for node in nodes]
+    items = [
+        _mapping(node, _plain, lines) if isinstance(node, yaml.MappingNode) else _plain(node)
+        for node in nodes
+    ]
     spans = [(lines[node.start_mark.line], lines[_last(node) - 1] + 1) for node in nodes]
     return {name: _plain(node) for name, node in head.items()}, items, spans
 
@@ -67,7 +73,9 @@ def _listed(text: str) -> tuple[str, list[int]]:
 
 
 def _refuse_tricks(events: Any, lines: Sequence[int]) -> None:
-    """Refuse what can make a small file large, or anything but text: anchors, aliases, tags, deep nesting."""
+    """Refuse what can make a small file large, or anything but text: anchors, aliases, tags, deep
+    nesting.
+    """
     depth = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
@@ -88,13 +96,17 @@ def _mapping(node: Any, read: Callable[[Any], Any], lines: Sequence[int]) -> dic
     for key, value in node.value:
         name = key.value
         if not isinstance(name, str) or name in found:
-            raise ValueError(f"line {lines[key.start_mark.line] + 1} has a key twice, or one that is no text")
+            raise ValueError(
+                f"line {lines[key.start_mark.line] + 1} has a key twice, or one that is no text"
+            )
         found[name] = read(value)
     return found
 
 
 def _plain(node: Any) -> Any:
-    """Return what a node says: text, also where YAML would read a number or a date; None for nothing."""
+    """Return what a node says: text, also where YAML would read a number or a date; None for
+    nothing.
+    """
     if isinstance(node.value, str):
         if node.style in ("|", ">"):
             return node.value.rstrip("\n")
@@ -107,4 +119,8 @@ def _plain(node: Any) -> Any:
 def _last(node: Any) -> int:
     """Return the line behind the last one of a node."""
     mark = node.end_mark
-    return int(mark.line) if mark.column == 0 and mark.line > node.start_mark.line else int(mark.line) + 1
+    return (
+        int(mark.line)
+        if mark.column == 0 and mark.line > node.start_mark.line
+        else int(mark.line) + 1
+    )

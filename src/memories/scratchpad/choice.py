@@ -26,11 +26,15 @@ def is_shown(record: Record, now: datetime) -> bool:
 
 
 def entry_of(record: Record, now: datetime) -> Entry | None:
-    """Return what a scratchpad holds of the latest version of a memory; None if it does not hold it."""
+    """Return what a scratchpad holds of the latest version of a memory; None if it does not hold
+    it.
+    """
     if not is_shown(record, now):
         return None
     origin = origin_of(record.labels)
-    known = versions.to_memory(record, now, half_life_hours=1.0)  # an entry has no confidence of a moment
+    known = versions.to_memory(
+        record, now, half_life_hours=1.0
+    )  # an entry has no confidence of a moment
     return Entry(
         id=record.ref.group,
         content=record.text[:MAX_SHOWN],
@@ -54,23 +58,35 @@ def entry_of(record: Record, now: datetime) -> Entry | None:
 
 
 def newest(records: Iterable[Record], size: int) -> list[Record]:
-    """Return those of many memories that may have a place: of what nobody read, pinned or summed up, the newest."""
+    """Return those of many memories that may have a place: of what nobody read, pinned or summed
+    up, the newest.
+    """
     special: list[Record] = []
     rest: list[Record] = []
     for record in records:
         tells = record.accesses or PINNED in record.labels or record.labels.get("type") == SESSION
         (special if tells else rest).append(record)
-    return special + sorted(rest, key=lambda record: (record.created_at, record.ref.group))[max(0, len(rest) - size) :]
+    return (
+        special
+        + sorted(rest, key=lambda record: (record.created_at, record.ref.group))[
+            max(0, len(rest) - size) :
+        ]
+    )
 
 
 def _times(record: Record, policy: DecayPolicy) -> dict[str, str]:
     """Return the times that the confidence of a version depends on, as an entry has them."""
-    times = {"aging_from": record.fields.get("aging_from"), "reinforced": record.fields.get("reinforced_at")}
+    times = {
+        "aging_from": record.fields.get("aging_from"),
+        "reinforced": record.fields.get("reinforced_at"),
+    }
     if policy is DecayPolicy.STABLE:
         times["aging_from"] = None
     elif times["aging_from"] is None:
         times["aging_from"] = to_millis(record.created_at)
-    return {name: to_iso(from_millis(millis)) for name, millis in times.items() if millis is not None}
+    return {
+        name: to_iso(from_millis(millis)) for name, millis in times.items() if millis is not None
+    }
 
 
 class Selection(NamedTuple):
@@ -80,8 +96,11 @@ class Selection(NamedTuple):
     waiting: int
 
 
-def select(store: Store, namespace: str, rules: Rules, now: datetime, known: Sequence[Entry] = ()) -> Selection:
-    """Return what a scratchpad shows: pinned memories, the newest, what sessions left, and of those it had what holds.
+def select(
+    store: Store, namespace: str, rules: Rules, now: datetime, known: Sequence[Entry] = ()
+) -> Selection:
+    """Return what a scratchpad shows: pinned memories, the newest, what sessions left, and of those
+    it had what holds.
 
     It reads a few hundred records, however many there are.
 
@@ -96,14 +115,24 @@ def select(store: Store, namespace: str, rules: Rules, now: datetime, known: Seq
     records = [
         *store.scan(where._replace(labels={PINNED: "1"}), limit=MOST_PINNED, newest_first=True),
         *store.scan(where, limit=max(_MORE * rules.size, 1), newest_first=True),
-        *store.scan(where._replace(labels={"type": SESSION}), limit=_MORE * MOST_SESSIONS, newest_first=True),
-        *store.read([Ref(Collection.MEMORY, namespace, each.id, each.version) for each in known if each.version]),
+        *store.scan(
+            where._replace(labels={"type": SESSION}), limit=_MORE * MOST_SESSIONS, newest_first=True
+        ),
+        *store.read(
+            [
+                Ref(Collection.MEMORY, namespace, each.id, each.version)
+                for each in known
+                if each.version
+            ]
+        ),
     ]
     return Selection(_entries(records, now), store.count(waiting(where)))
 
 
 def select_all(store: Store, namespace: str, rules: Rules, now: datetime) -> Selection:
-    """Return what a scratchpad shows, from all memories of a namespace: also what was used most, or changed lately."""
+    """Return what a scratchpad shows, from all memories of a namespace: also what was used most, or
+    changed lately.
+    """
     where = Filter(Collection.MEMORY, (namespace,))
     best: list[Entry] = []
     for page in _pages(store, where):

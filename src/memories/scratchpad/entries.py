@@ -1,4 +1,6 @@
-"""What a scratchpad holds: entries, their order, and which of many have a place. Pure; the clock is passed in."""
+"""What a scratchpad holds: entries, their order, and which of many have a place. Pure; the clock is
+passed in.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -60,7 +62,8 @@ class Entry(NamedTuple):
         confidence: The base confidence, which its writer declared.
         aging_from: When its decay began, ISO 8601 in UTC; empty for a stable memory.
         reinforced: When it was last reinforced, if it was.
-        suspicious: Why it may give orders to a model, as names with blanks between them; mostly empty.
+        suspicious: Why it may give orders to a model, as names with blanks between them; mostly
+            empty.
         cut: How many characters the memory has, if `content` is only its beginning.
         namespace: The namespace that it belongs to.
     """
@@ -105,7 +108,8 @@ def _time(written: str) -> datetime | None:
 
 
 def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
-    """Return how much an entry matters now: the factor for age and use of a search, see `relevance`.
+    """Return how much an entry matters now: the factor for age and use of a search, see
+    `relevance`.
 
     Here what is stable ages too: a session begins with what is recent.
     """
@@ -117,7 +121,11 @@ def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
 
 def ordered(entries: Iterable[Entry], now: datetime, relevance: Relevance) -> list[Entry]:
     """Return entries in the order in which they are shown: pinned ones first, then the hottest."""
-    return sorted(entries, key=lambda entry: (entry.pinned, heat(entry, now, relevance), entry.id), reverse=True)
+    return sorted(
+        entries,
+        key=lambda entry: (entry.pinned, heat(entry, now, relevance), entry.id),
+        reverse=True,
+    )
 
 
 def aging(entry: Entry) -> dict[str, Any]:
@@ -125,18 +133,25 @@ def aging(entry: Entry) -> dict[str, Any]:
     from memories.core.times import to_millis  # reading a file does without it
 
     times = {"aging_from": _time(entry.aging_from), "reinforced_at": _time(entry.reinforced)}
-    declared = {"decay": entry.decay, "confidence": None if entry.confidence == 1.0 else entry.confidence}
+    declared = {
+        "decay": entry.decay,
+        "confidence": None if entry.confidence == 1.0 else entry.confidence,
+    }
     known = {name: to_millis(time) for name, time in times.items() if time is not None}
     return known | {name: value for name, value in declared.items() if value is not None}
 
 
 def has_age(entry: Entry) -> bool:
-    """Return whether the confidence of an entry can be computed; older programs wrote no time from which it ages."""
+    """Return whether the confidence of an entry can be computed; older programs wrote no time from
+    which it ages.
+    """
     return entry.decay is None or _time(entry.aging_from) is not None
 
 
 def of_unknown_age(entries: Iterable[Entry]) -> str:
-    """Return a sentence on the entries whose confidence only the store knows; empty if there are none."""
+    """Return a sentence on the entries whose confidence only the store knows; empty if there are
+    none.
+    """
     count = sum(not has_age(entry) for entry in entries)
     if not count:
         return ""
@@ -145,7 +160,9 @@ def of_unknown_age(entries: Iterable[Entry]) -> str:
 
 
 def confidence(entry: Entry, now: datetime, half_life_hours: float) -> float | None:
-    """Return the confidence that the store would report; None if the file lacks what it depends on."""
+    """Return the confidence that the store would report; None if the file lacks what it depends
+    on.
+    """
     if entry.decay is None:
         return entry.confidence
     if not has_age(entry):
@@ -153,7 +170,9 @@ def confidence(entry: Entry, now: datetime, half_life_hours: float) -> float | N
     from memories.read import versions  # stable memories, which most are, do without it
     from memories.stores.records import Collection, Record, Ref
 
-    record = Record(Ref(Collection.MEMORY, entry.namespace, entry.id, 1), "", now, fields=aging(entry))
+    record = Record(
+        Ref(Collection.MEMORY, entry.namespace, entry.id, 1), "", now, fields=aging(entry)
+    )
     return versions.confidence(record, now, half_life_hours)
 
 
@@ -165,14 +184,20 @@ def is_current(entry: Entry, rules: Rules, now: datetime) -> bool:
 
 def current(entries: Iterable[Entry], rules: Rules, now: datetime) -> list[Entry]:
     """Return the entries that are shown, in their order."""
-    return ordered((entry for entry in entries if is_current(entry, rules, now)), now, rules.relevance)
+    return ordered(
+        (entry for entry in entries if is_current(entry, rules, now)), now, rules.relevance
+    )
 
 
-def chosen(entries: Iterable[Entry], rules: Rules, now: datetime, left_out: Sequence[str] = ()) -> list[Entry]:
-    """Return the entries that have a place: all that are pinned, some that are often used, and the newest.
+def chosen(
+    entries: Iterable[Entry], rules: Rules, now: datetime, left_out: Sequence[str] = ()
+) -> list[Entry]:
+    """Return the entries that have a place: all that are pinned, some that are often used, and the
+    newest.
 
-    Of the room that the pinned ones leave, a third is for those that are often used, however old they are. What the
-    last sessions left has places of its own, a few for each project. What is not current only fills the room that is
+    Of the room that the pinned ones leave, a third is for those that are often used, however old
+    they are. What the last sessions left has places of its own, a few for each project. What is not
+    current only fills the room that is
     left: another setting or option may ask for it.
 
     Args:
@@ -186,11 +211,19 @@ def chosen(entries: Iterable[Entry], rules: Rules, now: datetime, left_out: Sequ
     pinned = [entry for entry in there if entry.pinned][:MOST_PINNED]
     others = [entry for entry in there if not entry.pinned and not entry.is_session]
     room = max(0, rules.size - len(pinned))
-    often = sorted((entry for entry in others if entry.uses >= OFTEN), key=_by_use, reverse=True)[: room // 3]
+    often = sorted((entry for entry in others if entry.uses >= OFTEN), key=_by_use, reverse=True)[
+        : room // 3
+    ]
     taken = {entry.id for entry in often}
-    newest = sorted((entry for entry in others if entry.id not in taken), key=_by_time, reverse=True)
+    newest = sorted(
+        (entry for entry in others if entry.id not in taken), key=_by_time, reverse=True
+    )
     sessions = _last_of_each(entry for entry in there if entry.is_session and not entry.pinned)
-    picked = [*pinned, *ordered([*often, *newest[: room - len(often)]], now, rules.relevance), *sessions]
+    picked = [
+        *pinned,
+        *ordered([*often, *newest[: room - len(often)]], now, rules.relevance),
+        *sessions,
+    ]
     known = {entry.id for entry in there}
     faint = sorted((entry for entry in listed if entry.id not in known), key=_by_time, reverse=True)
     return [*picked, *faint[: max(0, rules.size - len(picked))]]

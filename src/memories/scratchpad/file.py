@@ -1,4 +1,6 @@
-"""The file of a scratchpad, as far as every command looks at it: read with care, and whether a person changed it."""
+"""The file of a scratchpad, as far as every command looks at it: read with care, and whether a
+person changed it.
+"""
 
 import errno
 import os
@@ -18,12 +20,19 @@ def path(home: Path, namespace: str) -> Path:
 
 
 def content(file: Path) -> str | None:
-    """Return the text of a scratchpad's file; None if it is not there, or empty, as a power cut may leave it.
+    """Return the text of a scratchpad's file; None if it is not there, or empty, as a power cut may
+    leave it.
 
     Raises:
-        InvalidInput: It is no file of this user's own, others may write it, it is too large, or it is not UTF-8.
+        InvalidInput: It is no file of this user's own, others may write it, it is too large, or it
+            is not UTF-8.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags = (
+        os.O_RDONLY
+        | getattr(os, "O_NOFOLLOW", 0)
+        | getattr(os, "O_NONBLOCK", 0)
+        | getattr(os, "O_CLOEXEC", 0)
+    )
     try:
         if file.parent.is_symlink():
             raise InvalidInput(f"{file.parent} is a symbolic link; put the folder itself there")
@@ -31,7 +40,11 @@ def content(file: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as exc:
-        why = "is a symbolic link; put the file itself there" if exc.errno == errno.ELOOP else f"({exc.strerror})"
+        why = (
+            "is a symbolic link; put the file itself there"
+            if exc.errno == errno.ELOOP
+            else f"({exc.strerror})"
+        )
         raise InvalidInput(f"{file} can't be read: it {why}") from exc
     try:
         _refuse(file, os.fstat(fd))
@@ -40,7 +53,9 @@ def content(file: Path) -> str | None:
     finally:
         os.close(fd)
     if len(data) > MAX_BYTES:
-        raise InvalidInput(f"{file} is larger than {MAX_BYTES} bytes; remove what does not belong there")
+        raise InvalidInput(
+            f"{file} is larger than {MAX_BYTES} bytes; remove what does not belong there"
+        )
     if not data.strip(b"\0 \r\n"):
         return None
     try:
@@ -55,7 +70,9 @@ def _refuse(file: Path, found: os.stat_result) -> None:
     if os.name != "posix":
         return
     if found.st_uid not in (os.geteuid(), 0):
-        raise InvalidInput(f"{file} belongs to another user; remove it, and the scratchpad is made anew")
+        raise InvalidInput(
+            f"{file} belongs to another user; remove it, and the scratchpad is made anew"
+        )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         from memories.core.trust import others_may_write  # which knows groups of one user
 

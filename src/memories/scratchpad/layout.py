@@ -1,7 +1,9 @@
-"""How a scratchpad is written: YAML that a person can read and edit, of which programs write and read a small part.
+"""How a scratchpad is written: YAML that a person can read and edit, of which programs write and
+read a small part.
 
-A file that only programs wrote is read line by line here: each value is a JSON value on one line, which YAML reads as
-well. What a person has written otherwise is read by a YAML parser, without anchors, aliases, tags and deep nesting.
+A file that only programs wrote is read line by line here: each value is a JSON value on one line,
+which YAML reads as well. What a person has written otherwise is read by a YAML parser, without
+anchors, aliases, tags and deep nesting.
 """
 
 import json
@@ -19,7 +21,17 @@ FORMAT = 1
 _LINE = re.compile(r"(- |  )?([a-z_]+):(?: (.*))?")
 _LONG = re.compile(r'\\(?:U([0-9a-fA-F]{8})|["\\/bfnrtu])')
 _BARE = re.compile(r'- ("(?:[^"\\]|\\.)*")')
-_TEXTS = ("id", "content", "written", "created", "by", "trust", "suspicious", "aging_from", "reinforced")
+_TEXTS = (
+    "id",
+    "content",
+    "written",
+    "created",
+    "by",
+    "trust",
+    "suspicious",
+    "aging_from",
+    "reinforced",
+)
 _OPTIONAL = ("key", "decay")
 _IF_ANY = ("key", "tags", "decay", "aging_from", "reinforced", "suspicious", "cut")
 _HEAD = """\
@@ -43,7 +55,8 @@ class Pad(NamedTuple):
         written: When it was brought up to date with the store, ISO 8601; empty if it never was.
         entries: What it holds.
         left_out: Ids that a person has taken out.
-        gone: Ids and versions, `id@3`, that were deleted or replaced lately: what says so late is not added again.
+        gone: Ids and versions, `id@3`, that were deleted or replaced lately: what says so late is
+            not added again.
         held: The ids that it held when a program wrote it.
         edited: Whether it was changed since.
         spans: For each entry, its first line and the line behind its last.
@@ -84,7 +97,11 @@ def render(pad: Pad) -> str:
     held = " ".join(entry.id for entry in pad.entries)
     rows += [
         f"{name}: {_value(value)}\n"
-        for name, value in (("left_out", " ".join(pad.left_out)), ("gone", " ".join(pad.gone)), ("held", held))
+        for name, value in (
+            ("left_out", " ".join(pad.left_out)),
+            ("gone", " ".join(pad.gone)),
+            ("held", held),
+        )
     ]
     text = "".join(rows)
     return f'{text}check: "{check(text)}"\n'
@@ -102,7 +119,9 @@ def parse(text: str, what: str) -> Pad:
     """
     read = _lines(text)
     if read is None:
-        from memories.scratchpad.byhand import read as read_yaml  # which costs more than all the rest
+        from memories.scratchpad.byhand import (
+            read as read_yaml,
+        )  # which costs more than all the rest
 
         try:
             read = read_yaml(text)
@@ -110,14 +129,27 @@ def parse(text: str, what: str) -> Pad:
             raise InvalidInput(f"{what} can't be read: {exc}; {_CURE}") from None
     head_values, items, spans = read
     if str(head_values.get("scratchpad")) != str(FORMAT):
-        raise InvalidInput(f"{what} is no scratchpad of this program: it has no line scratchpad: {FORMAT}; {_CURE}")
-    entries = tuple(_entry(item, f"{what}, line {span[0] + 1},") for item, span in zip(items, spans, strict=True))
+        raise InvalidInput(
+            f"{what} is no scratchpad of this program: it has no line scratchpad: {FORMAT}; {_CURE}"
+        )
+    entries = tuple(
+        _entry(item, f"{what}, line {span[0] + 1},")
+        for item, span in zip(items, spans, strict=True)
+    )
     names = [entry.id for entry in entries if entry.id]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InvalidInput(f"{what} has two entries with the id {unseen.shown(twice, _escape)[:64]}; {_CURE}")
-    texts = {name: str(head_values.get(name) or "") for name in ("namespace", "store", "stamp", "written")}
-    lists = {name: tuple(str(head_values.get(name) or "").split()) for name in ("left_out", "gone", "held")}
+        raise InvalidInput(
+            f"{what} has two entries with the id {unseen.shown(twice, _escape)[:64]}; {_CURE}"
+        )
+    texts = {
+        name: str(head_values.get(name) or "")
+        for name in ("namespace", "store", "stamp", "written")
+    }
+    lists = {
+        name: tuple(str(head_values.get(name) or "").split())
+        for name in ("left_out", "gone", "held")
+    }
     numbers = {name: _number(head_values.get(name), name, what) for name in ("size", "waiting")}
     said: dict[str, Any] = {**texts, **lists, **numbers}
     return Pad(**said, entries=entries, edited=is_edited(text), spans=tuple(spans))
@@ -132,7 +164,9 @@ def without(text: str, spans: Sequence[tuple[int, int]]) -> str:
 
 
 def without_ids(text: str, ids: Sequence[str]) -> str:
-    """Return a text that can't be read without the parts that name these ids: each from its `- ` to the next."""
+    """Return a text that can't be read without the parts that name these ids: each from its `- ` to
+    the next.
+    """
     kept: list[str] = []
     part: list[str] = []
     for row in [*text.split("\n"), None]:
@@ -147,12 +181,21 @@ def without_ids(text: str, ids: Sequence[str]) -> str:
 _CURE = "correct it, or remove the file: nothing is lost but what you wrote in it"
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _item(entry: Entry) -> str:
-    known: dict[str, Any] = {"id": entry.id, "content": entry.content, "pinned": entry.pinned, "by": entry.by or None}
-    known |= {"written": entry.written, "created": None if entry.created == entry.written else entry.created}
+    known: dict[str, Any] = {
+        "id": entry.id,
+        "content": entry.content,
+        "pinned": entry.pinned,
+        "by": entry.by or None,
+    }
+    known |= {
+        "written": entry.written,
+        "created": None if entry.created == entry.written else entry.created,
+    }
     known |= {"version": entry.version, "uses": entry.uses or None, "trust": entry.trust or None}
     known |= {name: getattr(entry, name) or None for name in _IF_ANY}
     known |= {"accepted": entry.accepted or None}
@@ -162,7 +205,13 @@ def _item(entry: Entry) -> str:
 
 
 def _value(value: Any) -> str:
-    if type(value) is str and value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:
+    if (
+        type(value) is str
+        and value.isascii()
+        and value.isprintable()
+        and '"' not in value
+        and "\\" not in value
+    ):
         return f'"{value}"'  # as most are, and as JSON has it
     return unseen.shown(json.dumps(value, ensure_ascii=False), _escape)
 
@@ -172,7 +221,8 @@ def _escape(sign: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-# --- reading what programs wrote -------------------------------------------------------------------------------------
+# --- reading what programs wrote
+# -------------------------------------------------------------------------------------
 
 Read = tuple[dict[str, Any], list[Any], list[tuple[int, int]]]
 
@@ -219,12 +269,15 @@ def _scalar(written: str | None) -> Any:
         written = _LONG.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[0], written)
     value = json.loads(written)
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    if any(isinstance(each, list | dict) for each in inside):  # no program writes it; how deep Python reads it varies
+    if any(
+        isinstance(each, list | dict) for each in inside
+    ):  # no program writes it; how deep Python reads it varies
         raise ValueError("a list or a mapping within another one")
     return value
 
 
-# --- entries ---------------------------------------------------------------------------------------------------------
+# --- entries
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _entry(item: Any, where: str) -> Entry:
@@ -259,7 +312,16 @@ def _text(value: Any, name: str, where: str) -> str | None:
 
 
 def _yes(value: Any, name: str, where: str) -> bool:
-    known = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": False, "": False}
+    known = {
+        "true": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "no": False,
+        "off": False,
+        "none": False,
+        "": False,
+    }
     word = str(value).lower()
     if word not in known:
         raise InvalidInput(f"{where} has a {name} that is neither true nor false; {_CURE}")

@@ -1,4 +1,6 @@
-"""Search by words in scratchpads: what answers at once, and what is left where the store can't be asked. Pure."""
+"""Search by words in scratchpads: what answers at once, and what is left where the store can't be
+asked. Pure.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -6,9 +8,24 @@ from typing import NamedTuple, Self
 
 from memories.core.times import to_millis
 from memories.guard.origin import AGENT, TRUSTS, Origin, stamped
-from memories.languages.text import covered, is_number, is_unspaced, query_terms, telling_tokens, tokens
+from memories.languages.text import (
+    covered,
+    is_number,
+    is_unspaced,
+    query_terms,
+    telling_tokens,
+    tokens,
+)
 from memories.read import versions
-from memories.scratchpad.entries import Entry, Rules, aging, heat, is_current, moment, of_unknown_age
+from memories.scratchpad.entries import (
+    Entry,
+    Rules,
+    aging,
+    heat,
+    is_current,
+    moment,
+    of_unknown_age,
+)
 from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
 
@@ -23,7 +40,8 @@ class Matches(NamedTuple):
 
     Attributes:
         found: The hits, best first.
-        best: Those of them that have every telling word of the question as it stands, and there are at least two.
+        best: Those of them that have every telling word of the question as it stands, and there are
+            at least two.
     """
 
     found: Explanation
@@ -36,7 +54,12 @@ class Matches(NamedTuple):
 
 
 def matches(
-    entries: Sequence[Entry], query: str, fits: Callable[[Record], bool], limit: int, rules: Rules, now: datetime
+    entries: Sequence[Entry],
+    query: str,
+    fits: Callable[[Record], bool],
+    limit: int,
+    rules: Rules,
+    now: datetime,
 ) -> Matches:
     """Return the entries that have words of a question, best first.
 
@@ -68,7 +91,8 @@ class _Asked(NamedTuple):
 
     Attributes:
         beginnings: Words that an entry may have with another ending.
-        exact: Numbers and short words, which it must have as they stand: the beginning of one is another word.
+        exact: Numbers and short words, which it must have as they stand: the beginning of one is
+            another word.
         whole: All telling words, as they stand.
         is_answerable: Whether an entry with all of them is enough of an answer.
     """
@@ -83,7 +107,11 @@ class _Asked(NamedTuple):
         """Read a question; `terms` are its terms."""
         words = [term for term in terms if " " not in term]
         whole = telling_tokens(query)
-        short = [word for word in words if len(word) < LEAST_BEGINNING and not (is_unspaced(word) or is_number(word))]
+        short = [
+            word
+            for word in words
+            if len(word) < LEAST_BEGINNING and not (is_unspaced(word) or is_number(word))
+        ]
         return cls(
             beginnings=[word for word in words if word not in short and not is_number(word)],
             exact=[*short, *filter(is_number, whole)],
@@ -92,9 +120,13 @@ class _Asked(NamedTuple):
         )
 
     def found_in(self, said: str) -> tuple[float, bool]:
-        """Return the share of the words that a text has, 0 to 1, and whether it alone is an answer."""
+        """Return the share of the words that a text has, 0 to 1, and whether it alone is an
+        answer.
+        """
         held = tokens(said)
-        count = sum(word in held for word in self.exact) + covered(said, self.beginnings) * len(self.beginnings)
+        count = sum(word in held for word in self.exact) + covered(said, self.beginnings) * len(
+            self.beginnings
+        )
         is_whole = self.is_answerable and self.whole <= held
         return 1.0 if is_whole else count / max(1, len(self.exact) + len(self.beginnings)), is_whole
 
@@ -107,10 +139,21 @@ def record_of(entry: Entry, now: datetime) -> Record:
         "suspicious": entry.suspicious or None,
         **aging(entry),
     }
-    by = Origin(entry.trust if entry.trust in TRUSTS else AGENT, "", entry.by, None, "", "", "", entry.namespace)
+    by = Origin(
+        entry.trust if entry.trust in TRUSTS else AGENT,
+        "",
+        entry.by,
+        None,
+        "",
+        "",
+        "",
+        entry.namespace,
+    )
     text = entry.content
     if entry.cut is not None:
-        text = f"{text}… ({entry.cut - len(text)} more characters; memory get {entry.id} shows them)"
+        text = (
+            f"{text}… ({entry.cut - len(text)} more characters; memory get {entry.id} shows them)"
+        )
     return Record(
         Ref(Collection.MEMORY, entry.namespace, entry.id, max(1, entry.version)),
         text,

@@ -1,6 +1,8 @@
-"""`metadata.json` of a namespace: its name, when it began, how much it holds and when it was last written to.
+"""`metadata.json` of a namespace: its name, when it began, how much it holds and when it was last
+written to.
 
-It is for people and other programs, and decides nothing: only the time of the beginning is ever read back.
+It is for people and other programs, and decides nothing: only the time of the beginning is ever
+read back.
 """
 
 import contextlib
@@ -21,12 +23,16 @@ SCRATCH = f".{FILE}.new"
 
 
 def write(
-    folder: Path, name: str, count: Callable[[Collection], int], now: datetime, created_at: datetime | None = None
+    folder: Path,
+    name: str,
+    count: Callable[[Collection], int],
+    now: datetime,
+    created_at: datetime | None = None,
 ) -> None:
     """Write the file of a namespace; the caller holds the lock of its folder.
 
-    It is not flushed to the disk, which would cost as much as storing a memory: after a power cut the next write makes
-    it again.
+    It is not flushed to the disk, which would cost as much as storing a memory: after a power cut
+    the next write makes it again.
 
     Args:
         folder: The folder of the namespace.
@@ -53,7 +59,9 @@ def write(
 
 
 def created(folder: Path) -> datetime | None:
-    """Return when the namespace of a folder began, as its file says; None if it does not, or can't be relied on."""
+    """Return when the namespace of a folder began, as its file says; None if it does not, or can't
+    be relied on.
+    """
     with contextlib.suppress(InvalidInput, ValueError, KeyError, TypeError, RecursionError):
         at = datetime.fromisoformat(json.loads(content(folder / FILE) or "{}")["created_at"])
         return at if at.tzinfo is not None else None

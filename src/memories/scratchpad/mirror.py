@@ -1,4 +1,6 @@
-"""Tells scratchpads at once what is written through this process: what is new, and above all what is gone."""
+"""Tells scratchpads at once what is written through this process: what is new, and above all what
+is gone.
+"""
 
 import contextlib
 import threading
@@ -24,8 +26,8 @@ _MOST_WAITING = 200  # new memories of a namespace; then those that have no plac
 class Mirror:
     """Tells the scratchpads of a home what changes in the namespaces that they belong to.
 
-    What is gone leaves its file at once. What is new is written at most a few times a second; until then the file is
-    marked as stale, and `flush` writes the rest.
+    What is gone leaves its file at once. What is new is written at most a few times a second; until
+    then the file is marked as stale, and `flush` writes the rest.
     """
 
     def __init__(
@@ -63,19 +65,33 @@ class Mirror:
         for change in changes:
             ref = change if isinstance(change, Ref) else change.ref
             if ref.collection is Collection.MEMORY:
-                one = told.get(ref.namespace) or told.setdefault(ref.namespace, _Told({}, {}, set(), [], {}))
+                one = told.get(ref.namespace) or told.setdefault(
+                    ref.namespace, _Told({}, {}, set(), [], {})
+                )
                 one.take(change, now)
         for namespace, one in told.items():
             self._tell(self._like(namespace), one)
         self._describe_changed(changes)
 
     def _describe_changed(self, changes: Sequence[Change]) -> None:
-        """Describe the namespaces that were written to, as seldom as files are written; `flush` does the rest."""
+        """Describe the namespaces that were written to, as seldom as files are written; `flush`
+        does the rest.
+        """
         refs = [change if isinstance(change, Ref) else change.ref for change in changes]
-        written = {ref.namespace for ref in refs if ref.collection in SEARCHED and self._make(ref.namespace)}
+        written = {
+            ref.namespace
+            for ref in refs
+            if ref.collection in SEARCHED and self._make(ref.namespace)
+        }
         now = time.monotonic()
-        rested = {each for each in written if now - self._described.get(each, -_REST_SECONDS) >= _REST_SECONDS}
-        due = set() if any(isinstance(change, Ref) for change in changes) else rested  # those are still to be removed
+        rested = {
+            each
+            for each in written
+            if now - self._described.get(each, -_REST_SECONDS) >= _REST_SECONDS
+        }
+        due = (
+            set() if any(isinstance(change, Ref) for change in changes) else rested
+        )  # those are still to be removed
         with self._lock:
             self._undescribed = (self._undescribed | written) - due
             self._described |= dict.fromkeys(due, now)
@@ -83,7 +99,9 @@ class Mirror:
             self._describe(self._like(namespace))
 
     def promote(self, found: Sequence[Record]) -> None:
-        """Give memories that are often found a place, unless they have one, or others have more right to it."""
+        """Give memories that are often found a place, unless they have one, or others have more
+        right to it.
+        """
         for namespace in {record.ref.namespace for record in found if record.accesses + 1 >= OFTEN}:
             place, now = self._like(namespace), self._clock()
             try:
@@ -93,7 +111,11 @@ class Mirror:
             if pad is None or not pad.entries:
                 continue
             known = {entry.id for entry in pad.entries}
-            often = [each for each in found if each.ref.namespace == namespace and each.accesses + 1 >= OFTEN]
+            often = [
+                each
+                for each in found
+                if each.ref.namespace == namespace and each.accesses + 1 >= OFTEN
+            ]
             fresh = {each.ref.group: each for each in often if each.ref.group not in known}
             entries = (entry_of(each, now) for each in fresh.values())
             every = [*pad.entries, *(entry for entry in entries if entry is not None)]
@@ -126,7 +148,10 @@ class Mirror:
                 kept = newest(waiting.added.values(), place.rules.size)
                 waiting = waiting._replace(added={record.ref.group: record for record in kept})
                 self._waiting[place.namespace] = waiting
-            rested = time.monotonic() - self._written.get(place.namespace, -_REST_SECONDS) >= _REST_SECONDS
+            rested = (
+                time.monotonic() - self._written.get(place.namespace, -_REST_SECONDS)
+                >= _REST_SECONDS
+            )
             now = bool(told.ended) or (any(waiting) and rested)
             if now:
                 del self._waiting[place.namespace]
@@ -134,18 +159,24 @@ class Mirror:
         if now:
             self._change(place, waiting, told.dropped)
         if (told.unclear or not now) and scratchpad.exists(place):
-            with contextlib.suppress(OSError):  # the folder can't be written, so the file isn't either
+            with contextlib.suppress(
+                OSError
+            ):  # the folder can't be written, so the file isn't either
                 scratchpad.mark_stale(place)
 
     def _change(self, place: Place, waiting: "_Waiting", dropped: dict[str, int]) -> None:
-        found = (entry_of(record, self._clock()) for record in newest(waiting.added.values(), place.rules.size))
+        found = (
+            entry_of(record, self._clock())
+            for record in newest(waiting.added.values(), place.rules.size)
+        )
         entries = [entry for entry in found if entry is not None]
         try:
             make = self._make(place.namespace)
             scratchpad.change(place, entries, list(dropped.items()), waiting.reinforced, make=make)
         except (OSError, StoreBusy) as exc:
             if not dropped:
-                return  # a file that shows too little; the next refresh, or `memory scratchpad`, says why
+                # a file that shows too little; the next refresh, or `memory scratchpad`, says why
+                return
             reason = getattr(exc, "strerror", None) or exc
             raise StoreError(
                 f"{place.file} still shows a memory that is deleted, changed or to be forgotten, and can't be written "
@@ -192,7 +223,11 @@ class _Told(NamedTuple):
                 self.dropped.pop(ref.group, None)
             elif change.ended_by == PENDING:
                 self.unclear.append(change)
-        elif isinstance(change, Ref) or change.ended_at is not None or change.fields.get("corrected_by"):
+        elif (
+            isinstance(change, Ref)
+            or change.ended_at is not None
+            or change.fields.get("corrected_by")
+        ):
             self.added.pop(ref.group, None)
             self.ended.add(ref.group)
             self.dropped[ref.group] = max(ref.position, self.dropped.get(ref.group, 0))

@@ -62,7 +62,8 @@ class Place(NamedTuple):
 
 
 def read(home: Path, namespace: str) -> list[Entry]:
-    """Return what the scratchpad of a namespace holds now, in the order in which it is shown; none if there is none.
+    """Return what the scratchpad of a namespace holds now, in the order in which it is shown; none
+    if there is none.
 
     Nothing but this file is read, and nothing is written.
 
@@ -70,7 +71,9 @@ def read(home: Path, namespace: str) -> list[Entry]:
         InvalidInput: It can't be read, or is not to be relied on; the message says why.
     """
     pad = load(home, namespace)
-    return [] if pad is None else ordered(memories_of(pad, namespace), datetime.now(UTC), Relevance())
+    return (
+        [] if pad is None else ordered(memories_of(pad, namespace), datetime.now(UTC), Relevance())
+    )
 
 
 def memories_of(pad: Pad, namespace: str) -> list[Entry]:
@@ -92,16 +95,21 @@ def load(home: Path, namespace: str) -> Pad | None:
 def _parsed(text: str, file: Path, namespace: str) -> Pad:
     pad = parse(text, str(file))
     if pad.namespace != namespace:
-        raise InvalidInput(f"{file} is not the scratchpad of {namespace}; remove it, and it is made anew")
+        raise InvalidInput(
+            f"{file} is not the scratchpad of {namespace}; remove it, and it is made anew"
+        )
     return pad
 
 
-_LAST: dict[Path, tuple[str, Pad]] = {}  # the texts that were read or written last, and what they say
+_LAST: dict[
+    Path, tuple[str, Pad]
+] = {}  # the texts that were read or written last, and what they say
 _MOST_LAST = 16
 
 
 def last_read(place: Place) -> Pad | None:
-    """Return what `load` does, which parses no text twice; of one that was not edited it has no spans.
+    """Return what `load` does, which parses no text twice; of one that was not edited it has no
+    spans.
 
     Raises:
         InvalidInput: See `read`.
@@ -121,7 +129,8 @@ def _remember(place: Place, text: str, pad: Pad) -> None:
     _LAST[place.file] = text, pad
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing
+# ---------------------------------------------------------------------------------------------------------
 
 
 def exists(place: Place) -> bool:
@@ -156,7 +165,8 @@ def seen(place: Place) -> tuple[int, int, int] | None:
 
 
 def attempted(done: Callable[[], Done], place: Place) -> Done:
-    """Return what a call returns that reads the file and replaces it, done again as long as it is overtaken.
+    """Return what a call returns that reads the file and replaces it, done again as long as it is
+    overtaken.
 
     Raises:
         StoreBusy: Another program saves the file again and again.
@@ -168,7 +178,8 @@ def attempted(done: Callable[[], Done], place: Place) -> Done:
 
 
 def write(place: Place, pad: Pad, before: tuple[int, int, int] | None) -> Pad:
-    """Replace the file; return what it holds now. What there is no room for is left out, the coldest first.
+    """Replace the file; return what it holds now. What there is no room for is left out, the
+    coldest first.
 
     Args:
         place: The scratchpad.
@@ -200,8 +211,12 @@ def write(place: Place, pad: Pad, before: tuple[int, int, int] | None) -> Pad:
 
 
 def _lighter(entries: Sequence[Entry]) -> list[Entry]:
-    """Return entries without an eighth of them: the last ones that are neither pinned nor left by a session."""
-    dispensable = [at for at, entry in enumerate(entries) if not entry.pinned and not entry.is_session]
+    """Return entries without an eighth of them: the last ones that are neither pinned nor left by a
+    session.
+    """
+    dispensable = [
+        at for at, entry in enumerate(entries) if not entry.pinned and not entry.is_session
+    ]
     dispensable = dispensable or [at for at, entry in enumerate(entries)]
     gone = {*dispensable[-max(1, len(dispensable) // 8) :]}
     return [entry for at, entry in enumerate(entries) if at not in gone]
@@ -242,23 +257,35 @@ def replace_by_person(file: Path, text: str) -> None:
 def mark_stale(place: Place) -> None:
     """Note that the store has changed in a way that the file does not tell."""
     with contextlib.suppress(FileNotFoundError):
-        os.close(os.open(place.folder / _STALE, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
+        os.close(
+            os.open(
+                place.folder / _STALE,
+                os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0),
+                0o600,
+            )
+        )
 
 
 def mark_all_stale(home: Path) -> None:
-    """Note in every scratchpad of a home that its store was changed by what tells none of them, such as an import."""
+    """Note in every scratchpad of a home that its store was changed by what tells none of them,
+    such as an import.
+    """
     for place in each_place(home, lambda name: Place(home, name, "")):
         mark_stale(place)
 
 
 def is_stale(place: Place) -> bool:
-    """Return whether the store has changed in a way that the file does not tell, also if a refresh was cut short."""
+    """Return whether the store has changed in a way that the file does not tell, also if a refresh
+    was cut short.
+    """
     return os.path.lexists(place.folder / _STALE) or os.path.lexists(place.folder / _TAKEN)
 
 
 @contextlib.contextmanager
 def freshening(place: Place) -> Iterator[None]:
-    """Take the mark of what is stale, and drop it if nothing fails; a mark that is set meanwhile stays."""
+    """Take the mark of what is stale, and drop it if nothing fails; a mark that is set meanwhile
+    stays.
+    """
     taken = place.folder / _TAKEN
     with contextlib.suppress(FileNotFoundError):
         (place.folder / _STALE).rename(taken)
@@ -276,8 +303,8 @@ def change(
 ) -> None:
     """Tell a scratchpad what has been written.
 
-    A file that a person has edited keeps what was written there: what is dropped is cut out of it, and what is added
-    comes with the next refresh. So does it where the file mirrors another store.
+    A file that a person has edited keeps what was written there: what is dropped is cut out of it,
+    and what is added comes with the next refresh. So does it where the file mirrors another store.
 
     Args:
         place: The scratchpad.
@@ -298,7 +325,12 @@ def change(
 
 
 def _change(
-    place: Place, added: Sequence[Entry], dropped: dict[str, int], reinforced: Mapping[str, str], *, make: bool
+    place: Place,
+    added: Sequence[Entry],
+    dropped: dict[str, int],
+    reinforced: Mapping[str, str],
+    *,
+    make: bool,
 ) -> None:
     before = seen(place)
     if before is None:
@@ -316,16 +348,23 @@ def _change(
     if pad is None:
         return
     if pad.edited or pad.store != place.store:
-        spans = [span for entry, span in zip(pad.entries, pad.spans, strict=True) if entry.id in dropped]
+        spans = [
+            span for entry, span in zip(pad.entries, pad.spans, strict=True) if entry.id in dropped
+        ]
         if spans:
             replace(place, without(content(place.file) or "", spans), before)
         mark_stale(place)
         return
     changed = _changed(pad, added, dropped)
-    entries = (each._replace(reinforced=reinforced.get(each.id, each.reinforced)) for each in changed.entries)
+    entries = (
+        each._replace(reinforced=reinforced.get(each.id, each.reinforced))
+        for each in changed.entries
+    )
     write(place, changed._replace(entries=tuple(entries)), before)
     if pad.stamp != place.stamp or not {entry.id for entry in pad.entries}.issuperset(dropped):
-        mark_stale(place)  # it may have waited for review, or make room for another one; or the store is another one
+        mark_stale(
+            place
+        )  # it may have waited for review, or make room for another one; or the store is another one
 
 
 def _changed(pad: Pad, added: Sequence[Entry], dropped: dict[str, int]) -> Pad:
@@ -337,7 +376,9 @@ def _changed(pad: Pad, added: Sequence[Entry], dropped: dict[str, int]) -> Pad:
         gone.pop(name, None)  # the newest stand last
         gone[name] = version
     for entry in added:
-        if entry.version > gone.get(entry.id, 0) and entry.version >= getattr(there.get(entry.id), "version", 0):
+        if entry.version > gone.get(entry.id, 0) and entry.version >= getattr(
+            there.get(entry.id), "version", 0
+        ):
             there[entry.id] = entry
     left = tuple(name for name in pad.left_out if name not in dropped)
     names = tuple(f"{name}@{version}" for name, version in list(gone.items())[-_MOST_GONE:])

@@ -33,19 +33,28 @@ if TYPE_CHECKING:
 class Scratchpads:
     """The hot tier of one memory: the file of its own namespace, and that of `shared`.
 
-    The store of the settings has a file for each namespace. One that an option names has the file only where no other
-    store has it, and a `Store` that was passed in has none but for `Memories.at_home`.
+    The store of the settings has a file for each namespace. One that an option names has the file
+    only where no other store has it, and a `Store` that was passed in has none but for
+    `Memories.at_home`.
 
     Attributes:
         lookup: Who asks, and which namespaces are read.
         is_home: Whether the store is the one that the files mirror.
-        owns_store: Whether this process has opened the store, so that a file can tell by its stamp what it mirrors.
+        owns_store: Whether this process has opened the store, so that a file can tell by its stamp
+            what it mirrors.
         writer: Returns what writes to the store.
         flush_accesses: Has the reads counted that wait for it.
     """
 
     def __init__(
-        self, config: Config, store: Store, lookup: Lookup, channel: str, clock: Callable[[], datetime], *, home: bool
+        self,
+        config: Config,
+        store: Store,
+        lookup: Lookup,
+        channel: str,
+        clock: Callable[[], datetime],
+        *,
+        home: bool,
     ) -> None:
         """Prepare; no file is opened.
 
@@ -79,12 +88,18 @@ class Scratchpads:
         from memories.search.filters import only_in_store
 
         if asked := only_in_store(filters):
-            raise InvalidInput(f"the scratchpad can't answer this ({', '.join(asked)}); leave it out or ask the store")
+            raise InvalidInput(
+                f"the scratchpad can't answer this ({', '.join(asked)}); leave it out or ask the store"
+            )
         found = self._in_files() if offline else self._current()
         entries = () if found is None else found.entries
         fits, rules = self._fits(filters), self._rules()
         least = filters.get("min_confidence")
-        rules = rules if least is None else rules._replace(min_confidence=validate.unit(least, "min-confidence"))
+        rules = (
+            rules
+            if least is None
+            else rules._replace(min_confidence=validate.unit(least, "min-confidence"))
+        )
         limit = filters.get("limit")
         most = self.config.default_limit if limit is None else validate.limit(limit)
         return matches(entries, query, fits, most, rules, self._clock())
@@ -112,7 +127,9 @@ class Scratchpads:
         return None if found is None else found.current(self._rules(), self._clock())
 
     def missing(self) -> str | None:
-        """Return that the file of the store is gone although a scratchpad has memories; see `Memories.missing`."""
+        """Return that the file of the store is gone although a scratchpad has memories; see
+        `Memories.missing`.
+        """
         file = self._store_file
         if file is None or file.exists():
             return None
@@ -133,7 +150,9 @@ class Scratchpads:
         return any(os.path.lexists(path(self.config.home, each)) for each in self.lookup.readable)
 
     def tell(self, changes: "Sequence[Change]") -> None:
-        """Hear of what was written; a store that no file mirrors only has what is gone taken out of the files."""
+        """Hear of what was written; a store that no file mirrors only has what is gone taken out of
+        the files.
+        """
         self.mirror(changes if self.is_home else _gone(changes))
 
     def promote(self, found: "Sequence[Record]") -> None:
@@ -160,7 +179,8 @@ class Scratchpads:
         place = place_of(self.config, namespace)
         return place if self.owns_store else place._replace(stamp="")
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------------
 
     def _current(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
         """Return the hot tier, memories that are not current included."""
@@ -174,7 +194,9 @@ class Scratchpads:
         return together(own, self._of(SHARED))
 
     def _in_files(self) -> "Scratchpad | None":
-        """Return what the files hold, memories that are not current included; None if there are no files."""
+        """Return what the files hold, memories that are not current included; None if there are no
+        files.
+        """
         from memories.scratchpad import scratchpad
         from memories.scratchpad.at_hand import Scratchpad
         from memories.scratchpad.file import path
@@ -202,11 +224,14 @@ class Scratchpads:
         except InvalidInput:
             pad = None  # the refresh tells
         known = self._is_configured or pad is None or pad.store == place.store
-        # Who is often read has a place, so the reads that wait are counted before it is chosen anew.
+        # Who is often read has a place, so the reads that wait are counted before it is chosen
+        # anew.
         if not (self.is_home and known) or not (refresh or rebuild or self._is_kept(place)):
             self.flush_accesses()
             return sync.from_store(self._by_editor(namespace), rules, rebuild=rebuild)
-        if not (refresh or rebuild or pad is None or at_hand.needs_store(place, pad, self._clock())):
+        if not (
+            refresh or rebuild or pad is None or at_hand.needs_store(place, pad, self._clock())
+        ):
             return at_hand.from_file(place, pad)
         self.flush_accesses()
         try:
@@ -230,13 +255,17 @@ class Scratchpads:
         return self._is_configured and not is_own_name(namespace, self.config)
 
     def _is_kept(self, place: "Place") -> bool:
-        """Return whether a scratchpad is kept in its file: what only reads makes none before the first memory."""
+        """Return whether a scratchpad is kept in its file: what only reads makes none before the
+        first memory.
+        """
         from memories.scratchpad import scratchpad
 
         if scratchpad.exists(place):
             return True
         written = Filter(Collection.MEMORY, (place.namespace,), state="any")
-        return not is_own_name(place.namespace, self.config) and bool(self._store.count(written, at_most=1))
+        return not is_own_name(place.namespace, self.config) and bool(
+            self._store.count(written, at_most=1)
+        )
 
     def _fits(self, filters: "SearchFilters") -> "Callable[[Record], bool]":
         """Return what tells whether a record meets the filters of a search."""
@@ -247,7 +276,9 @@ class Scratchpads:
         selector = None if where is None else self._selector(where)
 
         def fits(record: "Record") -> bool:
-            return any(one.fits(record) for one in each) and (selector is None or selector.fits(record))
+            return any(one.fits(record) for one in each) and (
+                selector is None or selector.fits(record)
+            )
 
         return fits
 
@@ -257,7 +288,9 @@ class Scratchpads:
         if "access_count" in where:
             self.flush_accesses()
         return selector.read(
-            where, Collection.MEMORY, selector.Moment(self._clock(), self.config.decay_half_life_hours)
+            where,
+            Collection.MEMORY,
+            selector.Moment(self._clock(), self.config.decay_half_life_hours),
         )
 
     @property
@@ -274,8 +307,8 @@ class Scratchpads:
     def _by_editor(self, namespace: str) -> "Writer":
         """Return what writes an edit of a scratchpad, and tells no scratchpad of it.
 
-        Anything may have edited the file, so the edit is trusted as the command is that takes it over: as a person's
-        only at a terminal. What serves others may run at one, too.
+        Anything may have edited the file, so the edit is trusted as the command is that takes it
+        over: as a person's only at a terminal. What serves others may run at one, too.
         """
         from memories.guard.origin import AGENT, origin
         from memories.stores.logged import logged
@@ -293,7 +326,9 @@ class Scratchpads:
 
         where, first = Filter(Collection.MEMORY, (place.namespace,)), None
         ever = (where._replace(collection=each, state="any") for each in SEARCHED)
-        with contextlib.suppress(OSError, StoreError):  # what was stored is stored, and this only tells of it
+        with contextlib.suppress(
+            OSError, StoreError
+        ):  # what was stored is stored, and this only tells of it
             if not place.file.with_name(metadata.FILE).exists() and not any(
                 self._store.count(each, at_most=1) for each in ever
             ):
@@ -311,7 +346,9 @@ class Scratchpads:
 
 
 def _gone(changes: "Sequence[Change]") -> "list[Change]":
-    """Return the changes that take something away: what is new in a store of no home is in no file."""
+    """Return the changes that take something away: what is new in a store of no home is in no
+    file.
+    """
     from memories.stores.records import Record
 
     return [change for change in changes if not isinstance(change, Record)]

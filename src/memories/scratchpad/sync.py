@@ -1,4 +1,6 @@
-"""Brings a scratchpad and its store together: what a person wrote in the file, then what the store has."""
+"""Brings a scratchpad and its store together: what a person wrote in the file, then what the store
+has.
+"""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 def refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
     """Take over what a person wrote in a scratchpad, and bring it up to date with the store.
 
-    Where something can't be taken over, the file stays as it is, and what the store has is returned.
+    Where something can't be taken over, the file stays as it is, and what the store has is
+    returned.
 
     Args:
         place: The scratchpad.
@@ -28,10 +31,13 @@ def refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = F
         rebuild: Choose anew from all memories, those included that were left out.
 
     Raises:
-        InvalidInput: With `rebuild`: the file can't be read, or what a person wrote in it can't be taken over.
+        InvalidInput: With `rebuild`: the file can't be read, or what a person wrote in it can't be
+            taken over.
     """
     with scratchpad.alone(place):
-        return scratchpad.attempted(lambda: _refreshed(place, writer, rules, rebuild=rebuild), place)
+        return scratchpad.attempted(
+            lambda: _refreshed(place, writer, rules, rebuild=rebuild), place
+        )
 
 
 def _refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -> Scratchpad:
@@ -39,7 +45,9 @@ def _refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -
     before = scratchpad.seen(place)
     try:
         pad = scratchpad.load(place.home, namespace)
-        done = _adopt(pad, place, writer) if pad is not None and pad.edited else _Adopted([], [], [])
+        done = (
+            _adopt(pad, place, writer) if pad is not None and pad.edited else _Adopted([], [], [])
+        )
     except InvalidInput as exc:
         if rebuild:
             raise
@@ -54,12 +62,20 @@ def _refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -
         else:
             found = select(store, namespace, rules, now, () if pad is None else pad.entries)
         left = () if pad is None else tuple(dict.fromkeys([*pad.left_out, *done.left_out]))
-        fresh = Pad(namespace, place.store, waiting=found.waiting, written=_iso(now), entries=tuple(found.entries))
+        fresh = Pad(
+            namespace,
+            place.store,
+            waiting=found.waiting,
+            written=_iso(now),
+            entries=tuple(found.entries),
+        )
         if not done.notes:
             gone = () if pad is None else pad.gone
             fresh = scratchpad.write(place, fresh._replace(left_out=left, gone=gone), before)
         chose = chosen(fresh.entries, rules, now, left)
-    return Scratchpad(tuple(chose), found.waiting, str(place.file), tuple(done.notes), tuple(done.taken))
+    return Scratchpad(
+        tuple(chose), found.waiting, str(place.file), tuple(done.notes), tuple(done.taken)
+    )
 
 
 def from_store(writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
@@ -75,11 +91,14 @@ def _iso(now: datetime) -> str:
     return to_iso(now)
 
 
-# --- what a person wrote ---------------------------------------------------------------------------------------------
+# --- what a person wrote
+# ---------------------------------------------------------------------------------------------
 
 
 class _Adopted(NamedTuple):
-    """What became of what a person wrote: what was refused, what was taken over, and what was taken out."""
+    """What became of what a person wrote: what was refused, what was taken over, and what was taken
+    out.
+    """
 
     notes: list[str]
     taken: list[str]
@@ -90,7 +109,9 @@ def _adopt(pad: Pad, place: Place, writer: "Writer") -> _Adopted:
     """Take over what a person changed; of entries that are as they were, nothing is written."""
     done = _Adopted([], [], [])
     if pad.store != place.store:
-        done.notes.append(f"{place.file} was edited and belongs to the store {pad.store}; use that store, or remove it")
+        done.notes.append(
+            f"{place.file} was edited and belongs to the store {pad.store}; use that store, or remove it"
+        )
         return done
     there = {entry.id for entry in pad.entries}
     for entry, span in zip(pad.entries, pad.spans, strict=True):
@@ -98,7 +119,9 @@ def _adopt(pad: Pad, place: Place, writer: "Writer") -> _Adopted:
         try:
             said = _adopt_entry(entry, writer)
         except NotFound:
-            done.notes.append(f"{where}: there is no memory {entry.id[:64]} in namespace {place.namespace}")
+            done.notes.append(
+                f"{where}: there is no memory {entry.id[:64]} in namespace {place.namespace}"
+            )
         except RequestError as exc:
             done.notes.append(f"{where} was not taken over: {exc}")
         else:
@@ -120,14 +143,18 @@ def _adopt_entry(entry: Entry, writer: "Writer") -> list[str]:
     lookup, now = writer.lookup, writer.now
     latest = lookup.find_own(entry.id)
     taken: list[str] = []
-    if latest.ended_at is not None:  # replaced or taken back to waiting since the file was written: it just leaves
+    if (
+        latest.ended_at is not None
+    ):  # replaced or taken back to waiting since the file was written: it just leaves
         return taken
     shown = next((r for r in lookup.versions(entry.id) if r.ref.position == entry.version), latest)
     known = entry_of(shown._replace(ended_at=None), now)
     same = known is None or entry.content in (known.content, latest.text)
     if not same:
         if entry.cut is not None:
-            raise RequestError(f"only its beginning is shown there; edit it with: memory edit {entry.id}")
+            raise RequestError(
+                f"only its beginning is shown there; edit it with: memory edit {entry.id}"
+            )
         given = change.Update(entry.content, {}, (), writer.redactor)
         new = change.update(lookup, writer.embedder, entry.id, given, now)
         taken.append(f"{entry.id} has version {new.ref.position}")
@@ -138,7 +165,9 @@ def _adopt_entry(entry: Entry, writer: "Writer") -> list[str]:
 
 
 def _create(entry: Entry, writer: "Writer") -> str:
-    """Store a line that a person added; a very similar memory does not keep it out, for it was meant to be there."""
+    """Store a line that a person added; a very similar memory does not keep it out, for it was
+    meant to be there.
+    """
     from memories.write import change
     from memories.write.create import create
 
@@ -153,7 +182,9 @@ def _create(entry: Entry, writer: "Writer") -> str:
 
 
 def _leave_out(name: str, writer: "Writer", done: _Adopted) -> None:
-    """Leave out what a person took out of the file: unpin it, and remember that it is not wanted there."""
+    """Leave out what a person took out of the file: unpin it, and remember that it is not wanted
+    there.
+    """
     from memories.write import change
 
     try:

@@ -1,4 +1,6 @@
-"""Memories that may answer a query, each with the features by which it is ranked. Turns come from `surroundings`."""
+"""Memories that may answer a query, each with the features by which it is ranked. Turns come from
+`surroundings`.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -51,7 +53,9 @@ class Query(NamedTuple):
         return self.embedder.space.weight if self.embedder else 0.0
 
     def vector(self, text: str) -> "NDArray[np.float32] | None":
-        """Return one vector, shape (dimension,): for a long text the direction between its windows."""
+        """Return one vector, shape (dimension,): for a long text the direction between its
+        windows.
+        """
         if self.embedder is None:
             return None
         total: NDArray[np.float32] = embed_query(self.embedder, text).sum(axis=0)
@@ -91,8 +95,12 @@ class DateScore(NamedTuple):
 
 
 def gather_standalone(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
-    """Return the memories that may answer, `limit` by words and `limit` by vector, each on its own."""
-    candidates = store.candidates(filters, vector=query.vector(query.text), terms=query.terms, k=limit)
+    """Return the memories that may answer, `limit` by words and `limit` by vector, each on its
+    own.
+    """
+    candidates = store.candidates(
+        filters, vector=query.vector(query.text), terms=query.terms, k=limit
+    )
     has_more = len(candidates) >= limit
     if filters.as_of is not None:
         candidates = as_they_were(store, candidates, filters.as_of)
@@ -108,15 +116,23 @@ def gather_standalone(store: Store, filters: Filter, query: Query, limit: int) -
     return Gathered(candidates, features, has_more)
 
 
-def as_they_were(store: Store, candidates: Sequence[Candidate], moment: datetime) -> list[Candidate]:
-    """Return the candidates that were accepted by a moment, with their records as they were known then."""
+def as_they_were(
+    store: Store, candidates: Sequence[Candidate], moment: datetime
+) -> list[Candidate]:
+    """Return the candidates that were accepted by a moment, with their records as they were known
+    then.
+    """
     by_ref = {candidate.record.ref: candidate for candidate in candidates}
     accepted = accepted_by_then([candidate.record for candidate in candidates], moment)
-    return [by_ref[record.ref]._replace(record=record) for record in known_at(store, accepted, moment)]
+    return [
+        by_ref[record.ref]._replace(record=record) for record in known_at(store, accepted, moment)
+    ]
 
 
 def score_dates(query: Query, candidates: Sequence[Candidate]) -> list[DateScore]:
-    """Return the date score of each candidate, by the day of its record in the asker's time zone."""
+    """Return the date score of each candidate, by the day of its record in the asker's time
+    zone.
+    """
     years = sorted({candidate.record.created_at.year for candidate in candidates})
     spans = dates.spans(query.text, query.now, years)
     if not spans or not candidates:
@@ -136,7 +152,9 @@ def precise_spans(spans: Sequence[dates.Span]) -> list[dates.Span]:
     return [span for span in spans if (span[1] - span[0]).days < PRECISE_DAYS]
 
 
-def memory_features(query: Query, record: Record, evidence: Evidence, date_precision: float) -> Features:
+def memory_features(
+    query: Query, record: Record, evidence: Evidence, date_precision: float
+) -> Features:
     """Return the features of a memory.
 
     Args:
@@ -147,9 +165,13 @@ def memory_features(query: Query, record: Record, evidence: Evidence, date_preci
     """
     is_readable, is_verbatim = query.is_readable(record.text), query.is_verbatim(record.text)
     on_date = date_precision >= ON_DATE
-    age_days = (query.judged_at - versions.aging_from(record, query.judged_at)).total_seconds() / 86_400
+    age_days = (
+        query.judged_at - versions.aging_from(record, query.judged_at)
+    ).total_seconds() / 86_400
     is_pinned, name = PINNED in record.labels, record.ref.group
-    if not record.fields:  # as in most of the many records of a search; positional arguments are faster
+    if (
+        not record.fields
+    ):  # as in most of the many records of a search; positional arguments are faster
         return Features(
             evidence,
             1.0,

@@ -1,6 +1,8 @@
-"""What narrows and orders a search: one table, from which the command, MCP, HTTP and the docs take their parameters.
+"""What narrows and orders a search: one table, from which the command, MCP, HTTP and the docs take
+their parameters.
 
-To add a filter, add a key to `SearchFilters` and a row to `FILTERS` here, and heed it in `search.search.parse`.
+To add a filter, add a key to `SearchFilters` and a row to `FILTERS` here, and heed it in
+`search.search.parse`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,27 +26,35 @@ class SearchFilters(TypedDict, total=False):
     """What narrows a search; what is left out does not.
 
     Attributes:
-        scope: `memories` (the default), `history` for the turns of conversations, or `all` in one order.
-        conversation: Only turns of this conversation; if your namespace and `shared` both have it, yours.
+        scope: `memories` (the default), `history` for the turns of conversations, or `all` in one
+            order.
+        conversation: Only turns of this conversation; if your namespace and `shared` both have it,
+            yours.
         role: Only turns of this role: `user`, `assistant`, `system` or `tool`.
         speaker: Only turns of this speaker.
         tags: Tags that each hit must have.
-        project: Only what belongs to this project, and memories that are valid in every one (the tag `global`).
-        written_by: Only what this client, or user of the operating system, wrote: its name as `Origin.by` tells it.
+        project: Only what belongs to this project, and memories that are valid in every one (the
+            tag `global`).
+        written_by: Only what this client, or user of the operating system, wrote: its name as
+            `Origin.by` tells it.
         trust: Only what has this trust: `user`, `agent`, `captured` or `imported`.
         where: An expression of the filter language that each hit must meet.
         pending: Search what waits to be accepted instead.
-        since: Only what was last written at this time or later: an aware datetime, or text such as "7d".
+        since: Only what was last written at this time or later: an aware datetime, or text such as
+            "7d".
         until: Only what was last written at this time or earlier.
         as_of: Search what was current at this time, with the confidence that it had then.
         now: Reference time for words like "yesterday"; the present by default. It filters nothing.
         min_confidence: Least confidence of a hit, 0 to 1; by default the setting of that name.
-        min_similarity: Least similarity of a hit, 0 to 1 on the calibrated scale; needs an embedder.
-        rank: `relevance`, which heeds age and use of memories within bounds, `similarity`, which does not, or
-            `formula`, the plain product of similarity, freshness and boost; by default the setting of that name.
-        include_corrected: Whether a hit that another hit corrects is shown, behind that one; true by default.
-        tier: `deep` (the default) for the store, `hot` for the scratchpad alone, or `auto` for the store unless the
-            scratchpad has every word of the query.
+        min_similarity: Least similarity of a hit, 0 to 1 on the calibrated scale; needs an
+            embedder.
+        rank: `relevance`, which heeds age and use of memories within bounds, `similarity`, which
+            does not, or `formula`, the plain product of similarity, freshness and boost; by default
+            the setting of that name.
+        include_corrected: Whether a hit that another hit corrects is shown, behind that one; true
+            by default.
+        tier: `deep` (the default) for the store, `hot` for the scratchpad alone, or `auto` for the
+            store unless the scratchpad has every word of the query.
         limit: How many hits at most, up to 1,000; by default the setting `default_limit`.
     """
 
@@ -75,7 +85,8 @@ class Parameter(NamedTuple):
 
     Attributes:
         name: Its key in `SearchFilters`, and its name in MCP.
-        kind: What it takes: a text, a time, a share from 0 to 1, a whole number, true or false, or tags.
+        kind: What it takes: a text, a time, a share from 0 to 1, a whole number, true or false, or
+            tags.
         about: What it does, a sentence.
         section: Where the help of the command lists it.
         alias: Its name in the command and in HTTP, if it is another one.
@@ -84,7 +95,8 @@ class Parameter(NamedTuple):
         default: What holds if it is left out; empty if that narrows nothing.
         lists: Whether a listing of memories takes it as well.
         in_scratchpad: Whether the scratchpad can answer it, too.
-        hint: What a model has to know beyond its name; mostly empty, since every session pays for it.
+        hint: What a model has to know beyond its name; mostly empty, since every session pays for
+            it.
     """
 
     name: str
@@ -111,7 +123,9 @@ class Parameter(NamedTuple):
 
     @property
     def placeholder(self) -> str:
-        """What stands for its value in the help of the command; empty if it is given by the option alone."""
+        """What stands for its value in the help of the command; empty if it is given by the option
+        alone.
+        """
         return self.metavar or _PLACEHOLDERS[self.kind]
 
     @property
@@ -120,7 +134,14 @@ class Parameter(NamedTuple):
         return f"{self.about} By default {self.default}." if self.default else self.about
 
 
-_PLACEHOLDERS = {"text": "NAME", "time": "TIME", "share": "0..1", "whole": "N", "flag": "", "tags": "KEY=VALUE"}
+_PLACEHOLDERS = {
+    "text": "NAME",
+    "time": "TIME",
+    "share": "0..1",
+    "whole": "N",
+    "flag": "",
+    "tags": "KEY=VALUE",
+}
 
 
 def _either(choices: Sequence[str]) -> str:
@@ -204,7 +225,11 @@ FILTERS: Mapping[str, Parameter] = {row.name: row for row in _ROWS}
 
 def only_in_store(given: SearchFilters) -> list[str]:
     """Return the names of the given filters that the scratchpad can't answer."""
-    names = [row.name for row in _ROWS if not row.in_scratchpad and row.name not in ("scope", "include_corrected")]
+    names = [
+        row.name
+        for row in _ROWS
+        if not row.in_scratchpad and row.name not in ("scope", "include_corrected")
+    ]
     found = [name for name in names if given.get(name)]
     if given.get("scope", "memories") != "memories":
         found.append("scope")

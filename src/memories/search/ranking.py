@@ -1,12 +1,13 @@
 """The order of candidates: the score of each, and why some are no hits. Pure.
 
-Words and similarity are each a weighted mean over three scales: the text itself, a window around it, its session
-(`surroundings`); a memory stands alone, so for it all scales are the same. With what speaks for and against a turn:
+Words and similarity are each a weighted mean over three scales: the text itself, a window around
+it, its session (`surroundings`); a memory stands alone, so for it all scales are the same. With
+what speaks for and against a turn:
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
-    fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)     unit = sum of the word weights;
-                 for a memory the weight is twice as large
+    fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)     unit = sum of the
+                 word weights; for a memory the weight is twice as large
     score      = fused × the factor for age and use of a memory; see `relevance`
 
 `WEIGHTS` has the weights of the means, the signs, and where the numbers come from.
@@ -17,15 +18,26 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from memories.models import DecayPolicy
-from memories.search.relevance import FRESH, STALE, Relevance, boost, condition, factor, fade, freshness, to_cosine
+from memories.search.relevance import (
+    FRESH,
+    STALE,
+    Relevance,
+    boost,
+    condition,
+    factor,
+    fade,
+    freshness,
+    to_cosine,
+)
 
 
 class Weights(NamedTuple):
     """Weights of the features; the sum of the word weights is the unit.
 
-    Fitted by maximum likelihood, a softmax over the turns of a conversation, to the questions of LoCoMo-dev and
-    BEAM-100K-dev together, a question of the second counting twice. docs/benchmarks.md says how stable they are, and
-    that weights of its own gain nothing for another model: `Space.weight` is what differs.
+    Fitted by maximum likelihood, a softmax over the turns of a conversation, to the questions of
+    LoCoMo-dev and BEAM-100K-dev together, a question of the second counting twice.
+    docs/benchmarks.md says how stable they are, and that weights of its own gain nothing for
+    another model: `Space.weight` is what differs.
     """
 
     own_words: float = 1.25
@@ -56,14 +68,20 @@ class Weights(NamedTuple):
 
 WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # once, and not for each of the candidates
-OWN_WORDS = 0.5  # share of the best words from which those of a stale memory make it a hit without similarity
-FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
-STANDALONE = 2.0  # factor on the weight of similarity for a memory: no turn beside it shares its words
+# share of the best words from which those of a stale memory make it a hit without similarity
+OWN_WORDS = 0.5
+# from this BM25 on, the best words count in full; one common word in a small store should not
+FULL_WORDS = 4.0
+# factor on the weight of similarity for a memory: no turn beside it shares its words
+STANDALONE = 2.0
 FULL_LENGTH = 20  # words from which a turn is not brief
 WORDS_ONLY_SIGNS = 0.4  # factor on signs where there are no similarities that they could outweigh
-ON_DATE = 0.5  # this close to a date in the query, a text is a hit even if it shares no word with it
-NEAR_CLEAR = 1.25  # in steps of the calibration: a text this near to a clear answer may be one as well
-WORDLESS_SHARE = 0.5  # of the best similarity, which a text that shares no word with the query must reach
+# this close to a date in the query, a text is a hit even if it shares no word with it
+ON_DATE = 0.5
+# in steps of the calibration: a text this near to a clear answer may be one as well
+NEAR_CLEAR = 1.25
+# of the best similarity, which a text that shares no word with the query must reach
+WORDLESS_SHARE = 0.5
 
 
 class Evidence(NamedTuple):
@@ -79,7 +97,8 @@ class Evidence(NamedTuple):
         session_similarity: The best cosine in its session.
         named: 1.0 if its speaker, and no other, is named in the query.
         date: How close its date is to one in the query, 0 to 1.
-        told_date: How well a day that it speaks of, such as "yesterday", agrees with one in the query, 0 to 1.
+        told_date: How well a day that it speaks of, such as "yesterday", agrees with one in the
+            query, 0 to 1.
         tells_when: 1.0 if the query asks when and it states a time.
         aside: 1.0 for the words of an assistant, a system or a tool.
         question: 1.0 if it ends as a question.
@@ -118,12 +137,16 @@ class Features(NamedTuple):
         age_days: Since it was written, or last reinforced if it heeds that.
         accesses: How often it was read.
         pinned: Whether it is pinned: then it does not age, and counts as used often.
-        readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
-        on_date: Whether it is from a day or month that the query names: then it needs no word in common.
-        verbatim: Whether it says the very words of the query: then only a correction of it goes before it.
+        readable: Whether the embedder knows its language, so that its similarity alone can make it
+            a hit.
+        on_date: Whether it is from a day or month that the query names: then it needs no word in
+            common.
+        verbatim: Whether it says the very words of the query: then only a correction of it goes
+            before it.
         name: The memory, by its id; empty for a turn.
         corrected_by: The memory that corrects it, which goes before it; empty if none does.
-        message: The long message that it is a part of, since only one part is shown; empty for anything else.
+        message: The long message that it is a part of, since only one part is shown; empty for
+            anything else.
     """
 
     evidence: Evidence
@@ -146,14 +169,17 @@ class Rules(NamedTuple):
     Attributes:
         weight: How much similarity counts beside words; a constant of the embedder.
         floor: A query whose best candidate is less similar is noise; 0 if that is not in question.
-        near_best: Largest distance of a hit from the best similarity; for a query that may be noise.
+        near_best: Largest distance of a hit from the best similarity; for a query that may be
+            noise.
         min_similarity: Least similarity of a hit, as a cosine.
         min_confidence: Least confidence of a hit.
         limit: How many hits at most.
         include_corrected: Keep what another hit corrects.
-        strangers: How similar two texts are that have nothing in common; a constant of the embedder.
+        strangers: How similar two texts are that have nothing in common; a constant of the
+            embedder.
         relevance: How age and use count; None if they do not.
-        curve: Of the embedder's calibration, for the thresholds of `relevance`; None without similarities.
+        curve: Of the embedder's calibration, for the thresholds of `relevance`; None without
+            similarities.
     """
 
     weight: float
@@ -176,7 +202,8 @@ class Ranked(NamedTuple):
         score: 0 to 1.
         freshness: How fresh it is, 0 to 1.
         boost: Its factor for reads.
-        threshold: How similar it must be if its words do not speak for it, on the calibrated scale; 0 for a turn.
+        threshold: How similar it must be if its words do not speak for it, on the calibrated scale;
+            0 for a turn.
         dropped: Why it is not a hit; empty for a hit.
     """
 
@@ -194,17 +221,19 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     Args:
         evidence: Evidence for one candidate, or arrays for many.
         best_words: The best BM25 of all candidates.
-        weight: How much similarity counts beside words. Without a similarity words count alone, and signs as little
-            as beside one.
+        weight: How much similarity counts beside words. Without a similarity words count alone, and
+            signs as little as beside one.
     """
-    # Without a similarity words alone decide, and then even the best of few common words count in full.
+    # Without a similarity words alone decide, and then even the best of few common words count in
+    # full.
     full = max(best_words, FULL_WORDS) if evidence.similarity is not None else max(best_words, 1e-9)
     own = evidence.words / full
     words = (
         WEIGHTS.own_words * own
         + WEIGHTS.session_best * (evidence.session_best / full)
         + WEIGHTS.window_words * (own if evidence.window_words is None else evidence.window_words)
-        + WEIGHTS.session_words * (own if evidence.session_words is None else evidence.session_words)
+        + WEIGHTS.session_words
+        * (own if evidence.session_words is None else evidence.session_words)
     ) / _WORDS
     signs = _signs(evidence) / _WORDS
     if evidence.similarity is None:
@@ -232,7 +261,9 @@ def _signs(evidence: Evidence) -> Any:
 
 
 def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
-    """Order candidates by score, best first; those that are dropped keep their place and say why."""
+    """Order candidates by score, best first; those that are dropped keep their place and say
+    why.
+    """
     similarities = [candidate.evidence.similarity for candidate in candidates]
     best = max((similarity for similarity in similarities if similarity is not None), default=0.0)
     noise = ""
@@ -241,14 +272,21 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     weakest = WORDLESS_SHARE * best
     nearest = best - rules.near_best
     best_words = max((candidate.evidence.words for candidate in candidates), default=0.0)
-    scored = [_score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)]
+    scored = [
+        _score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)
+    ]
     if rules.relevance is None or not rules.relevance.plain:
         best_score = max((ranked.score for ranked in scored), default=0.0)
-        scored = [ranked._replace(score=best_score) if candidates[ranked.row].verbatim else ranked for ranked in scored]
+        scored = [
+            ranked._replace(score=best_score) if candidates[ranked.row].verbatim else ranked
+            for ranked in scored
+        ]
     # Of equal ones the newer goes first; turns have no age here and keep their order.
     scored.sort(key=lambda ranked: _order(ranked, candidates[ranked.row]))
     judged = [
-        ranked._replace(dropped=noise or _reason_to_drop(candidates[ranked.row], rules, weakest, nearest))
+        ranked._replace(
+            dropped=noise or _reason_to_drop(candidates[ranked.row], rules, weakest, nearest)
+        )
         for ranked in scored
     ]
     judged = _apply_thresholds(judged, candidates, best_words, rules)
@@ -277,14 +315,19 @@ def _order(ranked: Ranked, candidate: Features) -> tuple[float, bool, float]:
 def _corrections_first(
     ranked: Sequence[Ranked], candidates: Sequence[Features], *, include_corrected: bool
 ) -> Sequence[Ranked]:
-    """Put the correction of a hit directly before it, with no lower score, if it is a hit that stands behind it.
+    """Put the correction of a hit directly before it, with no lower score, if it is a hit that
+    stands behind it.
 
     Args:
         ranked: All candidates, best first.
         candidates: Their features, by row.
         include_corrected: Keep corrected hits; otherwise they are dropped.
     """
-    hits = {candidates[place.row].name: place for place in ranked if not place.dropped and candidates[place.row].name}
+    hits = {
+        candidates[place.row].name: place
+        for place in ranked
+        if not place.dropped and candidates[place.row].name
+    }
     if not any(candidates[place.row].corrected_by in hits for place in hits.values()):
         return ranked
     placed: dict[int, Ranked] = {}
@@ -299,7 +342,9 @@ def _corrections_first(
             reason = link.dropped
             if not reason and not include_corrected and candidates[link.row].corrected_by in hits:
                 reason = "another hit corrects it"
-            placed.setdefault(link.row, link._replace(score=max(place.score, link.score), dropped=reason))
+            placed.setdefault(
+                link.row, link._replace(score=max(place.score, link.score), dropped=reason)
+            )
     return list(placed.values())
 
 
@@ -315,25 +360,34 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
     most = relevance.most_boost
     used = most if candidate.pinned else boost(candidate.accesses, relevance.boost_rate, most)
     state = _condition(candidate, relevance)
-    # Age and reads count for what a hit has above a stranger: where models hold all texts close, 2 % is much of it.
+    # Age and reads count for what a hit has above a stranger: where models hold all texts close, 2
+    # % is much of it.
     weight = rules.weight * (STANDALONE if candidate.evidence.window_words is None else 1.0)
-    common = 0.0 if candidate.evidence.similarity is None else rules.strangers * weight / (1 + weight)
+    common = (
+        0.0 if candidate.evidence.similarity is None else rules.strangers * weight / (1 + weight)
+    )
     common = min(common, score)
     score = common + (score - common) * factor(fresh, used, relevance.least_freshness)
     return Ranked(index, score, fresh, used, relevance.thresholds[state], "")
 
 
 def _product(index: int, candidate: Features, words: float, relevance: Relevance) -> Ranked:
-    """Return the score of the identity specification, Decision 5; one without a similarity has that of its words."""
+    """Return the score of the identity specification, Decision 5; one without a similarity has that
+    of its words.
+    """
     similarity = candidate.evidence.similarity
     fresh = 1.0 if candidate.pinned else fade(candidate.age_days, relevance.decay_rate)
     used = boost(candidate.accesses, relevance.boost_rate, math.inf)
     score = (words if similarity is None else similarity) * fresh * used
-    return Ranked(index, score, fresh, used, relevance.thresholds[_condition(candidate, relevance)], "")
+    return Ranked(
+        index, score, fresh, used, relevance.thresholds[_condition(candidate, relevance)], ""
+    )
 
 
 def _condition(candidate: Features, relevance: Relevance) -> int:
-    """Return the place of a candidate's threshold; in every order only a memory that decays is stale."""
+    """Return the place of a candidate's threshold; in every order only a memory that decays is
+    stale.
+    """
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
     return FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
 
@@ -356,26 +410,36 @@ def _reason_to_drop(candidate: Features, rules: Rules, weakest: float, nearest: 
 
 
 def _reason_without_words(similarity: float | None, weakest: float, *, readable: bool) -> str:
-    """Return why a candidate that shares no word with the query does not answer; empty if its meaning may."""
+    """Return why a candidate that shares no word with the query does not answer; empty if its
+    meaning may.
+    """
     if similarity is None:
         return "shares no word with the query"
     if similarity < weakest:
         return f"shares no word with the query, and its similarity is below {weakest:.2f}"
-    return "" if readable else "shares no word with the query, and the model does not know its language"
+    return (
+        ""
+        if readable
+        else "shares no word with the query, and the model does not know its language"
+    )
 
 
 def _apply_thresholds(
     ranked: Sequence[Ranked], candidates: Sequence[Features], best_words: float, rules: Rules
 ) -> list[Ranked]:
-    """Drop memories whose words are too few and whose similarity is too small for their age and use.
+    """Drop memories whose words are too few and whose similarity is too small for their age and
+    use.
 
-    Fresh and normal memories are dropped only beside a clear answer that is clearly nearer: without one the nearest may
-    still be the answer. A stale memory has to be a clear answer itself.
+    Fresh and normal memories are dropped only beside a clear answer that is clearly nearer: without
+    one the nearest may still be the answer. A stale memory has to be a clear answer itself.
     """
     if rules.curve is None or rules.relevance is None:
         return list(ranked)
     relevance = rules.relevance
-    cosines = {threshold: to_cosine(threshold, *rules.curve) for threshold in {place.threshold for place in ranked}}
+    cosines = {
+        threshold: to_cosine(threshold, *rules.curve)
+        for threshold in {place.threshold for place in ranked}
+    }
 
     def is_clear(place: Ranked) -> bool:
         similarity = candidates[place.row].evidence.similarity
@@ -390,7 +454,9 @@ def _apply_thresholds(
         candidate = candidates[place.row]
         is_stale = _condition(candidate, relevance) == STALE
         enough_words = OWN_WORDS * max(best_words, FULL_WORDS) if is_stale else 0.0
-        speaks_for_itself = candidate.on_date or candidate.verbatim or candidate.evidence.words > enough_words
+        speaks_for_itself = (
+            candidate.on_date or candidate.verbatim or candidate.evidence.words > enough_words
+        )
         is_further = bool(clear_answers) and (candidate.evidence.similarity or 0.0) < near
         is_open = place.threshold and not place.dropped
         if is_open and not speaks_for_itself and not is_clear(place) and (is_stale or is_further):

@@ -1,9 +1,11 @@
-"""How age and use change the score of a memory, and how similar it must be. Pure: ages are passed in.
+"""How age and use change the score of a memory, and how similar it must be. Pure: ages are passed
+in.
 
-Decision 5 of the identity specification: `score = similarity × freshness × boost`, and three thresholds. Here the first
-factor is the fused score of `ranking`, and the second is bounded, so that the order of answers stays the order of what
-they say: age and use decide between memories that answer equally well, and never bury one that answers best.
-Thresholds stand on a calibrated scale, so that they mean the same for every embedder.
+Decision 5 of the identity specification: `score = similarity × freshness × boost`, and three
+thresholds. Here the first factor is the fused score of `ranking`, and the second is bounded, so
+that the order of answers stays the order of what they say: age and use decide between memories that
+answer equally well, and never bury one that answers best. Thresholds stand on a calibrated scale,
+so that they mean the same for every embedder.
 """
 
 import math
@@ -24,8 +26,10 @@ class Relevance(NamedTuple):
         most_boost: The most that this factor can be, 1 or more; 1 leaves use out.
         fresh: From this freshness on a memory that was read is `fresh`, which lowers its threshold.
         stale: Below this freshness a memory that was never read is `stale`, which raises it.
-        thresholds: The least similarity of what is fresh, normal and stale, on the calibrated scale.
-        plain: Order by the plain product of similarity, freshness and boost: without bounds, and every memory ages.
+        thresholds: The least similarity of what is fresh, normal and stale, on the calibrated
+            scale.
+        plain: Order by the plain product of similarity, freshness and boost: without bounds, and
+            every memory ages.
     """
 
     decay_rate: float = 0.02
@@ -47,7 +51,11 @@ class Relevance(NamedTuple):
             config.access_boost_max,
             config.freshness_fresh,
             config.freshness_stale,
-            (config.relevance_threshold_fresh, config.relevance_threshold_normal, config.relevance_threshold_stale),
+            (
+                config.relevance_threshold_fresh,
+                config.relevance_threshold_normal,
+                config.relevance_threshold_stale,
+            ),
         )
 
 
@@ -55,10 +63,12 @@ FRESH, NORMAL, STALE = range(3)
 
 
 def freshness(age_days: float, decay_rate: float, policy: "DecayPolicy") -> float:
-    """Return how fresh a memory is, 0 to 1: `1 / (1 + decay_rate × age_days)`; a stable one always is.
+    """Return how fresh a memory is, 0 to 1: `1 / (1 + decay_rate × age_days)`; a stable one always
+    is.
 
     Args:
-        age_days: Since it was written, or last reinforced if it heeds that; a time in the future counts as now.
+        age_days: Since it was written, or last reinforced if it heeds that; a time in the future
+            counts as now.
         decay_rate: See `Relevance`.
         policy: Its decay policy.
     """
@@ -76,22 +86,28 @@ def boost(accesses: int, rate: float, most: float) -> float:
 
 
 def factor(fresh: float, used: float, least: float) -> float:
-    """Return the factor of a score: freshness as a share of what lies above `least`, times the boost."""
+    """Return the factor of a score: freshness as a share of what lies above `least`, times the
+    boost.
+    """
     return (least + (1.0 - least) * fresh) * used
 
 
 def condition(fresh: float, accesses: int, relevance: Relevance) -> int:
-    """Return whether a memory is `FRESH` (and read), `STALE` (and never read) or `NORMAL`: a place in `thresholds`."""
+    """Return whether a memory is `FRESH` (and read), `STALE` (and never read) or `NORMAL`: a place
+    in `thresholds`.
+    """
     if accesses:
         return FRESH if fresh >= relevance.fresh else NORMAL
     return STALE if fresh < relevance.stale else NORMAL
 
 
 def calibrate(cosine: float, slope: float, middle: float) -> float:
-    """Return the calibrated similarity of a cosine, 0 to 1, which means the same for every embedder.
+    """Return the calibrated similarity of a cosine, 0 to 1, which means the same for every
+    embedder.
 
-    It is the probability that a text with this cosine belongs to a question, where as many belong as do not: a logistic
-    curve whose two constants are measured for each embedder (`python -m bench calibration`).
+    It is the probability that a text with this cosine belongs to a question, where as many belong
+    as do not: a logistic curve whose two constants are measured for each embedder (`python -m bench
+    calibration`).
 
     Args:
         cosine: The similarity.
@@ -102,7 +118,9 @@ def calibrate(cosine: float, slope: float, middle: float) -> float:
 
 
 def to_cosine(share: float, slope: float, middle: float) -> float:
-    """Return the cosine that a threshold means; the inverse of `calibrate`, -1 for 0 and more than 1 for 1."""
+    """Return the cosine that a threshold means; the inverse of `calibrate`, -1 for 0 and more than
+    1 for 1.
+    """
     if share <= 0:
         return -1.0
     if share >= 1:

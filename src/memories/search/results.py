@@ -25,7 +25,8 @@ class Hit:
         found: The memory or the turn.
         score: What hits are ordered by, 0 to 1; comparable only within one search.
         similarity: The cosine of its embedding and the query's, 0 to 1; None in keyword-only mode.
-        calibrated: The similarity on the scale of thresholds, 0 to 1, which is the same for every embedder.
+        calibrated: The similarity on the scale of thresholds, 0 to 1, which is the same for every
+            embedder.
     """
 
     found: "Memory | Turn"
@@ -53,7 +54,9 @@ class Hit:
         """
         if not isinstance(self.found, Memory):
             return self.found
-        raise TypeError(f"this hit is memory {self.found.id}; use .memory, or search in history only")
+        raise TypeError(
+            f"this hit is memory {self.found.id}; use .memory, or search in history only"
+        )
 
     @property
     def id(self) -> str:
@@ -72,7 +75,9 @@ class Hit:
 
     @property
     def speaker(self) -> str | None:
-        """Who said it: a turn's speaker, or else its role; the agent that a memory is tagged with."""
+        """Who said it: a turn's speaker, or else its role; the agent that a memory is tagged
+        with.
+        """
         if isinstance(self.found, Memory):
             return self.found.tags.get("agent")
         return self.found.speaker or self.found.role
@@ -80,7 +85,11 @@ class Hit:
     @property
     def conversation_id(self) -> str | None:
         """The conversation that a turn is from; the one that a memory is tagged with."""
-        return self.found.tags.get("conversation_id") if isinstance(self.found, Memory) else self.found.conversation_id
+        return (
+            self.found.tags.get("conversation_id")
+            if isinstance(self.found, Memory)
+            else self.found.conversation_id
+        )
 
 
 class Considered(NamedTuple):
@@ -120,7 +129,9 @@ class Explanation(NamedTuple):
 
 
 class _Considering(Sequence[Considered]):
-    """Every candidate of a search, computed on first use: most callers want the hits and the note."""
+    """Every candidate of a search, computed on first use: most callers want the hits and the
+    note.
+    """
 
     def __init__(self, result: "Found") -> None:
         self._result = result
@@ -175,7 +186,11 @@ class Found(NamedTuple):
 
     def _hit(self, place: Ranked) -> Hit:
         candidate = self.candidates[place.row]
-        similarity = None if candidate.similarity is None else round(min(1.0, max(0.0, candidate.similarity)), 4)
+        similarity = (
+            None
+            if candidate.similarity is None
+            else round(min(1.0, max(0.0, candidate.similarity)), 4)
+        )
         return Hit(
             found=self._item(candidate.record),
             score=round(place.score, 4),

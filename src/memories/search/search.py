@@ -1,7 +1,7 @@
 """The path of a search, from the arguments of a caller to ranked candidates: begin here.
 
-search → parse → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything here?)
-       → `ranking` (the order, and why some are dropped) → `results` (hits)
+search → parse → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything
+       here?) → `ranking` (the order, and why some are dropped) → `results` (hits)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,12 +39,14 @@ class Search(NamedTuple):
 
     Attributes:
         query: The question.
-        filters: The records that are searched: they match any of these. Filters of memories come first.
+        filters: The records that are searched: they match any of these. Filters of memories come
+            first.
         limit: How many hits at most.
         min_confidence: Least confidence of a hit.
         min_similarity: Least similarity of a hit, on the calibrated scale.
         include_corrected: Whether a hit that another hit corrects is shown.
-        conditions: For each collection that is narrowed by an expression, whether a record meets it.
+        conditions: For each collection that is narrowed by an expression, whether a record meets
+            it.
         relevance: How age and use count; None if they do not.
     """
 
@@ -59,9 +61,15 @@ class Search(NamedTuple):
 
 
 def search(
-    lookup: Lookup, embedder: "Embedder | None", text: str, options: SearchFilters, config: Config, now: datetime
+    lookup: Lookup,
+    embedder: "Embedder | None",
+    text: str,
+    options: SearchFilters,
+    config: Config,
+    now: datetime,
 ) -> Found:
-    """Search, and return all candidates, best first; by words alone if there is no vector and the settings allow it.
+    """Search, and return all candidates, best first; by words alone if there is no vector and the
+    settings allow it.
 
     Args:
         lookup: The store, and the namespaces that are read.
@@ -89,11 +97,17 @@ def search(
         return run(lookup.store, by_words)._replace(note=f"found by words alone: {exc}")
 
 
-# --- parsing ---------------------------------------------------------------------------------------------------------
+# --- parsing
+# ---------------------------------------------------------------------------------------------------------
 
 
 def parse(
-    lookup: Lookup, embedder: "Embedder | None", text: str, options: SearchFilters, config: Config, now: datetime
+    lookup: Lookup,
+    embedder: "Embedder | None",
+    text: str,
+    options: SearchFilters,
+    config: Config,
+    now: datetime,
 ) -> Search:
     """Return a search whose values have been checked; see `search`."""
     for name in options:
@@ -107,7 +121,9 @@ def parse(
     for collection in collections_of(options.get("scope", "memories")):
         of_collection = narrow._replace(collection=collection)
         if (expression := options.get("where")) is not None:
-            of_collection, conditions[collection] = _parse_expression(expression, of_collection, judged_at, config)
+            of_collection, conditions[collection] = _parse_expression(
+                expression, of_collection, judged_at, config
+            )
         both = with_global(of_collection, options.get("project"))
         filters += both if collection is Collection.MEMORY else both[:-1] or both
     limit, confidence = options.get("limit"), options.get("min_confidence")
@@ -125,7 +141,9 @@ def parse(
         ),
         filters=filters,
         limit=config.default_limit if limit is None else validate.limit(limit),
-        min_confidence=config.min_confidence if confidence is None else validate.unit(confidence, "min-confidence"),
+        min_confidence=config.min_confidence
+        if confidence is None
+        else validate.unit(confidence, "min-confidence"),
         min_similarity=min_similarity,
         include_corrected=options.get("include_corrected", True),
         conditions=conditions,
@@ -136,7 +154,9 @@ def parse(
 def _parse_rank(rank: str, config: Config) -> Relevance | None:
     """Return how age and use count in an order; None if they do not."""
     if rank not in RANKS:
-        raise InvalidInput(f'"{validate.shown(str(rank))}" is not an order; rank is {", ".join(RANKS)}')
+        raise InvalidInput(
+            f'"{validate.shown(str(rank))}" is not an order; rank is {", ".join(RANKS)}'
+        )
     return None if rank == "similarity" else Relevance.of(config)._replace(plain=rank == "formula")
 
 
@@ -146,7 +166,9 @@ def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
     collections = collections_of(options.get("scope", "memories"))
     if options.get("pending"):
         if filters.as_of is not None or collections != COLLECTIONS["memories"]:
-            raise InvalidInput("pending finds memories that wait now; leave out as_of, history and all")
+            raise InvalidInput(
+                "pending finds memories that wait now; leave out as_of, history and all"
+            )
         filters = waiting(filters)
     for name in ("conversation", "role", "speaker"):
         if options.get(name) is not None and collections != (Collection.HISTORY,):
@@ -162,13 +184,19 @@ def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
 def _parse_expression(
     expression: str, filters: Filter, moment: datetime, config: Config
 ) -> tuple[Filter, Callable[[Record], bool]]:
-    """Return a filter with the part of an expression that a store can apply, and whether a record meets all of it."""
+    """Return a filter with the part of an expression that a store can apply, and whether a record
+    meets all of it.
+    """
     from memories.read import selector  # which most searches do without
 
-    parsed = selector.read(expression, filters.collection, selector.Moment(moment, config.decay_half_life_hours))
+    parsed = selector.read(
+        expression, filters.collection, selector.Moment(moment, config.decay_half_life_hours)
+    )
     if parsed.states:
         names = " and ".join(sorted(parsed.states))
-        raise InvalidInput(f"a search finds what is current; leave {names} out of where; memory list shows it")
+        raise InvalidInput(
+            f"a search finds what is current; leave {names} out of where; memory list shows it"
+        )
     return parsed.narrowed(filters), parsed.fits
 
 
@@ -179,11 +207,14 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
         InvalidInput: There is no such scope.
     """
     if not isinstance(scope, str) or scope not in COLLECTIONS:
-        raise InvalidInput(f'"{validate.shown(str(scope))}" can\'t be searched; use {", ".join(COLLECTIONS)}')
+        raise InvalidInput(
+            f'"{validate.shown(str(scope))}" can\'t be searched; use {", ".join(COLLECTIONS)}'
+        )
     return COLLECTIONS[scope]
 
 
-# --- searching -------------------------------------------------------------------------------------------------------
+# --- searching
+# -------------------------------------------------------------------------------------------------------
 
 
 def run(store: Store, search: Search) -> Found:
@@ -197,8 +228,11 @@ def run(store: Store, search: Search) -> Found:
         ranked = rank(gathered.features, _rules(store, search, gathered))
         if sum(not place.dropped for place in ranked) >= search.limit:
             break
-        # Where many candidates were not current enough or did not meet the expression, there may be others behind them.
-        lacks_confidence = memories.has_more and any("confidence" in place.dropped for place in ranked)
+        # Where many candidates were not current enough or did not meet the expression, there may be
+        # others behind them.
+        lacks_confidence = memories.has_more and any(
+            "confidence" in place.dropped for place in ranked
+        )
         more_turns = len(turns.candidates) > previous_turns
         if not lacks_confidence and (all_meet or not (memories.has_more or more_turns)):
             break
@@ -215,7 +249,9 @@ def run(store: Store, search: Search) -> Found:
 def _gather_turns(store: Store, search: Search, limit: int) -> Gathered:
     for filters in search.filters:
         if filters.collection is Collection.HISTORY:
-            from memories.search.surroundings import gather_surrounded  # a search of memories does without it
+            from memories.search.surroundings import (
+                gather_surrounded,
+            )  # a search of memories does without it
 
             return gather_surrounded(store, filters, search.query, limit)
     return Gathered([], [], has_more=False)
@@ -252,7 +288,9 @@ def _meeting(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathe
         for row, candidate in enumerate(candidates)
         if search.conditions[candidate.record.ref.collection](candidate.record)
     ]
-    meeting = Gathered([candidates[row] for row in rows], [features[row] for row in rows], has_more=False)
+    meeting = Gathered(
+        [candidates[row] for row in rows], [features[row] for row in rows], has_more=False
+    )
     return meeting, len(rows) == len(candidates)
 
 

@@ -1,9 +1,9 @@
 """Turns that may answer a query, and memories that are searched beside turns.
 
-A turn is understood with the turns beside it and with its session: the answer to "what did Ann buy?" may be the turn
-"a red bicycle!", whose question stands in the turns before it. So words and similarity are measured on three scales:
-the turn itself, a window of the turns beside it, and its session, a run of turns without a long pause. Nothing crosses
-the border of a session.
+A turn is understood with the turns beside it and with its session: the answer to "what did Ann
+buy?" may be the turn "a red bicycle!", whose question stands in the turns before it. So words and
+similarity are measured on three scales: the turn itself, a window of the turns beside it, and its
+session, a run of turns without a long pause. Nothing crosses the border of a session.
 """
 
 import math
@@ -41,10 +41,16 @@ if TYPE_CHECKING:
 MATCHES = 100  # turns by words, and by vector, that are measured with their surroundings, at least
 MIN_READ = 24  # turns of these that are read, at least
 YEARS_BACK = 4  # a date without a year is looked for in this year and in the years before
-BEFORE, AFTER = 2, 1  # turns whose words count as a turn's own: an answer follows the words of its question
+BEFORE, AFTER = (
+    2,
+    1,
+)  # turns whose words count as a turn's own: an answer follows the words of its question
 ASIDE = frozenset({"assistant", "system", "tool"})
 ASIDE_WORDS = 0.3  # factor on their words: a long reply of an assistant holds every word
-_JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)  # as far as closeness is about ON_DATE
+_JUST_BEFORE, _JUST_AFTER = (
+    timedelta(days=1),
+    timedelta(days=3),
+)  # as far as closeness is about ON_DATE
 _SPOKEN_OF = 2_000  # characters that are read for the days that a text speaks of
 _LETTERS = 6  # in a word, with its space
 _DAY_MILLIS = 86_400_000
@@ -74,8 +80,12 @@ class _Columns(NamedTuple):
 
 
 def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
-    """Return the turns, or memories, that may answer, each with the evidence of its surroundings."""
-    speakers = find_speakers(query.text, store.values(filters.collection, filters.namespaces, SPEAKER))
+    """Return the turns, or memories, that may answer, each with the evidence of its
+    surroundings.
+    """
+    speakers = find_speakers(
+        query.text, store.values(filters.collection, filters.namespaces, SPEAKER)
+    )
     vector = query.vector(remove_speakers(query.text, speakers))
     turn_query = TurnQuery(vector, query.terms, max(MATCHES, 2 * limit), _search_periods(query))
     matches = store.matches(filters, turn_query)
@@ -150,29 +160,40 @@ def _turn_evidence(query: Query, candidate: Candidate, columns: _Columns, row: i
 
 
 def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> float:
-    """Return how well the days that a turn speaks of, counted from its own, agree with those of the question."""
+    """Return how well the days that a turn speaks of, counted from its own, agree with those of the
+    question.
+    """
     said_at = record.created_at.astimezone(query.now.tzinfo)
     return dates.overlap(dates.spans(record.text[:_SPOKEN_OF], said_at, [said_at.year]), spans)
 
 
 def _brevity(text: str) -> float:
-    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, by the logarithm between."""
+    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, by the logarithm
+    between.
+    """
     words = max(1, len(text.split()), len(text) // _LETTERS)  # not every script parts its words
     return 1 - math.log(min(words, FULL_LENGTH)) / math.log(FULL_LENGTH)
 
 
 def _search_periods(query: Query) -> list[tuple[datetime, datetime]]:
-    """Return the precise spans that a question names, and the days close to them, in the asker's time zone."""
+    """Return the precise spans that a question names, and the days close to them, in the asker's
+    time zone.
+    """
     years = range(max(1, query.now.year - YEARS_BACK), query.now.year + 1)
     zone = query.now.tzinfo
     return [
-        (datetime.combine(first - _JUST_BEFORE, time.min, zone), datetime.combine(last + _JUST_AFTER, time.max, zone))
+        (
+            datetime.combine(first - _JUST_BEFORE, time.min, zone),
+            datetime.combine(last + _JUST_AFTER, time.max, zone),
+        )
         for first, last in precise_spans(dates.spans(query.text, query.now, years))
-        if first.year > 1 and last.year < 9999  # the first and the last day have no place in every zone
+        if first.year > 1
+        and last.year < 9999  # the first and the last day have no place in every zone
     ]
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
+# --- rows
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Columns:
@@ -180,11 +201,14 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
     is_named = [normal_form(labels.get(SPEAKER, "")) in names for labels in matches.labels]
     offset = query.now.utcoffset()
     millis = matches.created_at + (0 if offset is None else int(offset.total_seconds() * 1000))
-    years = np.unique(millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
+    years = (
+        np.unique(millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
+    )
     spans = dates.spans(query.text, query.now, years.tolist())
     days = millis // _DAY_MILLIS + _EPOCH
     surroundings = measure(matches)
-    # What counts in full is the best of its own index, so that memories and turns can stand in one order.
+    # What counts in full is the best of its own index, so that memories and turns can stand in one
+    # order.
     scale = FULL_WORDS / max(FULL_WORDS, float(surroundings.words.max()))
     return _Columns(
         surroundings=surroundings._replace(
@@ -223,8 +247,12 @@ def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
 
 
 def _first_rows(matches: Matches, order: "NDArray[np.int64]", count: int) -> list[int]:
-    """Return the first `count` rows of an order; of the parts of a long message only the best one."""
-    parts = {number: int(labels[PART]) for number, labels in enumerate(matches.labels) if PART in labels}
+    """Return the first `count` rows of an order; of the parts of a long message only the best
+    one.
+    """
+    parts = {
+        number: int(labels[PART]) for number, labels in enumerate(matches.labels) if PART in labels
+    }
     if not parts:
         return [int(row) for row in order[:count]]
     rows: dict[tuple[int, int], int] = {}
@@ -241,7 +269,8 @@ def _ref(filters: Filter, matches: Matches, row: int) -> Ref:
     return Ref(filters.collection, namespace, group, int(matches.position[row]))
 
 
-# --- three scales ----------------------------------------------------------------------------------------------------
+# --- three scales
+# ----------------------------------------------------------------------------------------------------
 
 
 class Surroundings(NamedTuple):
@@ -250,7 +279,8 @@ class Surroundings(NamedTuple):
     Attributes:
         words: BM25 of the turn.
         session_best: BM25 of the best turn of its session.
-        window_words: The share of the question's words, weighted by rarity, that its window has, 0 to 1.
+        window_words: The share of the question's words, weighted by rarity, that its window has, 0
+            to 1.
         session_words: The same for its session.
         similarity: The cosine of the turn, at least 0.
         window_similarity: The best cosine among the turns beside it, at least 0.
@@ -270,7 +300,9 @@ class Surroundings(NamedTuple):
 
 def measure(matches: Matches) -> Surroundings:
     """Return the evidence for each match on the three scales."""
-    aside_labels = np.array([labels.get(ROLE) in ASIDE for labels in matches.labels], dtype=np.float64)
+    aside_labels = np.array(
+        [labels.get(ROLE) in ASIDE for labels in matches.labels], dtype=np.float64
+    )
     aside = aside_labels[matches.label]
     weight = np.where(aside > 0, ASIDE_WORDS, 1.0)
     words = matches.words * weight
@@ -301,18 +333,26 @@ def measure(matches: Matches) -> Surroundings:
 def _sessions(matches: Matches) -> "NDArray[np.int64]":
     """Return a number for the session of each match; what stands alone is a session of its own."""
     rows = len(matches.session)
-    starts = np.where(matches.session < 0, -1 - np.arange(rows), matches.session) + rows  # none is negative
-    _, numbers = np.unique(matches.group * (int(starts.max(initial=0)) + 1) + starts, return_inverse=True)
+    starts = (
+        np.where(matches.session < 0, -1 - np.arange(rows), matches.session) + rows
+    )  # none is negative
+    _, numbers = np.unique(
+        matches.group * (int(starts.max(initial=0)) + 1) + starts, return_inverse=True
+    )
     return np.asarray(numbers, dtype=np.int64)
 
 
 def _beside(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
 ) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
-    """Return a distance, up to `BESIDE` either way, rows, and for each the row so far after it in its session."""
+    """Return a distance, up to `BESIDE` either way, rows, and for each the row so far after it in
+    its session.
+    """
     if not len(session):
         return []
-    keys = session * (int(position.max()) + BESIDE + 1) + position  # so far apart, no window reaches another session
+    keys = (
+        session * (int(position.max()) + BESIDE + 1) + position
+    )  # so far apart, no window reaches another session
     order = np.argsort(keys)
     ordered = keys[order]
     pairs = []
@@ -326,11 +366,15 @@ def _beside(
 
 
 def _rarity(matches: Matches) -> "NDArray[np.float64]":
-    """Return the weight of each term, BM25's inverse document frequency; 0 for phrases, whose words count already."""
+    """Return the weight of each term, BM25's inverse document frequency; 0 for phrases, whose words
+    count already.
+    """
     having = matches.holds.sum(axis=1)
     count = max(matches.searched, matches.holds.shape[1])
     rarity = np.log1p((count - having + 0.5) / (having + 0.5))
-    return np.asarray(rarity * np.array([" " not in term for term in matches.terms], dtype=np.float64))
+    return np.asarray(
+        rarity * np.array([" " not in term for term in matches.terms], dtype=np.float64)
+    )
 
 
 def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "NDArray[np.float64]":
@@ -340,11 +384,14 @@ def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "ND
     return np.asarray(best[session])
 
 
-# --- speakers --------------------------------------------------------------------------------------------------------
-# A name dominates a small model's vector and distinguishes nothing, since every turn of a speaker is about them: so the
-# vector is made of the question without it. Words keep it, and turns of the named speaker count more.
+# --- speakers
+# --------------------------------------------------------------------------------------------------------
+# A name dominates a small model's vector and distinguishes nothing, since every turn of a speaker
+# is about them: so the vector is made of the question without it. Words keep it, and turns of the
+# named speaker count more.
 
-_SHORT_NAME = 2  # letters; a name of this length needs its capital, and a shorter one is never searched for
+# letters; a name of this length needs its capital, and a shorter one is never searched for
+_SHORT_NAME = 2
 # Names that are words too: only a capital letter shows that a person is meant.
 _NAMES_THAT_ARE_WORDS = frozenset(
     "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer will".split()
@@ -369,11 +416,17 @@ def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
         if _has_name(spelled, folded, name):
             whole.add(speaker)
             spelled = _name_pattern(name).sub(" ", spelled)
-    return [speaker for speaker in speakers if speaker in whole or _has_name(spelled, folded, _first_name(speaker))]
+    return [
+        speaker
+        for speaker in speakers
+        if speaker in whole or _has_name(spelled, folded, _first_name(speaker))
+    ]
 
 
 def remove_speakers(text: str, speakers: Iterable[str]) -> str:
-    """Return a question without the names of these speakers; as it is, if nothing else would be left."""
+    """Return a question without the names of these speakers; as it is, if nothing else would be
+    left.
+    """
     rest, folded = cased_form(text), normal_form(text)
     names = {name for speaker in speakers for name in (cased_form(speaker), _first_name(speaker))}
     for name in sorted(names, key=lambda name: (-len(name), name)):

@@ -1,1 +1,3 @@
-"""The process of a server: its sockets, the HTTP API, MCP over HTTP and the page, and how it is run and ended."""
+"""The process of a server: its sockets, the HTTP API, MCP over HTTP and the page, and how it is run
+and ended.
+"""

@@ -27,7 +27,11 @@ from memories.server.mcp_http import PATH, McpOverHttp
 from memories.settings import Config
 from memories.stores import Store
 
-ROUTES: tuple[Route, ...] = (*memory_routes.ROUTES, *conversation_routes.ROUTES, *store_routes.ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *memory_routes.ROUTES,
+    *conversation_routes.ROUTES,
+    *store_routes.ROUTES,
+)
 _TOKEN = {"token": Field("text", "The token to sign in with.", required=True)}
 
 
@@ -71,7 +75,12 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
     """
     public = (options.public_url or f"http://127.0.0.1:{options.port}").rstrip("/")
     issuer = Issuer(options.issuer, f"{public}{PATH}", config.namespace) if options.issuer else None
-    access = Access(config.home, options.port, verify=issuer, challenge="" if issuer is None else issuer.challenge())
+    access = Access(
+        config.home,
+        options.port,
+        verify=issuer,
+        challenge="" if issuer is None else issuer.challenge(),
+    )
     handles = Handles(config, store=options.store, embedder=options.embedder)
     server = Server(config, access, handles, options.create, options.submit)
     records, mcp = Records(server), McpOverHttp(server)
@@ -105,11 +114,14 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
             *(_metadata(issuer) if issuer is not None else ()),
             *options.routes,
         ],
-        middleware=[Middleware(Guard, rules=Rules.of([*options.hosts, urlsplit(public).hostname or ""]))],
+        middleware=[
+            Middleware(Guard, rules=Rules.of([*options.hosts, urlsplit(public).hostname or ""]))
+        ],
         exception_handlers={404: _nowhere, 405: _nowhere},
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # a redirect would make clients send their token and body again
+    # a redirect would make clients send their token and body again
+    app.router.redirect_slashes = False
     app.state.server, app.state.records = server, records
     return app
 
@@ -121,7 +133,9 @@ async def principal(request: Request) -> Principal:
         Refused: The sender is unknown; `problems.failed` makes the answer.
     """
     server: Server = request.app.state.server
-    return await anyio.to_thread.run_sync(server.access.principal, request.scope, limiter=server.limits["sign"])
+    return await anyio.to_thread.run_sync(
+        server.access.principal, request.scope, limiter=server.limits["sign"]
+    )
 
 
 def _metadata(issuer: Issuer) -> list[BaseRoute]:
@@ -153,7 +167,13 @@ async def _login(request: Request, access: Access, *, secure: bool) -> Response:
         return failed(exc)
     answer = Response(encoded({"ok": True}), media_type="application/json")
     answer.set_cookie(
-        access.cookie, value, max_age=SESSION_SECONDS, httponly=True, samesite="strict", path="/", secure=secure
+        access.cookie,
+        value,
+        max_age=SESSION_SECONDS,
+        httponly=True,
+        samesite="strict",
+        path="/",
+        secure=secure,
     )
     return answer
 
@@ -161,7 +181,9 @@ async def _login(request: Request, access: Access, *, secure: bool) -> Response:
 async def _logout(request: Request) -> Response:
     server: Server = request.app.state.server
     try:
-        await anyio.to_thread.run_sync(server.access.end_session, request.scope, limiter=server.limits["sign"])
+        await anyio.to_thread.run_sync(
+            server.access.end_session, request.scope, limiter=server.limits["sign"]
+        )
     except Exception as exc:  # noqa: BLE001 - as for every route
         return failed(exc)
     answer = Response(encoded({"ok": True}), media_type="application/json")
@@ -171,5 +193,11 @@ async def _logout(request: Request) -> Response:
 
 async def _nowhere(request: Request, exc: Exception) -> Response:
     status = getattr(exc, "status_code", 404)
-    detail = "there is nothing at this path" if status == 404 else f"{request.method} does not go with this path"
-    return problem(status, f"{detail}; /openapi.json lists all routes", **(getattr(exc, "headers", None) or {}))
+    detail = (
+        "there is nothing at this path"
+        if status == 404
+        else f"{request.method} does not go with this path"
+    )
+    return problem(
+        status, f"{detail}; /openapi.json lists all routes", **(getattr(exc, "headers", None) or {})
+    )

@@ -1,7 +1,8 @@
 """Serves the application over HTTP with uvicorn, on sockets that are bound already.
 
-Adds what uvicorn lacks: limits on the size of a request's head and on the time that it may take. It also refuses
-absolute URLs, which only proxies are sent and whose host would count instead of the header's.
+Adds what uvicorn lacks: limits on the size of a request's head and on the time that it may take. It
+also refuses absolute URLs, which only proxies are sent and whose host would count instead of the
+header's.
 """
 
 import asyncio
@@ -45,7 +46,8 @@ _MOST_JOINED = 65_536  # bytes
 
 
 class _Joined:
-    """A transport that joins the writes of one turn of the event loop, so that a head goes with its body.
+    """A transport that joins the writes of one turn of the event loop, so that a head goes with its
+    body.
 
     Otherwise each is a system call of its own and wakes the client.
     """
@@ -59,7 +61,9 @@ class _Joined:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send at the end of this turn, or now if much is waiting, so that the transport can apply back pressure."""
+        """Send at the end of this turn, or now if much is waiting, so that the transport can apply
+        back pressure.
+        """
         if not self._waiting:
             self._loop.call_soon(self._send)
         self._waiting.append(data)
@@ -123,7 +127,9 @@ class HttpProtocol(HttpToolsProtocol):
         elif not self.url.startswith(b"/"):
             self._refuse(400, "the request must name a path of this server, not a URL")
         elif size > MAX_HEAD or len(self.headers) > MAX_HEADERS:
-            self._refuse(431, f"the head has more than {MAX_HEAD} bytes, or more than {MAX_HEADERS} headers")
+            self._refuse(
+                431, f"the head has more than {MAX_HEAD} bytes, or more than {MAX_HEADERS} headers"
+            )
         elif len(self.tasks) >= MOST_REQUESTS and self._is_full() and self.url != b"/health":
             self._refuse(503, f"{MOST_REQUESTS} requests are being answered; try again in a second")
         elif not self._refused:
@@ -144,9 +150,17 @@ class HttpProtocol(HttpToolsProtocol):
         self._refuse(400, "the request is not HTTP/1.1")
 
     def _waiting(self) -> "list[HttpProtocol]":
-        """Return the connections whose clients have yet to send something: a head, a body, another request."""
-        ours = (connection for connection in self.connections if isinstance(connection, HttpProtocol))
-        return [connection for connection in ours if not connection._is_busy or connection.cycle.more_body]
+        """Return the connections whose clients have yet to send something: a head, a body, another
+        request.
+        """
+        ours = (
+            connection for connection in self.connections if isinstance(connection, HttpProtocol)
+        )
+        return [
+            connection
+            for connection in ours
+            if not connection._is_busy or connection.cycle.more_body
+        ]
 
     def _is_full(self) -> bool:
         return len(self.connections) - len(self._waiting()) >= MOST_REQUESTS
@@ -158,7 +172,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _begin(self) -> None:
         self._in_head, self._fed = True, 0
-        self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse, 408, "the head did not arrive in time")
+        self._timer = self.loop.call_later(
+            HEAD_SECONDS, self._refuse, 408, "the head did not arrive in time"
+        )
 
     def _stop(self) -> None:
         self._in_head = False
@@ -169,7 +185,12 @@ class HttpProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, detail: str) -> None:
         self._stop()
         self._refused = True
-        shape: dict[str, Any] = {"type": "about:blank", "title": TITLES[status], "status": status, "detail": detail}
+        shape: dict[str, Any] = {
+            "type": "about:blank",
+            "title": TITLES[status],
+            "status": status,
+            "detail": detail,
+        }
         body = encoded(shape | {"error": detail})
         wait = b"retry-after: 1\r\n" if status == 503 else b""
         kind = b"content-type: application/problem+json\r\nconnection: close\r\n"
@@ -210,9 +231,13 @@ class Web:
             address: The TCP socket.
         """
         host, port, *_ = address.getsockname()
-        self.check(process.config, host, loopback=is_loopback(host))  # systemd may have opened another address
+        self.check(
+            process.config, host, loopback=is_loopback(host)
+        )  # systemd may have opened another address
         self.url = _url(options, host, port)
-        name = host if is_loopback(host) else next(iter(options.names), "127.0.0.1")  # a name that the guard accepts
+        name = (
+            host if is_loopback(host) else next(iter(options.names), "127.0.0.1")
+        )  # a name that the guard accepts
         self.login = f"{(options.public_url or _url(options, name, port)).rstrip('/')}/login"
         self._process, self._tls = process, bool(options.tls)
         self._looking: asyncio.Task[str] | None = None
@@ -226,7 +251,11 @@ class Web:
             embedder=process.embedder,
             create=writers.create,
             submit=writers.submit,
-            routes=(Route("/ready", self._ready), Route("/metrics", self._metrics), *pages.routes()),
+            routes=(
+                Route("/ready", self._ready),
+                Route("/metrics", self._metrics),
+                *pages.routes(),
+            ),
             secure=bool(options.tls) or (options.public_url or "").startswith("https:"),
             issuer=options.issuer,
             public_url=options.public_url,
@@ -255,11 +284,30 @@ class Web:
     def _gauges(self) -> tuple[Gauge, ...]:
         process, writers = self._process, self._process.writers
         return (
-            Gauge("memories_writes_waiting", "gauge", "Writes in the queue.", lambda: writers.waiting),
-            Gauge("memories_writes_total", "counter", "Writes that shared transactions.", lambda: writers.writes),
-            Gauge("memories_commits_total", "counter", "Those transactions.", lambda: writers.commits),
-            Gauge("memories_commands_total", "counter", "Commands answered.", lambda: process.warm.answered),
-            Gauge("memories_ready", "gauge", "Whether the store answers.", lambda: float(not self._problem())),
+            Gauge(
+                "memories_writes_waiting", "gauge", "Writes in the queue.", lambda: writers.waiting
+            ),
+            Gauge(
+                "memories_writes_total",
+                "counter",
+                "Writes that shared transactions.",
+                lambda: writers.writes,
+            ),
+            Gauge(
+                "memories_commits_total", "counter", "Those transactions.", lambda: writers.commits
+            ),
+            Gauge(
+                "memories_commands_total",
+                "counter",
+                "Commands answered.",
+                lambda: process.warm.answered,
+            ),
+            Gauge(
+                "memories_ready",
+                "gauge",
+                "Whether the store answers.",
+                lambda: float(not self._problem()),
+            ),
         )
 
     @staticmethod
@@ -277,7 +325,9 @@ class Web:
 
     def run(self, unix: socket.socket, address: socket.socket) -> None:
         """Serve until `stop`; open requests then have some seconds to end."""
-        sockets = [address] if self._tls else [unix, address]  # who can open the Unix socket needs no encryption
+        sockets = (
+            [address] if self._tls else [unix, address]
+        )  # who can open the Unix socket needs no encryption
         self._server.run(sockets=sockets)
 
     def stop(self) -> None:
@@ -296,7 +346,9 @@ class Web:
             return "too many writes wait"
         try:
             config = self._process.config
-            self._process.store.count(Filter(Collection.MEMORY, (config.namespace,), group="00000000"))
+            self._process.store.count(
+                Filter(Collection.MEMORY, (config.namespace,), group="00000000")
+            )
         except MemoriesError:
             return "the store does not answer"
         try:
@@ -307,9 +359,13 @@ class Web:
         return ""
 
     async def _known_problem(self) -> str:
-        """Return what `_problem` says: anybody may ask, so all who do in a second share one look at the store."""
+        """Return what `_problem` says: anybody may ask, so all who do in a second share one look at
+        the store.
+        """
         looking = self._looking
-        if looking is None or (looking.done() and time.monotonic() - self._looked_at >= READY_SECONDS):
+        if looking is None or (
+            looking.done() and time.monotonic() - self._looked_at >= READY_SECONDS
+        ):
             looking = self._looking = asyncio.create_task(self._look())
         return await asyncio.shield(looking)  # a client that leaves does not end it for the others
 
@@ -345,7 +401,9 @@ class _Server(uvicorn.Server):
     drain: Callable[[], object]  # makes the waiting writes, refuses the rest; it may block
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for requests; first end those that would stay open forever, and after a while the queue of writes."""
+        """Wait for requests; first end those that would stay open forever, and after a while the
+        queue of writes.
+        """
         self.end_streams()
         self.end_transactions()
         draining = asyncio.get_running_loop().call_later(

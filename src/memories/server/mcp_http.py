@@ -1,6 +1,7 @@
 """MCP over HTTP at `/mcp`: the tools of `memory mcp`, for the sender of each request.
 
-The SDK takes half a second to import, in a thread, while the server already answers everything else.
+The SDK takes half a second to import, in a thread, while the server already answers everything
+else.
 """
 
 import asyncio
@@ -67,7 +68,10 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
     # The guard has checked host and origin already, against the names of this server.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server.streamable_http_app(
-        streamable_http_path=PATH, stateless_http=True, json_response=True, transport_security=unchecked
+        streamable_http_path=PATH,
+        stateless_http=True,
+        json_response=True,
+        transport_security=unchecked,
     )
     return app, server.session_manager
 
@@ -96,10 +100,14 @@ class McpOverHttp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            caller = await anyio.to_thread.run_sync(self._authorize, scope, limiter=self._server.limits["sign"])
+            caller = await anyio.to_thread.run_sync(
+                self._authorize, scope, limiter=self._server.limits["sign"]
+            )
             app = self._apps.get(caller.who.level(caller.namespace) < 2)
             if app is None:
-                raise Refused(503, "MCP is being loaded; try again in a second", headers={"retry-after": "1"})
+                raise Refused(
+                    503, "MCP is being loaded; try again in a second", headers={"retry-after": "1"}
+                )
             if scope["method"] == "POST":
                 receive = await _buffer_body(receive)
             kind = "stream" if scope["method"] == "GET" else "write"
@@ -114,7 +122,9 @@ class McpOverHttp:
         finally:
             _caller.reset(token)
 
-    async def _until_closing(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _until_closing(
+        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Serve a request; a stream ends with the server."""
         if scope["method"] != "GET":
             await app(scope, receive, send)
@@ -133,12 +143,16 @@ class McpOverHttp:
         who = self._server.access.principal(scope)
         namespace = who.home(self._server.config.namespace)
         who.require("read", namespace)
-        memories = self._server.handles.of(who, namespace, shared=who.level("shared") > 0, channel="mcp")
+        memories = self._server.handles.of(
+            who, namespace, shared=who.level("shared") > 0, channel="mcp"
+        )
         return _Caller(who, namespace, memories)
 
 
 async def _buffer_body(receive: Receive) -> Receive:
-    """Read the body now, so that its refusal is answered here; return a receiver that repeats it."""
+    """Read the body now, so that its refusal is answered here; return a receiver that repeats
+    it.
+    """
     messages = [await receive()]
     while messages[-1].get("more_body", False):
         messages.append(await receive())

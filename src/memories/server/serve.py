@@ -91,14 +91,18 @@ class Process:
         self._file = None if file is None else str(file)
         self._seen = _file_identity(self._file)
         self.embedder = open_embedder(config.embedder, config)
-        self.store = open_store(config.store, self.embedder.space if self.embedder else None, config)
+        self.store = open_store(
+            config.store, self.embedder.space if self.embedder else None, config
+        )
         self.writers = Writers(self.store, self.fits)
         install_stand_ins()
         self.config = config
         self.last_at = time.monotonic()
         self._began, self._url = time.time(), ""
         known = client.absolute(config.store), self.store, self.embedder, self.writers, __version__
-        self.warm = Warm(sockets.command, Served(config, *known, self.fits, self.end, self.status), run)
+        self.warm = Warm(
+            sockets.command, Served(config, *known, self.fits, self.end, self.status), run
+        )
 
     def warm_up(self, preload: Callable[[], None]) -> None:
         """Load everything that the first command would wait for."""
@@ -124,7 +128,9 @@ class Process:
         }
 
     def fits(self) -> bool:
-        """Return whether the store is still the file that was opened, or was created after the start."""
+        """Return whether the store is still the file that was opened, or was created after the
+        start.
+        """
         identity = _file_identity(self._file)
         if self._seen is None:
             self._seen = identity
@@ -151,7 +157,8 @@ class Process:
         if web is None or address is None:
             self._ready("")
             while not self._ending.wait(SIGNAL_SECONDS):
-                pass  # a signal that arrives just before a wait begins is handled once the wait is over
+                # a signal that arrives just before a wait begins is handled once the wait is over
+                pass
         else:
             serving = web(self, self._options, address)
             self._stop = serving.stop
@@ -166,17 +173,25 @@ class Process:
     def _ready(self, url: str) -> None:
         self._url = url
         sockets.notify("READY=1")
-        _say(f"memory serve: {without_password(self.config.store)}, {url or 'for the command only'}")
+        _say(
+            f"memory serve: {without_password(self.config.store)}, {url or 'for the command only'}"
+        )
 
     def _say_how_to_sign_in(self, address: str) -> None:
-        """Print a link to the page at a terminal; elsewhere not the token in it, which must not get into a log."""
+        """Print a link to the page at a terminal; elsewhere not the token in it, which must not get
+        into a log.
+        """
         own = tokens.own(self.config.home)
         if sys.stdin.isatty() and sys.stderr.isatty():
-            _say(f"memory serve: open {address}#{own} to sign in; who has this link may do everything")
+            _say(
+                f"memory serve: open {address}#{own} to sign in; who has this link may do everything"
+            )
         else:
             where = tokens.own_file(self.config.home)
             others = "memory tokens create NAME --allow NAMESPACE:rw"
-            _say(f"memory serve: sign in at {address} with the token in {where}, or one of: {others}")
+            _say(
+                f"memory serve: sign in at {address} with the token in {where}, or one of: {others}"
+            )
 
     def _watch(self) -> None:
         """End the process when it is idle, or when the store was replaced."""
@@ -186,7 +201,12 @@ class Process:
                 self.end("the store was removed or replaced")
             quiet = time.monotonic() - max(self.last_at, self.warm.last_at)
             patience = self._options.idle_seconds
-            if patience is not None and quiet > patience and not self.warm.busy and not self.writers.waiting:
+            if (
+                patience is not None
+                and quiet > patience
+                and not self.warm.busy
+                and not self.writers.waiting
+            ):
                 self.end("idle")
 
     def close(self) -> None:
@@ -196,12 +216,16 @@ class Process:
         self.warm.close()
         drained = self.writers.close()
         if drained:
-            with contextlib.suppress(MemoriesError):  # a thread may still be reading: the system closes the rest
+            with contextlib.suppress(
+                MemoriesError
+            ):  # a thread may still be reading: the system closes the rest
                 self.store.close()
 
 
 def _file_identity(file: str | None) -> tuple[int, int] | None:
-    """Return the device and inode of a file without opening it; None if it is missing, or the store is not a file."""
+    """Return the device and inode of a file without opening it; None if it is missing, or the store
+    is not a file.
+    """
     if file is None:
         return None
     try:

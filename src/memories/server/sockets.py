@@ -81,7 +81,9 @@ def listen(config: Config) -> Iterator[Listening]:
     folder = Path(main).parent
     make_folder(folder)
     if not client.is_ours(main):
-        raise ConfigError(f"{folder} is not a folder that only you can enter; remove it, or: chmod 700 {folder}")
+        raise ConfigError(
+            f"{folder} is not a folder that only you can enter; remove it, or: chmod 700 {folder}"
+        )
     lock = os.open(f"{main}.lock", CREATING | os.O_RDWR, 0o600)
     try:
         try:
@@ -100,7 +102,9 @@ def listen(config: Config) -> Iterator[Listening]:
 
 @contextlib.contextmanager
 def _listen_at(path: str) -> Iterator[socket.socket]:
-    """Listen at a path. The socket is bound elsewhere and then renamed, so that it always answers."""
+    """Listen at a path. The socket is bound elsewhere and then renamed, so that it always
+    answers.
+    """
     scratch = f"{path}.{os.getpid()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     Path(scratch).unlink(missing_ok=True)

@@ -1,8 +1,10 @@
-"""The command over a Unix socket: runs each request in a thread and sends back its output and exit code.
+"""The command over a Unix socket: runs each request in a thread and sends back its output and exit
+code.
 
-The other side is `memories.warm.client`, which describes the messages. A command reads `sys.stdin`, `os.environ` and
-relative paths as in a process of its own: `install_stand_ins` replaces the first two by objects that look up the
-caller, and the working folder belongs to the thread where the system allows it.
+The other side is `memories.warm.client`, which describes the messages. A command reads `sys.stdin`,
+`os.environ` and relative paths as in a process of its own: `install_stand_ins` replaces the first
+two by objects that look up the caller, and the working folder belongs to the thread where the
+system allows it.
 """
 
 import contextlib
@@ -35,11 +37,15 @@ from memories.warm.client import DIRECT, GREETING, HOOK, absolute, is_carried
 from memories.write.create import Created
 
 _CLONE_FS = 0x200  # flag of unshare(2): the thread gets a working folder and a umask of its own
-_folder_lock = threading.Lock()  # where threads can't have their own folder, commands run one after the other
+_folder_lock = (
+    threading.Lock()
+)  # where threads can't have their own folder, commands run one after the other
 
 
 class Direct(BaseException):
-    """The command needs a process of its own; nothing was changed. Not an `Exception`: no command may handle it."""
+    """The command needs a process of its own; nothing was changed. Not an `Exception`: no command
+    may handle it.
+    """
 
 
 class Caller(NamedTuple):
@@ -47,7 +53,8 @@ class Caller(NamedTuple):
 
     Attributes:
         environment: The variables that were sent.
-        is_carried: Returns whether a variable is one that clients send; the others are the server's.
+        is_carried: Returns whether a variable is one that clients send; the others are the
+            server's.
         terminals: Whether each of the three standard streams is a terminal.
         input: Standard input; None if it was not sent.
         folder: The working folder.
@@ -68,7 +75,9 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def install_stand_ins() -> None:
-    """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` by objects that use the caller's, if any."""
+    """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` by objects that use the
+    caller's, if any.
+    """
     sys.stdin = _Input(sys.stdin)
     sys.stdout, sys.stderr = _Output(1, sys.stdout), _Output(2, sys.stderr)
     os.environ = _Environment(os.environ)  # type: ignore[assignment] # noqa: B003 - intended
@@ -135,7 +144,9 @@ class _Output:
 
 
 class _Bytes:
-    """The binary stream of `_Output`; click keeps a reference, so it looks up the caller each time."""
+    """The binary stream of `_Output`; click keeps a reference, so it looks up the caller each
+    time.
+    """
 
     def __init__(self, number: int, own: Any) -> None:
         self._number, self._own = number, own
@@ -173,7 +184,9 @@ class _Input:
         return caller.input
 
     def readline(self) -> str:
-        return str(self._own.readline()) if _caller.get() is None else self.buffer.readline().decode()
+        return (
+            str(self._own.readline()) if _caller.get() is None else self.buffer.readline().decode()
+        )
 
     def read(self) -> str:
         return str(self._own.read()) if _caller.get() is None else self.buffer.read().decode()
@@ -192,7 +205,9 @@ class _Input:
 
 
 class _Environment(MutableMapping[str, str]):
-    """The caller's environment; a variable that is set in it is set for the server too, as libraries expect."""
+    """The caller's environment; a variable that is set in it is set for the server too, as
+    libraries expect.
+    """
 
     def __init__(self, own: Any) -> None:
         self._own = own
@@ -225,7 +240,9 @@ class _Environment(MutableMapping[str, str]):
         caller = _caller.get()
         if caller is None:
             return iter(self._own)
-        return iter([*(name for name in self._own if not caller.is_carried(name)), *caller.environment])
+        return iter(
+            [*(name for name in self._own if not caller.is_carried(name)), *caller.environment]
+        )
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -244,8 +261,8 @@ _READ_SECONDS = 10.0
 _DOT_SECONDS = 1.0
 _MAX_INPUT = 64 << 20
 
-# Runs a command. Arguments: its arguments, a function that opens the memory, and the id for a new memory. Returns the
-# exit code and the changes.
+# Runs a command. Arguments: its arguments, a function that opens the memory, and the id for a new
+# memory. Returns the exit code and the changes.
 Run = Callable[[Sequence[str], Callable[[Config, bool], Memories], str], tuple[int, str]]
 
 
@@ -280,7 +297,9 @@ class _Grouped(Memories):
 
     writers: Writers
 
-    def create_many(self, drafts: Any, *, force: bool = False, redact: bool = True, within: Any = ()) -> list[Created]:
+    def create_many(
+        self, drafts: Any, *, force: bool = False, redact: bool = True, within: Any = ()
+    ) -> list[Created]:
         if within or isinstance(drafts, str):
             return super().create_many(drafts, force=force, redact=redact, within=within)
         drafts = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
@@ -376,7 +395,9 @@ class Warm:
             if message is None:
                 return
             request, stdin = message
-            if request["argv"][:1] == [HOOK]:  # a hook does its own work unless it sees that this begins
+            if request["argv"][:1] == [
+                HOOK
+            ]:  # a hook does its own work unless it sees that this begins
                 connection.sendall(b".")
             with self._lock:
                 self._working.add(connection)
@@ -447,12 +468,16 @@ class Warm:
                 if [folder.st_dev, folder.st_ino] != request["folder"]:
                     return DIRECT  # another place by the same name, as in a container
                 DEADLINE.set(self._deadline)
-                code, changed = self._run(request["argv"], self._opener(request["argv"]), request["once"])
+                code, changed = self._run(
+                    request["argv"], self._opener(request["argv"]), request["once"]
+                )
         except Direct:
             return DIRECT
         except Exception as exc:  # noqa: BLE001 - a bug; the client shows what the command would have shown
             code, changed = 1, ""
-            written.append((2, "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace")))
+            written.append(
+                (2, "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace"))
+            )
         self._served.fits()  # now, in case the command has created the file
         return _encode(code, changed, written)
 
@@ -467,7 +492,9 @@ class Warm:
                 embedder=served.embedder or "none",
                 config=config,
                 channel="hook" if arguments[0] == HOOK else "cli",
-                place=here(config, Path.cwd()),  # now, since the thread that writes is in another folder
+                place=here(
+                    config, Path.cwd()
+                ),  # now, since the thread that writes is in another folder
             ).at_home()
             memories.writers = served.writers
             return memories
@@ -480,7 +507,9 @@ class Warm:
         return (
             absolute(config.store) == self._served.url
             and all(getattr(config, name) == getattr(ours, name) for name in _OF_STORE)
-            and all(_reveal(getattr(config, name)) == _reveal(getattr(ours, name)) for name in _SECRET)
+            and all(
+                _reveal(getattr(config, name)) == _reveal(getattr(ours, name)) for name in _SECRET
+            )
             and (config.home == ours.home or config.home.resolve() == ours.home.resolve())
         )
 
@@ -507,7 +536,10 @@ def _reveal(secret: Any) -> str:
 def _encode(code: int, changed: str, written: Sequence[tuple[int, bytes]]) -> bytes:
     """Return an answer: a line with the exit code and the length of each part, then the parts."""
     parts: list[tuple[int, bytes]] = []
-    for number, data in [*([(3, changed.encode("utf-8", "surrogateescape"))] if changed else []), *written]:
+    for number, data in [
+        *([(3, changed.encode("utf-8", "surrogateescape"))] if changed else []),
+        *written,
+    ]:
         if parts and parts[-1][0] == number:
             parts[-1] = number, parts[-1][1] + data
         else:
@@ -524,5 +556,7 @@ def _is_own(connection: socket.socket) -> bool:
     """Return whether a client runs as this user, where the system can say."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True  # the folder's permissions keep others out
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    _, uid, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    )
     return bool(uid == os.geteuid())

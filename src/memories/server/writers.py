@@ -1,10 +1,13 @@
-"""Group commit: writes wait in a queue, and one thread makes many of them in one transaction of the store.
+"""Group commit: writes wait in a queue, and one thread makes many of them in one transaction of the
+store.
 
-A disk flush takes as long for one write as for a hundred, so the writes that arrive during a commit go into the next
-transaction. Each write is acknowledged after its commit; one that is refused fails alone.
+A disk flush takes as long for one write as for a hundred, so the writes that arrive during a commit
+go into the next transaction. Each write is acknowledged after its commit; one that is refused fails
+alone.
 
-New memories are added to the store together, at the end of the transaction or before anything is read. If one of them
-fails so late, all are undone and made again, each in a part of the transaction that can be rolled back alone.
+New memories are added to the store together, at the end of the transaction or before anything is
+read. If one of them fails so late, all are undone and made again, each in a part of the transaction
+that can be rolled back alone.
 """
 
 import contextlib
@@ -73,7 +76,9 @@ class _Write(NamedTuple):
         """Return the write of new memories."""
         size = sum(len(item.draft.content) for item in prepared.drafts)
         context = contextvars.copy_context()
-        return cls(prepared.write, size, prepared.writer.store, context, Future(), prepared, submitted)
+        return cls(
+            prepared.write, size, prepared.writer.store, context, Future(), prepared, submitted
+        )
 
 
 class _Outcome(NamedTuple):
@@ -130,14 +135,17 @@ class _Apart(Exception):
 
 
 class Writers:
-    """The queue of the writes to one store, and the thread that makes them; any number of threads may use it."""
+    """The queue of the writes to one store, and the thread that makes them; any number of threads
+    may use it.
+    """
 
     def __init__(self, store: Store, fits: Callable[[], bool] = lambda: True) -> None:
         """Begin with an empty queue.
 
         Args:
             store: The store.
-            fits: Returns whether the store is still the one that was opened; called before each transaction.
+            fits: Returns whether the store is still the one that was opened; called before each
+                transaction.
         """
         self._store, self._fits = store, fits
         self._waiting: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
@@ -158,7 +166,9 @@ class Writers:
         """The reason why writing has stopped; empty while all is well."""
         return "" if self._broken is None else str(self._broken)
 
-    def create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
+    def create(
+        self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool
+    ) -> list[Created]:
         """Store drafts as `Memories.create_many` does; see `do` for what else it may raise."""
         if len(drafts) == 1:
             return self.submit(memories, drafts[0], force, redact).result()
@@ -166,13 +176,17 @@ class Writers:
         result: list[Created] = run(memories, list(drafts), force, redact)
         return result
 
-    def _create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
+    def _create(
+        self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool
+    ) -> list[Created]:
         results: list[Created] = []
         for prepared in memories.prepare(drafts, force=force, redact=redact):
             results += self._enter(_Write.of(prepared)).result()
         return results
 
-    def submit(self, memories: Memories, draft: Draft, force: bool, redact: bool) -> "Future[list[Created]]":
+    def submit(
+        self, memories: Memories, draft: Draft, force: bool, redact: bool
+    ) -> "Future[list[Created]]":
         """Store a draft as `create` does, but return at once, with a future of its result."""
         submitted = _Submitted(memories, [draft], time.perf_counter())
         try:
@@ -183,12 +197,14 @@ class Writers:
             raise
 
     def do(self, run: Callable[[], Result], size: int = 0, store: Store | None = None) -> Result:
-        """Run a function in a transaction that other writes share; return its result after the commit.
+        """Run a function in a transaction that other writes share; return its result after the
+        commit.
 
         Args:
             run: Writes to the store; another thread runs it in the context of this one.
             size: About how many bytes it writes.
-            store: The logging store that it writes through; writes through one store share an entry of the audit log.
+            store: The logging store that it writes through; writes through one store share an entry
+                of the audit log.
 
         Raises:
             Full: Too many writes are waiting.
@@ -204,12 +220,16 @@ class Writers:
             if self._closed:
                 raise Ending
             if self._waiting.qsize() >= MOST_WAITING:
-                raise Full(f"{MOST_WAITING} writes wait for the store already; nothing was written; try again")
+                raise Full(
+                    f"{MOST_WAITING} writes wait for the store already; nothing was written; try again"
+                )
             self._waiting.put(write)
         return write.future
 
     def close(self, seconds: float = 3.0) -> bool:
-        """Make the waiting writes and accept no more; refuse those not begun in time. Return whether all were made."""
+        """Make the waiting writes and accept no more; refuse those not begun in time. Return
+        whether all were made.
+        """
         with self._entering:  # so that no write comes behind the end
             if not self._closed:
                 self._until = time.monotonic() + seconds
@@ -249,7 +269,8 @@ class Writers:
 
     def _commit(self, writes: Sequence[_Write]) -> None:
         """Make writes, in one transaction or, if that takes long, in several."""
-        # Writes that share an entry of the log stand together; a client that waits for one sends no second one.
+        # Writes that share an entry of the log stand together; a client that waits for one sends no
+        # second one.
         remaining = sorted(writes, key=lambda write: id(write.store))
         together = all(write.prepared is not None for write in remaining)
         while remaining:
@@ -270,14 +291,17 @@ class Writers:
             _answer([result for part in parts for result in part.report(flushed)])
 
     def _make(self, writes: Sequence[_Write], *, together: bool) -> "list[_Part]":
-        """Make as many writes as time allows in one transaction; return them after the commit, grouped by store.
+        """Make as many writes as time allows in one transaction; return them after the commit,
+        grouped by store.
 
         Args:
             writes: The writes.
-            together: Add all new memories at once, else each in a part of the transaction that can roll back alone.
+            together: Add all new memories at once, else each in a part of the transaction that can
+                roll back alone.
 
         Raises:
-            _Apart: A write that was made together with others failed and can't be undone alone; nothing was written.
+            _Apart: A write that was made together with others failed and can't be undone alone;
+                nothing was written.
         """
         parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
@@ -294,7 +318,9 @@ class Writers:
                         for write in group:
                             if (parts or outcomes) and time.monotonic() >= until:
                                 break
-                            outcomes.append(self._defer(write, batch, through) if together else self._run(write))
+                            outcomes.append(
+                                self._defer(write, batch, through) if together else self._run(write)
+                            )
                     parts.append(_Part(outcomes, reports))
                     if time.monotonic() >= until:
                         break

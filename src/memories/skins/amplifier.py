@@ -1,4 +1,6 @@
-"""The former place of `memories.integrations.amplifier`, which installed modules of Amplifier name."""
+"""The former place of `memories.integrations.amplifier`, which installed modules of Amplifier
+name.
+"""
 
 from memories.integrations.amplifier import mount_capture, mount_context, mount_tool
 

@@ -31,21 +31,28 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     """Return the store at a URL; nothing is opened or written yet.
 
     Args:
-        url: `sqlite:///path` or `files:///folder`, with three slashes before a relative path and four before an
-            absolute one; `postgresql://…`; `chroma://host:port/collection`; `qdrant://host:port/collection` or
-            `qdrant:///folder`; `http://host:port` or `https://host` of a server.
+        url: `sqlite:///path` or `files:///folder`, with three slashes before a relative path and
+            four before an absolute one; `postgresql://…`; `chroma://host:port/collection`;
+            `qdrant://host:port/collection` or `qdrant:///folder`; `http://host:port` or
+            `https://host` of a server.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL leaves open: the name of the collection, when files move to which store, and
-            whether vectors are compact.
+        config: Settings that a URL leaves open: the name of the collection, when files move to
+            which store, and whether vectors are compact.
 
     Raises:
-        ConfigError: There is no store of that kind, the URL is not valid, or a package is not installed.
+        ConfigError: There is no store of that kind, the URL is not valid, or a package is not
+            installed.
     """
     scheme, separator, rest = url.partition("://")
     path = local_path(url)
-    complete = {"sqlite": path, "files": path, "chroma": rest, "qdrant": rest, "http": rest, "https": rest}.get(
-        scheme, separator
-    )
+    complete = {
+        "sqlite": path,
+        "files": path,
+        "chroma": rest,
+        "qdrant": rest,
+        "http": rest,
+        "https": rest,
+    }.get(scheme, separator)
     if scheme not in _STORES or not complete:
         raise ConfigError(
             f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, postgresql://…, chroma://host:port, '

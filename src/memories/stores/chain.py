@@ -1,9 +1,11 @@
-"""The audit log as records: one chain of entries for each namespace, every entry with a hash over the one before. Pure.
+"""The audit log as records: one chain of entries for each namespace, every entry with a hash over
+the one before. Pure.
 
-An entry is a record of the collection `log`, in the group `CHAIN`, at the position that follows the last one. Its text
-is a JSON array: number, actor, changes, hash, and for an entry that begins a chain the salt of its conversations. A
-change is an action and its items. An item is the name of a memory with its versions, or the digest of a conversation
-with its turns: see `Item`. No content, no tag, no key and no conversation's name is in it.
+An entry is a record of the collection `log`, in the group `CHAIN`, at the position that follows the
+last one. Its text is a JSON array: number, actor, changes, hash, and for an entry that begins a
+chain the salt of its conversations. A change is an action and its items. An item is the name of a
+memory with its versions, or the digest of a conversation with its turns: see `Item`. No content, no
+tag, no key and no conversation's name is in it.
 
 In the groups named after memories lie the times of their reinforcements: see `reinforced`.
 """
@@ -38,7 +40,8 @@ class Link(NamedTuple):
         at: When it was written.
         actor: Who made the changes.
         changes: What was changed.
-        salt: For an entry that began a chain, what the digests of conversations are made with; else empty.
+        salt: For an entry that began a chain, what the digests of conversations are made with; else
+            empty.
         hash: See `hash_of`.
     """
 
@@ -68,10 +71,13 @@ class Item(NamedTuple):
 
 
 def hash_of(link: Link, previous: str) -> str:
-    """Return the hash of an entry: SHA-256 of a JSON array in UTF-8, without spaces and needless escapes.
+    """Return the hash of an entry: SHA-256 of a JSON array in UTF-8, without spaces and needless
+    escapes.
 
-    The array is: previous hash (empty at the beginning of a chain), namespace, number, milliseconds since 1970, an
-    array of the actor's channel, user, host and program, changes (arrays of an action and its items), salt.
+    The array is: previous hash (empty at the beginning of a chain), namespace, number, milliseconds
+        since 1970, an
+    array of the actor's channel, user, host and program, changes (arrays of an action and its
+    items), salt.
 
     Args:
         link: The entry; its own hash does not count.
@@ -79,7 +85,15 @@ def hash_of(link: Link, previous: str) -> str:
     """
     import hashlib  # 4 ms that most commands do without
 
-    parts = [previous, link.namespace, link.number, to_millis(link.at), link.actor, link.changes, link.salt]
+    parts = [
+        previous,
+        link.namespace,
+        link.number,
+        to_millis(link.at),
+        link.actor,
+        link.changes,
+        link.salt,
+    ]
     return hashlib.sha256(_json(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -158,11 +172,14 @@ def chain_of(namespace: str) -> Filter:
 
 
 def reinforced(namespaces: Sequence[str], memory_id: str) -> Filter:
-    """Return the filter of the records that say when a memory was reinforced, each at its time of creation."""
+    """Return the filter of the records that say when a memory was reinforced, each at its time of
+    creation.
+    """
     return Filter(Collection.LOG, tuple(namespaces), state="any", group=memory_id)
 
 
-# --- items -----------------------------------------------------------------------------------------------------------
+# --- items
+# -----------------------------------------------------------------------------------------------------------
 
 
 def conversation_digest(salt: str, name: str) -> str:
@@ -215,7 +232,9 @@ def ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def entries_of(done: Mapping[str, Sequence[str]]) -> list[Changes]:
-    """Return the changes of each entry that it takes to say what was done: items by their actions."""
+    """Return the changes of each entry that it takes to say what was done: items by their
+    actions.
+    """
     pairs = [(action, item) for action, items in done.items() for item in items]
     found: list[Changes] = []
     for start in range(0, len(pairs), MAX_ITEMS):
@@ -226,7 +245,9 @@ def entries_of(done: Mapping[str, Sequence[str]]) -> list[Changes]:
     return found
 
 
-_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # made once: an entry is written each time
+_json = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":")
+).encode  # made once: an entry is written each time
 
 
 def _text(value: object) -> str:
@@ -236,7 +257,13 @@ def _text(value: object) -> str:
 
 
 def _packed(data: bytes) -> str:
-    return binascii.b2a_base64(data, newline=False).decode().rstrip("=").replace("+", "-").replace("/", "_")
+    return (
+        binascii.b2a_base64(data, newline=False)
+        .decode()
+        .rstrip("=")
+        .replace("+", "-")
+        .replace("/", "_")
+    )
 
 
 def _unpacked(text: str) -> bytes:

@@ -1,6 +1,8 @@
-"""Requests that come with a key: who does one, and what became of it, so that one that is sent again is not done again.
+"""Requests that come with a key: who does one, and what became of it, so that one that is sent
+again is not done again.
 
-Where the servers of a store share a database, the store keeps this, in a method `claims`; see `postgres.claims`.
+Where the servers of a store share a database, the store keeps this, in a method `claims`; see
+`postgres.claims`.
 """
 
 from typing import Any, NamedTuple, Protocol

@@ -14,18 +14,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LEADING = 20  # how many of the best by words, and by vector, bring the turns beside them
-OF_A_DAY = 100  # how many turns of a span that the query asks about are looked at, whatever they say
+# how many turns of a span that the query asks about are looked at, whatever they say
+OF_A_DAY = 100
 
 Id = TypeVar("Id")
 
 
 def leading(*scores: Mapping[Id, float]) -> list[Id]:
     """Return the ids with the highest scores of each mapping: they bring the turns beside them."""
-    return [best for found in scores for best in heapq.nlargest(_LEADING, found, key=found.__getitem__)]
+    return [
+        best for found in scores for best in heapq.nlargest(_LEADING, found, key=found.__getitem__)
+    ]
 
 
 class Places(NamedTuple):
-    """Where records are, as columns of `Matches`, and the number by which the store knows each row."""
+    """Where records are, as columns of `Matches`, and the number by which the store knows each
+    row.
+    """
 
     seqs: "NDArray[np.int64]"
     groups: Sequence[tuple[str, str]]
@@ -42,7 +47,8 @@ def places_of(
     group_of: Callable[[Any, Any], tuple[str, str]],
     labels_of: Callable[[list[Any]], list[dict[str, str]]],
 ) -> Places:
-    """Return places from the columns seq, namespace, group, position, session, time of creation and labels.
+    """Return places from the columns seq, namespace, group, position, session, time of creation and
+    labels.
 
     Args:
         columns: As the store keeps them.
@@ -64,7 +70,9 @@ def places_of(
     )
 
 
-def matches_at(places: Places, words: WordHits, similarity: "NDArray[np.float64]", searched: int) -> Matches:
+def matches_at(
+    places: Places, words: WordHits, similarity: "NDArray[np.float64]", searched: int
+) -> Matches:
     """Return the records at these places as `Store.matches` does; see `matches_of`."""
     order = np.argsort(places.seqs)
     ordered = places.seqs[order]
@@ -87,7 +95,11 @@ def matches_at(places: Places, words: WordHits, similarity: "NDArray[np.float64]
 
 
 def matches_of(
-    records: Sequence[Record], words: WordScores, similarity: "NDArray[np.float64]", *, searched: int
+    records: Sequence[Record],
+    words: WordScores,
+    similarity: "NDArray[np.float64]",
+    *,
+    searched: int,
 ) -> Matches:
     """Return records as `Store.matches` does.
 
@@ -110,7 +122,9 @@ def matches_of(
     return _matches(places, words, similarity, searched)
 
 
-def _matches(places: Places, words: WordScores, similarity: "NDArray[np.float64]", searched: int) -> Matches:
+def _matches(
+    places: Places, words: WordScores, similarity: "NDArray[np.float64]", searched: int
+) -> Matches:
     return Matches(
         *places[1:],
         words=words.scores,

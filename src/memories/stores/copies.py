@@ -10,11 +10,20 @@ from memories.stores.records import Patch, Record
 def immutable(record: Record) -> tuple[Any, ...]:
     """Return the parts of a record that never change."""
     labels = sorted(record.labels.items())
-    return (*record.ref, record.text, to_millis(record.created_at), record.key, record.session, labels)
+    return (
+        *record.ref,
+        record.text,
+        to_millis(record.created_at),
+        record.key,
+        record.session,
+        labels,
+    )
 
 
 def mutable(record: Record) -> tuple[Any, ...]:
-    """Return the parts of a record that may change, except its accesses, which are only a statistic."""
+    """Return the parts of a record that may change, except its accesses, which are only a
+    statistic.
+    """
     ended_at = None if record.ended_at is None else to_millis(record.ended_at)
     fields = sorted((name, plain_number(value)) for name, value in record.fields.items())
     return ended_at, record.ended_by, fields
@@ -24,7 +33,12 @@ def change(record: Record, copy: Record) -> Patch | None:
     """Return the patch that makes a copy equal to the record; None if it is."""
     if mutable(record) == mutable(copy):
         return None
-    return Patch(record.ref, record.ended_at, record.ended_by, dict.fromkeys(copy.fields) | dict(record.fields))
+    return Patch(
+        record.ref,
+        record.ended_at,
+        record.ended_by,
+        dict.fromkeys(copy.fields) | dict(record.fields),
+    )
 
 
 def ends_first(patches: Sequence[Patch]) -> tuple[list[Patch], list[Patch]]:
@@ -35,4 +49,8 @@ def ends_first(patches: Sequence[Patch]) -> tuple[list[Patch], list[Patch]]:
 
 def plain_number(value: Any) -> Any:
     """Return a whole number as such: some stores keep only one kind of numbers."""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+    return (
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+        else value
+    )

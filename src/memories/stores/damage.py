@@ -17,7 +17,8 @@ _MOST = 1_000
 class Damaged:
     """The damaged parts of a store that reads have met, each once.
 
-    Threads may share it. It is a statement about what was met, not a check: `Store.check` looks at everything.
+    Threads may share it. It is a statement about what was met, not a check: `Store.check` looks at
+    everything.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -42,7 +43,9 @@ class Damaged:
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
-        """Return what was met after a moment, by default all; what other threads have met may be among it."""
+        """Return what was met after a moment, by default all; what other threads have met may be
+        among it.
+        """
         with self._lock:
             return tuple(finding for number, finding in self._met.values() if number > mark)
 
@@ -57,7 +60,10 @@ def damaged_record(ref: Ref, why: object) -> Finding:
     """Return what is wrong with a record, and how to be rid of it."""
     name, quoted = shown(ref.group), _quoted(ref.group)
     if ref.collection is Collection.HISTORY:
-        what, how = f"turn {ref.position} of {name}", f"turns forget {quoted} --index {ref.position}"
+        what, how = (
+            f"turn {ref.position} of {name}",
+            f"turns forget {quoted} --index {ref.position}",
+        )
     else:
         what, how = f"memory {name} (version {ref.position})", f"forget {quoted}"
     at = f" --namespace {ref.namespace}" if ref.namespace != UNKNOWN else ""

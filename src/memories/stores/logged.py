@@ -1,4 +1,6 @@
-"""A store that tells who writes: each record that is added gets its origin, each change an entry of the audit log."""
+"""A store that tells who writes: each record that is added gets its origin, each change an entry of
+the audit log.
+"""
 
 import contextlib
 import copy
@@ -30,7 +32,9 @@ _DONE = ("delete", "supersede")
 
 
 class _Note(NamedTuple):
-    """Something that a transaction did to a record; `follows` is the action of the version that tells it as well."""
+    """Something that a transaction did to a record; `follows` is the action of the version that
+    tells it as well.
+    """
 
     action: str
     ref: Ref
@@ -54,12 +58,13 @@ def logged(  # noqa: PLR0913 - who is told of what
         store: Where records and the log are kept.
         channel: How changes come; see `Actor`.
         clock: Returns the current time, aware.
-        writer: Returns the origin of all that is added, whatever a record says of its own; None if records keep
-            theirs, as copies do. It is called for each record.
+        writer: Returns the origin of all that is added, whatever a record says of its own; None if
+            records keep theirs, as copies do. It is called for each record.
         action: What all that is added is called, instead of what its records say.
-        admit: Is given what is going to be added, in the transaction that adds it, and raises an error to refuse it.
-        told: Is given what each transaction changed, once it is done, and what is to be removed, before it is; see
-            `telling_later` for transactions that are a part of another one.
+        admit: Is given what is going to be added, in the transaction that adds it, and raises an
+            error to refuse it.
+        told: Is given what each transaction changed, once it is done, and what is to be removed,
+            before it is; see `telling_later` for transactions that are a part of another one.
         backups: Returns the backups of the store, which keep what is removed from it.
     """
     logging = LoggedStore(store, channel, clock, writer, (action, admit))
@@ -73,7 +78,9 @@ def as_added(store: "Store", record: Record) -> Record:
 
 
 def append_kept(store: "Store", records: Sequence[Record]) -> None:
-    """Add records with the origin that they have, such as what somebody wrote and another one has accepted."""
+    """Add records with the origin that they have, such as what somebody wrote and another one has
+    accepted.
+    """
     if isinstance(store, LoggedStore):
         store.append_kept(records)
     else:
@@ -81,13 +88,15 @@ def append_kept(store: "Store", records: Sequence[Record]) -> None:
 
 
 def deferring(store: "Store", within: "Store", batch: "Deferred", heads: "Heads") -> "Store | None":
-    """Return a store that `logged` returned so that it adds records through a batch; None if it is no such store.
+    """Return a store that `logged` returned so that it adds records through a batch; None if it is
+    no such store.
 
     Args:
         store: What `logged` returned.
         within: Where it has to keep records: the store of the batch.
         batch: In a transaction of that store.
-        heads: The last entries that were written in that transaction, by namespace; nobody else writes meanwhile.
+        heads: The last entries that were written in that transaction, by namespace; nobody else
+            writes meanwhile.
     """
     if not isinstance(store, LoggedStore) or store._store is not within:
         return None
@@ -98,11 +107,15 @@ def deferring(store: "Store", within: "Store", batch: "Deferred", heads: "Heads"
 
 @contextlib.contextmanager
 def adding_together(store: "Store") -> "Iterator[Store]":
-    """Yield a store that adds records in one transaction, and as many at once as nobody asks for before its end."""
+    """Yield a store that adds records in one transaction, and as many at once as nobody asks for
+    before its end.
+    """
     from memories.stores.wrapper import Deferred
 
     with store.transaction():
-        if not isinstance(store, LoggedStore) or isinstance(store._store, Deferred):  # which adds together as it is
+        if not isinstance(store, LoggedStore) or isinstance(
+            store._store, Deferred
+        ):  # which adds together as it is
             yield store
             return
         batch = Deferred(store._store)
@@ -118,7 +131,8 @@ _LATER = threading.local()
 def telling_later() -> "Iterator[list[Callable[[], None]]]":
     """Collect what transactions of this thread would tell at their end.
 
-    They are a part of another one, which can still be undone; call what was collected once that is committed.
+    They are a part of another one, which can still be undone; call what was collected once that is
+    committed.
     """
     before = getattr(_LATER, "calls", None)
     calls: list[Callable[[], None]] = []
@@ -132,9 +146,9 @@ def telling_later() -> "Iterator[list[Callable[[], None]]]":
 class LoggedStore(StoreWrapper):
     """Passes everything on; writes down what changes records, in the transaction that changes them.
 
-    An entry is written for each namespace when the outermost transaction ends. Before a removal, which can't be part of
-    a transaction, comes a transaction of its own: so what was cut short may be in the log and not be done, but what was
-    done is in the log.
+    An entry is written for each namespace when the outermost transaction ends. Before a removal,
+    which can't be part of a transaction, comes a transaction of its own: so what was cut short may
+    be in the log and not be done, but what was done is in the log.
     """
 
     def __init__(
@@ -151,7 +165,9 @@ class LoggedStore(StoreWrapper):
         self._writer = writer
         self._local = threading.local()
         self._salts: dict[str, str] = {}
-        self._heads: dict[str, tuple[Record, Link]] = {}  # the last entries that were read or written
+        self._heads: dict[
+            str, tuple[Record, Link]
+        ] = {}  # the last entries that were read or written
         self._own_heads: Heads | None = None
         self.told: Told | None = None
         self.backups: Callable[[], tuple[str, ...]] = tuple
@@ -213,7 +229,10 @@ class LoggedStore(StoreWrapper):
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
-        if any(ref.collection in SEARCHED for ref in refs) and getattr(self._local, "notes", None) is None:
+        if (
+            any(ref.collection in SEARCHED for ref in refs)
+            and getattr(self._local, "notes", None) is None
+        ):
             with self.transaction():
                 self._note(_Note("forget", ref) for ref in refs)
                 self._local.changes += refs
@@ -221,7 +240,9 @@ class LoggedStore(StoreWrapper):
         try:
             return tuple(dict.fromkeys((*self._store.remove(refs), *backups)))
         except StoreError as exc:
-            unfinished = None if isinstance(exc, ErasureUnfinished) else self._look_after_erasing(refs, exc)
+            unfinished = (
+                None if isinstance(exc, ErasureUnfinished) else self._look_after_erasing(refs, exc)
+            )
             if unfinished is None:
                 raise
             raise unfinished from exc
@@ -232,7 +253,9 @@ class LoggedStore(StoreWrapper):
         try:
             left: set[Ref] = set()
             for collection, namespace, group in groups:
-                left.update(self._store.refs(Filter(collection, (namespace,), group=group, state="any")))
+                left.update(
+                    self._store.refs(Filter(collection, (namespace,), group=group, state="any"))
+                )
         except MemoriesError:
             return erasure_unfinished(UNSURE, exc)
         if left.isdisjoint(refs):
@@ -240,23 +263,38 @@ class LoggedStore(StoreWrapper):
         return None if left.issuperset(refs) else erasure_unfinished(PARTLY_GONE, exc)
 
     def _within(self) -> AbstractContextManager[None]:
-        """Return the running transaction, or a new one: one inside another costs a server two more requests."""
-        return self.transaction() if getattr(self._local, "notes", None) is None else contextlib.nullcontext()
+        """Return the running transaction, or a new one: one inside another costs a server two more
+        requests.
+        """
+        return (
+            self.transaction()
+            if getattr(self._local, "notes", None) is None
+            else contextlib.nullcontext()
+        )
 
     def _note(self, done: Iterable[_Note]) -> None:
         self._local.notes += [note for note in done if note.ref.collection in SEARCHED]
 
-    # --- entries ---------------------------------------------------------------------------------------------------
+    # --- entries
+    # ---------------------------------------------------------------------------------------------------
 
     def _write(self, notes: Sequence[_Note]) -> None:
-        """Write an entry for each namespace that was changed, always in the same order, for each may be locked."""
+        """Write an entry for each namespace that was changed, always in the same order, for each
+        may be locked.
+        """
         done = set(notes)
         told: dict[str, list[_Note]] = {}
         for note in notes:
             after = note.ref._replace(position=note.ref.position + 1)
-            if not note.follows or not done & {_Note(action, after) for action in (note.follows, "rollback")}:
+            if not note.follows or not done & {
+                _Note(action, after) for action in (note.follows, "rollback")
+            }:
                 told.setdefault(note.ref.namespace, []).append(note)
-        records = [record for namespace in sorted(told) for record in self._entries(namespace, told[namespace])]
+        records = [
+            record
+            for namespace in sorted(told)
+            for record in self._entries(namespace, told[namespace])
+        ]
         if records:
             self._store.append(records)
 
@@ -269,7 +307,9 @@ class LoggedStore(StoreWrapper):
             salt = self._salt(namespace)
         spans: dict[str, dict[Ref, list[int]]] = {}
         for action, ref, _ in notes:
-            spans.setdefault(action, {}).setdefault(ref._replace(position=0), []).append(ref.position)
+            spans.setdefault(action, {}).setdefault(ref._replace(position=0), []).append(
+                ref.position
+            )
         done = {
             action: [
                 chain.item_of(ref._replace(position=first), last, salt)
@@ -281,7 +321,10 @@ class LoggedStore(StoreWrapper):
         found: list[Record] = []
         for changes in chain.entries_of(done):
             began = salt if head is None else ""
-            head = chain.follow(chain.Link(0, namespace, self._clock(), actor(self._channel), changes, began, ""), head)
+            head = chain.follow(
+                chain.Link(0, namespace, self._clock(), actor(self._channel), changes, began, ""),
+                head,
+            )
             position += 1
             found.append(chain.record_of(head, position))
             self._heads[namespace] = found[-1], head
@@ -297,7 +340,9 @@ class LoggedStore(StoreWrapper):
             return self._own_heads[namespace]
         where, mark = chain.chain_of(namespace), self._store.damaged.mark()
         with contextlib.suppress(StoreDamaged, ValueError):
-            if namespace in self._heads:  # two look-ups by address cost a third of a search for the end
+            if (
+                namespace in self._heads
+            ):  # two look-ups by address cost a third of a search for the end
                 known, link = self._heads[namespace]
                 after = known.ref._replace(position=known.ref.position + 1)
                 found = [(each.ref, each.text) for each in self._store.read([known.ref, after])]
@@ -306,15 +351,21 @@ class LoggedStore(StoreWrapper):
             last = next(iter(self._store.scan(where, limit=1, newest_first=True)), None)
             if not self._met_damage(namespace, mark):
                 return (0, None) if last is None else (last.ref.position, chain.link_of(last))
-        # It can't be followed, which `memory log --verify` tells; what people write must not wait for its repair.
+        # It can't be followed, which `memory log --verify` tells; what people write must not wait
+        # for its repair.
         taken = max((ref.position for ref in self._store.refs(where)), default=0)
         return taken, chain.Link(taken, namespace, self._clock(), actor(self._channel), (), "", "")
 
     def _met_damage(self, namespace: str, mark: int) -> bool:
-        """Return whether an entry of a namespace was left out since a moment, whose position is taken all the same."""
-        noted = [finding.ref for finding in self._store.damaged.since(mark) if finding.ref is not None]
+        """Return whether an entry of a namespace was left out since a moment, whose position is
+        taken all the same.
+        """
+        noted = [
+            finding.ref for finding in self._store.damaged.since(mark) if finding.ref is not None
+        ]
         return any(
-            ref.namespace == namespace and (ref.collection is Collection.LOG or ref.group.startswith(UNREADABLE))
+            ref.namespace == namespace
+            and (ref.collection is Collection.LOG or ref.group.startswith(UNREADABLE))
             for ref in noted
         )
 

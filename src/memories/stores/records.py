@@ -1,4 +1,6 @@
-"""What a store takes and returns: records, refs, filters, answers. What users see is in `models`."""
+"""What a store takes and returns: records, refs, filters, answers. What users see is in
+`models`.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -19,18 +21,25 @@ _NONE: Mapping[str, Any] = {}
 
 
 class Collection(StrEnum):
-    """The kinds of records: versions of memories, turns of conversations, and what the audit log keeps of both."""
+    """The kinds of records: versions of memories, turns of conversations, and what the audit log
+    keeps of both.
+    """
 
     MEMORY = "memory"
     HISTORY = "history"
     LOG = "log"
 
 
-SEARCHED = (Collection.MEMORY, Collection.HISTORY)  # those with words and vectors; the log has neither
+SEARCHED = (
+    Collection.MEMORY,
+    Collection.HISTORY,
+)  # those with words and vectors; the log has neither
 
 
 class Ref(NamedTuple):
-    """Identifies a record: its position (version or turn index) in its group (memory or conversation)."""
+    """Identifies a record: its position (version or turn index) in its group (memory or
+    conversation).
+    """
 
     collection: Collection
     namespace: str
@@ -50,8 +59,9 @@ class Record(NamedTuple):
         key: A name that only one live record of a collection and namespace has.
         labels: Pairs that can be filtered by and counted.
         fields: Other values, JSON scalars only; not filtered by.
-        vectors: Shape (windows, dimension), float32, unit length; None if it has not been embedded. Write only: a
-            store may keep them in a coarser form, and only `Store.vectors` returns them.
+        vectors: Shape (windows, dimension), float32, unit length; None if it has not been embedded.
+            Write only: a store may keep them in a coarser form, and only `Store.vectors` returns
+            them.
         accesses: How often it was read; approximate.
         session: For a turn, the position at which its session begins; None outside of sessions.
     """
@@ -74,7 +84,9 @@ class Record(NamedTuple):
         return self.labels.get(ROLE) if self.ref.collection is Collection.HISTORY else None
 
     def names(self, field: str) -> tuple[str, ...]:
-        """Return the names that a field holds, which are written with a blank between them; none if it is not there."""
+        """Return the names that a field holds, which are written with a blank between them; none if
+        it is not there.
+        """
         return tuple(str(self.fields.get(field, "")).split())
 
 
@@ -90,7 +102,8 @@ class Filter(NamedTuple):
         state: `live` records, `ended` ones, or `any`.
         ended_by: Only records that this ended.
         as_of: Records that were live at this time; `state` is then ignored.
-        group: One memory or conversation, by its full name or, with `prefix`, by how its name begins.
+        group: One memory or conversation, by its full name or, with `prefix`, by how its name
+            begins.
         prefix: Whether `group` is only the beginning of a name.
         key: Only the live record with this key.
     """
@@ -111,7 +124,9 @@ class Filter(NamedTuple):
         """Return whether a record matches."""
         ref, ended_at = record.ref, record.ended_at
         if self.as_of is not None:
-            current = record.created_at <= self.as_of and (ended_at is None or ended_at > self.as_of)
+            current = record.created_at <= self.as_of and (
+                ended_at is None or ended_at > self.as_of
+            )
         else:
             current = self.state == "any" or (self.state == "live") == (ended_at is None)
         return (
@@ -123,7 +138,11 @@ class Filter(NamedTuple):
             and (self.ended_by is None or record.ended_by == self.ended_by)
             and (self.since is None or record.created_at >= self.since)
             and (self.until is None or record.created_at <= self.until)
-            and (ref.group.startswith(self.group or "") if self.prefix else self.group in (None, ref.group))
+            and (
+                ref.group.startswith(self.group or "")
+                if self.prefix
+                else self.group in (None, ref.group)
+            )
         )
 
 
@@ -132,10 +151,10 @@ class Candidate(NamedTuple):
 
     Attributes:
         record: The record, without its vectors.
-        similarity: The cosine of its best window and the query, -1 to 1; None if there was no query vector or the
-            record has no vector.
-        words: How well its words match, BM25, larger is better; 0.0 if no term matches, or, in some stores, if it is
-            not among the best by words.
+        similarity: The cosine of its best window and the query, -1 to 1; None if there was no query
+            vector or the record has no vector.
+        words: How well its words match, BM25, larger is better; 0.0 if no term matches, or, in some
+            stores, if it is not among the best by words.
     """
 
     record: Record
@@ -217,9 +236,10 @@ class StoreInfo(NamedTuple):
         size_bytes: Its size on disk; None if unknown.
         erasing: A removal was interrupted: bytes of removed records may still be in its files.
         collection: Its name on the server, if it has one.
-        log_bytes: How much of it is in a log that is not yet moved into its file; None if it has none.
-        missing_commits: How many commits were acknowledged and are gone, because a log was cut or removed, or an older
-            copy was put in its place.
+        log_bytes: How much of it is in a log that is not yet moved into its file; None if it has
+            none.
+        missing_commits: How many commits were acknowledged and are gone, because a log was cut or
+            removed, or an older copy was put in its place.
         read_only: It can be read and not written by who asks.
         compact: Its vectors take less room: see the setting `compact`.
     """
@@ -257,18 +277,22 @@ class Space(NamedTuple):
     """What makes two vectors comparable: they have the same model and the same length.
 
     Attributes:
-        model: Names the model, its revision and its quantization; vectors of two models are never compared.
+        model: Names the model, its revision and its quantization; vectors of two models are never
+            compared.
         dimension: The length of a vector.
-        noise_mean: With `noise_spread`, how similar the best of many memories is to a meaningless query: see
-            `ranking.noise_floor`. Models differ in how far apart they hold strangers.
+        noise_mean: With `noise_spread`, how similar the best of many memories is to a meaningless
+            query: see `ranking.noise_floor`. Models differ in how far apart they hold strangers.
         noise_spread: See `noise_mean`.
-        weight: How much similarity counts beside words in a score; it makes up for how narrow the model's range is.
-        calibration: Slope and middle of the curve that turns a cosine into a similarity that means the same for every
-            embedder: see `ranking.calibrated`.
-        duplicate: The similarity from which two statements may say the same; measured for each model too.
-        familiar_noise: Whether a query of words that the model knows may be noise. Not where a question in another
-            language than its answer is no nearer to it than nonsense is.
-        latin_only: Its model knows only languages in Latin script; its vectors for other scripts mean little.
+        weight: How much similarity counts beside words in a score; it makes up for how narrow the
+            model's range is.
+        calibration: Slope and middle of the curve that turns a cosine into a similarity that means
+            the same for every embedder: see `ranking.calibrated`.
+        duplicate: The similarity from which two statements may say the same; measured for each
+            model too.
+        familiar_noise: Whether a query of words that the model knows may be noise. Not where a
+            question in another language than its answer is no nearer to it than nonsense is.
+        latin_only: Its model knows only languages in Latin script; its vectors for other scripts
+            mean little.
     """
 
     model: str
@@ -283,16 +307,23 @@ class Space(NamedTuple):
 
 
 def plain_conditions(where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
-    """Return what a filter says about single columns of `record r`, each with the values of its question marks.
+    """Return what a filter says about single columns of `record r`, each with the values of its
+    question marks.
 
-    The first condition is about the state of a record. Namespaces, groups and labels are left to each store.
+    The first condition is about the state of a record. Namespaces, groups and labels are left to
+    each store.
     """
     current: tuple[str, tuple[Any, ...]]
     if where.as_of is not None:
         moment = to_millis(where.as_of)
         current = "r.created_at <= ? AND (r.ended_at IS NULL OR r.ended_at > ?)", (moment, moment)
     else:
-        current = {"live": "r.ended_at IS NULL", "ended": "r.ended_at IS NOT NULL", "any": "true"}[where.state], ()
+        current = (
+            {"live": "r.ended_at IS NULL", "ended": "r.ended_at IS NOT NULL", "any": "true"}[
+                where.state
+            ],
+            (),
+        )
     more = (
         ("r.ended_by = ?", where.ended_by),
         ("r.created_at >= ?", where.since and to_millis(where.since)),

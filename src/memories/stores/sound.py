@@ -1,7 +1,9 @@
-"""What a record may hold, whoever wrote it: one rule for what a store returns and for what is imported. Pure.
+"""What a record may hold, whoever wrote it: one rule for what a store returns and for what is
+imported. Pure.
 
-A file can be edited, a server has other clients, and an export may come from anybody; so nothing that was read is used
-before this has looked at it. Fields that this program does not know are accepted: a newer one may have written them.
+A file can be edited, a server has other clients, and an export may come from anybody; so nothing
+that was read is used before this has looked at it. Fields that this program does not know are
+accepted: a newer one may have written them.
 """
 
 import functools
@@ -22,7 +24,9 @@ from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
 _MAX = validate.MAX_KEY
 _SCOPE = "\x1f"  # between a key and the project or the conversation that it belongs to
 _MAX_KEY = 2 * _MAX + 1
-_MAX_LABELS = validate.MAX_TAGS + 12  # role, speaker and part of a turn, and who wrote it, are labels beside tags
+_MAX_LABELS = (
+    validate.MAX_TAGS + 12
+)  # role, speaker and part of a turn, and who wrote it, are labels beside tags
 _MAX_VALUE = 4 * validate.MAX_TAG_VALUE
 _SHORT = 128  # characters of a label that is looked at once
 _WORD = re.compile(r"[a-z][a-z _-]{0,63}(?: \(restored\)){0,99}")
@@ -31,14 +35,17 @@ _ENDS = ("update", "delete", "supersede", "pending", "rollback")
 
 
 def problem(record: Record) -> str | None:
-    """Return what is wrong with a record that was read, as the rest of a sentence about it; None if it is sound."""
+    """Return what is wrong with a record that was read, as the rest of a sentence about it; None if
+    it is sound.
+    """
     if record.ref.collection is Collection.LOG:
         return None  # `chain` checks what its entries say
     return _wrong_parts(record) or _wrong_labels(record) or _wrong_fields(record.fields)
 
 
 def foreign(record: Record) -> str | None:
-    """Return what is wrong with a record that is sound, and that no version of this program writes; None if nothing.
+    """Return what is wrong with a record that is sound, and that no version of this program writes;
+    None if nothing.
 
     Stricter than `problem`: what comes from elsewhere keeps the limits of what is written here.
     """
@@ -71,8 +78,16 @@ def _wrong_parts(record: Record) -> str | None:
 def _wrong_group(record: Record) -> str | None:
     """Return what is wrong with an id: a memory's may be any text, as other programs give it."""
     if record.ref.collection is Collection.MEMORY:
-        return None if _is_id(record.ref.group) else f"has an id that is not text of 1 to {_MAX} characters"
-    return None if _is_name(record.ref.group, _MAX) else "has a conversation id that is not text on one line"
+        return (
+            None
+            if _is_id(record.ref.group)
+            else f"has an id that is not text of 1 to {_MAX} characters"
+        )
+    return (
+        None
+        if _is_name(record.ref.group, _MAX)
+        else "has a conversation id that is not text on one line"
+    )
 
 
 def _wrong_labels(record: Record) -> str | None:
@@ -99,7 +114,9 @@ def _wrong_label(key: object, value: object) -> str | None:
     return None
 
 
-_wrong_short_label = functools.lru_cache(maxsize=4_096)(_wrong_label)  # of thousands of records few differ
+_wrong_short_label = functools.lru_cache(maxsize=4_096)(
+    _wrong_label
+)  # of thousands of records few differ
 
 
 def _wrong_turn(labels: Mapping[str, str], position: int) -> str | None:
@@ -131,14 +148,18 @@ def _is_text(value: str) -> bool:
 
 
 def _is_name(value: object, most: int) -> bool:
-    """Return whether a value is text on one line: without control characters, with nothing that can't be stored."""
+    """Return whether a value is text on one line: without control characters, with nothing that
+    can't be stored.
+    """
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         return False
     return value.isprintable() or (_is_text(value) and not validate.has_control(value))
 
 
 def _is_key(value: object) -> bool:
-    return isinstance(value, str) and all(_is_name(part, _MAX_KEY) for part in value.split(_SCOPE, 1))
+    return isinstance(value, str) and all(
+        _is_name(part, _MAX_KEY) for part in value.split(_SCOPE, 1)
+    )
 
 
 def _is_whole(value: object) -> bool:
@@ -200,7 +221,10 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "rolled_back_to": (_is_time, _TIME),
     "source": (_is_id, "a conversation or a turn"),
     "data": (_is_object, "a JSON object"),
-    "utc_offset": (lambda value: type(value) is int and abs(value) < 86_400, "the offset of a time zone in seconds"),
+    "utc_offset": (
+        lambda value: type(value) is int and abs(value) < 86_400,
+        "the offset of a time zone in seconds",
+    ),
     "parts": (lambda value: type(value) is int and 1 < value <= 10_000, "a number of parts"),
     "message_id": (lambda value: _is_name(value, _MAX), "an id on one line"),
     "title": (lambda value: _is_name(value, _MAX), "text on one line"),

@@ -1,4 +1,6 @@
-"""What a store takes and returns as JSON and back, for both sides. Only the values named here can be made from it."""
+"""What a store takes and returns as JSON and back, for both sides. Only the values named here can
+be made from it.
+"""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -26,17 +28,36 @@ if TYPE_CHECKING:
 
 KINDS: Mapping[str, Any] = {
     kind.__name__: kind
-    for kind in (Candidate, Filter, Finding, Matches, Patch, Record, Ref, Space, StoreInfo, TurnQuery)
+    for kind in (
+        Candidate,
+        Filter,
+        Finding,
+        Matches,
+        Patch,
+        Record,
+        Ref,
+        Space,
+        StoreInfo,
+        TurnQuery,
+    )
 }
 _DTYPES = ("float32", "float64", "int64", "bool")
 
 
 def to_wire(value: Any) -> Any:
-    """Return a value as JSON: what JSON has not is an object with one member, named by what it is."""
-    if value is None or (isinstance(value, str | bool | int | float) and not isinstance(value, Collection)):
+    """Return a value as JSON: what JSON has not is an object with one member, named by what it
+    is.
+    """
+    if value is None or (
+        isinstance(value, str | bool | int | float) and not isinstance(value, Collection)
+    ):
         return value
     if isinstance(value, Collection | datetime):
-        return {"time": value.isoformat()} if isinstance(value, datetime) else {"collection": str(value)}
+        return (
+            {"time": value.isoformat()}
+            if isinstance(value, datetime)
+            else {"collection": str(value)}
+        )
     if isinstance(value, Mapping):
         return {"map": [[to_wire(key), to_wire(each)] for key, each in value.items()]}
     if hasattr(value, "dtype"):
@@ -83,12 +104,16 @@ def _made(kind: str, inner: Any) -> Any:
 
 
 def _check(made: Any) -> None:
-    """Refuse an address or a filter that names no namespace as it should: who may do what depends on it."""
+    """Refuse an address or a filter that names no namespace as it should: who may do what depends
+    on it.
+    """
     if isinstance(made, Ref):
         known: Any = (Collection, str, str, int)
         good = all(isinstance(value, kind) for value, kind in zip(made, known, strict=True))
     elif isinstance(made, Filter):
-        good = isinstance(made.namespaces, tuple) and all(isinstance(name, str) for name in made.namespaces)
+        good = isinstance(made.namespaces, tuple) and all(
+            isinstance(name, str) for name in made.namespaces
+        )
         good = good and isinstance(made.collection, Collection)
     elif isinstance(made, Record | Patch):
         good = isinstance(made.ref, Ref)

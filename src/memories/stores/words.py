@@ -14,9 +14,17 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")  # as in the schema
+TOKENIZER = (
+    "porter",
+    "unicode61",
+    "remove_diacritics",
+    "2",
+    "categories",
+    "L* N* Co So M*",
+)  # as in the schema
 K1, B = 1.2, 0.75  # those of FTS5
-_SORTED = 20  # up to this many scores for each that is wanted, sorting them all is faster than a heap
+# up to this many scores for each that is wanted, sorting them all is faster than a heap
+_SORTED = 20
 _lock = threading.Lock()
 _Id = TypeVar("_Id")
 
@@ -62,15 +70,21 @@ class WordScores(NamedTuple):
 
 
 class WordHits(NamedTuple):
-    """What an index of words finds: BM25 of each record that has a term, and the records that have each term."""
+    """What an index of words finds: BM25 of each record that has a term, and the records that have
+    each term.
+    """
 
     scores: dict[int, float]
     holders: dict[str, list[int]]
 
 
 def tokens(text: str) -> list[str]:
-    """Return the tokens of a text in order: normalized, without accents, English words reduced to their stems."""
-    from memories.languages.text import index_text  # its patterns take 4 ms to compile, and reading does without them
+    """Return the tokens of a text in order: normalized, without accents, English words reduced to
+    their stems.
+    """
+    from memories.languages.text import (
+        index_text,
+    )  # its patterns take 4 ms to compile, and reading does without them
 
     with _lock:
         return _split()(index_text(text))
@@ -82,9 +96,15 @@ def tokens_of(record: Record) -> list[str]:
 
 
 def spoken(record: Record) -> str:
-    """Return the text that is indexed for a record: that of a turn begins with the name of its speaker."""
+    """Return the text that is indexed for a record: that of a turn begins with the name of its
+    speaker.
+    """
     turn = record.ref.collection is Collection.HISTORY
-    return f"{record.labels[SPEAKER]}: {record.text}" if turn and SPEAKER in record.labels else record.text
+    return (
+        f"{record.labels[SPEAKER]}: {record.text}"
+        if turn and SPEAKER in record.labels
+        else record.text
+    )
 
 
 def parse(term: str) -> Term | None:
@@ -95,7 +115,9 @@ def parse(term: str) -> Term | None:
     return Term(found, open_ended=beginning not in ("", term)) if found else None
 
 
-def score(documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corpus | None = None) -> WordScores:
+def score(
+    documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corpus | None = None
+) -> WordScores:
     """Return BM25 as FTS5 computes it (Robertson and Zaragoza, 2009), with k1 = 1.2 and b = 0.75.
 
     Args:
@@ -107,24 +129,32 @@ def score(documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corp
 
     lengths = np.array([len(document) for document in documents], dtype=np.float64)
     total = corpus.documents if corpus else len(documents)
-    mean = max(corpus.mean_length if corpus else float(lengths.mean()) if len(lengths) else 0.0, 1e-9)
+    mean = max(
+        corpus.mean_length if corpus else float(lengths.mean()) if len(lengths) else 0.0, 1e-9
+    )
     scores = np.zeros(len(documents))
     holds = np.zeros((len(terms), len(documents)), dtype=np.bool_)
     for row, term in enumerate(terms):
         parsed = parse(term)
         if parsed is None:
             continue
-        often = np.array([occurrences(document, parsed) for document in documents], dtype=np.float64)
+        often = np.array(
+            [occurrences(document, parsed) for document in documents], dtype=np.float64
+        )
         holds[row] = often > 0
         having = corpus.holders.get(term, 0) if corpus else int(holds[row].sum())
-        scores += rarity(total, having) * often * (K1 + 1) / (often + K1 * (1 - B + B * lengths / mean))
+        scores += (
+            rarity(total, having) * often * (K1 + 1) / (often + K1 * (1 - B + B * lengths / mean))
+        )
     return WordScores(scores, list(terms), holds)
 
 
 def rarity(documents: int, holding: int) -> float:
-    """Return how much a term tells that so many of all documents have: its inverse document frequency, never 0.
+    """Return how much a term tells that so many of all documents have: its inverse document
+    frequency, never 0.
 
-    The one added keeps a word that most records of a small namespace have from counting nothing, as in Lucene.
+    The one added keeps a word that most records of a small namespace have from counting nothing, as
+    in Lucene.
     """
     holding = min(holding, documents)
     return math.log(1 + (documents - holding + 0.5) / (holding + 0.5))
@@ -135,11 +165,17 @@ def occurrences(document: Sequence[str], term: Term) -> int:
     *leading, last = term.tokens
     if not leading and not term.open_ended:
         return document.count(last)
-    fits: Callable[[str], bool] = (lambda token: token.startswith(last)) if term.open_ended else last.__eq__
+    fits: Callable[[str], bool] = (
+        (lambda token: token.startswith(last)) if term.open_ended else last.__eq__
+    )
     if not leading:
         return sum(map(fits, document))
     size = len(leading)
-    return sum(list(document[at - size : at]) == leading for at in range(size, len(document)) if fits(document[at]))
+    return sum(
+        list(document[at - size : at]) == leading
+        for at in range(size, len(document))
+        if fits(document[at])
+    )
 
 
 def best(scores: Mapping[_Id, float], k: int) -> dict[_Id, float]:
@@ -159,7 +195,9 @@ def _split() -> Callable[[str], list[str]]:
 
     def split(text: str) -> list[str]:
         data = text.encode("utf-8", "replace")
-        found = tokenizer(data, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False)
+        found = tokenizer(
+            data, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False
+        )
         return cast("list[str]", found)
 
     return split

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories.stores.damage import Damaged
 from memories.stores.protocol import Store
-from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.records import (
+    Candidate,
+    Collection,
+    Filter,
+    Finding,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    StoreInfo,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +68,12 @@ class StoreWrapper(Store):
         return self.inner.remove(refs)
 
     def scan(
-        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+        self,
+        where: Filter,
+        *,
+        limit: int,
+        after: tuple[str, int] | None = None,
+        newest_first: bool = False,
     ) -> list[Record]:
         """See `Store.scan`."""
         return self.inner.scan(where, limit=limit, after=after, newest_first=newest_first)
@@ -138,7 +153,8 @@ class StoreWrapper(Store):
         self.inner.close()
 
 
-MOST_WAITING = 512  # records; more are added at once, so that who bounds the time of a transaction sees it pass
+# records; more are added at once, so that who bounds the time of a transaction sees it pass
+MOST_WAITING = 512
 
 
 class Mark(NamedTuple):
@@ -149,10 +165,11 @@ class Mark(NamedTuple):
 
 
 class Deferred(StoreWrapper):
-    """A store in a transaction of another one: records that are added wait, everything else is passed on.
+    """A store in a transaction of another one: records that are added wait, everything else is
+    passed on.
 
-    All that is asked of it sees them, since they are added before. A transaction inside is no part that could be undone
-    alone; `take_back` does what can be done.
+    All that is asked of it sees them, since they are added before. A transaction inside is no part
+    that could be undone alone; `take_back` does what can be done.
     """
 
     def __init__(self, store: "Store") -> None:
@@ -213,7 +230,8 @@ class Deferred(StoreWrapper):
         """Add what waits.
 
         Raises:
-            Conflict: A position or a key is taken, whoever added that record; the whole transaction has to be undone.
+            Conflict: A position or a key is taken, whoever added that record; the whole transaction
+                has to be undone.
         """
         if self._waiting:
             some, self._waiting = self._waiting, []
@@ -229,7 +247,9 @@ class Deferred(StoreWrapper):
         return Mark(self._added + len(self._waiting), self._changes)
 
     def take_back(self, mark: Mark) -> bool:
-        """Drop what was added since a moment; return whether that was all, so that the transaction can go on."""
+        """Drop what was added since a moment; return whether that was all, so that the transaction
+        can go on.
+        """
         if self._failed or self._added > mark.added or self._changes != mark.changes:
             return False
         del self._waiting[mark.added - self._added :]

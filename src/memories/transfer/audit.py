@@ -1,4 +1,6 @@
-"""Reading the audit log: what was changed, by whom and when, and whether the log itself is whole."""
+"""Reading the audit log: what was changed, by whom and when, and whether the log itself is
+whole.
+"""
 
 import heapq
 import re
@@ -12,12 +14,22 @@ from memories.core.times import to_moment
 from memories.errors import InvalidInput, StoreDamaged
 from memories.guard import validate
 from memories.models import Change, LogCheck, LogEntry, Moment
-from memories.stores.chain import CHAIN, Link, chain_of, conversation_digest, hash_of, link_of, parse_item
+from memories.stores.chain import (
+    CHAIN,
+    Link,
+    chain_of,
+    conversation_digest,
+    hash_of,
+    link_of,
+    parse_item,
+)
 from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.transfer.pages import Place, pages
 
-ACTIONS = tuple("create update restore delete supersede reinforce rollback turns forget import undone change".split())
+ACTIONS = tuple(
+    "create update restore delete supersede reinforce rollback turns forget import undone change".split()
+)
 _PAGE = 250
 _MOST_CONVERSATIONS = 100_000  # whose names are looked up
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -61,7 +73,9 @@ class Wanted(NamedTuple):
     limit: int = 10
 
     def fits(self, link: Link, digests: set[str]) -> bool:
-        """Return whether an entry has a change that is asked for; all conditions must hold for one change."""
+        """Return whether an entry has a change that is asked for; all conditions must hold for one
+        change.
+        """
         return any(
             self.action in (None, action) and self._is_about(item, digests)
             for action, *items in link.changes
@@ -83,7 +97,8 @@ def wanted(memory_id: str | None, given: LogFilters, now: datetime) -> Wanted:
     """Return which entries are asked for.
 
     Args:
-        memory_id: The id of a memory, or how it begins; an id that is none of ours is taken as it stands.
+        memory_id: The id of a memory, or how it begins; an id that is none of ours is taken as it
+            stands.
         given: Further conditions.
         now: What "7d" counts from.
 
@@ -92,13 +107,20 @@ def wanted(memory_id: str | None, given: LogFilters, now: datetime) -> Wanted:
     """
     for name in given:
         if name not in LogFilters.__annotations__:
-            raise InvalidInput(f'there is no filter "{name}"; use {", ".join(LogFilters.__annotations__)}')
+            raise InvalidInput(
+                f'there is no filter "{name}"; use {", ".join(LogFilters.__annotations__)}'
+            )
     action, conversation = given.get("action"), given.get("conversation")
     if action is not None and action not in ACTIONS:
-        raise InvalidInput(f'"{validate.shown(str(action))}" is no action; use {", ".join(ACTIONS)}')
+        raise InvalidInput(
+            f'"{validate.shown(str(action))}" is no action; use {", ".join(ACTIONS)}'
+        )
     if memory_id is not None and conversation is not None:
         raise InvalidInput("an entry is about a memory or a conversation; name one of them")
-    since, until = to_moment(given.get("since"), now), to_moment(given.get("until"), now, end_of_day=True)
+    since, until = (
+        to_moment(given.get("since"), now),
+        to_moment(given.get("until"), now, end_of_day=True),
+    )
     if since is not None and until is not None and since > until:
         raise InvalidInput("since is later than until; exchange them")
     memory, whole = memory_id, False
@@ -114,7 +136,8 @@ def wanted(memory_id: str | None, given: LogFilters, now: datetime) -> Wanted:
     return Wanted(memory, whole, conversation, since, until, action)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------------
 
 
 def entries(store: Store, namespaces: Sequence[str], asked: Wanted) -> list[LogEntry]:
@@ -146,7 +169,9 @@ def _newest_first(store: Store, namespace: str, asked: Wanted) -> Iterator[tuple
     where = chain_of(namespace)._replace(since=asked.since, until=asked.until)
     digests: set[str] = set()
     if asked.conversation is not None:
-        digests = {conversation_digest(salt, asked.conversation) for salt in _salts(store, namespace)}
+        digests = {
+            conversation_digest(salt, asked.conversation) for salt in _salts(store, namespace)
+        }
     after = None
     while page := store.scan(where, limit=_PAGE, after=after, newest_first=True):
         for record in page:
@@ -170,7 +195,9 @@ def _link(record: Record) -> Link:
 
 
 def _salts(store: Store, namespace: str) -> list[str]:
-    """Return what the digests of conversations were made with; of merged copies of a store there may be several."""
+    """Return what the digests of conversations were made with; of merged copies of a store there
+    may be several.
+    """
     first = store.read([Ref(Collection.LOG, namespace, CHAIN, position) for position in (1, 2)])
     return [salt for salt in (_link(record).salt for record in first) if salt] or [""]
 
@@ -189,7 +216,9 @@ def _previous(link: Link, before: Link | None) -> str | None:
 
 
 def _names(store: Store, found: Sequence[Link], asked: str | None) -> dict[tuple[str, str], str]:
-    """Return the names of conversations by namespace and digest, as far as the conversations are still there."""
+    """Return the names of conversations by namespace and digest, as far as the conversations are
+    still there.
+    """
     names: dict[tuple[str, str], str] = {}
     for namespace in {link.namespace for link in found}:
         own = (change for link in found if link.namespace == namespace for change in link.changes)
@@ -207,12 +236,15 @@ def _changes(link: Link, names: Mapping[tuple[str, str], str]) -> tuple[Change, 
     found: list[Change] = []
     for action, *items in link.changes:
         for item in map(parse_item, items):
-            said = names.get((link.namespace, item.digest), f"#{item.digest}") if item.digest else None
+            said = (
+                names.get((link.namespace, item.digest), f"#{item.digest}") if item.digest else None
+            )
             found.append(Change(action, item.memory, said, item.first, item.last))
     return tuple(found)
 
 
-# --- checking --------------------------------------------------------------------------------------------------------
+# --- checking
+# --------------------------------------------------------------------------------------------------------
 
 
 def verify(store: Store, namespaces: Sequence[str], against: str | None) -> list[LogCheck]:
@@ -220,7 +252,9 @@ def verify(store: Store, namespaces: Sequence[str], against: str | None) -> list
     if against is not None:
         against = str(against).strip().lower()
         if not _HASH.fullmatch(against):
-            raise InvalidInput("against takes a hash that memory log --verify printed as head: 64 hexadecimal digits")
+            raise InvalidInput(
+                "against takes a hash that memory log --verify printed as head: 64 hexadecimal digits"
+            )
     chains = [_checked(store, namespace) for namespace in namespaces]
     if against is not None and not any(chain.has(against) for chain in chains):
         for chain in chains:
@@ -280,8 +314,13 @@ class _Chain:
         except StoreDamaged:
             self.tell(f"entry {position} is not what was written")
             return
-        # Of merged copies of a store, two entries may have one number, and the following ones stand further back.
-        before = [found.hex() for found in self._hashes.get(link.number - 1, [])] if link.number > 1 else [""]
+        # Of merged copies of a store, two entries may have one number, and the following ones stand
+        # further back.
+        before = (
+            [found.hex() for found in self._hashes.get(link.number - 1, [])]
+            if link.number > 1
+            else [""]
+        )
         if not any(hash_of(link, previous) == link.hash for previous in before):
             self.tell(f"entry {position} was changed or moved, or the one before it was")
         known = self._hashes.setdefault(link.number, [])
@@ -294,7 +333,9 @@ class _Chain:
             for item in map(parse_item, items) if action in _WRITING else ():
                 last = min(item.last, item.first + _MOST_IN_ITEM)
                 self._written.add(_address(item.memory, item.digest, _ANY))
-                self._written.update(_address(item.memory, item.digest, each) for each in range(item.first, last + 1))
+                self._written.update(
+                    _address(item.memory, item.digest, each) for each in range(item.first, last + 1)
+                )
 
     def compare(self, there: Sequence[tuple[Collection, str, int, datetime]]) -> None:
         """Check that all records that were written since the log began are in it."""
@@ -302,12 +343,16 @@ class _Chain:
         for collection, group, place, created_at in there:
             if self._since is None or created_at < self._since:
                 continue
-            # A merge moves versions that both sides claimed, so there only the memory itself can be looked for.
+            # A merge moves versions that both sides claimed, so there only the memory itself can be
+            # looked for.
             position = _ANY if forked else place
             if collection is Collection.MEMORY:
                 addresses = [_address(group, "", position)]
             else:
-                addresses = [_address(None, conversation_digest(salt, group), position) for salt in self._salts]
+                addresses = [
+                    _address(None, conversation_digest(salt, group), position)
+                    for salt in self._salts
+                ]
             if not self._written.intersection(addresses):
                 self._unlogged += 1
                 self.tell(

@@ -1,6 +1,7 @@
 """Backup and restore: a verified copy of a whole store in one file, and a store from such a file.
 
-A SQLite store is copied as a SQLite file, any other store as an export of all its namespaces with their vectors.
+A SQLite store is copied as a SQLite file, any other store as an export of all its namespaces with
+their vectors.
 """
 
 import contextlib
@@ -64,7 +65,8 @@ class Restored(NamedTuple):
         made_at: When the backup was made, in ISO 8601, if it says so.
         kept: What the store that was there before is called now, if there was one.
         without_vector: How many records only words can find.
-        unchecked: The export is of the version without a last line, so nothing tells whether it is complete.
+        unchecked: The export is of the version without a last line, so nothing tells whether it is
+            complete.
     """
 
     records: int
@@ -79,18 +81,25 @@ def sqlite_file(url: str) -> Path | None:
     return local_path(url) if url.startswith("sqlite:") else None
 
 
-# --- backup ----------------------------------------------------------------------------------------------------------
+# --- backup
+# ----------------------------------------------------------------------------------------------------------
 
 
 def back_up(
-    config: Config, target: str | None, *, keep: int | None = None, now: datetime, progress: Progress
+    config: Config,
+    target: str | None,
+    *,
+    keep: int | None = None,
+    now: datetime,
+    progress: Progress,
 ) -> BackedUp:
-    """Copy the whole store of the settings into one file, while others write, and read the copy back.
+    """Copy the whole store of the settings into one file, while others write, and read the copy
+    back.
 
     Args:
         config: The settings.
-        target: A file, or a folder, in which it gets a name with its store and time; by default the folder `backups`
-            of the home.
+        target: A file, or a folder, in which it gets a name with its store and time; by default the
+            folder `backups` of the home.
         keep: In a folder, remove the oldest backups of this store until so many are left.
         now: The time.
         progress: Is told how much is done.
@@ -107,7 +116,9 @@ def back_up(
     kind = "export" if path is None else "sqlite"
     file, folder = _place(config, target, kind, now)
     if folder is None and keep is not None:
-        raise InvalidInput("--keep counts the backups in a folder; name a folder, or leave --keep out")
+        raise InvalidInput(
+            "--keep counts the backups in a folder; name a folder, or leave --keep out"
+        )
     _refuse_other_file(file, mark.store)
     _clear_leftovers(file.parent, file.name if folder is None else f"{_name(config.store)}-")
     try:
@@ -128,7 +139,10 @@ def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> i
         from memories.stores.sqlite.backup import copy_out
 
         return copy_out(path, scratch, mark)
-    with contextlib.closing(open_store(config.store, None, config)) as store, scratch.open("wb") as stream:
+    with (
+        contextlib.closing(open_store(config.store, None, config)) as store,
+        scratch.open("wb") as stream,
+    ):
         written = export(
             store,
             lambda line: stream.write(line.encode()),
@@ -143,7 +157,9 @@ def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> i
         os.fsync(stream.fileno())
     with scratch.open("rb") as stream:
         if check(stream, namespaces=None, own=True).records != written:
-            raise StoreError(f"what was written to {scratch.parent} could not be read back; nothing was kept")
+            raise StoreError(
+                f"what was written to {scratch.parent} could not be read back; nothing was kept"
+            )
     return written
 
 
@@ -151,10 +167,14 @@ def _mark(url: str, now: datetime) -> "Mark":
     from memories.stores.sqlite.backup import Mark, identity_of
 
     path = sqlite_file(url)
-    return Mark(digest(re.sub(r"//[^/@]*@", "//", url)) if path is None else identity_of(path), to_iso(now))
+    return Mark(
+        digest(re.sub(r"//[^/@]*@", "//", url)) if path is None else identity_of(path), to_iso(now)
+    )
 
 
-def _place(config: Config, target: str | None, kind: str, now: datetime) -> tuple[Path, Path | None]:
+def _place(
+    config: Config, target: str | None, kind: str, now: datetime
+) -> tuple[Path, Path | None]:
     """Return the file to write and, if it gets its name here, its folder."""
     given = config.home / "backups" if target is None else Path(target).expanduser().absolute()
     if target is not None and not given.is_dir() and not target.endswith(("/", os.sep)):
@@ -167,7 +187,11 @@ def _place(config: Config, target: str | None, kind: str, now: datetime) -> tupl
         raise not_written(given, exc) from exc
     stem = f"{_name(config.store)}-{now:%Y%m%dT%H%M%SZ}"
     taken = iter(["", *(f"-{number}" for number in range(2, 1000))])
-    file = next(found for extra in taken if not os.path.lexists(found := given / f"{stem}{extra}{_ENDINGS[kind]}"))
+    file = next(
+        found
+        for extra in taken
+        if not os.path.lexists(found := given / f"{stem}{extra}{_ENDINGS[kind]}")
+    )
     return file, given
 
 
@@ -211,18 +235,29 @@ def mark_in(file: Path) -> "Mark | None":
 
 
 def backups_of(config: Config) -> tuple[str, ...]:
-    """Return the backups of the store in the folder `backups` of the home; they keep what is forgotten in the store."""
+    """Return the backups of the store in the folder `backups` of the home; they keep what is
+    forgotten in the store.
+    """
     store, folder = _mark(config.store, datetime.now(UTC)).store, config.home / "backups"
     files = sorted(folder.glob(f"{glob.escape(_name(config.store))}-*"))
-    return tuple(str(file) for file in files if (mark := mark_in(file)) is not None and mark.store == store)
+    return tuple(
+        str(file) for file in files if (mark := mark_in(file)) is not None and mark.store == store
+    )
 
 
 def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[Path, ...]:
     """Remove the oldest backups of a store that got their names here; the newest one stays."""
-    named = re.compile(rf"{re.escape(re.sub(r'-[0-9]{8}T.*', '', newest.name))}-\d{{8}}T\d{{6}}Z(-\d+)?\.(db|jsonl)")
+    named = re.compile(
+        rf"{re.escape(re.sub(r'-[0-9]{8}T.*', '', newest.name))}-\d{{8}}T\d{{6}}Z(-\d+)?\.(db|jsonl)"
+    )
     found: list[tuple[str, Path]] = []
     for file in folder.iterdir():
-        if file != newest and named.fullmatch(file.name) and not file.is_symlink() and file.is_file():
+        if (
+            file != newest
+            and named.fullmatch(file.name)
+            and not file.is_symlink()
+            and file.is_file()
+        ):
             mark = mark_in(file)
             if mark is not None and mark.store == store:
                 found.append((mark.at, file))
@@ -236,7 +271,8 @@ def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[P
 def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
     """Give an empty file beside another one, for its owner only; nothing of it is left afterwards.
 
-    It is locked while it is in use, so that what a process left that was killed can be told from it.
+    It is locked while it is in use, so that what a process left that was killed can be told from
+    it.
     """
     scratch = file.with_name(f".{file.name}.{os.urandom(4).hex()}.{ending}")
     with tried(scratch, 0):
@@ -269,10 +305,13 @@ def _measured(file: Path) -> tuple[int, str]:
 
 def not_written(file: Path, exc: OSError) -> StoreError:
     """Return the error for a file that the system did not let us write."""
-    return StoreError(f"cannot write {file}: {exc.strerror or exc}; make room there or name another place")
+    return StoreError(
+        f"cannot write {file}: {exc.strerror or exc}; make room there or name another place"
+    )
 
 
-# --- restore ---------------------------------------------------------------------------------------------------------
+# --- restore
+# ---------------------------------------------------------------------------------------------------------
 
 
 def restore(
@@ -286,8 +325,8 @@ def restore(
 ) -> Restored:
     """Make the store of the settings from a backup, a snapshot of an upgrade, or an export.
 
-    A SQLite store is put in place in one step, once all of it was read and checked: whatever happens, there is the old
-    store or the new one. Any other store has to be empty.
+    A SQLite store is put in place in one step, once all of it was read and checked: whatever
+    happens, there is the old store or the new one. Any other store has to be empty.
 
     Args:
         config: The settings.
@@ -298,7 +337,8 @@ def restore(
         progress: Is told how much is done.
 
     Raises:
-        RequestError: There is a store already, or the file can't be restored into this kind of store.
+        RequestError: There is a store already, or the file can't be restored into this kind of
+            store.
         StoreDamaged: The file is cut or damaged; nothing was changed.
     """
     if not source.is_file():
@@ -315,16 +355,24 @@ def restore(
 
     refuse_logs(source, path)
     marked = mark_in(source)
-    aside = path.with_name(f"{path.name}.replaced-{now:%Y%m%dT%H%M%S}Z-{os.urandom(2).hex()}") if replace else None
+    aside = (
+        path.with_name(f"{path.name}.replaced-{now:%Y%m%dT%H%M%S}Z-{os.urandom(2).hex()}")
+        if replace
+        else None
+    )
     try:
         make_folder(path.parent)
         _clear_leftovers(path.parent, f"{path.name}.", "restore")
         with scratch_beside(path, "restore") as scratch:
             done = _build(config, source, scratch, embedder, progress)
-            put_back(scratch, path, aside, records=done.records, mark=marked or _mark(config.store, now))
+            put_back(
+                scratch, path, aside, records=done.records, mark=marked or _mark(config.store, now)
+            )
     except OSError as exc:
         raise not_written(path, exc) from exc
-    kept = () if aside is None else (aside, Path(f"{aside}-wal"))  # of a lost store only the log may be there
+    kept = (
+        () if aside is None else (aside, Path(f"{aside}-wal"))
+    )  # of a lost store only the log may be there
     found = next((file for file in kept if os.path.lexists(file)), None)
     return done._replace(made_at=marked.at if marked else None, kept=found)
 
@@ -341,7 +389,9 @@ def refuse_store(path: Path, *, replace: bool) -> None:
         raise occupied(path)
 
 
-def _build(config: Config, source: Path, scratch: Path, embedder: Embedder | None, progress: Progress) -> Restored:
+def _build(
+    config: Config, source: Path, scratch: Path, embedder: Embedder | None, progress: Progress
+) -> Restored:
     """Make a checked store file of a backup, at `scratch`."""
     from memories.stores.sqlite.backup import copy_in, is_database, records_in
 
@@ -350,7 +400,9 @@ def _build(config: Config, source: Path, scratch: Path, embedder: Embedder | Non
             return Restored(copy_in(source, scratch), None, None)
         except StoreDamaged as exc:
             reason = exc.__cause__ or exc
-            raise StoreDamaged(f"{source} is no sound backup ({reason}); nothing was changed; use another one") from exc
+            raise StoreDamaged(
+                f"{source} is no sound backup ({reason}); nothing was changed; use another one"
+            ) from exc
     built = Path(f"{scratch}.db")
     there = config._replace(store=f"sqlite:///{built}")
     done = _import_whole(there, source, embedder, replace=False, progress=progress)
@@ -358,7 +410,9 @@ def _build(config: Config, source: Path, scratch: Path, embedder: Embedder | Non
         raise RequestError(f"{source} has no records; there is nothing to restore")
     built.replace(scratch)
     if records_in(scratch) != done.records:
-        raise StoreError(f"{source} could not be read into {scratch.parent} as a whole; nothing was changed")
+        raise StoreError(
+            f"{source} could not be read into {scratch.parent} as a whole; nothing was changed"
+        )
     return done
 
 
@@ -375,14 +429,18 @@ def _import_whole(
             "memory migrate"
         )
     if replace:
-        raise InvalidInput(f"only a SQLite store can be replaced as a whole; empty {where} or name another store")
+        raise InvalidInput(
+            f"only a SQLite store can be replaced as a whole; empty {where} or name another store"
+        )
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(open_file(source))
         size = source.stat().st_size
         try:
             records = check(stream, namespaces=None, own=True).records
         except InvalidInput as exc:
-            raise InvalidInput(f"{source} is no SQLite backup and no export that can be restored: {exc}") from exc
+            raise InvalidInput(
+                f"{source} is no SQLite backup and no export that can be restored: {exc}"
+            ) from exc
         space = embedder.space if embedder else None
         store = stack.enter_context(contextlib.closing(open_store(config.store, space, config)))
         if places(store):
@@ -400,5 +458,7 @@ def _import_whole(
 
         done = import_(store, lines(), embedder, namespaces=None, intake=Intake(own=True))
         if done.imported != records or total(store, places(store)) != records:
-            raise StoreError(f"{source} has {records} records and {done.imported} were stored in {where}; run it again")
+            raise StoreError(
+                f"{source} has {records} records and {done.imported} were stored in {where}; run it again"
+            )
         return Restored(records, None, None, done.without_vector, done.unchecked)

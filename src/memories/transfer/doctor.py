@@ -1,4 +1,5 @@
-"""Doctor: what is wrong with a store and around it, which secrets it holds, and saving what can still be read.
+"""Doctor: what is wrong with a store and around it, which secrets it holds, and saving what can
+still be read.
 
 Nothing is changed unless `fix` is called.
 """
@@ -70,7 +71,8 @@ class Salvaged(NamedTuple):
     lost: list[tuple[str, Ref | None]]
 
 
-# --- examining -------------------------------------------------------------------------------------------------------
+# --- examining
+# -------------------------------------------------------------------------------------------------------
 
 
 def examine(config: Config, *, deep: bool) -> Examined:
@@ -91,7 +93,9 @@ def examine(config: Config, *, deep: bool) -> Examined:
         _look_for_leftovers(place, done)
     if config.events != events.OFF and (problem := events.problem(config.home)):
         done.findings.append(
-            Finding(f"operations can't be noted: {problem}", "free the place, or set MEMORY_EVENTS=off")
+            Finding(
+                f"operations can't be noted: {problem}", "free the place, or set MEMORY_EVENTS=off"
+            )
         )
     if path is not None and not os.path.lexists(path):
         done.facts["records"] = 0
@@ -111,7 +115,9 @@ def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
         among = places(store)
         for place in among[:1]:
             info = store.info(place.everything())
-            done.facts.update(schema_version=info.schema_version, model=info.model, size_bytes=info.size_bytes)
+            done.facts.update(
+                schema_version=info.schema_version, model=info.model, size_bytes=info.size_bytes
+            )
             if info.missing_commits:
                 done.findings.append(
                     Finding(
@@ -122,7 +128,10 @@ def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
                 )
             if info.erasing:
                 done.findings.append(
-                    Finding("a forgotten memory still has bytes on the disk", "forget it again when nobody is reading")
+                    Finding(
+                        "a forgotten memory still has bytes on the disk",
+                        "forget it again when nobody is reading",
+                    )
                 )
         done.facts["records"] = sum(store.count(place.everything()) for place in among)
         names = {place.namespace for place in among}
@@ -143,10 +152,15 @@ def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
 def _look_for_vectors(store: Store, among: Sequence[Place], done: Examined) -> None:
     """Look for records without vectors in a store of records with them."""
     names = tuple({place.namespace for place in among})
-    without = sum(store.info(Filter(collection, names)).without_vector_count for collection in sorted(SEARCHED))
+    without = sum(
+        store.info(Filter(collection, names)).without_vector_count
+        for collection in sorted(SEARCHED)
+    )
     if without:
         records = "1 record has" if without == 1 else f"{without} records have"
-        done.findings.append(Finding(f"{records} no vectors, so searches go by words there", "run: memory reembed"))
+        done.findings.append(
+            Finding(f"{records} no vectors, so searches go by words there", "run: memory reembed")
+        )
 
 
 def _look_at_engine(done: Examined) -> None:
@@ -159,7 +173,8 @@ def _look_at_engine(done: Examined) -> None:
     if not engine_is_safe(version):
         done.findings.append(
             Finding(
-                f"SQLite {version} can lose acknowledged writes (the WAL-reset bug)", "install apsw 3.51.3 or newer"
+                f"SQLite {version} can lose acknowledged writes (the WAL-reset bug)",
+                "install apsw 3.51.3 or newer",
             )
         )
 
@@ -175,11 +190,16 @@ def _look_at_place(place: Path, done: Examined) -> None:
         done.facts["file_system"] = kind
         if place.suffix and is_network(kind):
             done.findings.append(
-                Finding(f"{folder} is on a network file system ({kind})", "set MEMORY_HOME to a folder on a local disk")
+                Finding(
+                    f"{folder} is on a network file system ({kind})",
+                    "set MEMORY_HOME to a folder on a local disk",
+                )
             )
     for path in (folder, place):
         if path.exists() and not os.access(path, os.W_OK):
-            done.findings.append(Finding(f"{path} can't be written", "check who owns it and its permissions"))
+            done.findings.append(
+                Finding(f"{path} can't be written", "check who owns it and its permissions")
+            )
             break
     free = shutil.disk_usage(folder).free
     done.facts["free_bytes"] = free
@@ -207,7 +227,9 @@ def _look_at_owners(place: Path, done: Examined) -> None:
         if found.st_mode & 0o077 and not file.is_symlink():
             others = "read and write" if found.st_mode & 0o022 else "read"
             mode = "700" if file.is_dir() else "600"
-            done.findings.append(Finding(f"others may {others} {file}", f"run: chmod {mode} {file}"))
+            done.findings.append(
+                Finding(f"others may {others} {file}", f"run: chmod {mode} {file}")
+            )
         if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
             done.findings.append(
                 Finding(
@@ -216,11 +238,17 @@ def _look_at_owners(place: Path, done: Examined) -> None:
                 )
             )
         if found.st_uid != os.geteuid():
-            done.findings.append(Finding(f"{file} belongs to user {found.st_uid}", f"run: chown {os.geteuid()} {file}"))
+            done.findings.append(
+                Finding(
+                    f"{file} belongs to user {found.st_uid}", f"run: chown {os.geteuid()} {file}"
+                )
+            )
 
 
 def _look_for_leftovers(place: Path, done: Examined) -> None:
-    """Look for what processes left that were killed, and for copies that hold what was forgotten since."""
+    """Look for what processes left that were killed, and for copies that hold what was forgotten
+    since.
+    """
     if not place.parent.is_dir():
         return
     from memories.stores.sqlite.connection import COPIES
@@ -234,12 +262,17 @@ def _look_for_leftovers(place: Path, done: Examined) -> None:
             continue  # it was in use, and is done now
         if old and file.suffix in (".new", ".restore", ".db"):
             done.findings.append(
-                Finding(f"{file} was left by a process that was killed, and may hold memories", f"run: rm {file}")
+                Finding(
+                    f"{file} was left by a process that was killed, and may hold memories",
+                    f"run: rm {file}",
+                )
             )
 
 
 def _is_outdated(path: Path, done: Examined) -> bool:
-    """Return whether a store has an older schema; opening it would upgrade it, so only SQLite's own check is run."""
+    """Return whether a store has an older schema; opening it would upgrade it, so only SQLite's own
+    check is run.
+    """
     import apsw
 
     from memories.stores.sqlite import schema
@@ -250,21 +283,29 @@ def _is_outdated(path: Path, done: Examined) -> bool:
         try:
             with opened_apart(path) as db:
                 version = int(db.pragma("user_version"))
-                if db.pragma("application_id") != schema.APPLICATION_ID or version >= len(schema.MIGRATIONS):
+                if db.pragma("application_id") != schema.APPLICATION_ID or version >= len(
+                    schema.MIGRATIONS
+                ):
                     return False
                 messages = [str(row[0]) for row in db.execute("PRAGMA integrity_check(5)")]
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError):
             return False  # opening it properly says why
-    done.facts.update(schema_version=version, upgrade=f"to {len(schema.MIGRATIONS)}, when it is next used")
-    done.findings.extend(Finding(f"the file is damaged: {each}", _RESTORE) for each in messages if each != "ok")
+    done.facts.update(
+        schema_version=version, upgrade=f"to {len(schema.MIGRATIONS)}, when it is next used"
+    )
+    done.findings.extend(
+        Finding(f"the file is damaged: {each}", _RESTORE) for each in messages if each != "ok"
+    )
     return True
 
 
-# --- mending and saving ----------------------------------------------------------------------------------------------
+# --- mending and saving
+# ----------------------------------------------------------------------------------------------
 
 
 def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Progress) -> Fixed:
-    """Make again what is derived from the records, after a copy was made; records are left as they are.
+    """Make again what is derived from the records, after a copy was made; records are left as they
+    are.
 
     Where acknowledged commits are missing, the store goes on without them.
 
@@ -318,14 +359,20 @@ def save(config: Config, target: Path, *, progress: Progress) -> Salvaged:
     if os.path.lexists(target):
         raise InvalidInput(f"{target} is there already; name a new file")
     if not target.absolute().parent.is_dir():
-        raise InvalidInput(f"there is no folder {target.absolute().parent}; make it, or name another file")
+        raise InvalidInput(
+            f"there is no folder {target.absolute().parent}; make it, or name another file"
+        )
     path = sqlite_file(config.store)
     lost: list[tuple[str, Ref | None]] = []
     try:
         with scratch_beside(target.absolute()) as scratch:
             with scratch.open("wb") as stream:
                 lines = Lines(lambda line: stream.write(line.encode()), None)
-                found = _records_of_store(config, lost) if path is None else _records_of_file(path, lost)
+                found = (
+                    _records_of_store(config, lost)
+                    if path is None
+                    else _records_of_file(path, lost)
+                )
                 for number, record in enumerate(found, 1):
                     lines.add(record)
                     progress("saving", number, number)
@@ -359,19 +406,30 @@ def _records_of_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Ite
                     for page in pages(store, place):
                         yield from page
                 except StoreDamaged as exc:
-                    lost.append((f"the rest of {place.collection} in namespace {place.namespace}: {exc}", None))
-        lost.extend((finding.what, finding.ref) for finding in store.check(deep=True) if not finding.derived)
+                    lost.append(
+                        (
+                            f"the rest of {place.collection} in namespace {place.namespace}: {exc}",
+                            None,
+                        )
+                    )
+        lost.extend(
+            (finding.what, finding.ref) for finding in store.check(deep=True) if not finding.derived
+        )
 
 
 MAX_FINDINGS = 1_000  # that are named; all are counted
 _ERASE = "store again what should stay, without it, and erase the rest: "
 
 
-def find(config: Config, waiting: Iterable[tuple[Path, int, str]], progress: Progress) -> list[Finding]:
-    """Return what holds a secret: memories in all their versions, turns, and what waits to be stored.
+def find(
+    config: Config, waiting: Iterable[tuple[Path, int, str]], progress: Progress
+) -> list[Finding]:
+    """Return what holds a secret: memories in all their versions, turns, and what waits to be
+    stored.
 
     Args:
-        config: The settings; what they take out is looked for, and secrets if they take out nothing.
+        config: The settings; what they take out is looked for, and secrets if they take out
+            nothing.
         waiting: The lines of the queues: the file, the number, and the line.
         progress: Is told how many records were looked at.
     """
@@ -379,7 +437,11 @@ def find(config: Config, waiting: Iterable[tuple[Path, int, str]], progress: Pro
     found = itertools.chain(_in_store(config, redactor, progress), _in_queues(waiting, redactor))
     named = list(itertools.islice(found, MAX_FINDINGS))
     more = sum(1 for _ in found)
-    return named + ([Finding(f"{more} more memories and turns hold a secret", "see to these first")] if more else [])
+    return named + (
+        [Finding(f"{more} more memories and turns hold a secret", "see to these first")]
+        if more
+        else []
+    )
 
 
 def _in_store(config: Config, redactor: Redactor, progress: Progress) -> Iterator[Finding]:
@@ -391,20 +453,29 @@ def _in_store(config: Config, redactor: Redactor, progress: Progress) -> Iterato
                 group = list(same)
                 seen += len(group)
                 progress("looking for secrets", seen, seen)
-                held = [(record, kinds) for record in group if (kinds := kinds_in(record, redactor))]
+                held = [
+                    (record, kinds) for record in group if (kinds := kinds_in(record, redactor))
+                ]
                 if held:
                     yield _named(
-                        [record for record, _ in held], [kind for _, kinds in held for kind in kinds], redactor
+                        [record for record, _ in held],
+                        [kind for _, kinds in held for kind in kinds],
+                        redactor,
                     )
 
 
 def _owner(record: Record) -> tuple[str, int]:
     """Return what is erased as a whole: a memory with its versions, or one turn."""
-    return record.ref.group, 0 if record.ref.collection is Collection.MEMORY else record.ref.position
+    return (
+        record.ref.group,
+        0 if record.ref.collection is Collection.MEMORY else record.ref.position,
+    )
 
 
 def kinds_in(record: Record, redactor: Redactor) -> tuple[str, ...]:
-    """Return the kinds of the secrets in a record: its text, labels, key, fields, and the name of its conversation."""
+    """Return the kinds of the secrets in a record: its text, labels, key, fields, and the name of
+    its conversation.
+    """
     texts = [
         record.text,
         record.ref.group,

@@ -1,4 +1,6 @@
-"""Exports a store as lines of JSON, with a last line that counts them and a proof of who wrote them."""
+"""Exports a store as lines of JSON, with a last line that counts them and a proof of who wrote
+them.
+"""
 
 import heapq
 import os
@@ -24,7 +26,10 @@ class Lines:
     """Writes the lines of an export, from its header to its last line."""
 
     def __init__(
-        self, write: Callable[[str], object], model: str | None, backup: Mapping[str, str] | None = None
+        self,
+        write: Callable[[str], object],
+        model: str | None,
+        backup: Mapping[str, str] | None = None,
     ) -> None:
         """Write the header.
 
@@ -67,7 +72,8 @@ def export(  # noqa: PLR0913 - these are the properties of an export
 ) -> int:
     """Write every record as a line of JSON, in order of collection, namespace, group and position.
 
-    It is one state of the store: other writers wait until it is done, so `write` should not block. Damaged records
+    It is one state of the store: other writers wait until it is done, so `write` should not block.
+        Damaged records
     are left out; `damaged` of the store names them.
 
     Args:
@@ -76,7 +82,8 @@ def export(  # noqa: PLR0913 - these are the properties of an export
         namespaces: Only these; None for all.
         with_vectors: Also write the vectors that the store has.
         backup: What a backup says of itself.
-        prove: Returns the key that it is to be known again by; see `proof`. It is called if there is a record.
+        prove: Returns the key that it is to be known again by; see `proof`. It is called if there
+            is a record.
         chosen: Yields those of a collection's records that are exported; None for all.
         progress: Is told how much is done.
 
@@ -108,14 +115,23 @@ def export(  # noqa: PLR0913 - these are the properties of an export
 
 
 def _in_order(store: Store, place: Place) -> Iterator[Record]:
-    """Yield records by the name of their group in any store; some keep ids apart from other names."""
+    """Yield records by the name of their group in any store; some keep ids apart from other
+    names.
+    """
     if place.collection is Collection.MEMORY:  # all groups are ids
         return (record for page in pages(store, place) for record in page)
 
     def of_kind(kind: bool) -> Iterator[Record]:
-        return (record for page in pages(store, place) for record in page if is_id(record.ref.group) is kind)
+        return (
+            record
+            for page in pages(store, place)
+            for record in page
+            if is_id(record.ref.group) is kind
+        )
 
-    return heapq.merge(of_kind(False), of_kind(True), key=lambda record: (record.ref.group, record.ref.position))
+    return heapq.merge(
+        of_kind(False), of_kind(True), key=lambda record: (record.ref.group, record.ref.position)
+    )
 
 
 _NAME = "export.key"
@@ -144,14 +160,18 @@ def own_key(folder: Path, *, make: bool = False) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as exc:  # a link among them, which could lead anywhere
-        raise ConfigError(f"cannot read {file}: {exc.strerror}; remove it, and the next export makes one") from exc
+        raise ConfigError(
+            f"cannot read {file}: {exc.strerror}; remove it, and the next export makes one"
+        ) from exc
     try:
         doubt = _doubt(file, os.fstat(fd))
         key = b"" if doubt else os.read(fd, _BYTES + 1)
     finally:
         os.close(fd)
     if doubt or len(key) != _BYTES:
-        raise ConfigError(f"{file} {doubt or 'is no key of exports; remove it, and the next export makes one'}")
+        raise ConfigError(
+            f"{file} {doubt or 'is no key of exports; remove it, and the next export makes one'}"
+        )
     return key
 
 

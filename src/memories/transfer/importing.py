@@ -1,7 +1,7 @@
 """Import: store the records of an export, and leave those that are there already.
 
-It can be stopped at any moment and run again. Nothing proves who wrote a foreign file: its records are said to be
-imported, whatever they say themselves, and its memories wait for review.
+It can be stopped at any moment and run again. Nothing proves who wrote a foreign file: its records
+are said to be imported, whatever they say themselves, and its memories wait for review.
 """
 
 from collections import Counter
@@ -11,14 +11,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, InvalidInput
-from memories.guard.origin import CONTINUED, HELD, IMPORT, IMPORTED, PART, TRUST, is_reserved, tags_of
+from memories.guard.origin import (
+    CONTINUED,
+    HELD,
+    IMPORT,
+    IMPORTED,
+    PART,
+    TRUST,
+    is_reserved,
+    tags_of,
+)
 from memories.models import PENDING
 from memories.read.conversations import ABOUT
 from memories.read.versions import LINK
 from memories.stores.copies import immutable
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
-from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line, refuse_other_files
+from memories.transfer.lines import (
+    Header,
+    Tally,
+    content_hash,
+    is_last,
+    read_header,
+    read_line,
+    refuse_other_files,
+)
 from memories.transfer.pages import PAGE, Place, with_vectors
 from memories.write.suspicion import marked
 
@@ -28,7 +45,8 @@ if TYPE_CHECKING:
 MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # conflicts that are named; all are counted
-_HASH = "line_hash"  # of what a foreign file said, by which it is known again whatever became of it here
+# of what a foreign file said, by which it is known again whatever became of it here
+_HASH = "line_hash"
 # Fields that no foreign file can set.
 _ACCEPTANCE = ("accepted_at", "accepted_by")
 _OURS = (_HASH, *_ACCEPTANCE, "suspicious", "redacted", *LINK)
@@ -53,7 +71,8 @@ class Imported:
         conflict_count: How many were not stored.
         without_vector: How many were stored without a vector, since there is no embedder.
         redacted: How many secrets of each kind were taken out of what was stored.
-        unchecked: The export is of the version without a last line, so nothing tells whether it is complete.
+        unchecked: The export is of the version without a last line, so nothing tells whether it is
+            complete.
         pending: How many memories wait for review, by their namespace.
     """
 
@@ -80,7 +99,9 @@ class Checked(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A record, on which line it is, and how it was before secrets were taken out of it, if there were any."""
+    """A record, on which line it is, and how it was before secrets were taken out of it, if there
+    were any.
+    """
 
     number: int
     record: Record
@@ -91,12 +112,14 @@ class Intake(NamedTuple):
     """What is done to the records of a file before they are stored.
 
     Attributes:
-        foreign: For a file that nothing proves to be ours, the id of this import. What it says of its origins does not
-            count, its memories wait for review, and it adds nothing to memories and conversations that are there. None
-            to store records as they are; a store that `logged` returned decides about their origins.
+        foreign: For a file that nothing proves to be ours, the id of this import. What it says of
+            its origins does not count, its memories wait for review, and it adds nothing to
+            memories and conversations that are there. None to store records as they are; a store
+            that `logged` returned decides about their origins.
         redactor: Takes secrets out of what is stored; None to leave them.
         own: It is a backup; see `lines.read_line`.
-        into: The namespace that the records get, which all have the same one; None for the one that they have.
+        into: The namespace that the records get, which all have the same one; None for the one that
+            they have.
         accepted: Keep what the records say of the person who accepted them.
     """
 
@@ -130,8 +153,9 @@ def import_(
         intake: What is done to the records first.
 
     Raises:
-        InvalidInput: A line is not acceptable, or the export is incomplete. The lines before its batch were stored;
-            correct it and run this again. `check` finds this before anything is stored.
+        InvalidInput: A line is not acceptable, or the export is incomplete. The lines before its
+            batch were stored; correct it and run this again. `check` finds this before anything is
+            stored.
     """
     importer = _Importer(store, embedder, intake.foreign, dry_run=dry_run)
     read = _read(lines, importer.begin, namespaces, own=intake.own)
@@ -190,7 +214,9 @@ def _renamed(lines: Iterable[_Line], into: str) -> Iterator[_Line]:
                 f"line {line.number} is of namespace {name} and those before it of {first}; --as takes the export of "
                 "one namespace: memory export --namespace NAME --no-shared"
             )
-        yield line._replace(record=line.record._replace(ref=line.record.ref._replace(namespace=into)))
+        yield line._replace(
+            record=line.record._replace(ref=line.record.ref._replace(namespace=into))
+        )
 
 
 def _redacted(lines: Iterable[_Line], redactor: "Redactor | None") -> Iterator[_Line]:
@@ -203,7 +229,9 @@ def _redacted(lines: Iterable[_Line], redactor: "Redactor | None") -> Iterator[_
         try:
             record = line.record if redactor is None else _without_secrets(line.record, redactor)
         except InvalidInput as exc:
-            raise InvalidInput(f"line {line.number}: {exc}; to import it all the same, add --no-redact") from exc
+            raise InvalidInput(
+                f"line {line.number}: {exc}; to import it all the same, add --no-redact"
+            ) from exc
         yield line if record is line.record else line._replace(record=record, given=line.record)
 
 
@@ -213,8 +241,14 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
     text, kinds = redactor.text(record.text)
     tags, in_tags = redactor.pairs(tags_of(record.labels))
     scope, mark, name = (record.key or "").rpartition("\x1f")
-    key, in_key = redactor.name(name, "key" if record.ref.collection is Collection.MEMORY else "message id")
-    texts = {name: value for name, value in record.fields.items() if isinstance(value, str) and name not in _OURS}
+    key, in_key = redactor.name(
+        name, "key" if record.ref.collection is Collection.MEMORY else "message id"
+    )
+    texts = {
+        name: value
+        for name, value in record.fields.items()
+        if isinstance(value, str) and name not in _OURS
+    }
     data, in_data = redactor.data(texts.pop("data", ""))
     fields, in_fields = redactor.pairs(texts)
     fields = {**fields, "data": data} if in_data else fields
@@ -223,7 +257,10 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
     bare = record._replace(vectors=None)
     clean = bare._replace(
         text=text,
-        labels={**tags, **{name: value for name, value in record.labels.items() if is_reserved(name)}},
+        labels={
+            **tags,
+            **{name: value for name, value in record.labels.items() if is_reserved(name)},
+        },
         key=record.key and f"{redactor.text(scope).text}{mark}{key}",
         fields={**record.fields, **fields},
         ended_by=record.ended_by and ended_by,
@@ -242,7 +279,8 @@ def _read(
     *,
     own: bool,
 ) -> Generator[_Line, None, bool]:
-    """Yield the records of lines, once `begin` was told what the header says; return whether the key wrote them.
+    """Yield the records of lines, once `begin` was told what the header says; return whether the
+    key wrote them.
 
     Raises:
         InvalidInput: A line is not acceptable, or the last one is missing.
@@ -255,7 +293,9 @@ def _read(
                 header, tally = read_header(text), Tally(text)
                 begin(header)
             elif ended and text.strip():
-                raise InvalidInput("comes after the last line of the export; import one export at a time")
+                raise InvalidInput(
+                    "comes after the last line of the export; import one export at a time"
+                )
             elif is_last(text):
                 proven = tally.compare(text, key)
                 ended = True
@@ -265,13 +305,17 @@ def _read(
                 tally.add(text)
                 yield _Line(number, record)
         except UnicodeDecodeError as exc:
-            raise InvalidInput(f"line {number} is not UTF-8 (at byte {exc.start}); save it as UTF-8") from None
+            raise InvalidInput(
+                f"line {number} is not UTF-8 (at byte {exc.start}); save it as UTF-8"
+            ) from None
         except InvalidInput as exc:
             raise InvalidInput(f"line {number} {exc}; nothing of its batch was stored") from exc
     if not number:
         raise InvalidInput("no records: the export is empty, not even a header is in it")
     if header.ends and not ended:
-        raise InvalidInput(f"the export is incomplete: it was cut after line {number}; use another copy")
+        raise InvalidInput(
+            f"the export is incomplete: it was cut after line {number}; use another copy"
+        )
     return proven
 
 
@@ -283,16 +327,24 @@ def _text(line: bytes, *, first: bool) -> str:
 
 def _refuse_others(record: Record, namespaces: Sequence[str] | None) -> None:
     if namespaces is not None and record.ref.namespace not in namespaces:
-        raise InvalidInput(f"is of namespace {record.ref.namespace}; name that one, or add --all-namespaces")
+        raise InvalidInput(
+            f"is of namespace {record.ref.namespace}; name that one, or add --all-namespaces"
+        )
 
 
 def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
-    """Yield lines in batches that end between two memories, unless one is too large, so that none is half stored."""
+    """Yield lines in batches that end between two memories, unless one is too large, so that none
+    is half stored.
+    """
     batch: list[_Line] = []
     size = 0
     for line in lines:
         between = bool(batch) and _owner(batch[-1].record.ref) != _owner(line.record.ref)
-        if len(batch) >= MAX_BATCH or size >= MAX_BATCH_CHARACTERS or (len(batch) >= PAGE and between):
+        if (
+            len(batch) >= MAX_BATCH
+            or size >= MAX_BATCH_CHARACTERS
+            or (len(batch) >= PAGE and between)
+        ):
             yield batch
             batch, size = [], 0
         batch.append(line)
@@ -308,7 +360,8 @@ def _held(batch: Sequence[_Line], import_id: str) -> list[_Line]:
         owner = _owner(line.record.ref)
         latest[owner] = max(line.record.ref.position, latest.get(owner, 0))
     return [
-        line._replace(record=_as_foreign(line.record, import_id, latest[_owner(line.record.ref)])) for line in batch
+        line._replace(record=_as_foreign(line.record, import_id, latest[_owner(line.record.ref)]))
+        for line in batch
     ]
 
 
@@ -318,15 +371,21 @@ def _without_acceptance(line: _Line) -> _Line:
 
 
 def _as_foreign(record: Record, import_id: str, latest: int) -> Record:
-    """Return a record of a foreign file as it is stored: a memory has never been current, so that it has to wait."""
+    """Return a record of a foreign file as it is stored: a memory has never been current, so that
+    it has to wait.
+    """
     fields = {name: value for name, value in record.fields.items() if name not in _OURS}
     fields[_HASH] = f"{_said(record):032x}"
     parts = {key: record.labels[key] for key in (PART, CONTINUED) if key in record.labels}
-    record = record._replace(labels={**tags_of(record.labels), **parts, IMPORT: import_id}, fields=fields)
+    record = record._replace(
+        labels={**tags_of(record.labels), **parts, IMPORT: import_id}, fields=fields
+    )
     if record.ref.collection is not Collection.MEMORY:
         return record
     waits = record.ended_at is None or record.ended_by in (None, PENDING)
-    ended_by = record.ended_by if not waits else PENDING if record.ref.position == latest else "update"
+    ended_by = (
+        record.ended_by if not waits else PENDING if record.ref.position == latest else "update"
+    )
     labels = {**record.labels, HELD: "1"}
     return record._replace(ended_at=record.created_at, ended_by=ended_by, labels=labels)
 
@@ -347,7 +406,11 @@ def _plain(record: Record) -> Record:
 def _said(record: Record) -> int:
     """Return a number for what a record says: not who wrote it, nor what was said of it since."""
     plain = _plain(record)
-    said = {name: each for name, each in plain.fields.items() if name not in (*LINK, *ABOUT, *_ACCEPTANCE)}
+    said = {
+        name: each
+        for name, each in plain.fields.items()
+        if name not in (*LINK, *ABOUT, *_ACCEPTANCE)
+    }
     return content_hash(plain._replace(fields=said))
 
 
@@ -357,9 +420,13 @@ def _owner(ref: Ref) -> Ref:
 
 
 class _Importer:
-    """Stores batch after batch; remembers which memories had a conflict, to leave out the rest of them too."""
+    """Stores batch after batch; remembers which memories had a conflict, to leave out the rest of
+    them too.
+    """
 
-    def __init__(self, store: Store, embedder: Embedder | None, foreign: str | None, *, dry_run: bool) -> None:
+    def __init__(
+        self, store: Store, embedder: Embedder | None, foreign: str | None, *, dry_run: bool
+    ) -> None:
         self.model: str | None = None
         self.result = Imported()
         self._store = store
@@ -374,35 +441,56 @@ class _Importer:
         self.model, self.result.unchecked = header.model, not header.ends
 
     def store_batch(self, batch: Sequence[_Line]) -> None:
-        """Store the new records of a batch, those of each memory or conversation together or not at all."""
+        """Store the new records of a batch, those of each memory or conversation together or not at
+        all.
+        """
         new = self._new(batch)
         if self._dry_run:
             among = {Place(line.record.ref.collection, line.record.ref.namespace) for line in batch}
             for place in among - self._looked_at:
-                self._store.info(place.everything())  # raises where it is damaged; a transaction would make a store
+                self._store.info(
+                    place.everything()
+                )  # raises where it is damaged; a transaction would make a store
             self._looked_at |= among
-            self._count(new, {_owner(line.record.ref) for line in new if self._key_is_taken(line.record)})
+            self._count(
+                new, {_owner(line.record.ref) for line in new if self._key_is_taken(line.record)}
+            )
             return
         records = [marked(line.record) for line in new]
         kept = {record.ref: record.vectors for record in records if record.vectors is not None}
         ours = self._embedder is not None and self.model == self._embedder.space.model
-        records = with_vectors(records, kept if ours else {}, self._embedder)  # before others have to wait
-        ready = {record.ref: line._replace(record=record) for line, record in zip(new, records, strict=True)}
+        records = with_vectors(
+            records, kept if ours else {}, self._embedder
+        )  # before others have to wait
+        ready = {
+            record.ref: line._replace(record=record)
+            for line, record in zip(new, records, strict=True)
+        }
         with self._store.transaction():
-            new = [ready[line.record.ref] for line in self._new(new)]  # somebody may have written meanwhile
+            new = [
+                ready[line.record.ref] for line in self._new(new)
+            ]  # somebody may have written meanwhile
             refused = self._append(new)
         self._count(new, refused)
 
     def _new(self, batch: Sequence[_Line]) -> list[_Line]:
-        """Return what is not there yet; count what is, and reject what is there with another content."""
-        there = {record.ref: record for record in self._store.read([line.record.ref for line in batch])}
+        """Return what is not there yet; count what is, and reject what is there with another
+        content.
+        """
+        there = {
+            record.ref: record for record in self._store.read([line.record.ref for line in batch])
+        }
         fresh: list[_Line] = []
         for line in batch:
             ref = line.record.ref
             if ref not in there:
                 there[ref] = line.record
                 fresh.append(line)
-            elif any(_is_known(there[ref], record) for record in (line.record, line.given) if record is not None):
+            elif any(
+                _is_known(there[ref], record)
+                for record in (line.record, line.given)
+                if record is not None
+            ):
                 self.result.known += 1
             else:
                 self._reject(line, "another record has this address")
@@ -412,18 +500,29 @@ class _Importer:
         return self._unblocked(fresh, "belongs to what has a conflict")
 
     def _apart(self, lines: Sequence[_Line]) -> list[_Line]:
-        """Return the lines of a foreign file that add to nothing that is here; reject the others."""
-        begins = {_owner(line.record.ref) for line in lines if line.record.ref[::3] == (Collection.MEMORY, 1)}
+        """Return the lines of a foreign file that add to nothing that is here; reject the
+        others.
+        """
+        begins = {
+            _owner(line.record.ref)
+            for line in lines
+            if line.record.ref[::3] == (Collection.MEMORY, 1)
+        }
         others = {_owner(line.record.ref) for line in lines} - begins - self._blocked
         taken = {owner for owner in others if self._has_own(owner)}
         for line in lines:
             if _owner(line.record.ref) in taken:
-                self._reject(line, "would add to what is there; if you know where the file is from, add --trusted")
+                self._reject(
+                    line,
+                    "would add to what is there; if you know where the file is from, add --trusted",
+                )
         self._blocked |= taken
         return [line for line in lines if _owner(line.record.ref) not in taken]
 
     def _has_own(self, owner: Ref) -> bool:
-        """Return whether a memory is there, or a conversation with turns that no foreign file brought."""
+        """Return whether a memory is there, or a conversation with turns that no foreign file
+        brought.
+        """
         where = Filter(owner.collection, (owner.namespace,), state="any", group=owner.group)
         count = self._store.count(where)
         if owner.collection is Collection.MEMORY:
@@ -437,14 +536,18 @@ class _Importer:
         return [line for line in lines if _owner(line.record.ref) not in self._blocked]
 
     def _append(self, lines: Sequence[_Line]) -> set[Ref]:
-        """Append records; return the memories and conversations that were refused, for a key that is taken."""
+        """Append records; return the memories and conversations that were refused, for a key that
+        is taken.
+        """
         try:
             self._store.append([line.record for line in lines])
         except Conflict:
             refused = set()
             for owner in dict.fromkeys(_owner(line.record.ref) for line in lines):
                 try:
-                    self._store.append([line.record for line in lines if _owner(line.record.ref) == owner])
+                    self._store.append(
+                        [line.record for line in lines if _owner(line.record.ref) == owner]
+                    )
                 except Conflict:
                     refused.add(owner)
             return refused

@@ -1,8 +1,9 @@
-"""An export as lines of JSON: the same records give the same lines, and every value is checked when it is read. Pure.
+"""An export as lines of JSON: the same records give the same lines, and every value is checked when
+it is read. Pure.
 
-The first line is a header, the last one counts the records and has the SHA-256 of all lines before it: without it a
-file that was cut at the end of a line would pass for a whole one. Who knows the key of the export finds there as well
-that it was written with it.
+The first line is a header, the last one counts the records and has the SHA-256 of all lines before
+it: without it a file that was cut at the end of a line would pass for a whole one. Who knows the
+key of the export finds there as well that it was written with it.
 """
 
 import base64
@@ -34,7 +35,9 @@ WITHOUT_LAST_LINE = 1  # the version before; nothing tells whether such an expor
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
-_MAX_LABELS = validate.MAX_TAGS + 11  # role, speaker and part of a turn, origin, review, pin: beside tags
+_MAX_LABELS = (
+    validate.MAX_TAGS + 11
+)  # role, speaker and part of a turn, origin, review, pin: beside tags
 _MAX_KEY = 2 * validate.MAX_KEY + 1  # with the project or the conversation that it belongs to
 _MAX_FIELDS = 100
 _END = re.compile(r'\s*\{\s*"end"\s*:')
@@ -68,7 +71,9 @@ def refuse_other_files(start: bytes) -> None:
         kind = "a tar archive; unpack it first"
     if kind is not None:
         what, _, remedy = kind.partition("; ")
-        raise InvalidInput(f"is not an export: {what} is an unsupported file type{remedy and f'; {remedy}'}")
+        raise InvalidInput(
+            f"is not an export: {what} is an unsupported file type{remedy and f'; {remedy}'}"
+        )
 
 
 class Header(NamedTuple):
@@ -106,12 +111,15 @@ class Tally:
         self._add(line)
 
     def last_line(self, key: bytes | None = None) -> str:
-        """Return the last line of an export of these lines; with a key, one that proves who wrote it."""
+        """Return the last line of an export of these lines; with a key, one that proves who wrote
+        it.
+        """
         shape = {"end": FORMAT, "records": self.records, "sha256": self._hash.hexdigest()}
         return _dump(shape if key is None else shape | {"proof": self._proof(key)})
 
     def compare(self, line: str, key: bytes | None = None) -> bool:
-        """Compare with the last line of the export that was read; return whether it was written with this key.
+        """Compare with the last line of the export that was read; return whether it was written
+        with this key.
 
         Raises:
             InvalidInput: It was written for other lines.
@@ -130,7 +138,9 @@ class Tally:
                 f'use another copy or, if you changed it, write "version":{WITHOUT_LAST_LINE} in its first line and '
                 "remove the last one"
             )
-        return key is not None and hmac.compare_digest(str(shape.get("proof")).encode(), self._proof(key).encode())
+        return key is not None and hmac.compare_digest(
+            str(shape.get("proof")).encode(), self._proof(key).encode()
+        )
 
     def _proof(self, key: bytes) -> str:
         """Return HMAC-SHA256 of the hash and the number of records; both stand in the last line."""
@@ -149,7 +159,10 @@ def header_line(model: str | None, backup: Mapping[str, str] | None = None) -> s
         backup: What a backup says of itself.
     """
     more = {"model": model, "backup": backup}
-    return _dump({"format": FORMAT, "version": VERSION} | {name: value for name, value in more.items() if value})
+    return _dump(
+        {"format": FORMAT, "version": VERSION}
+        | {name: value for name, value in more.items() if value}
+    )
 
 
 def read_header(line: str) -> Header:
@@ -160,7 +173,9 @@ def read_header(line: str) -> Header:
     """
     shape = _object(line)
     if shape.get("format") != FORMAT:
-        raise InvalidInput(f'is not the header of an export, {header_line(None)}; write one with "memory export"')
+        raise InvalidInput(
+            f'is not the header of an export, {header_line(None)}; write one with "memory export"'
+        )
     version = shape.get("version")
     if version not in (WITHOUT_LAST_LINE, VERSION):
         raise InvalidInput(
@@ -198,18 +213,25 @@ def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str
         "key": record.key,
         "session": record.session,
         "labels": dict(sorted(record.labels.items())) or None,
-        "fields": {name: plain_number(value) for name, value in sorted(record.fields.items())} or None,
+        "fields": {name: plain_number(value) for name, value in sorted(record.fields.items())}
+        or None,
         "accesses": record.accesses or None,
-        "vectors": None if vectors is None else [base64.b64encode(row.astype("<f4")).decode() for row in vectors],
+        "vectors": None
+        if vectors is None
+        else [base64.b64encode(row.astype("<f4")).decode() for row in vectors],
     }
     return _dump(shape | {name: value for name, value in optional.items() if value is not None})
 
 
 def content_hash(record: Record) -> int:
-    """Return 128 bits of what a record says; how often it was read and what it was marked with are no part of it."""
+    """Return 128 bits of what a record says; how often it was read and what it was marked with are
+    no part of it.
+    """
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     line = to_line(record._replace(accesses=0, fields=fields))
-    return int.from_bytes(hashlib.blake2b(line.encode("utf-8", "surrogatepass"), digest_size=16).digest())
+    return int.from_bytes(
+        hashlib.blake2b(line.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    )
 
 
 def is_id(group: str) -> bool:
@@ -233,12 +255,18 @@ def read_line(line: str, *, own: bool = False) -> Record:
     if missing:
         raise InvalidInput(f'has no "{missing[0]}"')
     if unknown:
-        raise InvalidInput(f'has an unknown key "{shown(unknown[0])}"; a newer program may have written it')
+        raise InvalidInput(
+            f'has an unknown key "{shown(unknown[0])}"; a newer program may have written it'
+        )
     ended_at = _time(shape["ended_at"], "ended_at") if "ended_at" in shape else None
-    ended_by = _text(shape["ended_by"], "ended_by", validate.MAX_KEY) if "ended_by" in shape else None
+    ended_by = (
+        _text(shape["ended_by"], "ended_by", validate.MAX_KEY) if "ended_by" in shape else None
+    )
     if ended_by is not None and ended_at is None:
         raise InvalidInput("has ended_by and no ended_at")
-    validate.content(shape["text"])  # and kept as it is, not in its normal form: it was accepted once
+    validate.content(
+        shape["text"]
+    )  # and kept as it is, not in its normal form: it was accepted once
     record = Record(
         ref=_ref(shape),
         text=shape["text"],
@@ -259,7 +287,9 @@ def read_line(line: str, *, own: bool = False) -> Record:
 
 def _ref(shape: Mapping[str, Any]) -> Ref:
     if shape["collection"] not in SEARCHED:
-        raise InvalidInput(f'has the collection "{shown(str(shape["collection"]))}"; use {" or ".join(SEARCHED)}')
+        raise InvalidInput(
+            f'has the collection "{shown(str(shape["collection"]))}"; use {" or ".join(SEARCHED)}'
+        )
     collection = Collection(shape["collection"])
     namespace = shape["namespace"]
     if (name := validate.canonical_namespace(namespace)) != namespace:
@@ -275,7 +305,9 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
 
 
 def _canonical(group: str) -> str:
-    """Return the id of a memory as it is kept: a UUID in its one form; what another program gave it as it is."""
+    """Return the id of a memory as it is kept: a UUID in its one form; what another program gave it
+    as it is.
+    """
     try:
         found = parse_id(group)
     except InvalidInput:
@@ -295,8 +327,12 @@ def _fields(given: object) -> dict[str, Any]:
     pairs = _mapping(given, "fields", _MAX_FIELDS)
     for name, value in pairs.items():
         _text(name, "field", validate.MAX_KEY)
-        if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-            raise InvalidInput(f'has the field "{shown(name)}" with a value that is no text, number, true or false')
+        if not isinstance(value, str | int | float) or (
+            isinstance(value, float) and not math.isfinite(value)
+        ):
+            raise InvalidInput(
+                f'has the field "{shown(name)}" with a value that is no text, number, true or false'
+            )
     return dict(pairs)
 
 
@@ -322,7 +358,9 @@ def _time(given: object, name: str) -> datetime:
     try:
         moment = datetime.fromisoformat(str(given))
     except ValueError:
-        raise InvalidInput(f'has the {name} "{shown(str(given))}", which is not an ISO 8601 time') from None
+        raise InvalidInput(
+            f'has the {name} "{shown(str(given))}", which is not an ISO 8601 time'
+        ) from None
     return kept(moment, name)
 
 
@@ -335,7 +373,9 @@ def _vectors(given: object) -> "NDArray[np.float32]":
         rows = [np.frombuffer(base64.b64decode(row, validate=True), dtype="<f4") for row in given]
         vectors: NDArray[np.float32] = np.stack(rows).astype(np.float32)
     except (TypeError, ValueError, binascii.Error):
-        raise InvalidInput("has vectors that are not a list of base64 texts, each as many float32 numbers") from None
+        raise InvalidInput(
+            "has vectors that are not a list of base64 texts, each as many float32 numbers"
+        ) from None
     if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=0.01):
         raise InvalidInput("has a vector that is not of length 1")
     return vectors

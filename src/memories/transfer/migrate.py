@@ -1,6 +1,8 @@
-"""Copies a whole store into another one and verifies the copy; gives a store vectors of another embedder.
+"""Copies a whole store into another one and verifies the copy; gives a store vectors of another
+embedder.
 
-The store stays in use meanwhile. Both can be stopped at any moment and run again; what is done stays.
+The store stays in use meanwhile. Both can be stopped at any moment and run again; what is done
+stays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +34,9 @@ MAX_TOUCHES = 100
 
 
 class Contents(NamedTuple):
-    """How many records a place has, and the sum of their content hashes, which does not depend on their order."""
+    """How many records a place has, and the sum of their content hashes, which does not depend on
+    their order.
+    """
 
     records: int
     digest: int
@@ -57,20 +61,25 @@ class Migrated:
     contents: dict[Place, Contents] = field(default_factory=dict)
 
 
-def migrate(source: Store, target: Store, embedder: Embedder | None, *, progress: Progress) -> Migrated:
+def migrate(
+    source: Store, target: Store, embedder: Embedder | None, *, progress: Progress
+) -> Migrated:
     """Copy a whole store into another one while the original stays in use, and verify the copy.
 
-    Other writers of the original wait during the last step, so the copy has everything that was written until then.
-    The original is not changed. Its damaged records are left out; its `damaged` names them.
+    Other writers of the original wait during the last step, so the copy has everything that was
+    written until then. The original is not changed. Its damaged records are left out; its `damaged`
+    names them.
 
     Args:
         source: The original.
         target: The other one: empty, or a copy that was begun.
-        embedder: The one that the target was opened with. Vectors of its space are copied, others are made again.
+        embedder: The one that the target was opened with. Vectors of its space are copied, others
+            are made again.
         progress: Is told how much is done.
 
     Raises:
-        RequestError: There is nothing to copy, or the target has records that the original does not have.
+        RequestError: There is nothing to copy, or the target has records that the original does not
+            have.
         StoreError: The copy differs from the original.
         StoreDamaged: A part of the original can't be read.
     """
@@ -93,7 +102,9 @@ def migrate(source: Store, target: Store, embedder: Embedder | None, *, progress
         if mover.written - before <= FEW:
             break
     with source.transaction():
-        for place in sorted(among.union(all_places(source))):  # of some all may have been forgotten meanwhile
+        for place in sorted(
+            among.union(all_places(source))
+        ):  # of some all may have been forgotten meanwhile
             mover.result.contents[place] = mover.finish(place)
     mover.remove_surplus()
     mover.verify(progress)
@@ -103,7 +114,9 @@ def migrate(source: Store, target: Store, embedder: Embedder | None, *, progress
 class _Mover:
     """Copies records from one store to another, and knows which ones it copied."""
 
-    def __init__(self, source: Store, target: Store, embedder: Embedder | None, model: str | None) -> None:
+    def __init__(
+        self, source: Store, target: Store, embedder: Embedder | None, model: str | None
+    ) -> None:
         self.result = Migrated()
         self._source, self._target, self._embedder = source, target, embedder
         self._same_space = embedder is not None and embedder.space.model == model
@@ -122,7 +135,11 @@ class _Mover:
         Raises:
             RequestError: It has some.
         """
-        other = next(self._only_there(place), None) if self._target.count(place.everything(), at_most=1) else None
+        other = (
+            next(self._only_there(place), None)
+            if self._target.count(place.everything(), at_most=1)
+            else None
+        )
         if other is not None:
             raise _is_no_copy(other)
 
@@ -133,11 +150,13 @@ class _Mover:
         try:
             self._append(missing)
         except Conflict:
-            # A key went from one memory to another after that one was copied; `finish` sees both at once.
+            # A key went from one memory to another after that one was copied; `finish` sees both at
+            # once.
             return
 
     def finish(self, place: Place) -> Contents:
-        """Copy the rest of a place while nobody writes to the original; return what the original has.
+        """Copy the rest of a place while nobody writes to the original; return what the original
+        has.
 
         Ends come before what is new, since a key may have gone from one memory to another.
         """
@@ -155,7 +174,9 @@ class _Mover:
             for batch in by_count(missing, PAGE):
                 self._append(batch)
         except Conflict as exc:
-            raise RequestError(f"the target is no copy of this store: {exc}; migrate to an empty store") from exc
+            raise RequestError(
+                f"the target is no copy of this store: {exc}; migrate to an empty store"
+            ) from exc
         if self._target.count(place.everything()) > count:
             self._surplus += self._only_there(place)
         return Contents(count, digest % 2**128)
@@ -182,7 +203,9 @@ class _Mover:
         whole, done = sum(contents.records for contents in self.result.contents.values()), 0
         for place, original in self.result.contents.items():
             if place.collection in SEARCHED:
-                self.result.without_vector += self._target.info(place.everything()).without_vector_count
+                self.result.without_vector += self._target.info(
+                    place.everything()
+                ).without_vector_count
             count = digest = 0
             for page in pages(self._target, place):
                 same = [record for record in page if record.ref not in self._saved]
@@ -198,12 +221,15 @@ class _Mover:
                 )
 
     def _compare(self, page: Sequence[Record]) -> tuple[list[Record], list[tuple[Record, Record]]]:
-        """Return what the target does not have, and what is otherwise there, each with the record there.
+        """Return what the target does not have, and what is otherwise there, each with the record
+        there.
 
         Raises:
             RequestError: The target has another record at one of the addresses.
         """
-        there = {record.ref: record for record in self._target.read([record.ref for record in page])}
+        there = {
+            record.ref: record for record in self._target.read([record.ref for record in page])
+        }
         missing = [record for record in page if record.ref not in there]
         pairs = [(record, there[record.ref]) for record in page if record.ref in there]
         for record, other in pairs:
@@ -217,13 +243,21 @@ class _Mover:
 
     def _change(self, pairs: Sequence[tuple[Record, Record]]) -> None:
         """Bring what was copied before up to date."""
-        patches = [patch for patch in (change(record, other) for record, other in pairs) if patch is not None]
+        patches = [
+            patch
+            for patch in (change(record, other) for record, other in pairs)
+            if patch is not None
+        ]
         for some in ends_first(patches):
             for batch in by_count(some, PAGE):
                 self._target.patch(batch)
         self.result.changed += len(patches)
-        for number in range(MAX_TOUCHES):  # a statistic: more than so many reads meanwhile are not worth the time
-            behind = [record.ref for record, other in pairs if record.accesses > other.accesses + number]
+        for number in range(
+            MAX_TOUCHES
+        ):  # a statistic: more than so many reads meanwhile are not worth the time
+            behind = [
+                record.ref for record, other in pairs if record.accesses > other.accesses + number
+            ]
             if not behind:
                 break
             self._target.touch(behind)
@@ -232,13 +266,17 @@ class _Mover:
         if records:
             texts = [record for record in records if record.ref.collection in SEARCHED]
             entries = [record for record in records if record.ref.collection not in SEARCHED]
-            kept = self._source.vectors([record.ref for record in texts]) if self._same_space else {}
+            kept = (
+                self._source.vectors([record.ref for record in texts]) if self._same_space else {}
+            )
             self._target.append([*with_vectors(texts, kept, self._embedder), *entries])
             self._copied.update(hash(record.ref) for record in records)
             self.result.copied += len(texts)
 
     def _only_there(self, place: Place) -> Iterator[Ref]:
-        """Yield the addresses that only the target has; what is damaged here and was copied before stays there."""
+        """Yield the addresses that only the target has; what is damaged here and was copied before
+        stays there.
+        """
         for page in pages(self._target, place):
             refs, mark = [record.ref for record in page], self._source.damaged.mark()
             missing = set(refs) - {record.ref for record in self._source.read(refs)}
@@ -255,12 +293,15 @@ def _is_no_copy(ref: Ref) -> RequestError:
     )
 
 
-PATIENCE = 10  # passes; if each left something new, the next ones embed the rest while other writers wait
+# passes; if each left something new, the next ones embed the rest while other writers wait
+PATIENCE = 10
 FEW_LEFT = 10  # records at most that they wait for: the embedder may be slow
 
 
 class Reembedded(NamedTuple):
-    """What a change of the embedder did: how many records were embedded, and which model the store had and has."""
+    """What a change of the embedder did: how many records were embedded, and which model the store
+    had and has.
+    """
 
     embedded: int
     before: str | None
@@ -268,7 +309,8 @@ class Reembedded(NamedTuple):
 
 
 def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedded:
-    """Give every record vectors of this embedder, then search by them; before that, searches go by the old ones.
+    """Give every record vectors of this embedder, then search by them; before that, searches go by
+    the old ones.
 
     It goes on where it was stopped. With the embedder in use it completes what has no vectors yet.
 
@@ -291,7 +333,9 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
                 return Reembedded(run.done, before, space.model)
         except Conflict:
             continue  # a store without transactions, and somebody has written meanwhile
-    raise StoreError("others write faster than the embedder embeds; run it again when there is less to do")
+    raise StoreError(
+        "others write faster than the embedder embeds; run it again when there is less to do"
+    )
 
 
 class _Run:
@@ -307,17 +351,24 @@ class _Run:
         self._seen: set[Ref] = set()
 
     def embed_most(self) -> None:
-        """Embed page after page, but not for ever: what is written meanwhile waits for the next pass."""
+        """Embed page after page, but not for ever: what is written meanwhile waits for the next
+        pass.
+        """
         for collection in SEARCHED:
             for _ in range(self._whole // PAGE + 1):
                 if self._embed(collection, PAGE) < PAGE:
                     break
 
     def switch(self, few: int) -> bool:
-        """Search by the new vectors if at most `few` records are left to embed; return whether that was done."""
+        """Search by the new vectors if at most `few` records are left to embed; return whether that
+        was done.
+        """
         space = self._embedder.space
         with self._store.transaction():
-            left = [len(self._store.unstaged(space, collection, limit=few + 1)) for collection in SEARCHED]
+            left = [
+                len(self._store.unstaged(space, collection, limit=few + 1))
+                for collection in SEARCHED
+            ]
             if max(left) > few:
                 return False
             for collection in SEARCHED if any(left) else ():
@@ -336,7 +387,9 @@ class _Run:
         self._seen = refs
         if records:
             vectors = embed_many(
-                self._embedder, [record.text for record in records], [record.role for record in records]
+                self._embedder,
+                [record.text for record in records],
+                [record.role for record in records],
             )
             rows = {record.ref: rows for record, rows in zip(records, vectors, strict=True)}
             self._store.stage(self._embedder.space, rows)

@@ -33,18 +33,27 @@ class Place(NamedTuple):
 
 
 def places(store: Store, namespaces: Sequence[str] | None = None) -> list[Place]:
-    """Return the places where a store has memories and turns, in order; only those of `namespaces`, if given."""
-    found = [Place(collection, name) for collection in sorted(SEARCHED) for name in store.namespaces(collection)]
+    """Return the places where a store has memories and turns, in order; only those of `namespaces`,
+    if given.
+    """
+    found = [
+        Place(collection, name)
+        for collection in sorted(SEARCHED)
+        for name in store.namespaces(collection)
+    ]
     return [place for place in found if namespaces is None or place.namespace in namespaces]
 
 
 def all_places(store: Store) -> list[Place]:
     """Return the places where a store has records of any kind, the log last."""
-    return places(store) + [Place(Collection.LOG, name) for name in store.namespaces(Collection.LOG)]
+    return places(store) + [
+        Place(Collection.LOG, name) for name in store.namespaces(Collection.LOG)
+    ]
 
 
 def refuse_damaged(store: Store, among: Iterable[Place]) -> None:
-    """Refuse to go on if one of these places can't be read: outside a transaction a store may read damage as empty.
+    """Refuse to go on if one of these places can't be read: outside a transaction a store may read
+    damage as empty.
 
     Raises:
         StoreDamaged: One can't be read.
@@ -72,7 +81,11 @@ def with_vectors(
         return [record._replace(vectors=None) for record in records]
     vectors = {ref: rows for ref, rows in kept.items() if rows.shape[1] == embedder.space.dimension}
     bare = [record for record in records if record.ref not in vectors]
-    made = embed_many(embedder, [record.text for record in bare], [record.role for record in bare]) if bare else []
+    made = (
+        embed_many(embedder, [record.text for record in bare], [record.role for record in bare])
+        if bare
+        else []
+    )
     vectors |= {record.ref: rows for record, rows in zip(bare, made, strict=True)}
     return [record._replace(vectors=vectors[record.ref]) for record in records]
 

@@ -1,4 +1,6 @@
-"""What was done with a memory and what is used of it: counted from the events and from the store."""
+"""What was done with a memory and what is used of it: counted from the events and from the
+store.
+"""
 
 import math
 from collections import Counter
@@ -60,7 +62,8 @@ class Stats(NamedTuple):
         agents: How many operations by agent; empty for an unknown one.
         projects: The same by project.
         by_namespace: The same by namespace.
-        per_day: How many memories that are current were first written on each day in UTC, oldest first.
+        per_day: How many memories that are current were first written on each day in UTC, oldest
+            first.
         memory_count: How many memories are current.
         never_used_count: How many of these were never read.
         most_used: The most read ones.
@@ -97,7 +100,9 @@ def stats(lookup: Lookup, config: Config, since: datetime | None) -> Stats:
     where, names = lookup.where(), frozenset(lookup.readable)
     told = [
         event
-        for event in events.read(config.home, "" if since is None else to_iso(since.astimezone(UTC)))
+        for event in events.read(
+            config.home, "" if since is None else to_iso(since.astimezone(UTC))
+        )
         if event.get("namespace") in names
     ]
     groups = lookup.store.groups(where, limit=_MANY)
@@ -127,8 +132,13 @@ def _operations(told: Sequence[Mapping[str, Any]]) -> Iterator[Operation]:
     for name, own in sorted(by_name.items(), key=lambda pair: (-len(pair[1]), pair[0])):
         times = sorted(event["ms"] for event in own if isinstance(event.get("ms"), int | float))
         failed = sum(event.get("outcome", "ok") != "ok" for event in own)
-        sums = (sum(_number(event, figure) for event in own) for figure in ("results", "written", "tokens"))
-        yield Operation(name, len(own), failed, _percentile(times, 0.5), _percentile(times, 0.95), *sums)
+        sums = (
+            sum(_number(event, figure) for event in own)
+            for figure in ("results", "written", "tokens")
+        )
+        yield Operation(
+            name, len(own), failed, _percentile(times, 0.5), _percentile(times, 0.95), *sums
+        )
 
 
 def _number(event: Mapping[str, Any], figure: str) -> int:
@@ -147,7 +157,9 @@ def _shares(told: Sequence[Mapping[str, Any]], figure: str) -> dict[str, int]:
 
 
 def _per_day(groups: Iterable[str], since: datetime | None) -> dict[str, int]:
-    """Return how many memories there are by day of creation, which their ids tell; days without any are 0."""
+    """Return how many memories there are by day of creation, which their ids tell; days without any
+    are 0.
+    """
     days: Counter[int] = Counter()
     for group in groups:
         if len(group) == ID_LENGTH:  # in a files store an id is any text

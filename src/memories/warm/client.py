@@ -1,8 +1,9 @@
-"""How the command asks the server of its store: over a Unix socket, with nothing imported that costs a millisecond.
+"""How the command asks the server of its store: over a Unix socket, with nothing imported that
+costs a millisecond.
 
-What is asked is one JSON line, then what was on standard input. The answer is one line of numbers, then the bytes for
-standard output and standard error. Before either, the server tells its version; while it works, it sends a dot each
-second.
+What is asked is one JSON line, then what was on standard input. The answer is one line of numbers,
+then the bytes for standard output and standard error. Before either, the server tells its version;
+while it works, it sends a dot each second.
 """
 
 import os
@@ -26,11 +27,14 @@ _HELLO_SECONDS = 0.1
 _SILENT_SECONDS = 15.0  # without a dot it hangs
 _MOST_INPUT = 8 << 20  # bytes; no command that reads them all takes more
 
-_READING = frozenset("search get list history tags duplicates status namespaces stats log context".split())
+_READING = frozenset(
+    "search get list history tags duplicates status namespaces stats log context".split()
+)
 _WRITING = frozenset("create update reinforce delete restore review rollback forget turns".split())
 _READING_TURNS = ("tail", "show", "list")
 
-# The variables that a command may look at, beside those of its settings; no other one leaves this process.
+# The variables that a command may look at, beside those of its settings; no other one leaves this
+# process.
 _NAMES = frozenset(
     """AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE NO_COLOR TERM COLUMNS LINES TZ
     HOME USERNAME LANG LANGUAGE LOG_LEVEL DEFAULT_LIMIT MIN_CONFIDENCE DECAY_HALF_LIFE_HOURS REINFORCE_ON_RETRIEVAL
@@ -53,7 +57,8 @@ class Lost(Exception):
     """The server did not answer what it was sent.
 
     Attributes:
-        once: The id that makes sure that the same memory is not stored twice; empty if nothing does.
+        once: The id that makes sure that the same memory is not stored twice; empty if nothing
+            does.
     """
 
     def __init__(self, once: str) -> None:
@@ -69,7 +74,8 @@ def ask(arguments: "Sequence[str]", version: str) -> int | None:
         version: Of this program; a server of another one is not asked.
 
     Returns:
-        The exit code; None if this process has to run the command itself, of which nothing was done yet.
+        The exit code; None if this process has to run the command itself, of which nothing was done
+        yet.
 
     Raises:
         Lost: It may have been done.
@@ -94,7 +100,9 @@ def _asked(connection: "socket", arguments: "Sequence[str]") -> int | None:
         request = _request(arguments, once, _input() if "-" in arguments[1:] else None)
     except OSError:  # the working folder is gone
         return None
-    reads = arguments[0] in _READING or (arguments[0] == "turns" and arguments[1:2] and arguments[1] in _READING_TURNS)
+    reads = arguments[0] in _READING or (
+        arguments[0] == "turns" and arguments[1:2] and arguments[1] in _READING_TURNS
+    )
     answer = _sent(connection, request, in_doubt=not reads)
     if answer is None and not reads:
         raise Lost(once)
@@ -104,7 +112,8 @@ def _asked(connection: "socket", arguments: "Sequence[str]") -> int | None:
 def recalled(asked: bytes, version: str) -> bytes | None:
     """Have the server of the store recall something; return its answer, or None if it gives none.
 
-    A hook has no time to wait for one that hangs: a server that does not begin at once is not waited for.
+    A hook has no time to wait for one that hangs: a server that does not begin at once is not
+    waited for.
 
     Args:
         asked: What a hook asks for; `hooks` reads and answers it.
@@ -130,7 +139,9 @@ def recalled(asked: bytes, version: str) -> bytes | None:
 
 
 def is_warm(arguments: "Sequence[str]") -> bool:
-    """Return whether a server may run a command: not what reads or writes other files, or input without an end."""
+    """Return whether a server may run a command: not what reads or writes other files, or input
+    without an end.
+    """
     verb = arguments[0] if arguments else ""
     if verb not in _READING and verb not in _WRITING:
         return False
@@ -146,7 +157,9 @@ def is_warm(arguments: "Sequence[str]") -> bool:
 
 
 def store_of(arguments: "Sequence[str]") -> str:
-    """Return the URL of the store that a command names, as it will be read; empty if it is the default one."""
+    """Return the URL of the store that a command names, as it will be read; empty if it is the
+    default one.
+    """
     given = os.environ.get("MEMORY_STORE", "")
     for at, each in enumerate(arguments):
         if each == "--":
@@ -159,9 +172,15 @@ def store_of(arguments: "Sequence[str]") -> str:
 
 
 def _connected(path: str, version: str) -> "socket | None":
-    """Return a connection to a server of this version; None if there is none that greets at once."""
+    """Return a connection to a server of this version; None if there is none that greets at
+    once.
+    """
     try:
-        from _socket import AF_UNIX, SOCK_STREAM, socket  # what `socket` adds costs as much as the answer
+        from _socket import (
+            AF_UNIX,
+            SOCK_STREAM,
+            socket,
+        )  # what `socket` adds costs as much as the answer
 
         if not is_ours(path):
             return None
@@ -175,7 +194,9 @@ def _connected(path: str, version: str) -> "socket | None":
         if greeting == f"{GREETING} {version}\n".encode():
             return connection
         if greeting:
-            connection.sendall(f"newer {version}\n".encode())  # it decides whether that is so, and ends
+            connection.sendall(
+                f"newer {version}\n".encode()
+            )  # it decides whether that is so, and ends
     except OSError:
         pass
     connection.close()
@@ -213,7 +234,9 @@ def _request(arguments: "Sequence[str]", once: str, given: bytes | None) -> byte
 
 
 def _input() -> bytes:
-    """Return what is on standard input, and leave it there for this process, should it run the command itself."""
+    """Return what is on standard input, and leave it there for this process, should it run the
+    command itself.
+    """
     import io
 
     terminal = sys.stdin.isatty()
@@ -245,13 +268,21 @@ def _new_once() -> str:
     import time
 
     value = int.from_bytes(os.urandom(10)) & ((1 << 74) - 1)
-    whole = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | value >> 62 << 64 | 0b10 << 62 | value & ((1 << 62) - 1)
+    whole = (
+        time.time_ns() // 1_000_000 << 80
+        | 0x7 << 76
+        | value >> 62 << 64
+        | 0b10 << 62
+        | value & ((1 << 62) - 1)
+    )
     digits = f"{whole:032x}"
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def _sent(connection: "socket", request: bytes, *, in_doubt: bool) -> bytes | None:
-    """Send what is asked; return the answer without its dots, or None if the connection broke or fell silent."""
+    """Send what is asked; return the answer without its dots, or None if the connection broke or
+    fell silent.
+    """
     connection.settimeout(_SILENT_SECONDS)
     try:
         connection.sendall(request)
@@ -288,7 +319,9 @@ def _received(connection: "socket") -> bytes | None:
 
 
 def _printed(answer: bytes) -> int | None:
-    """Print an answer; return the exit code, or None if this process has to run the command itself."""
+    """Print an answer; return the exit code, or None if this process has to run the command
+    itself.
+    """
     if answer == DIRECT:
         return None
     head, _, body = answer.partition(b"\n")
@@ -342,12 +375,16 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
 
 
 def _is_long(folder: str) -> bool:
-    """Return whether a socket in a folder, by the name under which it is bound at first, has too long a path."""
+    """Return whether a socket in a folder, by the name under which it is bound at first, has too
+    long a path.
+    """
     return len(os.fsencode(folder)) + len("/12345678.http.4194304") > _MOST_BYTES
 
 
 def is_ours(path: str) -> bool:
-    """Return whether a socket is in a folder that only this user can enter, so that nobody else can listen there."""
+    """Return whether a socket is in a folder that only this user can enter, so that nobody else can
+    listen there.
+    """
     found = os.lstat(os.path.dirname(path))  # noqa: PTH120
     return found.st_uid == os.geteuid() and found.st_mode & 0o170077 == 0o040000
 
@@ -355,7 +392,12 @@ def is_ours(path: str) -> bool:
 def absolute(url: str) -> str:
     """Return the URL of a store, with an absolute path without links if it is on this machine."""
     scheme, separator, rest = url.partition("://")
-    if separator and scheme in ("sqlite", "files", "qdrant") and rest.startswith("/") and rest != "/":
+    if (
+        separator
+        and scheme in ("sqlite", "files", "qdrant")
+        and rest.startswith("/")
+        and rest != "/"
+    ):
         return f"{scheme}:///{_path(rest[1:])}"
     return url
 
@@ -403,7 +445,9 @@ def start(store: str) -> None:
 
 
 def _answers(path: str) -> bool:
-    """Return whether somebody listens at a path; a server that was killed leaves its socket behind."""
+    """Return whether somebody listens at a path; a server that was killed leaves its socket
+    behind.
+    """
     import socket
 
     with socket.socket(socket.AF_UNIX) as tried:

@@ -1,4 +1,6 @@
-"""What `memory serve` does besides serving: query a running server, stop it, remove what `--install` wrote."""
+"""What `memory serve` does besides serving: query a running server, stop it, remove what
+`--install` wrote.
+"""
 
 import json
 import os
@@ -30,7 +32,8 @@ class Unit(NamedTuple):
 
 
 def asked(config: Config, word: str) -> Mapping[str, Any] | None:
-    """Tell the server of a store a word, `status` or `stop`; return what it says, None if there is none.
+    """Tell the server of a store a word, `status` or `stop`; return what it says, None if there is
+    none.
 
     Raises:
         SystemFault: It does not answer.
@@ -50,7 +53,9 @@ def asked(config: Config, word: str) -> Mapping[str, Any] | None:
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except OSError as exc:
-        raise SystemFault(f"the server does not answer: {exc.strerror or exc}; end its process") from exc
+        raise SystemFault(
+            f"the server does not answer: {exc.strerror or exc}; end its process"
+        ) from exc
     if not greeting.startswith(GREETING.partition(" ")[0]) or not told:
         raise SystemFault("the server does not answer as this program does; end its process")
     said: Mapping[str, Any] = json.loads(told)
@@ -58,7 +63,8 @@ def asked(config: Config, word: str) -> Mapping[str, Any] | None:
 
 
 def uninstall(config: Config) -> Unit | None:
-    """Remove the unit of systemd or launchd that an earlier version wrote for a store by `memory serve --install`.
+    """Remove the unit of systemd or launchd that an earlier version wrote for a store by `memory
+    serve --install`.
 
     Returns:
         What was removed; None if there is no such file.

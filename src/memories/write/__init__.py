@@ -1,1 +1,3 @@
-"""How a draft becomes a memory, how a turn becomes part of its conversation, and how either is removed for good."""
+"""How a draft becomes a memory, how a turn becomes part of its conversation, and how either is
+removed for good.
+"""

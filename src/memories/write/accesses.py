@@ -1,9 +1,11 @@
-"""Reads that wait to be counted: a read appends a line to a file of the home folder, a later write counts them all.
+"""Reads that wait to be counted: a read appends a line to a file of the home folder, a later write
+counts them all.
 
-So no read waits for the store's lock, however long somebody holds it. A batch is renamed aside, counted in one
-transaction together with a mark that names it, and then removed: if that is cut short anywhere, the next flush finds
-the batch and the store knows whether it was counted. Only stores without such a mark (all but SQLite and files) may
-count the last batch twice after a kill. On a full or read-only disk reads are not counted.
+So no read waits for the store's lock, however long somebody holds it. A batch is renamed aside,
+counted in one transaction together with a mark that names it, and then removed: if that is cut
+short anywhere, the next flush finds the batch and the store knows whether it was counted. Only
+stores without such a mark (all but SQLite and files) may count the last batch twice after a kill.
+On a full or read-only disk reads are not counted.
 """
 
 import contextlib
@@ -33,7 +35,9 @@ _ATTEMPTS = 3  # at finding the file that is appended to, while others take it a
 
 
 class _Read(NamedTuple):
-    """What was read of a file: its number and its beginning, which tell it from another one, and up to where."""
+    """What was read of a file: its number and its beginning, which tell it from another one, and up
+    to where.
+    """
 
     number: int
     head: bytes
@@ -57,12 +61,17 @@ class Accesses:
         self._read: dict[Path, _Read] = {}
 
     def add(self, refs: Sequence[Ref]) -> bool:
-        """Write down one read of each record; return whether so many wait that they should be counted."""
-        line = json.dumps([[ref.namespace, ref.group, ref.position] for ref in refs], separators=(",", ":"))
+        """Write down one read of each record; return whether so many wait that they should be
+        counted.
+        """
+        line = json.dumps(
+            [[ref.namespace, ref.group, ref.position] for ref in refs], separators=(",", ":")
+        )
         try:
             return self._append(line.encode() + b"\n") > FLUSH_BYTES
         except OSError:
-            return False  # no read fails for its statistic; `memory doctor` tells of a home that can't be written
+            # no read fails for its statistic; `memory doctor` tells of a home that can't be written
+            return False
 
     def of(self, refs: Sequence[Ref]) -> list[int]:
         """Return how many reads of each of these memories wait; none where that can't be read."""
@@ -81,7 +90,9 @@ class Accesses:
         ]
 
     def _counted(self, path: Path) -> Counter[tuple[str, str]]:
-        """Return the reads in a file. Of one that has grown since it was asked for, only the new lines are read."""
+        """Return the reads in a file. Of one that has grown since it was asked for, only the new
+        lines are read.
+        """
         with self._lock, open_file(path) as stream:
             number, head = os.fstat(stream.fileno()).st_ino, stream.read(_HEAD)
             before = self._read.get(path)
@@ -90,22 +101,31 @@ class Accesses:
             stream.seek(before.end)
             new = stream.read()
             lines = new[: new.rfind(b"\n") + 1]
-            before.counts.update((ref.namespace, ref.group) for line in lines.splitlines() for ref in _refs(line))
+            before.counts.update(
+                (ref.namespace, ref.group) for line in lines.splitlines() for ref in _refs(line)
+            )
             self._read[path] = before._replace(end=before.end + len(lines))
         return before.counts
 
     def flush(self, store: Store) -> None:
-        """Have the store count what waits, unless it is busy, another process does it, or nothing waits."""
+        """Have the store count what waits, unless it is busy, another process does it, or nothing
+        waits.
+        """
         if not (self._taken.exists() or self._waiting.exists()):
             return
-        with contextlib.suppress(OSError, MemoriesError), tried(self._waiting.with_suffix(".lock"), 0) as held:
+        with (
+            contextlib.suppress(OSError, MemoriesError),
+            tried(self._waiting.with_suffix(".lock"), 0) as held,
+        ):
             if not held:
                 return
             if not self._taken.exists():
                 self._waiting.rename(self._taken)
             with open_file(self._taken) as stream:
                 if fcntl is not None:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # who still appends a line to it comes first
+                    fcntl.flock(
+                        stream, fcntl.LOCK_EX | fcntl.LOCK_NB
+                    )  # who still appends a line to it comes first
                 found = os.fstat(stream.fileno())
                 refs = [ref for line in stream for ref in _refs(line)]
             batch = f"{found.st_ino} {found.st_mtime_ns} {found.st_size}"
@@ -150,6 +170,9 @@ def _refs(line: bytes) -> list[Ref]:
     """Return the records of a line; none of one that was cut short."""
     try:
         found = json.loads(line)
-        return [Ref(Collection.MEMORY, str(name), str(group), int(position)) for name, group, position in found]
+        return [
+            Ref(Collection.MEMORY, str(name), str(group), int(position))
+            for name, group, position in found
+        ]
     except (ValueError, TypeError):
         return []

@@ -45,18 +45,24 @@ class Update(NamedTuple):
             InvalidInput: One is not acceptable.
         """
         if self.decay is not None and self.decay not in tuple(DecayPolicy):
-            raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{validate.shown(str(self.decay))}"')
+            raise InvalidInput(
+                f'decay must be {", ".join(DecayPolicy)}, not "{validate.shown(str(self.decay))}"'
+            )
         if self.confidence is not None:
             validate.unit(self.confidence, "confidence")
         return versions.declared(Draft("", decay=self.decay, confidence=self.confidence))
 
 
-def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: Update, now: datetime) -> Record:
+def update(
+    lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: Update, now: datetime
+) -> Record:
     """Append a new version to a memory, if anything changes; return its latest version."""
     declared = given.declared()
     plain = given.content is None and not given.tags and not given.remove_tags and not declared
     if plain and given.not_corrects is None:
-        raise InvalidInput("nothing to update was given; give new content, a tag, decay or confidence")
+        raise InvalidInput(
+            "nothing to update was given; give new content, a tag, decay or confidence"
+        )
     if given.not_corrects is not None:
         released = _release(lookup, memory_id, given.not_corrects)
         if plain:
@@ -67,11 +73,15 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
     keys = [given.remove_tags] if isinstance(given.remove_tags, str) else given.remove_tags
     removed = {validate.tag_key(key) for key in keys}
     expected = text or lookup.find_own(memory_id).text
-    vectors = _embed(embedder, expected)  # before the transaction, so that no other writer waits for the model
+    vectors = _embed(
+        embedder, expected
+    )  # before the transaction, so that no other writer waits for the model
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
         if given.if_version not in (None, latest.ref.position):
-            raise Conflict(f"Memory has version {latest.ref.position} now, which somebody else wrote meanwhile")
+            raise Conflict(
+                f"Memory has version {latest.ref.position} now, which somebody else wrote meanwhile"
+            )
         before = tags_of(latest.labels)
         tags = {key: value for key, value in (before | added).items() if key not in removed}
         content = text or latest.text
@@ -86,7 +96,9 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
         _refuse_taken_key(lookup, latest, new)
         if fresh or new.labels.get("project") != latest.labels.get("project"):
             new = recheck(lookup.store, new)
-        return _append(lookup.store, latest, new, vectors if content == expected else _embed(embedder, content))
+        return _append(
+            lookup.store, latest, new, vectors if content == expected else _embed(embedder, content)
+        )
 
 
 def _redacted(given: Update) -> tuple[Update, tuple[str, ...]]:
@@ -140,7 +152,9 @@ def reinforce(lookup: Lookup, memory_id: str, now: datetime) -> Record:
         if policy is DecayPolicy.STABLE:
             raise NotReinforceable("Memory has stable decay policy, reinforcement has no effect")
         if policy is DecayPolicy.CONTEXTUAL:
-            raise NotReinforceable("Memory has contextual decay policy, reinforcement is not supported")
+            raise NotReinforceable(
+                "Memory has contextual decay policy, reinforcement is not supported"
+            )
         reset_decay(lookup.store, [latest], now)
         return lookup.own.find(latest.ref.group)
 
@@ -158,17 +172,26 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
 
 
 def _times(store: Store, live: Record, now: datetime) -> list[Record]:
-    """Return the records that say when a memory was reinforced: now, and before if that was not recorded yet."""
-    times = store.scan(reinforced((live.ref.namespace,), live.ref.group), limit=1, newest_first=True)
+    """Return the records that say when a memory was reinforced: now, and before if that was not
+    recorded yet.
+    """
+    times = store.scan(
+        reinforced((live.ref.namespace,), live.ref.group), limit=1, newest_first=True
+    )
     before = live.fields.get("reinforced_at")
     position = times[0].ref.position if times else 0
     moments = [now] if times or before is None else [from_millis(before), now]
     ref = live.ref._replace(collection=Collection.LOG)
-    return [Record(ref._replace(position=number), "", moment) for number, moment in enumerate(moments, position + 1)]
+    return [
+        Record(ref._replace(position=number), "", moment)
+        for number, moment in enumerate(moments, position + 1)
+    ]
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Delete a memory softly; return its latest version, which is now ended. What waits for review is rejected so."""
+    """Delete a memory softly; return its latest version, which is now ended. What waits for review
+    is rejected so.
+    """
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)
         unlink(lookup.store, [latest])
@@ -182,8 +205,11 @@ def is_pinned(record: Record) -> bool:
     return PINNED in record.labels
 
 
-def pin(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime, *, pinned: bool) -> Record:
-    """Pin a memory, or take that back, by a new version that says the same; return its latest version.
+def pin(
+    lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime, *, pinned: bool
+) -> Record:
+    """Pin a memory, or take that back, by a new version that says the same; return its latest
+    version.
 
     Raises:
         RequestError: As many as there may be are pinned already.
@@ -195,14 +221,20 @@ def pin(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: dateti
             return latest
         where = Filter(Collection.MEMORY, (latest.ref.namespace,), labels={PINNED: "1"})
         if pinned and lookup.store.count(where, at_most=MOST_PINNED) >= MOST_PINNED:
-            raise RequestError(f"{MOST_PINNED} memories are pinned, the limit; unpin one first: memory scratchpad show")
+            raise RequestError(
+                f"{MOST_PINNED} memories are pinned, the limit; unpin one first: memory scratchpad show"
+            )
         new = versions.next_version(latest, "update", now, fresh=False, pinned=pinned)
         return _append_as_it_is(lookup.store, latest, new, vectors)
 
 
 def _append_as_it_is(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
-    """Append a version that says the same as the one before, and so keeps its origin and who accepted it."""
-    kept = {name: value for name, value in latest.labels.items() if is_reserved(name) and name != PINNED}
+    """Append a version that says the same as the one before, and so keeps its origin and who
+    accepted it.
+    """
+    kept = {
+        name: value for name, value in latest.labels.items() if is_reserved(name) and name != PINNED
+    }
     names = [name for name in ("accepted_at", "accepted_by", "redacted") if name in latest.fields]
     fields = {**new.fields, **{name: latest.fields[name] for name in names}}
     new = marked(new._replace(labels={**kept, **new.labels}, fields=fields, vectors=vectors))
@@ -212,7 +244,8 @@ def _append_as_it_is(store: Store, latest: Record, new: Record, vectors: Any) ->
 
 
 def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime) -> Record:
-    """Bring a deleted or superseded memory back, as a new version that says the same; return that version.
+    """Bring a deleted or superseded memory back, as a new version that says the same; return that
+    version.
 
     One that was rejected waits for review again.
     """
@@ -224,22 +257,32 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
             raise RequestError("Memory is not deleted, there is nothing to restore")
         refuse_waiting(latest)
         if versions.is_unaccepted(latest):  # it was rejected; to bring it back is not to accept it
-            lookup.store.patch([Patch(latest.ref, latest.ended_at, PENDING, {"superseded_by": None})])
+            lookup.store.patch(
+                [Patch(latest.ref, latest.ended_at, PENDING, {"superseded_by": None})]
+            )
             return latest._replace(ended_by=PENDING)
         if latest.key is not None and lookup.by_key(latest.key):
             key = versions.plain_key(latest.key)
-            raise RequestError(f'another memory has the key "{key}" now; delete or update that one first')
+            raise RequestError(
+                f'another memory has the key "{key}" now; delete or update that one first'
+            )
         new = unlinked(versions.next_version(latest, "restore", now, fresh=False))
         vectors = vectors if latest.text == known.text else _embed(embedder, latest.text)
         return relink(lookup.store, _append(lookup.store, latest, new, vectors), latest.fields)
 
 
-def restore_version(lookup: Lookup, embedder: "Embedder | None", memory_id: str, number: int, now: datetime) -> Record:
-    """Append a version that says what an earlier one said, with its tags, decay and confidence; return it."""
+def restore_version(
+    lookup: Lookup, embedder: "Embedder | None", memory_id: str, number: int, now: datetime
+) -> Record:
+    """Append a version that says what an earlier one said, with its tags, decay and confidence;
+    return it.
+    """
     known = lookup.own.versions(lookup.own_group_of(memory_id))
     old = next((each for each in known if each.ref.position == number), None)
     if old is None:
-        raise NotFound(f"Memory has no version {number}; it has {known[0].ref.position} to {known[-1].ref.position}")
+        raise NotFound(
+            f"Memory has no version {number}; it has {known[0].ref.position} to {known[-1].ref.position}"
+        )
     vectors = _embed(embedder, old.text)
     with lookup.store.transaction():
         latest = lookup.find_current(old.ref.group)
@@ -250,14 +293,18 @@ def restore_version(lookup: Lookup, embedder: "Embedder | None", memory_id: str,
         if same and old.text == latest.text and tags == tags_of(latest.labels):
             return latest
         fresh = old.text != latest.text
-        new = versions.next_version(latest, "restore", now, fresh=fresh, text=old.text, labels=tags, fields=fields)
+        new = versions.next_version(
+            latest, "restore", now, fresh=fresh, text=old.text, labels=tags, fields=fields
+        )
         _refuse_taken_key(lookup, latest, new)
         return _append(lookup.store, latest, recheck(lookup.store, new), vectors)
 
 
 def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
     live = latest.ended_at is None
-    store.patch([versions.ended(latest, new.created_at, "update") if live else versions.undone(latest)])
+    store.patch(
+        [versions.ended(latest, new.created_at, "update") if live else versions.undone(latest)]
+    )
     new = marked(new)
     store.append([new._replace(vectors=vectors)])
     return as_added(store, new)

@@ -1,8 +1,9 @@
 """The path of a draft into the store: prepare, embed, compare, store.
 
-`prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it comes before any transaction.
-`Batch.write` is one transaction: it compares each draft with stored memories, which makes it a new memory, a version of
-the memory with its key, an addition to the memory with the same text, or a refusal as a duplicate.
+`prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it comes
+before any transaction. `Batch.write` is one transaction: it compares each draft with stored
+memories, which makes it a new memory, a version of the memory with its key, an addition to the
+memory with the same text, or a refusal as a duplicate.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,15 +42,20 @@ class Created:
         stored: Whether anything was stored.
         memory: The stored or updated memory; None if the draft was refused.
         duplicates: The memories that say the same, if it was refused as a duplicate.
-        similar_to: Similar memories that differ in a number, a date, a name, …: this one may correct one of them.
-        corrects: The id of the one that it corrects, which a search shows after it; see `write.corrections`.
+        similar_to: Similar memories that differ in a number, a date, a name, …: this one may
+            correct one of them.
+        corrects: The id of the one that it corrects, which a search shows after it; see
+            `write.corrections`.
         redacted: The kinds of the secrets that were replaced in it before anything else, in order.
-        note: Why it was stored without a vector although there is an embedder, why what it adds was not merged, or why
-            it was refused although nothing is like it: its id is taken. Usually empty.
-        merged: If the same text was stored before, the names of what this one added to it, by a version of that
-            memory: `tags`, `decay`, `confidence`, `source`; `supersedes` for the memory that it replaced; `trust` if a
-            more trusted writer said it now; `corrects` if that memory was corrected meanwhile and holds again.
-        not_merged: What this one said otherwise, or may not add, by the same names: that memory keeps what it has.
+        note: Why it was stored without a vector although there is an embedder, why what it adds was
+            not merged, or why it was refused although nothing is like it: its id is taken. Usually
+            empty.
+        merged: If the same text was stored before, the names of what this one added to it, by a
+            version of that memory: `tags`, `decay`, `confidence`, `source`; `supersedes` for the
+            memory that it replaced; `trust` if a more trusted writer said it now; `corrects` if
+            that memory was corrected meanwhile and holds again.
+        not_merged: What this one said otherwise, or may not add, by the same names: that memory
+            keeps what it has.
         reinforced: Whether the decay of that memory started over.
     """
 
@@ -97,7 +103,11 @@ def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
     for batch in by_count(clean, BATCH if writer.force else BATCH_COMPARED):
         embedded = embed_to_store(writer.embedder, [prepared.draft.content for prepared in batch])
         with_vectors = zip(batch, embedded.vectors, strict=True)
-        yield Batch(writer, [prepared._replace(vectors=vectors) for prepared, vectors in with_vectors], embedded.note)
+        yield Batch(
+            writer,
+            [prepared._replace(vectors=vectors) for prepared, vectors in with_vectors],
+            embedded.note,
+        )
 
 
 class Batch(NamedTuple):
@@ -115,7 +125,9 @@ class Batch(NamedTuple):
 
     def through(self, store: Store) -> "Batch":
         """Return the same batch, to be written through another store; see `stores.wrapper`."""
-        return self._replace(writer=self.writer._replace(lookup=self.writer.lookup._replace(store=store)))
+        return self._replace(
+            writer=self.writer._replace(lookup=self.writer.lookup._replace(store=store))
+        )
 
     def write(self) -> list[Created]:
         """Store the drafts in a transaction, which may be a part of another one."""
@@ -126,7 +138,10 @@ class Batch(NamedTuple):
         with adding_together(writer.store) as store:
             adding = self.through(store).writer
             results = [_store(adding, prepared) for prepared in self.drafts]
-        return [self._noted(created, prepared) for created, prepared in zip(results, self.drafts, strict=True)]
+        return [
+            self._noted(created, prepared)
+            for created, prepared in zip(results, self.drafts, strict=True)
+        ]
 
     def _noted(self, created: Created, prepared: Prepared) -> Created:
         if not self.note and not prepared.redacted:
@@ -135,31 +150,44 @@ class Batch(NamedTuple):
         return replace(created, note=note, redacted=prepared.redacted)
 
 
-# --- before the transaction ------------------------------------------------------------------------------------------
+# --- before the transaction
+# ------------------------------------------------------------------------------------------
 
 
 def _redact(draft: Draft, redactor: "Redactor | None") -> Prepared:
-    """Return a draft without secrets, in the form in which it is stored: nothing else sees the original."""
+    """Return a draft without secrets, in the form in which it is stored: nothing else sees the
+    original.
+    """
     if redactor is None:
         return Prepared(_checked(draft, draft.content, draft.tags, draft.key, draft.data), ())
     content, kinds = redactor.text(draft.content)
     tags, in_tags = redactor.pairs(draft.tags)
     key, in_key = (None, ()) if draft.key is None else redactor.name(draft.key, "key")
     data, in_data = (draft.data, ()) if not draft.data else redactor.data(draft.data)
-    return Prepared(_checked(draft, content, tags, key, data), (*kinds, *in_tags, *in_key, *in_data))
+    return Prepared(
+        _checked(draft, content, tags, key, data), (*kinds, *in_tags, *in_key, *in_data)
+    )
 
 
-def _checked(draft: Draft, content: str, tags: Mapping[str, str], key: str | None, data: str | None) -> Draft:
-    """Return a draft that says this, if its values are acceptable, in the form in which they are kept."""
+def _checked(
+    draft: Draft, content: str, tags: Mapping[str, str], key: str | None, data: str | None
+) -> Draft:
+    """Return a draft that says this, if its values are acceptable, in the form in which they are
+    kept.
+    """
     if draft.decay is not None and draft.decay not in tuple(DecayPolicy):
-        raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{validate.shown(str(draft.decay))}"')
+        raise InvalidInput(
+            f'decay must be {", ".join(DecayPolicy)}, not "{validate.shown(str(draft.decay))}"'
+        )
     return replace(
         draft,
         content=validate.content(content),
         tags=validate.tags(tags),
         decay=None if draft.decay is None else DecayPolicy(draft.decay),
         key=None if key is None else validate.key(key),
-        confidence=None if draft.confidence is None else validate.unit(draft.confidence, "confidence"),
+        confidence=None
+        if draft.confidence is None
+        else validate.unit(draft.confidence, "confidence"),
         created_at=None if draft.created_at is None else kept(draft.created_at, "created_at"),
         source=None if draft.source is None else validate.one_line(draft.source, "source"),
         data=None if data is None else validate.data(data),
@@ -167,7 +195,8 @@ def _checked(draft: Draft, content: str, tags: Mapping[str, str], key: str | Non
     )
 
 
-# --- in the transaction ----------------------------------------------------------------------------------------------
+# --- in the transaction
+# ----------------------------------------------------------------------------------------------
 
 
 def _store(writer: Writer, prepared: Prepared) -> Created:
@@ -184,7 +213,8 @@ def _store(writer: Writer, prepared: Prepared) -> Created:
         if latest is not None:
             return _store_version(writer, prepared, latest)
     compared = Compared() if writer.force else writer.compare(draft, prepared.vectors)
-    # A draft with a key is never refused: the key says which memory is meant, whatever resembles it.
+    # A draft with a key is never refused: the key says which memory is meant, whatever resembles
+    # it.
     if draft.key is None and compared.same is not None:
         return _merge(writer, prepared, compared.same)
     if draft.key is None and compared.duplicates:
@@ -193,7 +223,9 @@ def _store(writer: Writer, prepared: Prepared) -> Created:
 
 
 def _find_retried(writer: Writer, draft: Draft) -> Created | None:
-    """Return the memory that a retried draft became, or a refusal if its id is that of a memory with other text."""
+    """Return the memory that a retried draft became, or a refusal if its id is that of a memory
+    with other text.
+    """
     if draft.id is None or draft.fresh:
         return None
     where = Filter(Collection.MEMORY, (writer.lookup.namespace,), state="any", group=draft.id)
@@ -207,7 +239,9 @@ def _find_retried(writer: Writer, draft: Draft) -> Created | None:
 
 
 def _with_superseded(writer: Writer, prepared: Prepared) -> Prepared:
-    """Look up the memory that a draft replaces: what others read must not vanish behind what they can't read."""
+    """Look up the memory that a draft replaces: what others read must not vanish behind what they
+    can't read.
+    """
     memory_id = prepared.draft.supersedes
     if memory_id is None:
         return prepared
@@ -229,7 +263,9 @@ def _store_new(writer: Writer, prepared: Prepared, compared: Compared) -> Create
     draft, superseded = prepared.draft, prepared.superseded
     created_at = draft.created_at or writer.now
     memory_id = draft.id or new_id(created_at)
-    first = versions.first_version(draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted)
+    first = versions.first_version(
+        draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
+    )
     record = as_added(writer.store, marked(first))
     writer.retire(superseded, record.ref.group, created_at)
     record = linked(writer.store, record, compared.corrected, retired=superseded)
@@ -238,11 +274,16 @@ def _store_new(writer: Writer, prepared: Prepared, compared: Compared) -> Create
 
 
 def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Created:
-    """Store a draft as the next version of the memory that has its key; what the draft leaves open stays."""
+    """Store a draft as the next version of the memory that has its key; what the draft leaves open
+    stays.
+    """
     draft, superseded = prepared.draft, prepared.superseded
     if superseded is not None and superseded.ref.group == latest.ref.group:
         superseded = None  # it replaces itself
-    changes: dict[str, Any] = {"redacted": " ".join(prepared.redacted) or None, **versions.declared(draft)}
+    changes: dict[str, Any] = {
+        "redacted": " ".join(prepared.redacted) or None,
+        **versions.declared(draft),
+    }
     if superseded is not None:
         changes["supersedes"] = draft.supersedes
     tags = tags_of(latest.labels)
@@ -267,14 +308,18 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
 def _merge(writer: Writer, prepared: Prepared, same: Record) -> Created:
     """Merge what a draft adds into the memory with the same text."""
     writer.retire(prepared.superseded, same.ref.group, writer.now)
-    if prepared.superseded is not None:  # read again, since it may have been linked with what was retired
+    if (
+        prepared.superseded is not None
+    ):  # read again, since it may have been linked with what was retired
         same = writer.lookup.own.find(same.ref.group)
     repetition = writer.repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
     return _repeated(writer, repetition.write())
 
 
 def _store_pending(writer: Writer, prepared: Prepared) -> Created:
-    """Store a draft that waits to be accepted, unless it is known, waits already, or was rejected."""
+    """Store a draft that waits to be accepted, unless it is known, waits already, or was
+    rejected.
+    """
     draft = prepared.draft
     if writer.force:
         return _store_new(writer, prepared, Compared())
@@ -283,7 +328,9 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
         same, duplicates, *_ = writer.compare(draft, prepared.vectors, where)
         if same is not None and (draft.key is None or draft.key == versions.plain_key(same.key)):
             repetition = writer.repetition(same, draft, prepared.vectors)
-            is_known = not repetition.is_restated() if where is None else versions.is_unaccepted(same)
+            is_known = (
+                not repetition.is_restated() if where is None else versions.is_unaccepted(same)
+            )
             if is_known:
                 return _repeated(writer, repetition.left_out())
         elif draft.key is None and duplicates and (where is None or where.ended_by == PENDING):

@@ -28,7 +28,9 @@ def memory(store: Store, where: Filter) -> Forgotten:
     def find() -> list[Ref]:
         return [*store.refs(where), *store.refs(times)]
 
-    return _remove(store, where.group, find, lambda refs: sum(ref.collection in SEARCHED for ref in refs))
+    return _remove(
+        store, where.group, find, lambda refs: sum(ref.collection in SEARCHED for ref in refs)
+    )
 
 
 class Turns(NamedTuple):
@@ -36,9 +38,11 @@ class Turns(NamedTuple):
 
     Attributes:
         store: Where they are.
-        namespaces: The namespaces that are read; the first one is the caller's own, and only its turns are erased.
+        namespaces: The namespaces that are read; the first one is the caller's own, and only its
+            turns are erased.
         conversation: Its id.
-        place: The index of the only turn that is meant; the others keep their indexes. None for all of them.
+        place: The index of the only turn that is meant; the others keep their indexes. None for all
+            of them.
     """
 
     store: Store
@@ -69,7 +73,7 @@ class Turns(NamedTuple):
         if self.place is not None and not dry_run:
             with self.store.transaction():
                 keep_about(self.store, refs())
-        if dry_run:
+        if dry_run:  # noqa: SIM108
             forgotten = Forgotten(name, self._turns_of(refs()), ())
         else:
             forgotten = _remove(self.store, name, refs, self._turns_of)
@@ -85,7 +89,9 @@ class Turns(NamedTuple):
         return finished
 
     def _stored_name(self) -> str:
-        """Return the name of the conversation; one of another program as it stands, so that it can be removed."""
+        """Return the name of the conversation; one of another program as it stands, so that it can
+        be removed.
+        """
         name = self.conversation
         if isinstance(name, str) and name and storable(name):
             where = Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
@@ -98,11 +104,19 @@ class Turns(NamedTuple):
         return len(set(refs) - set(self._continued(refs[0].group))) if refs else 0
 
     def _continued(self, name: str) -> list[Ref]:
-        where = Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any", labels={CONTINUED: "1"})
+        where = Filter(
+            Collection.HISTORY,
+            self.namespaces[:1],
+            group=name,
+            state="any",
+            labels={CONTINUED: "1"},
+        )
         return self.store.refs(where)
 
     def _refs(self, name: str) -> list[Ref]:
-        found = self.store.refs(Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any"))
+        found = self.store.refs(
+            Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
+        )
         if self.place is None:
             return found
         continued = {ref.position for ref in self._continued(name)}
@@ -120,7 +134,10 @@ def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
 
 
 def _remove(
-    store: Store, name: str, find: Callable[[], Sequence[Ref]], count: Callable[[Sequence[Ref]], int]
+    store: Store,
+    name: str,
+    find: Callable[[], Sequence[Ref]],
+    count: Callable[[Sequence[Ref]], int],
 ) -> Forgotten:
     """Erase what `find` returns, without reading it; again if something was added meanwhile."""
     forgotten = Forgotten(name, 0, ())

@@ -1,7 +1,9 @@
-"""The link between a memory and the one that it corrects, and what becomes of it when either of them changes.
+"""The link between a memory and the one that it corrects, and what becomes of it when either of
+them changes.
 
-It is kept on both: `corrects` on the newer memory, `corrected_by` and `corrected_at` on the older one. Only current
-memories are linked. One that ends keeps its own side, which says what to link again if it is restored.
+It is kept on both: `corrects` on the newer memory, `corrected_by` and `corrected_at` on the older
+one. Only current memories are linked. One that ends keeps its own side, which says what to link
+again if it is restored.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +17,15 @@ from memories.stores.records import Collection, Filter, Patch, Record
 
 
 def linked(
-    store: Store, newer: Record, rivals: Sequence[Record], *, retired: Record | None = None, at: datetime | None = None
+    store: Store,
+    newer: Record,
+    rivals: Sequence[Record],
+    *,
+    retired: Record | None = None,
+    at: datetime | None = None,
 ) -> Record:
-    """Link a memory that is about to be current with the last of those that it corrects, and return it so.
+    """Link a memory that is about to be current with the last of those that it corrects, and return
+    it so.
 
     Args:
         store: Where the older one is marked.
@@ -28,7 +36,11 @@ def linked(
     """
     ended = None if retired is None or "corrected_by" in retired.fields else retired.ref.group
     free = [each for each in rivals if each.fields.get("corrected_by") in (None, ended)]
-    older = max((each for each in free if each.created_at <= newer.created_at), key=_written_at, default=None)
+    older = max(
+        (each for each in free if each.created_at <= newer.created_at),
+        key=_written_at,
+        default=None,
+    )
     if older is None:
         return newer
     store.patch([_corrected(older, newer, at)])
@@ -36,7 +48,8 @@ def linked(
 
 
 def unlink(store: Store, records: Iterable[Record]) -> None:
-    """Take memories that are about to end out of their chains: what corrects one corrects what that one corrected.
+    """Take memories that are about to end out of their chains: what corrects one corrects what that
+    one corrected.
 
     Args:
         store: Where they are; a transaction runs in it.
@@ -52,7 +65,13 @@ def unlink(store: Store, records: Iterable[Record]) -> None:
         live = _live(store, record, record.ref.group)
         older, newer = (None, None) if live is None else _neighbours(store, live)
         if older is not None:
-            store.patch([_free(older, "corrected_by", "corrected_at") if newer is None else _corrected(older, newer)])
+            store.patch(
+                [
+                    _free(older, "corrected_by", "corrected_at")
+                    if newer is None
+                    else _corrected(older, newer)
+                ]
+            )
         if newer is not None:
             store.patch([_patch(newer, corrects=None if older is None else older.ref.group)])
 
@@ -61,11 +80,14 @@ def unlinked(record: Record) -> Record:
     """Return a memory that is about to be added without its links."""
     if not _has_link(record):
         return record
-    return record._replace(fields={name: value for name, value in record.fields.items() if name not in LINK})
+    return record._replace(
+        fields={name: value for name, value in record.fields.items() if name not in LINK}
+    )
 
 
 def relink(store: Store, record: Record, known: Mapping[str, Any]) -> Record:
-    """Link a memory that was added without links as it was linked before, as far as that still holds.
+    """Link a memory that was added without links as it was linked before, as far as that still
+    holds.
 
     Args:
         store: Where it was added; a transaction runs in it.
@@ -80,7 +102,11 @@ def relink(store: Store, record: Record, known: Mapping[str, Any]) -> Record:
         older = None
     if newer is not None and not _still(newer, record):
         newer = None
-    between = older is not None and newer is not None and older.fields.get("corrected_by") == newer.ref.group
+    between = (
+        older is not None
+        and newer is not None
+        and older.fields.get("corrected_by") == newer.ref.group
+    )
     if older is not None and ("corrected_by" not in older.fields or between):
         store.patch([_corrected(older, record), _patch(record, corrects=older.ref.group)])
         record = record._replace(fields={**record.fields, "corrects": older.ref.group})
@@ -92,7 +118,9 @@ def relink(store: Store, record: Record, known: Mapping[str, Any]) -> Record:
 
 
 def release(store: Store, record: Record, older_id: str) -> Record | None:
-    """Take back that a memory corrects another; return it as it is then, or None if it does not correct that one."""
+    """Take back that a memory corrects another; return it as it is then, or None if it does not
+    correct that one.
+    """
     if record.fields.get("corrects") != older_id:
         return None
     older, _ = _neighbours(store, record)
@@ -103,7 +131,9 @@ def release(store: Store, record: Record, older_id: str) -> Record | None:
 
 
 def recheck(store: Store, record: Record) -> Record:
-    """Return the next version of a memory without the links that its new text or project has ended."""
+    """Return the next version of a memory without the links that its new text or project has
+    ended.
+    """
     if not _has_link(record):
         return record
     older, newer = _neighbours(store, record)
@@ -130,7 +160,8 @@ def last_correction(store: Store, record: Record) -> Record | None:
 
 
 def recorrected(store: Store, known: Record, new: Record, correction: Record) -> Record:
-    """Return the next version of a memory that is said again, so that it corrects what corrected it.
+    """Return the next version of a memory that is said again, so that it corrects what corrected
+    it.
 
     Args:
         store: Where they are; a transaction runs in it.
@@ -145,8 +176,12 @@ def recorrected(store: Store, known: Record, new: Record, correction: Record) ->
 
 
 def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | None]:
-    """Return the memory that a memory corrects and the one that corrects it, where they still say so themselves."""
-    older, newer = (_live(store, record, record.fields.get(name)) for name in ("corrects", "corrected_by"))
+    """Return the memory that a memory corrects and the one that corrects it, where they still say
+    so themselves.
+    """
+    older, newer = (
+        _live(store, record, record.fields.get(name)) for name in ("corrects", "corrected_by")
+    )
     if older is not None and older.fields.get("corrected_by") != record.ref.group:
         older = None
     if newer is not None and newer.fields.get("corrects") != record.ref.group:
@@ -155,7 +190,9 @@ def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | N
 
 
 def _still(newer: Record, older: Record) -> bool:
-    from memories.write.compare.corrections import corrects  # which reads word lists, and few changes need them
+    from memories.write.compare.corrections import (
+        corrects,
+    )  # which reads word lists, and few changes need them
 
     same_project = newer.labels.get("project") == older.labels.get("project")
     return same_project and corrects(newer.text, older.text, None, threshold=1.0)
@@ -177,11 +214,15 @@ def _written_at(record: Record) -> datetime:
 
 
 def _without(record: Record, names: set[str]) -> Record:
-    return record._replace(fields={name: value for name, value in record.fields.items() if name not in names})
+    return record._replace(
+        fields={name: value for name, value in record.fields.items() if name not in names}
+    )
 
 
 def _corrected(older: Record, newer: Record, at: datetime | None = None) -> Patch:
-    return _patch(older, corrected_by=newer.ref.group, corrected_at=to_millis(at or newer.created_at))
+    return _patch(
+        older, corrected_by=newer.ref.group, corrected_at=to_millis(at or newer.created_at)
+    )
 
 
 def _free(record: Record, *names: str) -> Patch:

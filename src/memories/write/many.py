@@ -1,8 +1,8 @@
 """Changing many memories at once: what an expression selects is deleted, erased or tagged anew.
 
-Records are found a page at a time, without a transaction, and changed in batches. Each batch is one transaction in
-which they are looked at again, so that none is changed that somebody else has changed meanwhile. A run that was cut
-short has done whole batches; running it again does the rest.
+Records are found a page at a time, without a transaction, and changed in batches. Each batch is one
+transaction in which they are looked at again, so that none is changed that somebody else has
+changed meanwhile. A run that was cut short has done whole batches; running it again does the rest.
 """
 
 import contextlib
@@ -46,7 +46,8 @@ class Step(NamedTuple):
 
     Attributes:
         id: The memory, or the conversation and the index of the turn.
-        action: `delete`, `forget`, `tag`; of a rollback `delete`, `restore`, `update` or `pend`; or `left`.
+        action: `delete`, `forget`, `tag`; of a rollback `delete`, `restore`, `update` or `pend`; or
+            `left`.
         content: The beginning of what it said before.
         reason: Why it was left as it is.
     """
@@ -64,8 +65,8 @@ class Affected(NamedTuple):
         counts: How many memories or turns by action; see `Step`.
         steps: The first 1,000 of them.
         dry_run: Whether nothing was changed.
-        undo_to: The moment before; `Memories.rollback` to it undoes the change. None if that can't be undone, or if
-            there was nothing to do.
+        undo_to: The moment before; `Memories.rollback` to it undoes the change. None if that can't
+            be undone, or if there was nothing to do.
         undo_where: The expression by which that rollback undoes this change and no later one.
         also_in: Files that may still hold what was forgotten.
     """
@@ -90,7 +91,11 @@ class Tally:
         self.count(action)
         if len(self._steps) < MAX_STEPS:
             ref = record.ref
-            name = ref.group if ref.collection is Collection.MEMORY else f"{ref.group}#{start_of(record)}"
+            name = (
+                ref.group
+                if ref.collection is Collection.MEMORY
+                else f"{ref.group}#{start_of(record)}"
+            )
             cut = len(record.text) > MAX_EXCERPT
             content = record.text[: MAX_EXCERPT - 1] + "…" if cut else record.text
             self._steps.append(Step(name, action, content, reason))
@@ -99,7 +104,9 @@ class Tally:
         """Count what can't be told one by one."""
         self._counts[action] = self._counts.get(action, 0) + number
 
-    def result(self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()) -> Affected:
+    def result(
+        self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
+    ) -> Affected:
         """Return what was done; `at` is when, if that can be undone."""
         done = any(count for action, count in self._counts.items() if action != "left")
         if dry_run or not done or at is None:
@@ -110,14 +117,17 @@ class Tally:
 
 
 def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
-    """Return a moment that is not before `now` and after every change of a namespace, so that it tells them apart."""
+    """Return a moment that is not before `now` and after every change of a namespace, so that it
+    tells them apart.
+    """
     last = store.scan(chain_of(namespace), limit=1, newest_first=True)
     behind = bool(last) and now <= last[0].created_at <= now + CLOCKS
     return last[0].created_at + timedelta(milliseconds=1) if behind else now
 
 
 def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
-    """Delete the current memories that are selected, all at one moment; see `Memories.delete_where`.
+    """Delete the current memories that are selected, all at one moment; see
+    `Memories.delete_where`.
 
     Raises:
         InvalidInput: The expression names memories that are not current.
@@ -137,13 +147,16 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
     return tally.result(dry_run=dry_run, at=at)
 
 
-def forget(lookup: Lookup, selectors: Sequence[Selector], discard: Callable[[str], int], *, dry_run: bool) -> Affected:
+def forget(
+    lookup: Lookup, selectors: Sequence[Selector], discard: Callable[[str], int], *, dry_run: bool
+) -> Affected:
     """Erase the memories and turns that are selected, for good; see `Memories.forget_where`.
 
     Args:
         lookup: Where.
         selectors: Which; memories in any state.
-        discard: Removes the turns that are queued for a conversation, and returns how many there were.
+        discard: Removes the turns that are queued for a conversation, and returns how many there
+            were.
         dry_run: Only tell what would be done.
     """
     tally = Tally()
@@ -158,13 +171,19 @@ def forget(lookup: Lookup, selectors: Sequence[Selector], discard: Callable[[str
 
 
 def forget_made_from(lookup: Lookup, source: str, *, dry_run: bool) -> Affected:
-    """Erase the memories of which a version was made from a conversation, or from one of its turns."""
+    """Erase the memories of which a version was made from a conversation, or from one of its
+    turns.
+    """
     tally = Tally()
-    also_in = _erase_all(lookup.store, _made_from(lookup.store, lookup.namespace, source), tally, dry_run=dry_run)
+    also_in = _erase_all(
+        lookup.store, _made_from(lookup.store, lookup.namespace, source), tally, dry_run=dry_run
+    )
     return tally.result(dry_run=dry_run, also_in=also_in)
 
 
-def forget_with_turns(lookup: Lookup, turns: "Turns", queue: "RetryQueue", *, dry_run: bool) -> Forgotten:
+def forget_with_turns(
+    lookup: Lookup, turns: "Turns", queue: "RetryQueue", *, dry_run: bool
+) -> Forgotten:
     """Erase turns and the memories that were made from them; see `Memories.forget_turns`.
 
     The memories come first: were it cut short, the turns would still say which ones.
@@ -181,7 +200,9 @@ def forget_with_turns(lookup: Lookup, turns: "Turns", queue: "RetryQueue", *, dr
         if not count:
             raise
         forgotten = Forgotten(turns.name, 0, gone.also_in)
-    return forgotten._replace(memories=count, also_in=tuple(dict.fromkeys((*forgotten.also_in, *gone.also_in))))
+    return forgotten._replace(
+        memories=count, also_in=tuple(dict.fromkeys((*forgotten.also_in, *gone.also_in)))
+    )
 
 
 def _made_from(store: Store, namespace: str, source: str) -> Iterator[Record]:
@@ -205,8 +226,8 @@ class Tagging(NamedTuple):
     Attributes:
         tags: Tags to set.
         remove: Keys of tags to remove.
-        rename: Keys by their new keys to be, or tags as `key=value` by what they are to be. What has both keeps the
-            value that it has under the new key.
+        rename: Keys by their new keys to be, or tags as `key=value` by what they are to be. What
+            has both keeps the value that it has under the new key.
     """
 
     tags: Mapping[str, str]
@@ -220,7 +241,9 @@ class Tagging(NamedTuple):
             InvalidInput: One is not acceptable, or nothing is to be done.
         """
         if not self.tags and not self.remove and not self.rename:
-            raise InvalidInput("no change of tags was given; name tags to set, to remove or to rename")
+            raise InvalidInput(
+                "no change of tags was given; name tags to set, to remove or to rename"
+            )
         for old, new in self.rename.items():
             if ("=" in old) is not ("=" in new):
                 pair = f'"{validate.shown(old)}" and "{validate.shown(new)}"'
@@ -228,7 +251,9 @@ class Tagging(NamedTuple):
             for each in (old, new):
                 validate.parse_tag(each) if "=" in each else validate.tag_key(each)
         removed = [self.remove] if isinstance(self.remove, str) else self.remove
-        return Tagging(validate.tags(self.tags), [validate.tag_key(key) for key in removed], self.rename)
+        return Tagging(
+            validate.tags(self.tags), [validate.tag_key(key) for key in removed], self.rename
+        )
 
     def of(self, tags: Mapping[str, str]) -> dict[str, str]:
         """Return the new tags for present ones."""
@@ -240,13 +265,21 @@ class Tagging(NamedTuple):
             elif "=" in old and found.get((pair := validate.parse_tag(old))[0]) == pair[1]:
                 del found[pair[0]]
                 found.setdefault(*validate.parse_tag(new))
-        return {key: value for key, value in {**found, **self.tags}.items() if key not in self.remove}
+        return {
+            key: value for key, value in {**found, **self.tags}.items() if key not in self.remove
+        }
 
 
 def retag(
-    lookup: Lookup, embedder: "Embedder | None", selector: Selector, tagging: Tagging, *, dry_run: bool
+    lookup: Lookup,
+    embedder: "Embedder | None",
+    selector: Selector,
+    tagging: Tagging,
+    *,
+    dry_run: bool,
 ) -> Affected:
-    """Give the memories that are selected other tags, as new versions; those that stay the same get none.
+    """Give the memories that are selected other tags, as new versions; those that stay the same get
+    none.
 
     Args:
         lookup: Where.
@@ -256,7 +289,8 @@ def retag(
         dry_run: Only tell what would be done.
 
     Raises:
-        InvalidInput: A tag is not acceptable, or the expression names memories that are not current.
+        InvalidInput: A tag is not acceptable, or the expression names memories that are not
+            current.
     """
     refuse_states(selector, "tagged")
     tagging, tally, store = tagging.checked(), Tally(), lookup.store
@@ -273,7 +307,9 @@ def retag(
         vectors = vectors_of(store, embedder, batch)
         with store.transaction():
             for records in _still(store, selector, batch):
-                pairs = [(record, _tagged(record, tagging, at)) for record in records if differs(record)]
+                pairs = [
+                    (record, _tagged(record, tagging, at)) for record in records if differs(record)
+                ]
                 _replace(lookup, pairs, vectors, tally)
     return tally.result(dry_run=dry_run, at=at)
 
@@ -294,26 +330,38 @@ def _tagged(record: Record, tagging: Tagging, at: datetime) -> Record:
     return versions.next_version(record, "update", at, fresh=False, labels=tags)
 
 
-def _replace(lookup: Lookup, pairs: Sequence[tuple[Record, Record]], vectors: Mapping[Ref, Any], tally: Tally) -> None:
+def _replace(
+    lookup: Lookup, pairs: Sequence[tuple[Record, Record]], vectors: Mapping[Ref, Any], tally: Tally
+) -> None:
     """Write the next versions of some memories, but for those whose key another memory has."""
     taken: set[str] = set()
     written: list[tuple[Record, Record]] = []
     for latest, new in pairs:
         if new.key is not None and new.key != latest.key:
             if new.key in taken or lookup.by_key(new.key) is not None:
-                tally.add("left", latest, f'another memory has the key "{versions.plain_key(new.key)}" there')
+                tally.add(
+                    "left",
+                    latest,
+                    f'another memory has the key "{versions.plain_key(new.key)}" there',
+                )
                 continue
             taken.add(new.key)
         written.append((latest, new))
         tally.add("tag", latest)
     unlink(lookup.store, [latest for latest, _ in written])
-    lookup.store.patch([versions.ended(latest, new.created_at, "update") for latest, new in written])
-    lookup.store.append([unlinked(new)._replace(vectors=vectors.get(latest.ref)) for latest, new in written])
+    lookup.store.patch(
+        [versions.ended(latest, new.created_at, "update") for latest, new in written]
+    )
+    lookup.store.append(
+        [unlinked(new)._replace(vectors=vectors.get(latest.ref)) for latest, new in written]
+    )
     for latest, new in written:
         relink(lookup.store, unlinked(new), latest.fields)
 
 
-def vectors_of(store: Store, embedder: "Embedder | None", records: Sequence[Record]) -> dict[Ref, Any]:
+def vectors_of(
+    store: Store, embedder: "Embedder | None", records: Sequence[Record]
+) -> dict[Ref, Any]:
     """Return the vectors of records: those that the store has, and made anew where it has none."""
     if embedder is None:
         return {}
@@ -324,7 +372,9 @@ def vectors_of(store: Store, embedder: "Embedder | None", records: Sequence[Reco
         found |= {ref: rows for ref, rows in kept.items() if rows.shape[1] == dimension}
         bare = [record for record in part if record.ref not in found]
         made = (
-            embed_to_store(embedder, [record.text for record in bare], [record.role for record in bare]).vectors
+            embed_to_store(
+                embedder, [record.text for record in bare], [record.role for record in bare]
+            ).vectors
             if bare
             else []
         )
@@ -332,18 +382,23 @@ def vectors_of(store: Store, embedder: "Embedder | None", records: Sequence[Reco
     return found
 
 
-# --- finding ---------------------------------------------------------------------------------------------------------
+# --- finding
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _selected(
     store: Store, selector: Selector, namespace: str, fits: Callable[[Record], bool] | None = None
 ) -> Iterator[Record]:
-    """Yield what is selected in one namespace; a long message as one record with all of its text."""
+    """Yield what is selected in one namespace; a long message as one record with all of its
+    text.
+    """
     where = selector.narrowed(selector.among(Filter(selector.collection, (namespace,))))
     if selector.collection is Collection.HISTORY:
         records = (record for page in _pages(store, where) for record in page)
         for parts in messages(records):
-            turn = whole(parts_of(store, parts[0]) or parts)  # the store may have been asked for less than all of them
+            turn = whole(
+                parts_of(store, parts[0]) or parts
+            )  # the store may have been asked for less than all of them
             if selector.selects(turn) and (fits is None or fits(turn)):
                 yield turn
         return
@@ -371,7 +426,9 @@ def _chunks(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
 def _still(store: Store, selector: Selector, batch: Sequence[Record]) -> Iterator[list[Record]]:
     """Yield the records of a batch that are still selected, as they are now."""
     for part in by_count(batch, PAGE):
-        yield [record for record in store.read([each.ref for each in part]) if selector.selects(record)]
+        yield [
+            record for record in store.read([each.ref for each in part]) if selector.selects(record)
+        ]
 
 
 def _add(tally: Tally, action: str, records: Sequence[Record]) -> None:
@@ -379,7 +436,9 @@ def _add(tally: Tally, action: str, records: Sequence[Record]) -> None:
         tally.add(action, record)
 
 
-def _erase_all(store: Store, selected: Iterable[Record], tally: Tally, *, dry_run: bool) -> tuple[str, ...]:
+def _erase_all(
+    store: Store, selected: Iterable[Record], tally: Tally, *, dry_run: bool
+) -> tuple[str, ...]:
     also_in: tuple[str, ...] = ()
     with contextlib.ExitStack() as erased:
         for records in _chunks(selected, _ERASED):
@@ -389,20 +448,31 @@ def _erase_all(store: Store, selected: Iterable[Record], tally: Tally, *, dry_ru
     return also_in
 
 
-def _erase(store: Store, records: Sequence[Record], tally: Tally, *, dry_run: bool) -> tuple[str, ...]:
+def _erase(
+    store: Store, records: Sequence[Record], tally: Tally, *, dry_run: bool
+) -> tuple[str, ...]:
     """Erase turns, and memories with all their versions, until none is left of them."""
     _add(tally, "forget", records)
     also_in: tuple[str, ...] = ()
     if not dry_run:
         with store.transaction():
-            unlink(store, (record for record in records if record.ref.collection is Collection.MEMORY))
-            keep_about(store, _refs_of(store, [each for each in records if each.ref.collection is Collection.HISTORY]))
+            unlink(
+                store, (record for record in records if record.ref.collection is Collection.MEMORY)
+            )
+            keep_about(
+                store,
+                _refs_of(
+                    store, [each for each in records if each.ref.collection is Collection.HISTORY]
+                ),
+            )
     refs = [] if dry_run else _refs_of(store, records)
     with contextlib.ExitStack() as erased:
         while refs:
             also_in = store.remove(refs)
             erased.enter_context(once_erased())
-            refs = _refs_of(store, [record for record in records if record.ref.collection is Collection.MEMORY])
+            refs = _refs_of(
+                store, [record for record in records if record.ref.collection is Collection.MEMORY]
+            )
     return also_in
 
 

@@ -1,6 +1,8 @@
-"""How texts give orders to a model, as data for `suspicion`: each rule has words that call it and a bounded pattern.
+"""How texts give orders to a model, as data for `suspicion`: each rule has words that call it and a
+bounded pattern.
 
-Patterns are matched against a folded text: lower case, no accents, one blank between words (see `suspicion`).
+Patterns are matched against a folded text: lower case, no accents, one blank between words (see
+`suspicion`).
 """
 
 from typing import NamedTuple
@@ -11,8 +13,8 @@ class Rule(NamedTuple):
 
     Attributes:
         name: What a text that meets it is marked with.
-        calls: The text must have one of these words, else the pattern is not even compiled; empty for scripts that put
-            no blanks between words, and for structures.
+        calls: The text must have one of these words, else the pattern is not even compiled; empty
+            for scripts that put no blanks between words, and for structures.
         needs: And one of these pieces, anywhere in it, separated by `¦`; empty for no such demand.
         pattern: What the text must match. Every repetition in it is bounded.
         also: And one of these pieces as well.

@@ -1,4 +1,6 @@
-"""Cutting a long message into parts that a search can find: at the ends of paragraphs, sentences, words. Pure."""
+"""Cutting a long message into parts that a search can find: at the ends of paragraphs, sentences,
+words. Pure.
+"""
 
 import re
 import unicodedata
@@ -6,7 +8,8 @@ import unicodedata
 from memories.errors import InvalidInput
 from memories.models import MAX_TURN_CHARACTERS
 
-PART_CHARACTERS = 4_000  # as much as a model is shown of it at once; a part that ends with its paragraph has less
+# as much as a model is shown of it at once; a part that ends with its paragraph has less
+PART_CHARACTERS = 4_000
 _LEAST = PART_CHARACTERS // 2
 _BORDERS = (
     re.compile(r"\n\s*\n"),
@@ -15,7 +18,8 @@ _BORDERS = (
     re.compile(r"[;:,、，；]\s?|[)\]}]\s"),
     re.compile(r"\s"),
 )
-_JOINED = "\u200d\ufe0e\ufe0f\ufeff"  # what belongs to the character before it, and what no text begins with
+# what belongs to the character before it, and what no text begins with
+_JOINED = "\u200d\ufe0e\ufe0f\ufeff"
 
 
 def split(text: str) -> list[str]:
@@ -35,7 +39,9 @@ def split(text: str) -> list[str]:
         parts.append(text[at:end])
         at = end
     if any(len(part) > MAX_TURN_CHARACTERS for part in parts):
-        raise InvalidInput(f"content has more than {MAX_TURN_CHARACTERS} invisible characters in a row; cut them")
+        raise InvalidInput(
+            f"content has more than {MAX_TURN_CHARACTERS} invisible characters in a row; cut them"
+        )
     return parts
 
 
@@ -64,7 +70,12 @@ def _holds_on(text: str, end: int) -> bool:
     if end >= len(text):
         return False
     after, before = text[end], text[end - 1]
-    return after in _JOINED or before == "\u200d" or bool(unicodedata.combining(after)) or before + after == "\r\n"
+    return (
+        after in _JOINED
+        or before == "\u200d"
+        or bool(unicodedata.combining(after))
+        or before + after == "\r\n"
+    )
 
 
 def _is_visible(sign: str) -> bool:

@@ -1,4 +1,6 @@
-"""A queue on disk for what could not be stored yet: one JSON object a line, in order, kept through crashes."""
+"""A queue on disk for what could not be stored yet: one JSON object a line, in order, kept through
+crashes.
+"""
 
 import glob
 import hashlib
@@ -11,7 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
-from memories.core.disk import CREATING, flush_folder, locked, read_file, replacing, tried, write_all
+from memories.core.disk import (
+    CREATING,
+    flush_folder,
+    locked,
+    read_file,
+    replacing,
+    tried,
+    write_all,
+)
 from memories.errors import SystemFault
 from memories.settings import Config
 from memories.stores import local_path
@@ -42,18 +52,28 @@ class Drained(NamedTuple):
 
 
 def files_of(config: Config, namespace: str) -> tuple[Path, str]:
-    """Return the folder for files beside the store of the settings, and the prefix of their names for a namespace.
+    """Return the folder for files beside the store of the settings, and the prefix of their names
+    for a namespace.
 
-    It is the folder of the store if that is one file, else the home. A server is told apart by its address and by the
-    database or collection; the user and the password may change while something waits.
+    It is the folder of the store if that is one file, else the home. A server is told apart by its
+    address and by the database or collection; the user and the password may change while something
+    waits.
     """
     kind, file = config.store.partition("://")[0], local_path(config.store)
     if kind == "sqlite" and file is not None:
         return file.parent, f"{file.name}.{namespace}"
     parts = urlsplit(config.store)
     schema = parse_qs(parts.query).get("schema", [""])[-1]
-    place = (kind, parts.netloc.rpartition("@")[2].lower(), parts.path.strip("/") or config.collection_name, schema)
-    return config.home, f"{hashlib.blake2b(repr(place).encode(), digest_size=8).hexdigest()}.{namespace}"
+    place = (
+        kind,
+        parts.netloc.rpartition("@")[2].lower(),
+        parts.path.strip("/") or config.collection_name,
+        schema,
+    )
+    return (
+        config.home,
+        f"{hashlib.blake2b(repr(place).encode(), digest_size=8).hexdigest()}.{namespace}",
+    )
 
 
 def waiting(config: Config) -> int:
@@ -70,20 +90,25 @@ def refused(config: Config) -> dict[Path, int]:
 
 
 def lines_of(config: Config) -> Iterator[tuple[Path, int, str]]:
-    """Yield every line that waits or was put aside, of all namespaces: its file, its number and itself."""
+    """Yield every line that waits or was put aside, of all namespaces: its file, its number and
+    itself.
+    """
     folder, name = files_of(config, "")
     for path in sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl*")):
         if path.suffix in (".jsonl", ".refused"):
             text = path.read_text("utf-8", "backslashreplace")
-            yield from ((path, number, line) for number, line in enumerate(text.splitlines(), 1) if line)
+            yield from (
+                (path, number, line) for number, line in enumerate(text.splitlines(), 1) if line
+            )
 
 
 class RetryQueue:
     """A queue in a file that several processes share.
 
-    An entry is on the disk before `add` returns, and is removed only after it was dealt with: after a crash in between
-    it is dealt with again, so doing that twice must do no harm. Entries of a group are dealt with in the order in which
-    they came. One process at a time deals with entries; others may add some.
+    An entry is on the disk before `add` returns, and is removed only after it was dealt with: after
+    a crash in between it is dealt with again, so doing that twice must do no harm. Entries of a
+    group are dealt with in the order in which they came. One process at a time deals with entries;
+    others may add some.
     """
 
     def __init__(self, path: Path, group: str = "conversation_id") -> None:
@@ -123,7 +148,11 @@ class RetryQueue:
 
     def entries(self, group: str | None = None) -> list[Entry]:
         """Return what waits, oldest first; only of one group, if it is named."""
-        return [entry for entry in _read(self.path)[0] if group is None or self._group_of(entry) == group]
+        return [
+            entry
+            for entry in _read(self.path)[0]
+            if group is None or self._group_of(entry) == group
+        ]
 
     def refused_count(self) -> int:
         """Return how many lines were put aside."""
@@ -133,11 +162,12 @@ class RetryQueue:
         """Deal with what waits, in order, unless another process is doing that already.
 
         Args:
-            deal_with: Raises `ValueError` for an entry that will never be accepted; it is put aside, into a file beside
-                the queue named `.refused`. Raises `SystemFault` for one that can't be dealt with now; its group then
-                waits while others go on. Anything else, such as `ConnectionError`, ends the draining and is raised.
-            before: A group that must be empty first: it is dealt with before others, and those only for a short time.
-                Without it, all is dealt with.
+            deal_with: Raises `ValueError` for an entry that will never be accepted; it is put
+                aside, into a file beside the queue named `.refused`. Raises `SystemFault` for one
+                that can't be dealt with now; its group then waits while others go on. Anything
+                else, such as `ConnectionError`, ends the draining and is raised.
+            before: A group that must be empty first: it is dealt with before others, and those only
+                for a short time. Without it, all is dealt with.
         """
         if not self:
             return Drained(0, {})
@@ -166,13 +196,16 @@ class RetryQueue:
         return gone
 
     def move_to(self, other: "RetryQueue") -> int:
-        """Add all that waits here, and what was put aside, to another queue; return how many entries waited.
+        """Add all that waits here, and what was put aside, to another queue; return how many
+        entries waited.
 
         A crash in between leaves some in both; storing a turn twice stores it once.
         """
         if not (self.path.exists() or self.refused.exists()):
             return 0
-        first, second = sorted((self._file_lock, other._file_lock))  # so that two moves don't wait for each other
+        first, second = sorted(
+            (self._file_lock, other._file_lock)
+        )  # so that two moves don't wait for each other
         with locked(self._drain_lock), locked(first), locked(second):
             entries, damaged = _read(self.path)
             for entry in entries:
@@ -184,7 +217,8 @@ class RetryQueue:
                 _rewrite(path, [])
         return len(entries)
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------------
 
     def _group_of(self, entry: Entry) -> str:
         return str(entry.get(self._group))
@@ -202,7 +236,9 @@ class RetryQueue:
             for at in order:
                 group = self._group_of(waiting[at])
                 patience = GROUP_SECONDS if group == before else DRAIN_SECONDS
-                if len(failed) >= MAX_FAILED or (before is not None and time.monotonic() - began > patience):
+                if len(failed) >= MAX_FAILED or (
+                    before is not None and time.monotonic() - began > patience
+                ):
                     break
                 if group not in failed and self._try(deal_with, waiting[at], failed):
                     done.add(at)
@@ -211,7 +247,9 @@ class RetryQueue:
                 self._take_out(done)
         return Drained(len(done), failed)
 
-    def _try(self, deal_with: Callable[[Entry], object], entry: Entry, failed: dict[str, SystemFault]) -> bool:
+    def _try(
+        self, deal_with: Callable[[Entry], object], entry: Entry, failed: dict[str, SystemFault]
+    ) -> bool:
         """Deal with an entry; return whether it can be removed."""
         try:
             deal_with(entry)
@@ -226,14 +264,20 @@ class RetryQueue:
         return True
 
     def _take_out(self, done: set[int]) -> None:
-        """Rewrite the queue without the entries at these places and without damaged lines; later entries stay."""
+        """Rewrite the queue without the entries at these places and without damaged lines; later
+        entries stay.
+        """
         with locked(self._file_lock):
             now, _ = _read(self.path)
-            _rewrite(self.path, [json.dumps(entry) for at, entry in enumerate(now) if at not in done])
+            _rewrite(
+                self.path, [json.dumps(entry) for at, entry in enumerate(now) if at not in done]
+            )
 
 
 def _read(path: Path) -> tuple[list[Entry], list[str]]:
-    """Return the entries, and the damaged lines. A half-written last line was never acknowledged."""
+    """Return the entries, and the damaged lines. A half-written last line was never
+    acknowledged.
+    """
     try:
         data = read_file(path)
     except FileNotFoundError:
@@ -262,7 +306,8 @@ def _is_whole(path: Path) -> bool:
 
 
 def _append(path: Path, line: str, most: int | None = None) -> None:
-    """Add a line to a file, over what a crash left half-written; it is on the disk when this returns.
+    """Add a line to a file, over what a crash left half-written; it is on the disk when this
+    returns.
 
     Raises:
         QueueFull: The file would be larger than `most` bytes.

@@ -1,4 +1,6 @@
-"""How much a namespace may hold: see the setting `namespace_quota`. It is asked for in the transaction that writes."""
+"""How much a namespace may hold: see the setting `namespace_quota`. It is asked for in the
+transaction that writes.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,7 +12,9 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record
 
 _COLLECTIONS = {"memories": Collection.MEMORY, "turns": Collection.HISTORY}
-_BACK = ("restore",)  # makes a memory current that was not; a rollback undoes, which no limit prevents
+_BACK = (
+    "restore",
+)  # makes a memory current that was not; a rollback undoes, which no limit prevents
 
 
 def admission(quota: str | None) -> Callable[[Store, Sequence[Record]], None] | None:
@@ -21,7 +25,10 @@ def admission(quota: str | None) -> Callable[[Store, Sequence[Record]], None] | 
     """
     if quota is None:
         return None
-    limits = {name: None if most == "none" else int(most) for name, _, most in map(_parts, quota.split(","))}
+    limits = {
+        name: None if most == "none" else int(most)
+        for name, _, most in map(_parts, quota.split(","))
+    }
 
     def admit(store: Store, records: Sequence[Record]) -> None:
         for what, collection in _COLLECTIONS.items():

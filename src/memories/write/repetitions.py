@@ -1,6 +1,8 @@
-"""What a text adds that is stored already: new tags, a more lasting policy, more confidence become a version.
+"""What a text adds that is stored already: new tags, a more lasting policy, more confidence become
+a version.
 
-What contradicts the memory stays as the memory has it. Nobody changes by repeating what a more trusted writer wrote.
+What contradicts the memory stays as the memory has it. Nobody changes by repeating what a more
+trusted writer wrote.
 """
 
 from collections.abc import Mapping
@@ -74,14 +76,26 @@ class Repeated(NamedTuple):
 
 
 def addition(known: Record, draft: Draft) -> Addition:
-    """Return what a draft says beyond a memory with the same text; what it leaves open says nothing."""
+    """Return what a draft says beyond a memory with the same text; what it leaves open says
+    nothing.
+    """
     tags = tags_of(known.labels)
-    wider = {key for key in draft.tags if key == "global" and _is_true(draft.tags[key]) and not _is_true(tags.get(key))}
+    wider = {
+        key
+        for key in draft.tags
+        if key == "global" and _is_true(draft.tags[key]) and not _is_true(tags.get(key))
+    }
     new = {key: value for key, value in draft.tags.items() if key not in tags or key in wider}
-    other = {key: value for key, value in draft.tags.items() if key not in new and not _is_same(key, value, tags[key])}
+    other = {
+        key: value
+        for key, value in draft.tags.items()
+        if key not in new and not _is_same(key, value, tags[key])
+    }
     more: dict[str, Any] = {}
     less: dict[str, Any] = {}
-    if draft.decay is not None and (change := _rank_of(draft.decay) - _rank_of(versions.decay_policy(known))):
+    if draft.decay is not None and (
+        change := _rank_of(draft.decay) - _rank_of(versions.decay_policy(known))
+    ):
         (more if change > 0 else less)["decay"] = str(draft.decay)
     sure = known.fields.get("confidence", 1.0)
     if draft.confidence is not None and draft.confidence != sure:
@@ -136,10 +150,15 @@ class Repetition(NamedTuple):
         superseding = () if self.draft.supersedes is None else ("supersedes",)
         if self.is_barred():
             left = added.left(everything=True)
-            return self._reinforced(Repeated(self.known, superseding, left, note=NOTE_TRUST if left else ""))
+            return self._reinforced(
+                Repeated(self.known, superseding, left, note=NOTE_TRUST if left else "")
+            )
         note = ""
         if added.tags and len(self._tags(added)) > MAX_TAGS:
-            note, added = NOTE_TAGS, added._replace(tags={}, other_tags={**added.other_tags, **added.tags})
+            note, added = (
+                NOTE_TAGS,
+                added._replace(tags={}, other_tags={**added.other_tags, **added.tags}),
+            )
         merged = added.merged() + superseding
         merged += ("trust",) if self._writer() > _trust(self.known) else ()
         correction = last_correction(self.store, self.known) if self.is_restated() else None
@@ -154,19 +173,31 @@ class Repetition(NamedTuple):
         return {**tags_of(self.known.labels), **added.tags}
 
     def _version(self, added: Addition, correction: Record | None) -> Record:
-        """Add a version: of the same text, unless a more trusted writer said it, whose own words then count."""
+        """Add a version: of the same text, unless a more trusted writer said it, whose own words
+        then count.
+        """
         known, draft = self.known, self.draft
         trusted = self._writer() > _trust(known)
         more = added.more
         said = Draft(
-            draft.content, decay=more.get("decay"), confidence=more.get("confidence"), source=more.get("source")
+            draft.content,
+            decay=more.get("decay"),
+            confidence=more.get("confidence"),
+            source=more.get("source"),
         )
         kinds = (() if trusted else known.names("redacted")) + self.redacted
         fields = versions.declared(said) | {"redacted": " ".join(dict.fromkeys(kinds)) or None}
         fields |= {} if draft.supersedes is None else {"supersedes": draft.supersedes}
-        changes = {"text": draft.content if trusted else known.text, "labels": self._tags(added), "fields": fields}
+        changes = {
+            "text": draft.content if trusted else known.text,
+            "labels": self._tags(added),
+            "fields": fields,
+        }
         new = marked(versions.next_version(known, "update", self.at, fresh=False, **changes))
-        new = as_added(self.store, new if correction is None else recorrected(self.store, known, new, correction))
+        new = as_added(
+            self.store,
+            new if correction is None else recorrected(self.store, known, new, correction),
+        )
         vectors = self.vectors
         if vectors is not None and new.text != draft.content:
             vectors = self.store.vectors([known.ref]).get(known.ref)
@@ -175,7 +206,9 @@ class Repetition(NamedTuple):
         return new
 
     def _reinforced(self, done: Repeated) -> Repeated:
-        """Reset the decay of the memory, unless nobody decided that it is said again, or it was said before."""
+        """Reset the decay of the memory, unless nobody decided that it is said again, or it was
+        said before.
+        """
         record = done.record
         decided = self._writer() >= min(_trust(record), _RANKS[AGENT])
         if versions.decay_policy(record) is not DecayPolicy.REINFORCEABLE or not decided:

@@ -25,7 +25,8 @@ from memories.write.writer import Compared, Similar, Writer
 
 _PAGE = 500
 _WORD = re.compile(r"\w+")
-# These serve programs, and what they write down may say anything: only a person's own command decides.
+# These serve programs, and what they write down may say anything: only a person's own command
+# decides.
 _NOT_THEIRS = ("mcp", "hook", "import", "chat")
 _SERVED = ("http", "page")  # whose callers decide; the environment is that of the server
 
@@ -61,9 +62,10 @@ class Reviewed(NamedTuple):
         id: Its id.
         done: Whether it no longer waits: it was accepted, or rejected.
         memory: What says it now; it is another one if that had its key, or said the same already.
-        duplicates: Current memories that say nearly the same, if it was left waiting for that; without any it was left
-            because it is suspicious.
-        similar_to: Current memories that are like it but differ; it may correct one of them, which `memory` tells.
+        duplicates: Current memories that say nearly the same, if it was left waiting for that;
+            without any it was left because it is suspicious.
+        similar_to: Current memories that are like it but differ; it may correct one of them, which
+            `memory` tells.
         not_merged: What it said beyond the memory that says the same already, which stays as it is.
     """
 
@@ -96,7 +98,9 @@ class Review:
         self._writer, self._origin, self._noting = writer, origin, noting
         self._lookup: Lookup = writer.lookup
 
-    def page(self, *, limit: int = 100, cursor: str | None = None, **which: Unpack[Waiting]) -> Page:
+    def page(
+        self, *, limit: int = 100, cursor: str | None = None, **which: Unpack[Waiting]
+    ) -> Page:
         """Return a page of what waits, newest first.
 
         Args:
@@ -122,7 +126,11 @@ class Review:
     def select(self, **which: Unpack[Waiting]) -> list[str]:
         """Return the ids of all that waits and fits, oldest first; see `Waiting`."""
         fits = _fits(which)
-        return list(dict.fromkeys(record.ref.group for record in self._scan(self._where(which)) if fits(record)))
+        return list(
+            dict.fromkeys(
+                record.ref.group for record in self._scan(self._where(which)) if fits(record)
+            )
+        )
 
     def accept(
         self,
@@ -133,9 +141,11 @@ class Review:
         force: bool = False,
         dry_run: bool = False,
     ) -> list[Reviewed]:
-        """Make memories current that waited; each is compared with what is current, as a new one is.
+        """Make memories current that waited; each is compared with what is current, as a new one
+        is.
 
-        Each of them waits afterwards or was accepted, whatever happens meanwhile. Its origin and its trust stay.
+        Each of them waits afterwards or was accepted, whatever happens meanwhile. Its origin and
+        its trust stay.
 
         Args:
             ids: Their ids, or unambiguous prefixes of 8 or more characters.
@@ -146,7 +156,8 @@ class Review:
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not wait, or who asks is no person: an MCP client, a hook or another agent.
+            RequestError: It does not wait, or who asks is no person: an MCP client, a hook or
+                another agent.
         """
         self._refuse_programs(dry_run=dry_run)
         with self._noting("review.accept") as known:
@@ -159,14 +170,18 @@ class Review:
     ) -> list[Reviewed]:
         found = self._named(ids)
         if content is not None and len(found) != 1:
-            raise InvalidInput("new content is for a single memory; accept the others by themselves")
+            raise InvalidInput(
+                "new content is for a single memory; accept the others by themselves"
+            )
         if content is not None and self._writer.redactor is not None:
             content = self._writer.redactor.text(content).text
         text = None if content is None else validate.content(content)
         writer = self._writer._replace(force=force)
         done: list[Reviewed] = []
         for batch in by_count(found, BATCH_COMPARED):
-            vectors = embed_to_store(writer.embedder, [text or record.text for record in batch]).vectors
+            vectors = embed_to_store(
+                writer.embedder, [text or record.text for record in batch]
+            ).vectors
             try:
                 with self._lookup.store.transaction():
                     for record, each in zip(batch, vectors, strict=True):
@@ -190,7 +205,8 @@ class Review:
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not wait, or who asks is no person: an MCP client, a hook or another agent.
+            RequestError: It does not wait, or who asks is no person: an MCP client, a hook or
+                another agent.
         """
         self._refuse_programs(dry_run=dry_run)
         done: list[Reviewed] = []
@@ -200,13 +216,16 @@ class Review:
                     waiting = [still for record in batch for still in self._still(record)]
                     if not dry_run:
                         patches = [Patch(each.ref, each.ended_at, "delete", {}) for each in waiting]
-                        self._lookup.store.patch(patches + [old for each in waiting for old in self._replaced(each)])
+                        self._lookup.store.patch(
+                            patches + [old for each in waiting for old in self._replaced(each)]
+                        )
                 ended = (each._replace(ended_by="delete") for each in waiting)
                 done += [Reviewed(each.ref.group, True, self._memory(each)) for each in ended]
             known["written"] = 0 if dry_run else len(done)
         return done
 
-    # --- which -----------------------------------------------------------------------------------------------------
+    # --- which
+    # -----------------------------------------------------------------------------------------------------
 
     def _refuse_programs(self, *, dry_run: bool) -> None:
         if self._origin.channel in _NOT_THEIRS:
@@ -217,7 +236,9 @@ class Review:
     def _where(self, which: Mapping[str, Any]) -> Filter:
         for name in which:
             if name not in Waiting.__annotations__:
-                raise InvalidInput(f'there is no filter "{name}"; use {", ".join(Waiting.__annotations__)}')
+                raise InvalidInput(
+                    f'there is no filter "{name}"; use {", ".join(Waiting.__annotations__)}'
+                )
         where = narrowed(self._lookup.waiting(), which, self._writer.now)
         labels = {HELD: "1", **where.labels}
         if which.get("import_id") is not None:
@@ -239,7 +260,9 @@ class Review:
             record = self._lookup.find_own(memory_id, deleted=True)
             if record.ended_by != PENDING:
                 state = "was deleted" if record.ended_by == "delete" else "does not wait for review"
-                raise RequestError(f"Memory {record.ref.group} {state}; memory review lists what waits")
+                raise RequestError(
+                    f"Memory {record.ref.group} {state}; memory review lists what waits"
+                )
             found[record.ref.group] = record
         return list(found.values())
 
@@ -251,7 +274,8 @@ class Review:
             return []
         return [now] if now.ended_by == PENDING and now.ref == record.ref else []
 
-    # --- accepting -------------------------------------------------------------------------------------------------
+    # --- accepting
+    # -------------------------------------------------------------------------------------------------
 
     def _accept(self, writer: Writer, record: Record, text: str | None, vectors: Any) -> Reviewed:
         edited = text is not None and text != record.text
@@ -277,7 +301,8 @@ class Review:
         if edited:
             changes = {"text": draft.content, "labels": tags_of(record.labels)}
             new = as_added(
-                writer.store, marked(versions.next_version(record, "update", writer.now, fresh=True, **changes))
+                writer.store,
+                marked(versions.next_version(record, "update", writer.now, fresh=True, **changes)),
             )
             self._end(record, "update")
             new = linked(writer.store, new, found.corrected, retired=superseded)
@@ -285,12 +310,16 @@ class Review:
         else:
             new = linked(writer.store, record, found.corrected, retired=superseded, at=writer.now)
             fields = self._acceptance() | {name: new.fields.get(name) for name in versions.LINK}
-            new = new._replace(ended_at=None, ended_by=None, fields={**new.fields, **self._acceptance()})
+            new = new._replace(
+                ended_at=None, ended_by=None, fields={**new.fields, **self._acceptance()}
+            )
             writer.store.patch([*self._replaced(record), Patch(record.ref, None, None, fields)])
         return Reviewed(record.ref.group, True, self._memory(new), similar_to=found.similar)
 
     def _superseded(self, draft: Draft, record: Record) -> Record | None:
-        """Return the memory that one replaces by being accepted; what is gone or replaced meanwhile is left."""
+        """Return the memory that one replaces by being accepted; what is gone or replaced meanwhile
+        is left.
+        """
         if draft.supersedes is None:
             return None
         where = Filter(record.ref.collection, (record.ref.namespace,), group=draft.supersedes)
@@ -302,11 +331,17 @@ class Review:
         labels = {**tags_of(latest.labels), **draft.tags}
         fields = versions.declared(draft) | self._acceptance()
         fields |= {} if draft.supersedes is None else {"supersedes": draft.supersedes}
-        new = versions.next_version(latest, "update", now, fresh=True, text=draft.content, labels=labels, fields=fields)
+        new = versions.next_version(
+            latest, "update", now, fresh=True, text=draft.content, labels=labels, fields=fields
+        )
         new = recheck(store, new)
         store.patch([versions.ended(latest, new.created_at, "update")])
         if draft.content == record.text:
-            theirs = {name: value for name, value in record.labels.items() if name not in tags_of(record.labels)}
+            theirs = {
+                name: value
+                for name, value in record.labels.items()
+                if name not in tags_of(record.labels)
+            }
             new = new._replace(labels={**labels, **theirs})
             append_kept(store, [new._replace(vectors=vectors)])
         else:
@@ -324,10 +359,14 @@ class Review:
         self._lookup.store.patch([*self._replaced(record), patch])
 
     def _replaced(self, record: Record) -> list[Patch]:
-        """Return the changes that end versions before, which a foreign file may have left waiting."""
+        """Return the changes that end versions before, which a foreign file may have left
+        waiting.
+        """
         where = self._lookup.waiting(group=record.ref.group)
         found = self._lookup.store.scan(where, limit=_PAGE)
-        return [Patch(each.ref, each.ended_at, "update", {}) for each in found if each.ref != record.ref]
+        return [
+            Patch(each.ref, each.ended_at, "update", {}) for each in found if each.ref != record.ref
+        ]
 
     def _acceptance(self) -> dict[str, Any]:
         who = self._origin
@@ -358,7 +397,9 @@ def _draft_of(record: Record, text: str | None) -> Draft:
 def _fits(which: Waiting) -> Callable[[Record], bool]:
     """Return what tells whether a record is meant, as far as its text tells."""
     wanted, suspicious = _words(which.get("match") or ""), which.get("suspicious")
-    return lambda record: wanted <= _words(record.text) and suspicious in (None, _is_suspicious(record))
+    return lambda record: (
+        wanted <= _words(record.text) and suspicious in (None, _is_suspicious(record))
+    )
 
 
 def _is_suspicious(record: Record) -> bool:

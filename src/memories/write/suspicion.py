@@ -1,7 +1,8 @@
 """Which texts give orders to a model, by cheap rules: a mark, never a refusal. Pure.
 
-A text is folded first, so that case, spacing, look-alike letters and unseen characters disguise nothing. Most texts
-then meet none of the words that call a rule, and no pattern is compiled for them.
+A text is folded first, so that case, spacing, look-alike letters and unseen characters disguise
+nothing. Most texts then meet none of the words that call a rule, and no pattern is compiled for
+them.
 """
 
 import binascii
@@ -24,7 +25,8 @@ _BLOB = 200  # characters of base64
 _QUOTES = "\"'`“”‘’«»„‚「」『』"
 
 _PUNCTUATION = {
-    ord(sign): " " for sign in "'!\"#%&()*+,./:;<=>?@[\\]^_`{|}~-\n\r\t\0“”„«»‘’、。，！？：；（）【】「」—–…¿¡"
+    ord(sign): " "
+    for sign in "'!\"#%&()*+,./:;<=>?@[\\]^_`{|}~-\n\r\t\0“”„«»‘’、。，！？：；（）【】「」—–…¿¡"
 }
 _EMPHASIS = {ord(sign): " " for sign in "*`\0"}
 # Letters of other scripts that look like these; a folded text has no capitals and no accents.
@@ -68,20 +70,17 @@ _SIGNS = "<[{#:!\x1b"  # without one of these, no structure
 _DATA = ("{", "[", "<", "%PDF")  # what is not marked for being encoded alone
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
-# What shows nothing, where it must be a message: tags, variation selectors or joiners in a row, a forced direction.
+# What shows nothing, where it must be a message: tags, variation selectors or joiners in a row, a
+# forced direction.
 _UNSEEN_RUN = (
     "[\U000e0020-\U000e007e]{3}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}|[\u202d\u202e]"
     "|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u034f\u180e\u3164\uffa0\u115f\u1160\u2800]{4}"
 )
 _FLAG = "\U0001f3f4[\U000e0020-\U000e007e]{1,12}\U000e007f"
-_SPELLED = (
-    r"(?<![a-z])[a-z](?:([ .\-_*|/~+,])\1{0,2}[a-z](?![a-z]))(?:\1{1,3}[a-z](?![a-z])|\1{1,8}[a-z](?![a-z])){3,400}"
-)
+_SPELLED = r"(?<![a-z])[a-z](?:([ .\-_*|/~+,])\1{0,2}[a-z](?![a-z]))(?:\1{1,3}[a-z](?![a-z])|\1{1,8}[a-z](?![a-z])){3,400}"
 _APART = ("instruction", "rule")
 _JOINED = ("instruction", "previousrule", "priorrule")
-_TOGETHER = (
-    r"(ignore|disregard|forget)(?:all|any|the|your|of|my|these){0,3}(previous|prior|earlier|above)(instruction|rule)s?"
-)
+_TOGETHER = r"(ignore|disregard|forget)(?:all|any|the|your|of|my|these){0,3}(previous|prior|earlier|above)(instruction|rule)s?"
 _BASE64 = r"(?<![\w+/=-])[A-Za-z0-9+/_-]{24,}={0,2}"
 _HEX = r"(?<![0-9a-z])(?:[0-9a-f]{2}){16,}(?![0-9a-z])|(?<![0-9a-z])(?:(?:\\x|0x)?[0-9a-f]{2}[ ,:]{1,2}){16,}"
 _ESCAPED = r"(?:\\u00[0-9a-f]{2}|\\x[0-9a-f]{2}|&#x?[0-9a-f]{2,4};|%[0-9a-f]{2}){6,}"
@@ -121,7 +120,9 @@ def _called() -> dict[str, list[int]]:
     return found
 
 
-_ELSEWHERE = [number for number, rule in enumerate(RULES) if not rule.calls]  # scripts that put no blanks between words
+_ELSEWHERE = [
+    number for number, rule in enumerate(RULES) if not rule.calls
+]  # scripts that put no blanks between words
 
 
 def marks(text: str) -> tuple[str, ...]:
@@ -156,7 +157,9 @@ def marks(text: str) -> tuple[str, ...]:
 
 
 def marked(record: "Record") -> "Record":
-    """Return a record with a field that says what its text is marked with, whatever it said itself."""
+    """Return a record with a field that says what its text is marked with, whatever it said
+    itself.
+    """
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     names = marks(record.text)
     return record._replace(fields=fields | {"suspicious": " ".join(names)} if names else fields)
@@ -172,16 +175,26 @@ def _structures(text: str) -> Iterator[str]:
 
 
 def _folded(text: str) -> str:
-    """Return a text in lower case, without accents and unseen characters, with one blank between words."""
+    """Return a text in lower case, without accents and unseen characters, with one blank between
+    words.
+    """
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
-        signs = {sign for sign in set(text).difference("\n\t\r") if "\u0300" <= sign <= "\u036f" or is_unseen(sign)}
-        text = unicodedata.normalize("NFC", text.translate(dict.fromkeys(map(ord, signs)) | {ord("’"): "'"}))
+        signs = {
+            sign
+            for sign in set(text).difference("\n\t\r")
+            if "\u0300" <= sign <= "\u036f" or is_unseen(sign)
+        }
+        text = unicodedata.normalize(
+            "NFC", text.translate(dict.fromkeys(map(ord, signs)) | {ord("’"): "'"})
+        )
     return " ".join(text.casefold().translate(_EMPHASIS).split())
 
 
 def _orders(folded: str, words: str) -> Iterator[str]:
-    """Yield the names of the rules whose orders a folded text gives; `words` is the same without punctuation."""
+    """Yield the names of the rules whose orders a folded text gives; `words` is the same without
+    punctuation.
+    """
     called = _called()
     numbers = {number for word in called.keys() & set(words.split()) for number in called[word]}
     if not folded.isascii():
@@ -196,7 +209,9 @@ def _orders(folded: str, words: str) -> Iterator[str]:
 
 
 def _has(text: str, pieces: str) -> bool:
-    return not pieces or any(map(text.__contains__, _pieces(pieces)))  # a generator costs twice as much
+    return not pieces or any(
+        map(text.__contains__, _pieces(pieces))
+    )  # a generator costs twice as much
 
 
 @functools.cache
@@ -212,12 +227,19 @@ _REPORTED = (
 
 
 def _is_talk(folded: str, met: re.Match[str]) -> bool:
-    """Return whether a text on attacks only tells of an order: quotes it, or says that somebody gives it."""
+    """Return whether a text on attacks only tells of an order: quotes it, or says that somebody
+    gives it.
+    """
     around = folded[max(0, met.start() - 400) : met.start()] + folded[met.end() : met.end() + 400]
     if not _compiled(TALK).search(around):
         return False
-    before, after = folded[max(0, met.start() - 60) : met.start()], folded[met.end() : met.end() + 80]
-    quoted = any(sign in _QUOTES for sign in before[-24:]) and any(sign in _QUOTES for sign in after)
+    before, after = (
+        folded[max(0, met.start() - 60) : met.start()],
+        folded[met.end() : met.end() + 80],
+    )
+    quoted = any(sign in _QUOTES for sign in before[-24:]) and any(
+        sign in _QUOTES for sign in after
+    )
     return quoted or bool(_compiled(_REPORTED).search(before))
 
 
@@ -226,7 +248,8 @@ def _hides(text: str) -> bool:
 
 
 def _disguised(plain: str, folded: str, words: str) -> Iterator[str]:
-    """Yield other forms of a folded text: with the letters that others stand for, with spelled words joined.
+    """Yield other forms of a folded text: with the letters that others stand for, with spelled
+    words joined.
 
     Args:
         plain: The text.
@@ -239,26 +262,39 @@ def _disguised(plain: str, folded: str, words: str) -> Iterator[str]:
     spelled = (word[1] == word[3] == word[5] in _BETWEEN for word in pieces if len(word) > 8)
     if list(map(len, pieces)).count(1) > 5 or any(spelled):
         yield _folded(_compiled(_SPELLED).sub(_joined, plain.casefold()))
-    if not _LEETED.isdisjoint(folded) and sum(_is_leet(word) for word in pieces if len(word) > 3) > 1:
+    if (
+        not _LEETED.isdisjoint(folded)
+        and sum(_is_leet(word) for word in pieces if len(word) > 3) > 1
+    ):
         yield folded.translate(_LEET)
     joined = words.replace(" ", "")
-    if any(map(joined.__contains__, _JOINED)) and not any(word.startswith(_APART) for word in pieces):
+    if any(map(joined.__contains__, _JOINED)) and not any(
+        word.startswith(_APART) for word in pieces
+    ):
         yield _compiled(_TOGETHER).sub(r" \1 \2 \3s ", joined)
     if any(map(folded.__contains__, _BACKWARDS)):
         yield folded[::-1]
     if any(map(folded.__contains__, _ROT13)):
-        yield "".join(chr((ord(sign) - 84) % 26 + 97) if "a" <= sign <= "z" else sign for sign in folded)
+        yield "".join(
+            chr((ord(sign) - 84) % 26 + 97) if "a" <= sign <= "z" else sign for sign in folded
+        )
 
 
 def _is_leet(word: str) -> bool:
     """Return whether signs stand for letters in a word: there are some in it, and letters too."""
-    return not _LEETED.isdisjoint(word[:-1]) and len(word) < _LONG_WORD and any(map(str.isalpha, word))
+    return (
+        not _LEETED.isdisjoint(word[:-1]) and len(word) < _LONG_WORD and any(map(str.isalpha, word))
+    )
 
 
 def _joined(spelled: re.Match[str]) -> str:
-    """Return words that were spelled out: where the sign between the letters is doubled, one word ends."""
+    """Return words that were spelled out: where the sign between the letters is doubled, one word
+    ends.
+    """
     sign, text = spelled[1], spelled[0]
-    return " ".join(part.replace(sign, "") for part in text.replace(sign * 3, sign * 2).split(sign * 2))
+    return " ".join(
+        part.replace(sign, "") for part in text.replace(sign * 3, sign * 2).split(sign * 2)
+    )
 
 
 def _decoded(text: str) -> Iterator[str]:
@@ -270,11 +306,15 @@ def _decoded(text: str) -> Iterator[str]:
         said = _from_base64(part[0])
         if _reads(said):
             yield said
-        elif _is_blob(part[0]) and not any(key in text[max(0, part.start() - 60) : part.start() + 2] for key in _KEYS):
+        elif _is_blob(part[0]) and not any(
+            key in text[max(0, part.start() - 60) : part.start() + 2] for key in _KEYS
+        ):
             yield said if said.startswith(_DATA) else ""
     for part in _first(_ESCAPED, text):
         codes = _compiled(_CODE, re.I).findall(part[0])
-        said = bytes(int(other or code, 10 if other else 16) % 256 for code, other in codes).decode("utf-8", "replace")
+        said = bytes(int(other or code, 10 if other else 16) % 256 for code, other in codes).decode(
+            "utf-8", "replace"
+        )
         if _reads(said):
             yield said
     for part in _first(_HEX, text):
@@ -303,7 +343,11 @@ def _from_base64(part: str) -> str:
 
 def _reads(said: str) -> bool:
     """Return whether decoded text is a sentence: printable, of words with blanks between them."""
-    if len(said) < 12 or " " not in said.strip() or not said.replace("\n", " ").replace("\t", " ").isprintable():
+    if (
+        len(said) < 12
+        or " " not in said.strip()
+        or not said.replace("\n", " ").replace("\t", " ").isprintable()
+    ):
         return False
     return sum(sign.isalpha() or sign == " " for sign in said) > 0.7 * len(said)
 

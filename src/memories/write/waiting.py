@@ -17,7 +17,9 @@ _CHANNEL = "channel"
 _TEXTS = ("conversation_id", "role", "text", "ts")
 
 
-def waiting_turns(queue: "RetryQueue", namespace: str, conversation: str | None = None) -> list[Turn]:
+def waiting_turns(
+    queue: "RetryQueue", namespace: str, conversation: str | None = None
+) -> list[Turn]:
     """Return the turns that wait, oldest first; only of one conversation, if it is named."""
     if not queue:
         return []
@@ -25,12 +27,16 @@ def waiting_turns(queue: "RetryQueue", namespace: str, conversation: str | None 
 
 
 def not_stored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
-    """Return those that are not stored: one that is stays in the queue for a moment, or after a crash."""
+    """Return those that are not stored: one that is stays in the queue for a moment, or after a
+    crash.
+    """
     return [turn for turn in turns if not _is_stored(store, turn)]
 
 
 def numbered(turns: Iterable[Turn], where: Filter, last: int) -> list[Turn]:
-    """Return those that meet a filter, with the indexes that they will have behind the last one that is stored."""
+    """Return those that meet a filter, with the indexes that they will have behind the last one
+    that is stored.
+    """
     found: list[Turn] = []
     for turn in turns:
         last = max(last + 1, turn.index)
@@ -45,14 +51,17 @@ def with_waiting(page: ConversationPage, turns: Sequence[Turn], *, first: bool) 
     Args:
         page: The conversations that are stored.
         turns: What waits.
-        first: The page is the first one of all conversations: those of which nothing is stored yet lead it.
+        first: The page is the first one of all conversations: those of which nothing is stored yet
+            lead it.
     """
     by_name: dict[str, list[Turn]] = {}
     for turn in turns:
         by_name.setdefault(turn.conversation_id, []).append(turn)
     own = turns[0].namespace if turns else ""
     found = [
-        replace(each, waiting_count=len(by_name.pop(each.id, ()))) if each.namespace == own else each
+        replace(each, waiting_count=len(by_name.pop(each.id, ())))
+        if each.namespace == own
+        else each
         for each in page.conversations
     ]
     new = [
@@ -91,7 +100,9 @@ def _turns(entries: Sequence[dict[str, Any]], namespace: str) -> Iterator[Turn]:
 
 def _is_stored(store: Store, turn: Turn) -> bool:
     key = scoped_key(turn.conversation_id, turn.message_id)
-    return key is not None and bool(store.scan(Filter(Collection.HISTORY, (turn.namespace,), key=key), limit=1))
+    return key is not None and bool(
+        store.scan(Filter(Collection.HISTORY, (turn.namespace,), key=key), limit=1)
+    )
 
 
 def _meets(turn: Turn, where: Filter) -> bool:

@@ -1,4 +1,6 @@
-"""Compares drafts with the stored memories of one namespace: who writes there, and what is there already."""
+"""Compares drafts with the stored memories of one namespace: who writes there, and what is there
+already.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -85,17 +87,20 @@ class Compared(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Where and how drafts are written: one namespace, and the settings that decide what repeats what.
+    """Where and how drafts are written: one namespace, and the settings that decide what repeats
+    what.
 
     Attributes:
         lookup: Finds what the caller may read and write.
         embedder: Makes the vectors; None to go by words alone.
         now: The time of drafts without one.
         half_life_hours: See `read.versions.compute_confidence`.
-        min_confidence: A search does not find what is less current, so repeating that is no repetition.
+        min_confidence: A search does not find what is less current, so repeating that is no
+            repetition.
         force: Store drafts without comparing them.
         redactor: Takes secrets out; None to keep drafts as they are.
-        within: Keys of tags that tell statements apart, as `project` does: with another value it is no repetition.
+        within: Keys of tags that tell statements apart, as `project` does: with another value it is
+            no repetition.
     """
 
     lookup: Lookup
@@ -122,7 +127,9 @@ class Writer(NamedTuple):
             unlink(self.store, [superseded])
             self.store.patch([versions.ended(superseded, at, "supersede", superseded_by=successor)])
 
-    def repetition(self, known: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()) -> "Repetition":
+    def repetition(
+        self, known: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()
+    ) -> "Repetition":
         """Return a draft as a repetition of the memory with the same text."""
         from memories.write.repetitions import Repetition  # most drafts repeat nothing
 
@@ -141,10 +148,14 @@ class Writer(NamedTuple):
         similar: list[Similar] = []
         corrected: list[Record] = []
         threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
-        for candidate in self._rivals(draft, vectors, where or Filter(Collection.MEMORY, (self.lookup.namespace,))):
+        for candidate in self._rivals(
+            draft, vectors, where or Filter(Collection.MEMORY, (self.lookup.namespace,))
+        ):
             record = candidate.record
             explain = len(similar) < MAX_SIMILAR
-            judgement = _judge(draft.content, record.text, candidate.similarity, threshold, told=explain)
+            judgement = _judge(
+                draft.content, record.text, candidate.similarity, threshold, told=explain
+            )
             repeats = judgement.verdict in (Verdict.SAME, Verdict.DUPLICATE)
             if repeats and self._is_apart(draft, record):
                 continue
@@ -153,13 +164,20 @@ class Writer(NamedTuple):
             elif judgement.verdict is Verdict.DUPLICATE:
                 duplicates.append(self._similar(candidate, judgement.reason))
             else:
-                is_corrected = len(corrected) < MAX_SIMILAR and self._corrects(draft, candidate, threshold)
+                is_corrected = len(corrected) < MAX_SIMILAR and self._corrects(
+                    draft, candidate, threshold
+                )
                 if is_corrected:
                     corrected.append(record)
                 if is_corrected or judgement.verdict is Verdict.CORRECTION:
                     similar.append(self._similar(candidate, judgement.reason))
         repeated = self._choose_repeated(same, draft, vectors)
-        return Compared(repeated, tuple(duplicates[:MAX_SIMILAR]), tuple(similar[:MAX_SIMILAR]), tuple(corrected))
+        return Compared(
+            repeated,
+            tuple(duplicates[:MAX_SIMILAR]),
+            tuple(similar[:MAX_SIMILAR]),
+            tuple(corrected),
+        )
 
     def _similar(self, candidate: Candidate, difference: str) -> Similar:
         record = candidate.record
@@ -177,19 +195,28 @@ class Writer(NamedTuple):
         )
 
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
-        """Return the memory that a draft repeats: of several the first that it contradicts least."""
+        """Return the memory that a draft repeats: of several the first that it contradicts
+        least.
+        """
         if len(same) < 2 and not any("corrected_by" in known.fields for known in same):
             return same[0] if same else None
         repetitions = [self.repetition(known, draft, vectors) for known in same]
-        # What a more trusted writer said is not turned back; so that it holds again is a memory of its own.
-        free = [repetition for repetition in repetitions if not (repetition.is_restated() and repetition.is_barred())]
+        # What a more trusted writer said is not turned back; so that it holds again is a memory of
+        # its own.
+        free = [
+            repetition
+            for repetition in repetitions
+            if not (repetition.is_restated() and repetition.is_barred())
+        ]
         return min(free, key=lambda repetition: repetition.conflicts()).known if free else None
 
     def _is_apart(self, draft: Draft, record: Record) -> bool:
         return any(draft.tags.get(key) != record.labels.get(key) for key in self.within)
 
     def _corrects(self, draft: Draft, candidate: Candidate, threshold: float) -> bool:
-        """Return whether a draft corrects a memory that none corrects yet; of two keys none corrects the other."""
+        """Return whether a draft corrects a memory that none corrects yet; of two keys none
+        corrects the other.
+        """
         record = candidate.record
         addressed = draft.key is not None and record.key is not None
         if addressed or record.fields.get("corrected_by") not in (None, draft.supersedes):
@@ -197,9 +224,13 @@ class Writer(NamedTuple):
         return corrects(draft.content, record.text, candidate.similarity, threshold=threshold)
 
     def _is_current(self, record: Record, draft: Draft) -> bool:
-        """Return whether a search would show a record, or at least no less than it would show the draft."""
+        """Return whether a search would show a record, or at least no less than it would show the
+        draft.
+        """
         declared = 1.0 if draft.confidence is None else draft.confidence
-        return versions.confidence(record, self.now, self.half_life_hours) >= min(self.min_confidence, declared)
+        return versions.confidence(record, self.now, self.half_life_hours) >= min(
+            self.min_confidence, declared
+        )
 
     def _rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
         """Return what may say the same, most similar first: not faded, and of the same project."""
@@ -214,7 +245,8 @@ class Writer(NamedTuple):
             k=_COMPARED if project is not None else _COMPARED_LOOSE,
         )
         rivals = [
-            # A text of several windows was compared by its first one only, which says little about the whole.
+            # A text of several windows was compared by its first one only, which says little about
+            # the whole.
             candidate if whole else candidate._replace(similarity=None)
             for candidate in candidates
             if candidate.record.labels.get("project") == project
@@ -226,7 +258,9 @@ class Writer(NamedTuple):
 
 
 def find_repeats(writer: Writer, selector: "Selector", limit: int) -> Iterator[Repeat]:
-    """Yield memories of the writer's namespace that are selected and repeat older ones, newest first."""
+    """Yield memories of the writer's namespace that are selected and repeat older ones, newest
+    first.
+    """
     return islice(_repeats(writer, selector), limit)
 
 
@@ -243,22 +277,33 @@ def _repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
 
 def _older(writer: Writer, record: Record, vectors: object) -> tuple[Similar, ...]:
     """Return the older memories that a new memory with this text would repeat."""
-    itself = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)  # which is left out
+    itself = Draft(
+        record.text, tags_of(record.labels), supersedes=record.ref.group
+    )  # which is left out
     compared = writer.compare(itself, vectors)
     similar = compared.duplicates
     if compared.same is not None:
         same = compared.same
-        similar = (Similar(same.ref.group, same.text, 1.0, same.created_at, same.labels.get("agent")), *similar)
+        similar = (
+            Similar(same.ref.group, same.text, 1.0, same.created_at, same.labels.get("agent")),
+            *similar,
+        )
     return tuple(memory for memory in similar if memory.id < record.ref.group)
 
 
 def _is_note(record: Record) -> bool:
-    """Return whether a record is a session's note: it quotes what was said, which nobody repeats by storing it."""
+    """Return whether a record is a session's note: it quotes what was said, which nobody repeats by
+    storing it.
+    """
     return is_session_note(record.labels, versions.plain_key(record.key))
 
 
-def _judge(new: str, old: str, similarity: float | None, threshold: float, *, told: bool) -> Judgement:
-    """Judge two texts; of long ones only whether they are the same, since comparing their words takes seconds."""
+def _judge(
+    new: str, old: str, similarity: float | None, threshold: float, *, told: bool
+) -> Judgement:
+    """Judge two texts; of long ones only whether they are the same, since comparing their words
+    takes seconds.
+    """
     if max(len(new), len(old)) <= MAX_JUDGED:
         return judge(new, old, similarity, threshold=threshold, told=told)
     return Judgement(Verdict.SAME if same_lines(new, old) else Verdict.DIFFERENT)

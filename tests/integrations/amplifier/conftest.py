@@ -1,4 +1,6 @@
-"""A session of Amplifier with our modules: its kernel is real, the loop is a small one, the model is a script."""
+"""A session of Amplifier with our modules: its kernel is real, the loop is a small one, the model
+is a script.
+"""
 
 import asyncio
 import sys
@@ -16,26 +18,42 @@ PACKAGES = {name: ROOT / "packages" / f"amplifier-module-{name}" for name in MOD
 
 
 class Loop:
-    """An orchestrator as Amplifier's own basic one: it tells the hooks, asks the model, runs the tools it calls."""
+    """An orchestrator as Amplifier's own basic one: it tells the hooks, asks the model, runs the
+    tools it calls.
+    """
 
-    async def execute(self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **kwargs: Any) -> str:
+    async def execute(
+        self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **kwargs: Any
+    ) -> str:
         told = await hooks.emit("prompt:submit", {"prompt": prompt})
         await kwargs["coordinator"].process_hook_result(told, "prompt:submit", "orchestrator")
         await context.add_message({"role": "user", "content": prompt})
         model = providers["scripted"]
         while True:
-            answer = await model.complete(await context.get_messages_for_request(provider=model), tools)
+            answer = await model.complete(
+                await context.get_messages_for_request(provider=model), tools
+            )
             if "tool" not in answer:
                 break
-            call = {"id": f"call-{len(model.requests)}", "tool": answer["tool"], "arguments": answer["input"]}
+            call = {
+                "id": f"call-{len(model.requests)}",
+                "tool": answer["tool"],
+                "arguments": answer["input"],
+            }
             await context.add_message({"role": "assistant", "content": "", "tool_calls": [call]})
             result = await tools[answer["tool"]].execute(answer["input"])
             told = {"tool_name": answer["tool"], "tool_input": answer["input"], "result": result}
             await hooks.emit("tool:post", told)
             content = result.get_serialized_output()
-            await context.add_message({"role": "tool", "tool_call_id": call["id"], "content": content})
+            await context.add_message(
+                {"role": "tool", "tool_call_id": call["id"], "content": content}
+            )
         await context.add_message({"role": "assistant", "content": answer["text"]})
-        told = {"orchestrator": "loop-small", "turn_count": len(model.requests), "status": "success"}
+        told = {
+            "orchestrator": "loop-small",
+            "turn_count": len(model.requests),
+            "status": "success",
+        }
         await hooks.emit("orchestrator:complete", told)
         return str(answer["text"])
 
@@ -78,7 +96,9 @@ Talk = Callable[..., Model]
 
 @pytest.fixture
 def talk() -> Talk:
-    """Return a function that runs a session: prompts, what the model answers, and how the session is set up."""
+    """Return a function that runs a session: prompts, what the model answers, and how the session
+    is set up.
+    """
 
     def run(
         prompts: list[str],

@@ -16,7 +16,13 @@ BEHAVIORS = sorted(file.stem for file in (BUNDLE / "behaviors").glob("*.yaml"))
 def merged(base: Any, over: Any) -> Any:
     """Merge as bundles are: mappings by key, modules by their name; what comes later holds."""
     if isinstance(base, Mapping) and isinstance(over, Mapping):
-        return {**base, **{key: merged(base[key], value) if key in base else value for key, value in over.items()}}
+        return {
+            **base,
+            **{
+                key: merged(base[key], value) if key in base else value
+                for key, value in over.items()
+            },
+        }
     if isinstance(base, list) and isinstance(over, list):
         modules = {each["module"]: each for each in base}
         for each in over:
@@ -30,7 +36,10 @@ def plan_of(*names: str) -> dict[str, Any]:
     for name in names:
         read = yaml.safe_load((BUNDLE / "behaviors" / f"{name}.yaml").read_text())
         included = [each["bundle"].rpartition("/")[2] for each in read.get("includes", ())]
-        for part in (plan_of(*included), {key: read[key] for key in ("session", "tools", "hooks") if key in read}):
+        for part in (
+            plan_of(*included),
+            {key: read[key] for key in ("session", "tools", "hooks") if key in read},
+        ):
             plan = merged(plan, part)
     return plan
 

@@ -38,10 +38,16 @@ def flush() -> None:
 
 
 def waiting(tmp_path: Path) -> list[dict[str, Any]]:
-    return [event for name in inbox.names(home(tmp_path)) for event in inbox.read(home(tmp_path), name)[0]]
+    return [
+        event
+        for name in inbox.names(home(tmp_path))
+        for event in inbox.read(home(tmp_path), name)[0]
+    ]
 
 
-def test_what_stores_it_is_not_taken_from_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stores_it_is_not_taken_from_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work, ran = tmp_path / "cloned", tmp_path / "ran"
     (work / "memories").mkdir(parents=True)
     for name in ("__init__", "__main__"):
@@ -73,11 +79,17 @@ def test_what_is_said_waits_in_the_inbox_and_then_for_review(
     flush()
     assert waiting(tmp_path) == []
     with Memories(namespace="bob") as memories:
-        assert any("Tuesdays at noon" in each.content for each in memories.list(pending=True).memories)
-        (memory,) = [each for each in memories.list(pending=True).memories if "Tuesdays" in each.content]
+        assert any(
+            "Tuesdays at noon" in each.content for each in memories.list(pending=True).memories
+        )
+        (memory,) = [
+            each for each in memories.list(pending=True).memories if "Tuesdays" in each.content
+        ]
         assert memory.origin is not None
         assert memory.origin.trust == "captured"
-        assert [turn.role for turn in memories.turns(memories.list_conversations().conversations[0].id)] == [
+        assert [
+            turn.role for turn in memories.turns(memories.list_conversations().conversations[0].id)
+        ] == [
             "user",
             "assistant",
         ]
@@ -94,7 +106,9 @@ def test_what_a_tool_returned_is_looked_at(talk: Any, bob: Bob, tmp_path: Path) 
             return {"type": "object"}
 
         async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
-            return ToolResult(output="Root cause: the cache kept prices of a product that was deleted long ago.")
+            return ToolResult(
+                output="Root cause: the cache kept prices of a product that was deleted long ago."
+            )
 
     import types
 
@@ -106,11 +120,19 @@ def test_what_a_tool_returned_is_looked_at(talk: Any, bob: Bob, tmp_path: Path) 
     module.mount = mount  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
     tools = [{"module": "tool-shell"}]
-    talk(["Why?"], [{"tool": "shell", "input": {}}, {"text": "See."}], session=bob, hooks=HOOKS, tools=tools)
+    talk(
+        ["Why?"],
+        [{"tool": "shell", "input": {}}, {"text": "See."}],
+        session=bob,
+        hooks=HOOKS,
+        tools=tools,
+    )
     assert "tool" in [event["event"] for event in waiting(tmp_path)]
     flush()
     with Memories(namespace="bob") as memories:
-        assert any("cache kept prices" in each.content for each in memories.list(pending=True).memories)
+        assert any(
+            "cache kept prices" in each.content for each in memories.list(pending=True).memories
+        )
 
 
 def test_nothing_is_captured_unless_it_was_asked_for(talk: Any, bob: Bob, tmp_path: Path) -> None:
@@ -139,18 +161,27 @@ def test_a_no_of_anybody_is_enough(
         assert not (tmp_path / "home").exists()
 
 
-def test_what_an_agent_tells_another_agent_no_person_said(talk: Any, bob: Bob, tmp_path: Path) -> None:
+def test_what_an_agent_tells_another_agent_no_person_said(
+    talk: Any, bob: Bob, tmp_path: Path
+) -> None:
     talk([TOLD], session=bob, hooks=HOOKS, parent_id="parent")
     assert waiting(tmp_path) == []
 
 
-def test_what_was_recalled_is_not_captured_again_over_ten_sessions(talk: Any, bob: Bob, tmp_path: Path) -> None:
+def test_what_was_recalled_is_not_captured_again_over_ten_sessions(
+    talk: Any, bob: Bob, tmp_path: Path
+) -> None:
     with Memories(namespace="bob") as memories:
         memories.create("We decided to deploy the shop on Tuesdays at noon")
     ask = {"tool": "memory", "input": {"operation": "search", "query": "deploy the shop"}}
     for number in range(10):
         answer = {"text": "As I remember, we decided to deploy the shop on Tuesdays at noon."}
-        talk([f"When do we deploy the shop, asked for the time {number}?"], [ask, answer], session=bob, hooks=HOOKS)
+        talk(
+            [f"When do we deploy the shop, asked for the time {number}?"],
+            [ask, answer],
+            session=bob,
+            hooks=HOOKS,
+        )
         flush()
     with Memories(namespace="bob") as memories:
         assert memories.list(pending=True).memories == ()
@@ -161,7 +192,11 @@ def test_what_was_recalled_is_not_captured_again_over_ten_sessions(talk: Any, bo
 
 
 def test_what_is_marked_as_private_is_not_written_down(talk: Any, bob: Bob, tmp_path: Path) -> None:
-    talk(["Remember that <private>my PIN is 4711</private> the shop is in Oslo."], session=bob, hooks=HOOKS)
+    talk(
+        ["Remember that <private>my PIN is 4711</private> the shop is in Oslo."],
+        session=bob,
+        hooks=HOOKS,
+    )
     assert "4711" not in str(waiting(tmp_path))
 
 
@@ -184,18 +219,25 @@ def test_a_session_that_goes_on_tells_nothing_twice(talk: Any, bob: Bob, tmp_pat
         await context.set_messages([{"role": "assistant", "content": "An old answer."}])
         await coordinator.hooks.emit("prompt:submit", {"prompt": "And now?"})
         await context.add_message({"role": "user", "content": "And now?"})
-        await context.add_message({"role": "assistant", "content": [{"type": "text", "text": "A new answer."}]})
+        await context.add_message(
+            {"role": "assistant", "content": [{"type": "text", "text": "A new answer."}]}
+        )
         await coordinator.hooks.emit("orchestrator:complete", {"status": "success"})
 
     talk([], session=bob, hooks=HOOKS, then=go_on)
-    assert [event.get("answer") for event in waiting(tmp_path) if event["event"] == "stop"] == ["A new answer."]
+    assert [event.get("answer") for event in waiting(tmp_path) if event["event"] == "stop"] == [
+        "A new answer."
+    ]
 
 
-# --- what a user says of the memory of a session ---------------------------------------------------------------------
+# --- what a user says of the memory of a session
+# ---------------------------------------------------------------------
 
 
 def test_start_as_bob_with_memory_enabled(talk: Any, tmp_path: Path) -> None:
-    """Nobody configured anything: the sentence of the specification is enough, from the next prompt on."""
+    """Nobody configured anything: the sentence of the specification is enough, from the next prompt
+    on.
+    """
     with Memories(namespace="bob") as memories:
         memories.create("The user prefers PostgreSQL for new projects")
     model = talk(["Start a session as bob with memory enabled", "What database should we use?"])
@@ -215,8 +257,15 @@ def test_a_switch_takes_the_old_identity_s_memories_out_of_the_prompt(talk: Any,
     for name in ("bob", "alice"):
         with Memories(namespace=name) as memories:
             memories.create(f"The wiki of {name} is yellow")
-    create = {"tool": "memory", "input": {"operation": "create", "content": "The printer is on floor two"}}
-    model = talk(["Hello", "start as alice", "Store it."], [{"text": "Hi."}, {"text": "Yes."}, create], session=bob)
+    create = {
+        "tool": "memory",
+        "input": {"operation": "create", "content": "The printer is on floor two"},
+    }
+    model = talk(
+        ["Hello", "start as alice", "Store it."],
+        [{"text": "Hi."}, {"text": "Yes."}, create],
+        session=bob,
+    )
     assert "wiki of bob" in model.sent(0)
     assert "wiki of bob" not in model.sent(1)
     assert "wiki of alice" in model.sent(1)
@@ -228,7 +277,11 @@ def test_memory_off_and_on_again(talk: Any, bob: Bob) -> None:
     with Memories(namespace="bob") as memories:
         memories.create("The wiki of bob is yellow")
     ask = {"tool": "memory", "input": {"operation": "list"}}
-    model = talk(["memory off", "List it.", "memory on"], [{"text": "Off."}, ask, {"text": "No."}], session=bob)
+    model = talk(
+        ["memory off", "List it.", "memory on"],
+        [{"text": "Off."}, ask, {"text": "No."}],
+        session=bob,
+    )
     assert "wiki" not in model.sent(1) + model.sent(2)
     assert "memory is off for this session" in model.sent(2)
     assert "wiki of bob" in model.sent(3)

@@ -18,11 +18,19 @@ def fitted(messages: list[Message], budget: int, cut: Cut = Cut()) -> tuple[Cut,
 
 
 def tokens(messages: list[Message]) -> int:
-    return sum(tokens_of(message) for message in messages if message["content"] != context.NOTICE["content"])
+    return sum(
+        tokens_of(message)
+        for message in messages
+        if message["content"] != context.NOTICE["content"]
+    )
 
 
 def call(*ids: str) -> Message:
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": each, "tool": "bash"} for each in ids]}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": each, "tool": "bash"} for each in ids],
+    }
 
 
 def result(of: str, size: int = 30) -> Message:
@@ -39,7 +47,11 @@ def blocks(messages: list[Message]) -> tuple[set[str], set[str]]:
     for message in messages:
         if isinstance(message["content"], list):
             calls |= {block["id"] for block in message["content"] if block["type"] == "tool_use"}
-            answers |= {block["tool_use_id"] for block in message["content"] if block["type"] == "tool_result"}
+            answers |= {
+                block["tool_use_id"]
+                for block in message["content"]
+                if block["type"] == "tool_result"
+            }
     return calls, answers
 
 
@@ -111,7 +123,9 @@ def test_a_message_that_is_too_long_by_itself_is_sent_whole() -> None:
     assert shown[-1] == messages[-1]
 
 
-TURN = st.tuples(st.integers(1, 200), st.lists(st.tuples(st.integers(1, 3), st.integers(1, 400)), max_size=4))
+TURN = st.tuples(
+    st.integers(1, 200), st.lists(st.tuples(st.integers(1, 3), st.integers(1, 400)), max_size=4)
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -134,7 +148,9 @@ def test_pairs_stay_together_and_the_order_stays(turns: list[Any], budget: int) 
     assert messages[0] in shown
     assert [message for message in messages if message["role"] == "user"][-1] in shown
     assert shown[-1] == messages[-1]
-    fixed = [message for message in shown if message["role"] != "tool" and message != context.NOTICE]
+    fixed = [
+        message for message in shown if message["role"] != "tool" and message != context.NOTICE
+    ]
     assert fixed == [message for message in messages if message in fixed]
     least = fit(messages, [size_of(message) for message in messages], Cut(), 0)
     assert tokens(shown) <= budget or cut == least
@@ -159,7 +175,9 @@ def test_a_provider_s_limits_are_the_budget() -> None:
     for provider in (
         SimpleNamespace(get_model_info=lambda: SimpleNamespace(**limits)),
         SimpleNamespace(get_info=lambda: SimpleNamespace(defaults=limits)),
-        SimpleNamespace(get_model_info=lambda: None, get_info=lambda: SimpleNamespace(defaults=limits)),
+        SimpleNamespace(
+            get_model_info=lambda: None, get_info=lambda: SimpleNamespace(defaults=limits)
+        ),
     ):
         assert MemoriesContext(None)._budget(None, provider) == 100_000 - 4_000 - 4_096
         assert MemoriesContext(None, 50_000)._budget(None, provider) == 50_000

@@ -27,7 +27,9 @@ def test_amplifier_s_own_validator_has_nothing_to_say(kind: str, name: str, enab
     found = asyncio.run(VALIDATORS[kind]().validate(package(name), config=config))
     assert found.passed, found.errors
     if enabled:
-        assert [check for check in found.checks if not check.passed or check.severity != "info"] == []
+        assert [
+            check for check in found.checks if not check.passed or check.severity != "info"
+        ] == []
 
 
 @pytest.mark.thorough

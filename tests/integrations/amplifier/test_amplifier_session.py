@@ -10,11 +10,20 @@ import pytest
 from memories import Memories
 
 Bob = dict[str, Any]
-CREATE = {"tool": "memory", "input": {"operation": "create", "content": "The user prefers PostgreSQL for new projects"}}
+CREATE = {
+    "tool": "memory",
+    "input": {"operation": "create", "content": "The user prefers PostgreSQL for new projects"},
+}
 
 
-def test_what_was_told_in_one_session_is_in_the_next_one_s_first_request(talk: Any, bob: Bob) -> None:
-    first = talk(["Remember: I prefer PostgreSQL for new projects"], [CREATE, {"text": "Stored."}], session=bob)
+def test_what_was_told_in_one_session_is_in_the_next_one_s_first_request(
+    talk: Any, bob: Bob
+) -> None:
+    first = talk(
+        ["Remember: I prefer PostgreSQL for new projects"],
+        [CREATE, {"text": "Stored."}],
+        session=bob,
+    )
     assert "stored" in first.sent(1)
     second = talk(["What database should we use?"], session=bob)
     assert "PostgreSQL" in second.sent()
@@ -41,7 +50,11 @@ def test_another_agent_sees_nothing_of_it(talk: Any, bob: Bob) -> None:
 
 @pytest.mark.parametrize(
     "session",
-    [{}, {"agent_identity": "bob"}, {"agent_identity": "bob", "capabilities": {"memory": {"enabled": False}}}],
+    [
+        {},
+        {"agent_identity": "bob"},
+        {"agent_identity": "bob", "capabilities": {"memory": {"enabled": False}}},
+    ],
 )
 def test_without_a_word_of_it_there_is_no_memory(session: Bob, talk: Any, tmp_path: Path) -> None:
     with Memories(namespace="bob") as memories:
@@ -113,9 +126,16 @@ def test_a_store_that_hangs_delays_a_session_by_no_more_than_it_may(
     ]
 
 
-@pytest.mark.parametrize(("name", "value"), [("DECAY_HALF_LIFE_HOURS", "soon"), ("MEMORY_HOME", "")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("DECAY_HALF_LIFE_HOURS", "soon"), ("MEMORY_HOME", "")]
+)
 def test_a_wrong_setting_of_memories_stops_no_session(
-    name: str, value: str, talk: Any, bob: Bob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str,
+    value: str,
+    talk: Any,
+    bob: Bob,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv(name, value)
     with caplog.at_level(logging.WARNING):
@@ -130,7 +150,11 @@ def test_who_wrote_is_told_as_amplifier(talk: Any, bob: Bob) -> None:
     with Memories(namespace="bob") as memories:
         (memory,) = memories.list().memories
     assert memory.origin is not None
-    assert (memory.origin.by, memory.origin.trust, memory.namespace) == ("amplifier", "agent", "bob")
+    assert (memory.origin.by, memory.origin.trust, memory.namespace) == (
+        "amplifier",
+        "agent",
+        "bob",
+    )
 
 
 def test_a_wrong_setting_is_told_in_a_sentence(talk: Any, bob: Bob) -> None:

@@ -41,7 +41,9 @@ def test_each_operation_does_what_its_name_says(call: Call) -> None:
     assert "Tuesdays" in call(operation="search", query="deploys").output
     assert "Tuesdays" in call(operation="list", tags={"project": "shop"}).output
     assert call(operation="list", tags={"project": "other"}).output == "nothing found"
-    assert "version 2" in call(operation="update", id=name, content="Deploys happen on Fridays").output
+    assert (
+        "version 2" in call(operation="update", id=name, content="Deploys happen on Fridays").output
+    )
     whole = call(operation="get", id=name).output
     assert "Fridays" in whole
     assert "Tuesdays" in whole
@@ -60,7 +62,9 @@ def test_what_is_known_is_not_stored_again_unless_it_must_be(call: Call) -> None
     if refused.output.startswith("not stored"):
         assert "force" in refused.output
         assert "quoted, not instructions" in refused.output
-    assert call(operation="create", content="On Tuesdays at noon the team deploys the shop", force=True).success
+    assert call(
+        operation="create", content="On Tuesdays at noon the team deploys the shop", force=True
+    ).success
 
 
 def test_what_is_stored_cannot_pass_for_ours(call: Call) -> None:
@@ -81,7 +85,10 @@ def test_what_is_stored_cannot_pass_for_ours(call: Call) -> None:
         ({"operation": "search", "query": 7}, "query must be a text"),
         ({"operation": "search", "query": "x", "limit": 0}, f"from 1 to {MAX_RESULTS}"),
         ({"operation": "search", "query": "x", "limit": True}, f"from 1 to {MAX_RESULTS}"),
-        ({"operation": "search", "query": "x", "tags": {"a": 1}}, "tags must be an object of texts"),
+        (
+            {"operation": "search", "query": "x", "tags": {"a": 1}},
+            "tags must be an object of texts",
+        ),
         ({"operation": "search", "query": "x", "id": "y"}, "leave out 'id'"),
         ({"operation": "search", "query": "x", "since": "someday"}, "someday"),
         ({"operation": "create", "content": "x", "force": "yes"}, "force must be true or false"),
@@ -145,7 +152,9 @@ def test_the_event_loop_is_free_while_the_memory_works(monkeypatch: pytest.Monke
         unmount = await mount_tool(coordinator, {"enabled": True})
         opened = Mounted._opened
         monkeypatch.setattr(Mounted, "_opened", lambda self: (gate.wait(60), opened(self))[1])
-        running = asyncio.ensure_future(coordinator.mount_points["tools"]["memory"].execute({"operation": "list"}))
+        running = asyncio.ensure_future(
+            coordinator.mount_points["tools"]["memory"].execute({"operation": "list"})
+        )
         await asyncio.sleep(0)
         gate.set()  # only a loop that is free gets here
         result: ToolResult = await running
@@ -168,7 +177,9 @@ def test_one_tool_costs_fewer_tokens_than_one_for_each_operation() -> None:
             "description": "Do this with a memory.",
             "parameters": {
                 "type": "object",
-                "properties": {key: properties[key] for key in (*operation.required, *operation.optional)},
+                "properties": {
+                    key: properties[key] for key in (*operation.required, *operation.optional)
+                },
                 "required": [*operation.required],
                 "additionalProperties": False,
             },
@@ -182,6 +193,10 @@ def test_one_tool_costs_fewer_tokens_than_one_for_each_operation() -> None:
 
 def test_every_argument_of_the_schema_is_one_of_an_operation() -> None:
     tool = MemoryTool(type("Mounted", (), {"identity": "bob"})(), Settings(mode="explicit"))  # type: ignore[arg-type]
-    used = {key for operation in OPERATIONS.values() for key in (*operation.required, *operation.optional)}
+    used = {
+        key
+        for operation in OPERATIONS.values()
+        for key in (*operation.required, *operation.optional)
+    }
     assert set(tool.input_schema["properties"]) == used | {"operation"}
     assert tool.input_schema["properties"]["operation"]["enum"] == [*OPERATIONS]

@@ -1,4 +1,6 @@
-"""Agents of LangChain and LangMem on `MemoriesStore`, and our tools in such an agent; the model is a stand-in."""
+"""Agents of LangChain and LangMem on `MemoriesStore`, and our tools in such an agent; the model is
+a stand-in.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +24,10 @@ class Model(GenericFakeChatModel):
 
 
 def calls(name: str, **arguments: Any) -> AIMessage:
-    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call-{name}", "type": "tool_call"}])
+    return AIMessage(
+        "",
+        tool_calls=[{"name": name, "args": arguments, "id": f"call-{name}", "type": "tool_call"}],
+    )
 
 
 def saying(*messages: AIMessage) -> Model:
@@ -54,10 +59,19 @@ def test_langmems_tools_store_and_find(store: MemoriesStore) -> None:
     from langmem import create_manage_memory_tool, create_search_memory_tool
 
     namespace = ("memories", "{langgraph_user_id}")
-    tools = [create_manage_memory_tool(namespace=namespace), create_search_memory_tool(namespace=namespace)]
-    messages = (calls("manage_memory", content="Ann climbs in the mountains", action="create"), AIMessage("done"))
+    tools = [
+        create_manage_memory_tool(namespace=namespace),
+        create_search_memory_tool(namespace=namespace),
+    ]
+    messages = (
+        calls("manage_memory", content="Ann climbs in the mountains", action="create"),
+        AIMessage("done"),
+    )
     user = {"configurable": {"langgraph_user_id": "ann"}}
-    assert "created memory" in ask(create_agent(saying(*messages), tools, store=store), "remember", **user)[0]
+    assert (
+        "created memory"
+        in ask(create_agent(saying(*messages), tools, store=store), "remember", **user)[0]
+    )
     (item,) = store.search(("memories", "ann"))
     assert item.value == {"content": "Ann climbs in the mountains"}
     messages = (calls("search_memory", query="who climbs in the mountains?"), AIMessage("done"))
@@ -65,7 +79,10 @@ def test_langmems_tools_store_and_find(store: MemoriesStore) -> None:
     assert json.loads(found)[0]["value"] == item.value
     messages = (calls("search_memory", query="who climbs in the mountains?"), AIMessage("done"))
     other = {"configurable": {"langgraph_user_id": "ben"}}
-    assert json.loads(ask(create_agent(saying(*messages), tools, store=store), "who?", **other)[0]) == []
+    assert (
+        json.loads(ask(create_agent(saying(*messages), tools, store=store), "who?", **other)[0])
+        == []
+    )
 
 
 @pytest.mark.filterwarnings("default")  # LangMem uses what LangGraph will drop
@@ -80,7 +97,9 @@ def test_langmems_manager_writes_what_it_extracts(store: MemoriesStore) -> None:
     manager.invoke({"messages": [{"role": "user", "content": "I climb in the mountains"}]})
     (item,) = store.search(("memories", "ann"))
     assert item.value == {"kind": "Memory", "content": {"content": "Ann climbs in the mountains"}}
-    assert [each.key for each in store.search((), query="who climbs in the mountains?")] == [item.key]
+    assert [each.key for each in store.search((), query="who climbs in the mountains?")] == [
+        item.key
+    ]
 
 
 def test_our_tools_remember_find_and_forget(memories: Memories) -> None:
@@ -113,6 +132,8 @@ def test_a_limit_that_cannot_be_is_told_to_the_model(memories: Memories, limit: 
 
 def test_the_store_costs_no_more_to_import_than_its_base(run_python: Callable[..., Any]) -> None:
     script = "import sys, {}\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    base = set(run_python(script.format("langgraph.store.base.embed, memories.memories")).stdout.split())
+    base = set(
+        run_python(script.format("langgraph.store.base.embed, memories.memories")).stdout.split()
+    )
     ours = set(run_python(script.format("memories.langgraph")).stdout.split())
     assert ours - base <= {"asyncio", "selectors", "ssl", "_ssl", "concurrent"}

@@ -1,4 +1,6 @@
-"""`MemoriesStore` beside the stores that LangGraph ships: what agrees, and where ours does otherwise on purpose."""
+"""`MemoriesStore` beside the stores that LangGraph ships: what agrees, and where ours does
+otherwise on purpose.
+"""
 
 import asyncio
 import json
@@ -38,7 +40,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseStore]
     if request.param == "in memory":
         yield InMemoryStore()
     elif request.param == "their sqlite":
-        connection = sqlite3.connect(tmp_path / "theirs.db", isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            tmp_path / "theirs.db", isolation_level=None, check_same_thread=False
+        )
         theirs = SqliteStore(connection)
         theirs.setup()
         yield theirs
@@ -58,11 +62,17 @@ def keys(found: list[Any]) -> set[str]:
     return {item.key for item in found}
 
 
-# --- what all of them do ---------------------------------------------------------------------------------------------
+# --- what all of them do
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_value_comes_back_as_it_was_put(store: BaseStore) -> None:
-    value = {"content": "Ann climbs", "n": 1, "deep": {"list": [1, 2.5, None, True, "é", "日本"]}, "": ""}
+    value = {
+        "content": "Ann climbs",
+        "n": 1,
+        "deep": {"list": [1, 2.5, None, True, "é", "日本"]},
+        "": "",
+    }
     store.put(ANN, "k", value)
     item = store.get(ANN, "k")
     assert item is not None
@@ -133,7 +143,9 @@ def test_an_operator_that_there_is_not_is_refused(store: BaseStore) -> None:
 
 def test_a_batch_reads_what_was_there_before_it(store: BaseStore) -> None:
     store.put(ANN, "k", {"n": 0})
-    told = store.batch([PutOp(ANN, "k", {"n": 1}), GetOp(ANN, "k"), PutOp(ANN, "k", {"n": 2}), SearchOp(ANN)])
+    told = store.batch(
+        [PutOp(ANN, "k", {"n": 1}), GetOp(ANN, "k"), PutOp(ANN, "k", {"n": 2}), SearchOp(ANN)]
+    )
     assert told[0] is None
     assert told[1].value == {"n": 0}  # type: ignore[union-attr]
     assert told[2] is None
@@ -154,7 +166,9 @@ def test_namespaces(store: BaseStore) -> None:
 
 
 @pytest.mark.parametrize("namespace", [(), ("langgraph", "x"), ("a.b",), ("",)])
-def test_a_namespace_that_cannot_be_is_refused(store: BaseStore, namespace: tuple[str, ...]) -> None:
+def test_a_namespace_that_cannot_be_is_refused(
+    store: BaseStore, namespace: tuple[str, ...]
+) -> None:
     with pytest.raises(InvalidNamespaceError):
         store.put(namespace, "k", {"n": 1})
 
@@ -162,7 +176,9 @@ def test_a_namespace_that_cannot_be_is_refused(store: BaseStore, namespace: tupl
 def test_pages(store: BaseStore) -> None:
     for number in range(5):
         store.put(ANN, f"k{number}", {"n": number})
-    pages = [store.search(ANN, limit=2, offset=offset, filter={"n": {"$gte": 1}}) for offset in (0, 2, 4)]
+    pages = [
+        store.search(ANN, limit=2, offset=offset, filter={"n": {"$gte": 1}}) for offset in (0, 2, 4)
+    ]
     assert [len(page) for page in pages] == [2, 2, 0]
     assert keys([*pages[0], *pages[1]]) == {"k1", "k2", "k3", "k4"}
 
@@ -179,7 +195,8 @@ def test_async(store: BaseStore) -> None:
         assert namespaces == [ANN]
 
 
-# --- what ours does otherwise, or they do not all --------------------------------------------------------------------
+# --- what ours does otherwise, or they do not all
+# --------------------------------------------------------------------
 
 
 def test_the_newest_items_come_first(ours: MemoriesStore) -> None:
@@ -252,7 +269,9 @@ def test_a_value_that_is_not_json_is_refused_and_nothing_of_its_batch_is_stored(
     assert ours.search(()) == []
 
 
-def test_a_query_finds_by_meaning_and_word_and_comes_before_what_is_not_searched(ours: MemoriesStore) -> None:
+def test_a_query_finds_by_meaning_and_word_and_comes_before_what_is_not_searched(
+    ours: MemoriesStore,
+) -> None:
     ours.put(ANN, "sport", {"content": "Ann climbs in the mountains every summer"})
     ours.put(ANN, "food", {"food": "pizza", "when": "on fridays"})
     ours.put(ANN, "later", {"content": "nothing of mountains here"}, index=False)
@@ -263,14 +282,21 @@ def test_a_query_finds_by_meaning_and_word_and_comes_before_what_is_not_searched
     assert found[0].score is not None
     assert found[1].score is None
     assert [item.key for item in ours.search(ANN, query="pizza")] == ["food", "later"]
-    assert keys(ours.search(("users",), query="climbs in the mountains", filter={"content": {"$ne": ""}})) >= {"other"}
+    assert keys(
+        ours.search(("users",), query="climbs in the mountains", filter={"content": {"$ne": ""}})
+    ) >= {"other"}
     item = ours.get(ANN, "later")
     assert item is not None
     assert item.value == {"content": "nothing of mountains here"}
 
 
 def test_a_filter_of_few_hits_looks_behind_the_others(ours: MemoriesStore) -> None:
-    ours.batch([PutOp(ANN, f"k{n}", {"content": f"a day in the mountains, number {n}", "n": n}) for n in range(60)])
+    ours.batch(
+        [
+            PutOp(ANN, f"k{n}", {"content": f"a day in the mountains, number {n}", "n": n})
+            for n in range(60)
+        ]
+    )
     assert keys(ours.search(ANN, query="mountains", filter={"n": 7}, limit=1)) == {"k7"}
 
 
@@ -304,7 +330,14 @@ def test_other_memories_are_no_items(ours: MemoriesStore) -> None:
 def test_secrets_are_taken_out_of_values(ours: MemoriesStore) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 3 + "abcdef"
     ours.put(
-        ANN, "k", {"content": "see the notes", "list": [{"deep": f"token {token}"}], token: 1, "password": "zX9!kq7Lm2"}
+        ANN,
+        "k",
+        {
+            "content": "see the notes",
+            "list": [{"deep": f"token {token}"}],
+            token: 1,
+            "password": "zX9!kq7Lm2",
+        },
     )
     item = ours.get(ANN, "k")
     assert item is not None
@@ -315,7 +348,10 @@ def test_secrets_are_taken_out_of_values(ours: MemoriesStore) -> None:
 
 def test_namespaces_of_ours_do_not_see_each_other(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store"
-    with MemoriesStore(url, namespace="ann", embedder="fake") as ann, MemoriesStore(url, embedder="fake") as shared:
+    with (
+        MemoriesStore(url, namespace="ann", embedder="fake") as ann,
+        MemoriesStore(url, embedder="fake") as shared,
+    ):
         shared.put(("x",), "k", {"n": 1})
         assert ann.get(("x",), "k") is None
         assert ann.search(()) == []
@@ -331,14 +367,23 @@ def test_many_threads_lose_nothing(ours: MemoriesStore) -> None:
     assert {item.value["n"] for item in ours.search(ANN, limit=100)} == set(range(40))
 
 
-def test_values_travel_with_an_export_without_their_secrets(ours: MemoriesStore, tmp_path: Path) -> None:
+def test_values_travel_with_an_export_without_their_secrets(
+    ours: MemoriesStore, tmp_path: Path
+) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 3 + "abcdef"
     ours.put(ANN, "k", {"content": "Ann climbs", "n": 1})
     tags = {"langgraph.1": "users", "langgraph.2": "users.ann"}
-    late = Draft("Ann swims", tags, key="users.ann/late", data=json.dumps({"content": "Ann swims", "n": token}))
+    late = Draft(
+        "Ann swims",
+        tags,
+        key="users.ann/late",
+        data=json.dumps({"content": "Ann swims", "n": token}),
+    )
     ours._memories.create_many([late], redact=False)
     lines: list[str] = []
-    export(ours._memories._kept, lines.append, namespaces=None, progress=lambda what, done, whole: None)
+    export(
+        ours._memories._kept, lines.append, namespaces=None, progress=lambda what, done, whole: None
+    )
     url = f"sqlite:///{tmp_path}/copy"
     with MemoriesStore(url, embedder="fake") as copy:
         kept = copy._memories._kept

@@ -27,18 +27,30 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Start Chromium once for the tests of a file: what drives it runs an event loop, which others can't share."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    """Start Chromium once for the tests of a file: what drives it runs an event loop, which others
+    can't share.
+    """
+    found = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if found is None:
         pytest.skip("no Chromium is installed; Debian has it as the package chromium")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="the package playwright is not installed"
+    )
     with sync_api.sync_playwright() as started:
-        yield started.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield started.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
 
 
 @pytest.fixture
 def problems() -> list[str]:
-    """Collect what a browser complains about: scripts that fail, and what the content security policy refused."""
+    """Collect what a browser complains about: scripts that fail, and what the content security
+    policy refused.
+    """
     return []
 
 
@@ -53,8 +65,13 @@ def opened(site: Site, browser: Any, problems: list[str]) -> Iterator[Callable[.
         page = context.new_page()
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("dialog", lambda dialog: (problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        page.on("console", lambda said: problems.append(said.text) if "Content Security" in said.text else None)
+        page.on(
+            "dialog", lambda dialog: (problems.append(f"dialog {dialog.message}"), dialog.dismiss())
+        )
+        page.on(
+            "console",
+            lambda said: problems.append(said.text) if "Content Security" in said.text else None,
+        )
         if settings.get("java_script_enabled", True):
             page.goto(f"{site.url}/login?next={path}#{site.token}")
             page.wait_for_url(site.url + path)

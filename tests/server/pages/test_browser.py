@@ -60,7 +60,9 @@ def test_results_come_while_one_types(site: Site, opened: Open) -> None:
 
 
 def test_an_edit_is_a_version_that_the_history_shows_word_by_word(site: Site, opened: Open) -> None:
-    made = site.memories.create("Deploys happen on Tuesdays", tags={"type": "fact", "old": "1"}).memory
+    made = site.memories.create(
+        "Deploys happen on Tuesdays", tags={"type": "fact", "old": "1"}
+    ).memory
     assert made
     page = opened(f"/memories/{made.id}")
     page.keyboard.press("e")
@@ -70,7 +72,10 @@ def test_an_edit_is_a_version_that_the_history_shows_word_by_word(site: Site, op
     page.locator("ins", has_text="Fridays").wait_for()
     assert page.locator("del").inner_text() == "Tuesdays"
     found = site.memories.get(made.id)
-    assert (found.content, dict(found.tags)) == ("Deploys happen on Fridays", {"type": "decision", "new": "a=b"})
+    assert (found.content, dict(found.tags)) == (
+        "Deploys happen on Fridays",
+        {"type": "decision", "new": "a=b"},
+    )
     assert found.origin
     assert (found.origin.channel, found.origin.trust) == ("page", "user")
     page.click("text=Make current")
@@ -78,7 +83,9 @@ def test_an_edit_is_a_version_that_the_history_shows_word_by_word(site: Site, op
     assert site.memories.get(made.id).content == "Deploys happen on Tuesdays"
 
 
-def test_of_two_tabs_the_second_one_loses_no_text_and_changes_nothing(site: Site, opened: Open) -> None:
+def test_of_two_tabs_the_second_one_loses_no_text_and_changes_nothing(
+    site: Site, opened: Open
+) -> None:
     made = site.memories.create("One").memory
     assert made
     first = opened(f"/memories/{made.id}")
@@ -105,7 +112,9 @@ def test_a_hundred_rapid_edits_are_a_hundred_versions(site: Site, opened: Open) 
         page.fill("textarea[name=content]", f"Edit {number}")
         page.click("text=Save as a new version")
         page.locator("article .text", has_text=f"Edit {number}").first.wait_for()
-        page.locator("#edit").wait_for(state="hidden")  # the change may have been seen before the answer was
+        page.locator("#edit").wait_for(
+            state="hidden"
+        )  # the change may have been seen before the answer was
     versions = site.memories.history(made.id).versions
     assert [version.content for version in versions] == [f"Edit {number}" for number in range(101)]
 
@@ -152,7 +161,9 @@ def test_a_correction_is_decided_side_by_side(site: Site, opened: Open) -> None:
 
 
 def test_a_memory_leads_to_its_turn(site: Site, opened: Open) -> None:
-    site.memories.add_turns("stand-up / März?", [TurnDraft(f"turn number {number}") for number in range(30)])
+    site.memories.add_turns(
+        "stand-up / März?", [TurnDraft(f"turn number {number}") for number in range(30)]
+    )
     made = site.memories.create("We ship on Friday", source="stand-up / März?#20").memory
     assert made
     page = opened(f"/memories/{made.id}")
@@ -163,7 +174,9 @@ def test_a_memory_leads_to_its_turn(site: Site, opened: Open) -> None:
 
 def test_the_review_queue_by_keyboard_and_in_batches(site: Site, opened: Open) -> None:
     subjects = ("kettle", "violin", "harbour", "passport", "meadow")
-    site.memories.create_many([Draft(f"The {name} is by the door", pending=True) for name in subjects], force=True)
+    site.memories.create_many(
+        [Draft(f"The {name} is by the door", pending=True) for name in subjects], force=True
+    )
     page = opened("/review")
     assert page.locator("article").count() == 5
     newest = page.locator("article .text").first.inner_text()
@@ -192,7 +205,10 @@ def test_what_is_chosen_in_the_queue_stays_chosen_when_more_comes(site: Site, op
     page.keyboard.press("j")
     site.memories.create("The violin is in the attic", pending=True)
     page.locator("article").nth(1).wait_for()
-    assert page.locator("article[aria-selected=true] .text").inner_text() == "The kettle is by the door"
+    assert (
+        page.locator("article[aria-selected=true] .text").inner_text()
+        == "The kettle is by the door"
+    )
     assert page.evaluate("document.activeElement.dataset.item") is not None
     page.keyboard.press("a")
     page.locator("article").nth(1).wait_for(state="detached")
@@ -209,7 +225,9 @@ def test_what_is_being_written_and_read_stays_when_more_comes(site: Site, opened
     page.locator("article").nth(1).wait_for()
     page.keyboard.press("Enter")  # the button still has the focus
     page.locator("article").nth(1).wait_for(state="detached")
-    assert [each.content for each in site.memories.list().memories] == ["The kettle is on the stove"]
+    assert [each.content for each in site.memories.list().memories] == [
+        "The kettle is on the stove"
+    ]
     page.goto(f"{site.url}/?q=kettle")
     page.click("summary:text-is('Why this hit')")
     site.memories.create("Another kettle is in the attic", force=True)
@@ -275,7 +293,9 @@ def test_a_day_stays_chosen_while_one_searches(site: Site, opened: Open) -> None
     assert page.input_value("#q") == "note"
 
 
-def test_a_search_that_is_refused_and_a_server_that_is_gone_are_told(site: Site, opened: Open) -> None:
+def test_a_search_that_is_refused_and_a_server_that_is_gone_are_told(
+    site: Site, opened: Open
+) -> None:
     page = opened()
     page.goto(f"{site.url}/?where=type+%3D+fact")
     page.evaluate("document.querySelector('input[name=where]').value = '(('")
@@ -438,7 +458,9 @@ def test_tags_are_renamed_and_stores_come_and_go(site: Site, opened: Open) -> No
 
 def test_the_past_stays_as_it_was_while_others_write(site: Site, opened: Open) -> None:
     now = datetime.now(UTC)
-    made = site.memories.create("Deploys happen on Tuesdays", created_at=now - timedelta(days=5)).memory
+    made = site.memories.create(
+        "Deploys happen on Tuesdays", created_at=now - timedelta(days=5)
+    ).memory
     assert made
     site.memories.create("Bread is baked at four", created_at=now - timedelta(days=1))
     day = f"{now - timedelta(days=3):%Y-%m-%d}"
@@ -464,7 +486,9 @@ def test_the_past_stays_as_it_was_while_others_write(site: Site, opened: Open) -
 
 def test_links_keep_the_day_that_the_slider_chose(site: Site, opened: Open) -> None:
     now = datetime.now(UTC)
-    made = site.memories.create("Deploys happen on Tuesdays", created_at=now - timedelta(days=5)).memory
+    made = site.memories.create(
+        "Deploys happen on Tuesdays", created_at=now - timedelta(days=5)
+    ).memory
     assert made
     site.memories.update(made.id, "Deploys happen on Fridays", tags={"type": "fact"})
     page = opened()
@@ -536,7 +560,9 @@ def test_without_scripts_no_button_is_shown_that_needs_one(site: Site, opened: O
     page = opened(java_script_enabled=False)
     for path in (f"/memories/{made.id}", "/review", "/tags", "/namespaces"):
         page.goto(site.url + path)
-        assert page.locator("main button:visible, main input[type=checkbox]:visible").count() == 0, path
+        assert (
+            page.locator("main button:visible, main input[type=checkbox]:visible").count() == 0
+        ), path
         assert page.get_by_text("needs a script").is_visible()
     page.goto(site.url)
     assert page.locator("#find button").is_visible()
@@ -571,9 +597,13 @@ def test_the_focus_stays_where_it_is_when_more_comes(site: Site, opened: Open) -
 
 def test_after_a_decision_the_focus_is_on_the_next_card(site: Site, opened: Open) -> None:
     subjects = ("kettle", "violin", "harbour")
-    site.memories.create_many([Draft(f"The {name} is by the door", pending=True) for name in subjects], force=True)
+    site.memories.create_many(
+        [Draft(f"The {name} is by the door", pending=True) for name in subjects], force=True
+    )
     page = opened("/review")
-    ids = page.evaluate("[...document.querySelectorAll('[data-item]')].map((each) => each.dataset.item)")
+    ids = page.evaluate(
+        "[...document.querySelectorAll('[data-item]')].map((each) => each.dataset.item)"
+    )
     page.keyboard.press("j")
     page.keyboard.press("a")
     page.locator("article").nth(2).wait_for(state="detached")
@@ -591,5 +621,7 @@ def test_the_day_stands_beside_its_slider_on_a_phone(site: Site, opened: Open) -
     for days in range(3):
         site.memories.create(f"Note of {days} days ago", created_at=now - timedelta(days=days))
     page = opened(viewport={"width": 360, "height": 700})
-    slider, day = (page.locator(what).bounding_box() for what in ("input[type=range]", "output[for=day]"))
+    slider, day = (
+        page.locator(what).bounding_box() for what in ("input[type=range]", "output[for=day]")
+    )
     assert slider["y"] <= day["y"] + day["height"] / 2 <= slider["y"] + slider["height"]

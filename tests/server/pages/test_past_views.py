@@ -21,15 +21,23 @@ _LINK = re.compile(r'<a [^>]*href="([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
 def client_of(site: Site) -> httpx.Client:
     """Return a client that shows the token of a site."""
-    return httpx.Client(base_url=site.url, headers={"Authorization": f"Bearer {site.token}"}, timeout=60)
+    return httpx.Client(
+        base_url=site.url, headers={"Authorization": f"Bearer {site.token}"}, timeout=60
+    )
 
 
 def filled(site: Site) -> str:
-    """Store a memory with three versions, of 1, 3 and 9 May, that came from a conversation; return its id."""
+    """Store a memory with three versions, of 1, 3 and 9 May, that came from a conversation; return
+    its id.
+    """
     clock = T0
     with Memories(config=site.memories.config, embedder="none", clock=lambda: clock) as memories:
-        memories.add_turns("talk", [TurnDraft(f"said {day}", created_at=T0 + day * DAY) for day in (0, 1, 20)])
-        made = memories.create("Deploys happen on Mondays", tags={"type": "fact"}, source="talk#1").memory
+        memories.add_turns(
+            "talk", [TurnDraft(f"said {day}", created_at=T0 + day * DAY) for day in (0, 1, 20)]
+        )
+        made = memories.create(
+            "Deploys happen on Mondays", tags={"type": "fact"}, source="talk#1"
+        ).memory
         assert made
         memories.create("The harbour opens at six", pending=True)
         clock = T0 + 2 * DAY
@@ -86,7 +94,14 @@ def test_a_memory_is_shown_as_it_was_and_what_it_says_today(asking: httpx.Client
 
 def test_the_past_can_not_be_changed(asking: httpx.Client, one: str) -> None:
     failures = []
-    for path in (f"/memories/{one}?", "/tags?", "/tags?key=type&", "/namespaces?", "/review?", "/?"):
+    for path in (
+        f"/memories/{one}?",
+        "/tags?",
+        "/tags?key=type&",
+        "/namespaces?",
+        "/review?",
+        "/?",
+    ):
         page = asking.get(f"{path}{THEN}").text.partition("<main")[2]
         if "Nothing can be changed here" not in page:
             failures.append(f"{path} does not say that it can't be changed")
@@ -122,7 +137,13 @@ def test_every_link_of_a_day_keeps_the_day(asking: httpx.Client, one: str) -> No
 
 
 def test_back_to_now_is_the_same_view_of_now(asking: httpx.Client, one: str) -> None:
-    for path in (f"/memories/{one}?", "/tags?key=type&", "/conversations/talk?start=0&", "/review?", "/status?"):
+    for path in (
+        f"/memories/{one}?",
+        "/tags?key=type&",
+        "/conversations/talk?start=0&",
+        "/review?",
+        "/status?",
+    ):
         page = asking.get(f"{path}{THEN}").text
         (back,) = [target for target, name in _LINK.findall(page) if name == "Back to now"]
         now = asking.get(str(httpx.URL(path).join(html.unescape(back))))
@@ -145,7 +166,9 @@ SAME = {
 
 
 @pytest.mark.parametrize("then", [THEN, "as_of=2026-04-01"])
-def test_a_view_of_a_day_as_json_is_what_the_api_answers(asking: httpx.Client, one: str, then: str) -> None:
+def test_a_view_of_a_day_as_json_is_what_the_api_answers(
+    asking: httpx.Client, one: str, then: str
+) -> None:
     for path, api in SAME.items():
         shown = asking.get(f"{path}&format=json&{then}".format(one=one))
         said = asking.get(f"{api}&{then}".format(one=one))
@@ -164,7 +187,10 @@ def test_before_there_was_a_memory_the_page_says_so_and_leads_to_its_first_versi
 ) -> None:
     answer = asking.get(f"/memories/{one}?as_of=2026-04-30")
     assert answer.status_code == 404
-    assert "Not there yet on 2026-04-30 This memory is there since 1 May 2026 12:00 UTC." in text_of(answer)
+    assert (
+        "Not there yet on 2026-04-30 This memory is there since 1 May 2026 12:00 UTC."
+        in text_of(answer)
+    )
     links = {name: html.unescape(target) for target, name in _LINK.findall(answer.text)}
     first = asking.get(links["See it as it was first"])
     assert "Deploys happen on Mondays" in text_of(first)
@@ -176,14 +202,19 @@ def test_what_waited_then_is_not_there_and_leads_to_now(site: Site, own: httpx.C
     one = filled(site)
     (waits,) = site.memories.review.page().memories
     answer = own.get(f"/memories/{waits.id}?{THEN}")
-    assert (answer.status_code, "It had to wait for review, and was not accepted" in answer.text) == (404, True)
+    assert (
+        answer.status_code,
+        "It had to wait for review, and was not accepted" in answer.text,
+    ) == (404, True)
     assert "See it as it was first" not in answer.text
     site.memories.review.reject([waits.id])
     assert own.get(f"/memories/{waits.id}?{THEN}").status_code == 404
     assert own.get(f"/memories/{one}?as_of=2099-01-01").status_code == 200
 
 
-def test_a_conversation_that_had_not_begun_says_since_when_it_is(asking: httpx.Client, one: str) -> None:
+def test_a_conversation_that_had_not_begun_says_since_when_it_is(
+    asking: httpx.Client, one: str
+) -> None:
     assert one
     answer = asking.get("/conversations/talk?as_of=2026-04-30")
     assert (answer.status_code, "said on 1 May 2026 12:00 UTC" in text_of(answer)) == (404, True)
@@ -232,7 +263,9 @@ def test_a_memory_that_was_deleted_then_says_so(site: Site, own: httpx.Client) -
     assert "deleted then" not in text_of(own.get(f"/memories/{one}?as_of=2026-05-22"))
 
 
-def test_a_correction_is_shown_from_the_day_on_which_it_was_made(site: Site, own: httpx.Client) -> None:
+def test_a_correction_is_shown_from_the_day_on_which_it_was_made(
+    site: Site, own: httpx.Client
+) -> None:
     moment = T0
     with Memories(config=site.memories.config, embedder="none", clock=lambda: moment) as memories:
         older = memories.create("The office is at 12 Main Street", key="office").memory
@@ -303,7 +336,9 @@ def test_a_time_is_named_as_a_reader_knows_it(zone: Callable[[str], None]) -> No
 def test_filters_are_told_and_can_be_left_out(asking: httpx.Client, one: str) -> None:
     assert one
     page = asking.get(f"/?tag=type%3Dfact&trust=agent&{THEN}")
-    links = [html.unescape(target) for target, name in _LINK.findall(page.text) if "Leave out" in name]
+    links = [
+        html.unescape(target) for target, name in _LINK.findall(page.text) if "Leave out" in name
+    ]
     assert links == [f"?trust=agent&{THEN}", f"?tag=type%3Dfact&{THEN}"]
     assert "Only" in text_of(page)
     nothing = text_of(asking.get("/?tag=type%3Dnever"))

@@ -20,7 +20,9 @@ def asking(site: Site) -> Iterator[httpx.Client]:
 
 
 def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Client) -> None:
-    made = site.memories.create("Deploys happen on Fridays", tags={"type": "fact"}, source="talk#0").memory
+    made = site.memories.create(
+        "Deploys happen on Fridays", tags={"type": "fact"}, source="talk#0"
+    ).memory
     assert made
     site.memories.create("The office is in Bergen", pending=True)
     with Memories(config=site.memories.config, namespace="ann", embedder="none") as ann:
@@ -49,12 +51,22 @@ def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Cl
         }  # the first has reads counted
         one, other = shown.json(), said.json()
         for each in (one, other, *one.get("results", []), *other.get("results", [])):
-            each |= {name: value for name, value in volatile.items() if name in each or name == "access_count"}
+            each |= {
+                name: value
+                for name, value in volatile.items()
+                if name in each or name == "access_count"
+            }
         assert one == other, page
 
 
 def test_each_page_runs_its_own_script_only_and_is_shown_in_no_other(asking: httpx.Client) -> None:
-    for path in ("/", "/login", "/status", "/nowhere-to-be-found", "/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9"):
+    for path in (
+        "/",
+        "/login",
+        "/status",
+        "/nowhere-to-be-found",
+        "/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9",
+    ):
         answer = asking.get(path)
         if answer.headers["content-type"].startswith("text/html"):
             policy = answer.headers["content-security-policy"]
@@ -93,7 +105,9 @@ def test_a_bad_address_gets_one_sentence(asking: httpx.Client) -> None:
         answer = asking.get(path)
         as_json = asking.get(f"{path}{'&' if '?' in path else '?'}format=json").json()
         if answer.status_code != status or sentence not in answer.text or not as_json["detail"]:
-            failures.append(f"{path[:50]}: expected {status} {sentence!r}, found {answer.status_code} {as_json}")
+            failures.append(
+                f"{path[:50]}: expected {status} {sentence!r}, found {answer.status_code} {as_json}"
+            )
     assert failures == []
 
 
@@ -108,7 +122,9 @@ def test_a_token_sees_its_namespace_only(site: Site) -> None:
         refused = client.get("/?namespace=shared")
         assert (refused.status_code, "<h1>Forbidden</h1>" in refused.text) == (403, True)
         assert "store" not in client.get("/status?format=json").json()
-        assert [row["name"] for row in client.get("/namespaces?format=json").json()["namespaces"]] == []
+        assert [
+            row["name"] for row in client.get("/namespaces?format=json").json()["namespaces"]
+        ] == []
 
 
 def test_what_fails_is_an_error_page_that_tells_nothing_more(
@@ -119,15 +135,26 @@ def test_what_fails_is_an_error_page_that_tells_nothing_more(
 
     monkeypatch.setattr(Memories, "list", broken)
     answer = asking.get("/")
-    assert (answer.status_code, "1234" in answer.text, "<h1>Internal error</h1>" in answer.text) == (500, False, True)
+    assert (
+        answer.status_code,
+        "1234" in answer.text,
+        "<h1>Internal error</h1>" in answer.text,
+    ) == (500, False, True)
 
 
 def test_a_conversation_is_shown_as_it_was_on_a_day(site: Site, asking: httpx.Client) -> None:
     days = [datetime(2026, 5, day, 12, tzinfo=UTC) for day in (1, 2, 20)]
-    site.memories.add_turns("talk", [TurnDraft(f"said on {day:%d}", created_at=day) for day in days])
+    site.memories.add_turns(
+        "talk", [TurnDraft(f"said on {day:%d}", created_at=day) for day in days]
+    )
     site.memories.add_turns("later", [TurnDraft("much later", created_at=days[2])])
     then, now = (asking.get(path).text for path in ("/?as_of=2026-05-03", "/"))
-    assert ("2 turns" in then, "3 turns" in then, "2026-05-02" in then, "later" in then) == (True, False, True, False)
+    assert ("2 turns" in then, "3 turns" in then, "2026-05-02" in then, "later" in then) == (
+        True,
+        False,
+        True,
+        False,
+    )
     assert ("3 turns" in now, "later" in now) == (True, True)
 
 
@@ -166,7 +193,12 @@ def test_the_highest_bar_fills_a_plot_and_nothing_stays_low() -> None:
 def test_a_long_text_is_cut_where_many_are_listed_and_whole_where_it_is_decided(
     site: Site, asking: httpx.Client
 ) -> None:
-    long = "Deploys happen on Fridays. " + "and so on " * 9_000 + "the harbour is closed. " + "and more " * 900
+    long = (
+        "Deploys happen on Fridays. "
+        + "and so on " * 9_000
+        + "the harbour is closed. "
+        + "and more " * 900
+    )
     made = site.memories.create(long).memory
     assert made
     for number in range(4):
@@ -195,15 +227,25 @@ def test_a_conversation_without_a_title_is_named_once(site: Site, asking: httpx.
 
 def test_a_day_that_is_not_over_is_told_so(site: Site, asking: httpx.Client) -> None:
     site.memories.create("One thing")
-    assert "<b>2099-01-01</b> is not over: this is how it is so far." in asking.get("/?as_of=2099-01-01").text
+    assert (
+        "<b>2099-01-01</b> is not over: this is how it is so far."
+        in asking.get("/?as_of=2099-01-01").text
+    )
 
 
 def test_who_mistypes_an_address_in_a_browser_gets_a_page(asking: httpx.Client) -> None:
     for path in ("/nowhere", "/tags/", "/memories/", "/conversations/a/b"):
         page = asking.get(path, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
-        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8"), path
+        assert (page.status_code, page.headers["content-type"]) == (
+            404,
+            "text/html; charset=utf-8",
+        ), path
         assert "<h1>Not found</h1>" in page.text, path
         assert 'href="/"' in page.text, path
-        for answer in (asking.get(path), asking.post(path), asking.get(path.replace("/", "/api/", 1))):
+        for answer in (
+            asking.get(path),
+            asking.post(path),
+            asking.get(path.replace("/", "/api/", 1)),
+        ):
             found = answer.status_code, answer.headers["content-type"]
             assert found == (404, "application/problem+json"), answer.text

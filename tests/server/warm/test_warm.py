@@ -1,4 +1,6 @@
-"""The command through a server, as processes: what it answers, and what happens when the server is unwell."""
+"""The command through a server, as processes: what it answers, and what happens when the server is
+unwell.
+"""
 
 import json
 import os
@@ -30,7 +32,9 @@ def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[st
 
 @pytest.fixture
 def memory(environment: Mapping[str, str], tmp_path: Path) -> Run:
-    def run(*arguments: str, check: bool = True, **options: Any) -> "subprocess.CompletedProcess[str]":
+    def run(
+        *arguments: str, check: bool = True, **options: Any
+    ) -> "subprocess.CompletedProcess[str]":
         given = {"env": environment, "cwd": tmp_path, **options}
         command = [sys.executable, "-m", "memories", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, **given)
@@ -54,22 +58,31 @@ def socket_path(environment: Mapping[str, str]) -> str:
     return client.socket_of("", dict(environment))
 
 
-# --- the same answers ------------------------------------------------------------------------------------------------
+# --- the same answers
+# ------------------------------------------------------------------------------------------------
 
 
-def test_a_server_answers_and_the_process_itself_does_nothing(memory: Run, serving: Callable[..., Any]) -> None:
+def test_a_server_answers_and_the_process_itself_does_nothing(
+    memory: Run, serving: Callable[..., Any]
+) -> None:
     serving()
     made = json.loads(memory("create", "Deploys happen on Tuesdays").stdout)
-    assert [hit["id"] for hit in json.loads(memory("search", "when are deploys?").stdout)["results"]] == [made["id"]]
+    assert [
+        hit["id"] for hit in json.loads(memory("search", "when are deploys?").stdout)["results"]
+    ] == [made["id"]]
     refused = memory("get", "nothing", check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert json.loads(refused.stderr)["error"].startswith('"nothing" is not a memory id')
-    assert json.loads(memory("create", "-", input="from a pipe\n").stdout)["content"] == "from a pipe"
+    assert (
+        json.loads(memory("create", "-", input="from a pipe\n").stdout)["content"] == "from a pipe"
+    )
     assert answered(memory) == 4
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell of threads")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="the system does not tell of threads"
+)
 def test_searches_leave_no_thread_behind(memory: Run, serving: Callable[..., Any]) -> None:
     server = serving()
     memory("create", "Deploys happen on Tuesdays")
@@ -99,13 +112,17 @@ sys.stderr.flush()
 os._exit(0)
 """
     command = [sys.executable, "-I", "-c", script]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
     assert json.loads(done.stdout)["count"] == 0
     assert done.stderr == "(0, [])"
 
 
 def test_every_setting_goes_with_a_command() -> None:
-    assert [setting.variable for setting in SETTINGS if not client.is_carried(setting.variable)] == []
+    assert [
+        setting.variable for setting in SETTINGS if not client.is_carried(setting.variable)
+    ] == []
 
 
 def test_every_command_is_run_by_a_server_or_never() -> None:
@@ -129,20 +146,33 @@ def test_what_reads_files_or_streams_needs_its_own_process(arguments: list[str])
 def test_the_client_decides_who_writes_and_from_where(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Namespace, trust, the settings of its folder and its formats are those of the client, not of the server."""
+    """Namespace, trust, the settings of its folder and its formats are those of the client, not of
+    the server.
+    """
     serving()
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / ".env").write_text("MEMORY_FORMAT=text\n")
-    made = memory("create", "in a folder", cwd=tmp_path / "work", env={**environment, "MEMORY_NAMESPACE": "bob"})
+    made = memory(
+        "create",
+        "in a folder",
+        cwd=tmp_path / "work",
+        env={**environment, "MEMORY_NAMESPACE": "bob"},
+    )
     assert made.stdout.startswith("Stored")
-    [found] = json.loads(memory("list", env={**environment, "MEMORY_NAMESPACE": "bob"}).stdout)["results"]
+    [found] = json.loads(memory("list", env={**environment, "MEMORY_NAMESPACE": "bob"}).stdout)[
+        "results"
+    ]
     assert found["namespace"] == "bob"
     assert answered(memory) == 2
 
 
 @pytest.mark.parametrize("deep", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_server_is_found_through_a_link_to_its_home_and_the_other_way_round(
-    memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path, deep: bool
+    memory: Run,
+    serving: Callable[..., Any],
+    environment: dict[str, str],
+    tmp_path: Path,
+    deep: bool,
 ) -> None:
     home = tmp_path / "real" / ("long" * 25 if deep else "h")
     home.mkdir(parents=True)
@@ -151,9 +181,16 @@ def test_a_server_is_found_through_a_link_to_its_home_and_the_other_way_round(
     environment["MEMORY_HOME"] = str(linked)
     serving()
     for place_of_it in (home, linked):
-        assert memory("create", f"kept by way of {place_of_it}", env={**environment, "MEMORY_HOME": str(place_of_it)})
+        assert memory(
+            "create",
+            f"kept by way of {place_of_it}",
+            env={**environment, "MEMORY_HOME": str(place_of_it)},
+        )
     assert (
-        json.loads(memory("serve", "--status", env={**environment, "MEMORY_HOME": str(home)}).stdout)["commands"] == 2
+        json.loads(
+            memory("serve", "--status", env={**environment, "MEMORY_HOME": str(home)}).stdout
+        )["commands"]
+        == 2
     )
 
 
@@ -166,7 +203,9 @@ def test_who_sits_at_a_terminal_is_asked_by_a_process_of_their_own(
     made = json.loads(memory("create", "a secret plan").stdout)["id"]
     ours, its = pty.openpty()
     command = [sys.executable, "-m", "memories", "forget", made]
-    asked = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment, cwd=tmp_path)
+    asked = subprocess.Popen(
+        command, stdin=its, stdout=its, stderr=its, env=environment, cwd=tmp_path
+    )
     os.close(its)
     os.write(ours, b"y\n")
     shown = b""
@@ -186,13 +225,22 @@ def test_a_client_with_other_settings_of_the_store_does_its_own_work(
 ) -> None:
     serving()
     memory("create", "content")
-    others = [{"EMBEDDER": "none"}, {"MEMORY_COMPACT": "true"}, {"TZ": "Asia/Tokyo"}, {"OPENAI_API_KEY": "another"}]
+    others = [
+        {"EMBEDDER": "none"},
+        {"MEMORY_COMPACT": "true"},
+        {"TZ": "Asia/Tokyo"},
+        {"OPENAI_API_KEY": "another"},
+    ]
     for changed in others:
-        assert json.loads(memory("list", env={**environment, **changed}).stdout)["count"] == 1, changed
+        assert json.loads(memory("list", env={**environment, **changed}).stdout)["count"] == 1, (
+            changed
+        )
     assert answered(memory) == 1  # the first command alone
 
 
-def test_each_store_has_its_own_server(memory: Run, serving: Callable[..., Any], tmp_path: Path) -> None:
+def test_each_store_has_its_own_server(
+    memory: Run, serving: Callable[..., Any], tmp_path: Path
+) -> None:
     serving()
     other = f"sqlite:///{tmp_path}/other.db"
     memory("create", "in the other one", "--store", other)
@@ -222,7 +270,8 @@ def test_many_commands_at_a_time_keep_their_streams_apart(
     assert told == {number: (f"text of {number}", f"n{number}") for number in range(4)}
 
 
-# --- a server that is unwell -----------------------------------------------------------------------------------------
+# --- a server that is unwell
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_server_that_hangs_costs_no_answer(memory: Run, serving: Callable[..., Any]) -> None:
@@ -276,7 +325,9 @@ class Impostor:
         self._socket.close()
 
 
-def test_a_create_that_got_no_answer_is_stored_once(memory: Run, environment: dict[str, str]) -> None:
+def test_a_create_that_got_no_answer_is_stored_once(
+    memory: Run, environment: dict[str, str]
+) -> None:
     """Its id was made before it was asked for: with it a second run stores nothing twice."""
     impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", b"..")
     made = json.loads(memory("create", "it got lost", "--force").stdout)
@@ -287,7 +338,9 @@ def test_a_create_that_got_no_answer_is_stored_once(memory: Run, environment: di
 
 
 @pytest.mark.parametrize("part", [b"", b"0 done 1:100\nonly a part"])
-def test_a_change_that_got_no_answer_is_told_truthfully(part: bytes, memory: Run, environment: dict[str, str]) -> None:
+def test_a_change_that_got_no_answer_is_told_truthfully(
+    part: bytes, memory: Run, environment: dict[str, str]
+) -> None:
     impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", part)
     done = memory("delete", "0" * 32, check=False)
     impostor.close()
@@ -295,27 +348,35 @@ def test_a_change_that_got_no_answer_is_told_truthfully(part: bytes, memory: Run
     assert json.loads(done.stderr) == {"error": client.LOST}
 
 
-def test_what_only_reads_is_done_here_when_the_server_dies(memory: Run, environment: dict[str, str]) -> None:
+def test_what_only_reads_is_done_here_when_the_server_dies(
+    memory: Run, environment: dict[str, str]
+) -> None:
     impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", None)
     assert json.loads(memory("list").stdout)["count"] == 0
     impostor.close()
 
 
-def test_a_server_of_another_version_is_told_and_not_asked(memory: Run, environment: dict[str, str]) -> None:
+def test_a_server_of_another_version_is_told_and_not_asked(
+    memory: Run, environment: dict[str, str]
+) -> None:
     impostor = Impostor(socket_path(environment), f"{client.GREETING} 0.0.1", None)
     assert json.loads(memory("list").stdout)["count"] == 0
     impostor.close()
     assert impostor.asked == [f"newer {__version__}\n".encode()]
 
 
-def test_a_server_of_an_earlier_protocol_is_not_asked(memory: Run, environment: dict[str, str]) -> None:
+def test_a_server_of_an_earlier_protocol_is_not_asked(
+    memory: Run, environment: dict[str, str]
+) -> None:
     impostor = Impostor(socket_path(environment), f"memories 1 {__version__}", None)
     assert json.loads(memory("list").stdout)["count"] == 0
     impostor.close()
     assert impostor.asked == [f"newer {__version__}\n".encode()]
 
 
-def test_a_folder_that_others_may_enter_is_not_believed(memory: Run, environment: dict[str, str]) -> None:
+def test_a_folder_that_others_may_enter_is_not_believed(
+    memory: Run, environment: dict[str, str]
+) -> None:
     path = socket_path(environment)
     impostor = Impostor(path, f"{client.GREETING} {__version__}", b"0 done 1:4\nevil")
     Path(path).parent.chmod(0o755)
@@ -327,7 +388,9 @@ def test_a_folder_that_others_may_enter_is_not_believed(memory: Run, environment
     assert impostor.asked == [b""]
 
 
-def test_a_server_whose_store_was_replaced_ends(memory: Run, serving: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_server_whose_store_was_replaced_ends(
+    memory: Run, serving: Callable[..., Any], tmp_path: Path
+) -> None:
     server = serving()
     memory("create", "in the first file")
     file = tmp_path / "h" / "memories.db"
@@ -349,7 +412,8 @@ def test_a_newer_command_ends_an_older_server(
     assert not Path(socket_path(environment)).exists()
 
 
-# --- begin and end ---------------------------------------------------------------------------------------------------
+# --- begin and end
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_only_one_server_of_a_store_runs(memory: Run, serving: Callable[..., Any]) -> None:
@@ -364,7 +428,11 @@ def test_its_sockets_are_for_the_owner_alone_and_gone_at_the_end(
 ) -> None:
     server = serving()
     folder = Path(socket_path(environment)).parent
-    modes = {each.suffix: each.lstat().st_mode & 0o777 for each in folder.iterdir() if not each.is_symlink()}
+    modes = {
+        each.suffix: each.lstat().st_mode & 0o777
+        for each in folder.iterdir()
+        if not each.is_symlink()
+    }
     assert folder.stat().st_mode & 0o777 == 0o700
     assert modes == {".sock": 0o600, ".http": 0o600, ".lock": 0o600}
     server.terminate()
@@ -382,7 +450,9 @@ def test_a_deep_home_has_its_sockets_elsewhere(
     assert answered(memory) == 1
 
 
-def test_a_command_starts_a_server_if_a_setting_wants_it(memory: Run, environment: dict[str, str]) -> None:
+def test_a_command_starts_a_server_if_a_setting_wants_it(
+    memory: Run, environment: dict[str, str]
+) -> None:
     environment["MEMORY_SERVE"] = "auto"
     memory("create", "content")
     path = Path(socket_path(environment))
@@ -408,7 +478,9 @@ def test_what_is_waiting_is_written_before_the_end(
     server = serving()
     command = [sys.executable, "-m", "memories", "create", "--force"]
     writing = [
-        subprocess.Popen([*command, f"text {number}"], env=environment, cwd=tmp_path, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, f"text {number}"], env=environment, cwd=tmp_path, stdout=subprocess.PIPE
+        )
         for number in range(3)
     ]
     server.terminate()
@@ -426,9 +498,13 @@ def test_a_folder_named_memories_is_not_what_a_server_is_started_from(
     monkeypatch.chdir(tmp_path)
     started: list[list[str]] = []
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_spawn", lambda _program, command, *_, **__: started.append(command))
+        patch.setattr(
+            os, "posix_spawn", lambda _program, command, *_, **__: started.append(command)
+        )
         client.start(f"sqlite:///{tmp_path}/m.db")
     [command] = started
-    done = subprocess.run([*command[: command.index("serve")], "--help"], capture_output=True, timeout=300)
+    done = subprocess.run(
+        [*command[: command.index("serve")], "--help"], capture_output=True, timeout=300
+    )
     assert (done.returncode, b"Usage: memory" in done.stdout) == (0, True)
     assert not (tmp_path / "ran").exists()

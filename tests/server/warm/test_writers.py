@@ -1,4 +1,6 @@
-"""Group commit: many writes share a transaction, each judged as if it came alone, none acknowledged before it ends."""
+"""Group commit: many writes share a transaction, each judged as if it came alone, none acknowledged
+before it ends.
+"""
 
 import contextlib
 import functools
@@ -15,7 +17,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memories import Conflict, Created, Draft, InvalidInput, Memories, NotFound, StoreDamaged, StoreError, load_config
+from memories import (
+    Conflict,
+    Created,
+    Draft,
+    InvalidInput,
+    Memories,
+    NotFound,
+    StoreDamaged,
+    StoreError,
+    load_config,
+)
 from memories.core import events
 from memories.embedders import open_embedder
 from memories.server.writers import Ending, Full, Writers
@@ -73,13 +85,19 @@ def together(writers: Writers, runs: Sequence[Callable[[], Any]]) -> list[Any]:
         return [future.result() for future in futures]
 
 
-def create(writers: Writers, memories: Memories, *drafts: Draft, force: bool = False) -> Callable[[], list[Created]]:
+def create(
+    writers: Writers, memories: Memories, *drafts: Draft, force: bool = False
+) -> Callable[[], list[Created]]:
     return lambda: writers.create(memories, drafts, force, True)
 
 
 def test_many_writes_share_a_transaction(memories: Memories, writers: Writers) -> None:
     made = together(
-        writers, [create(writers, memories, Draft(f"fact number {n} of many"), force=True) for n in range(40)]
+        writers,
+        [
+            create(writers, memories, Draft(f"fact number {n} of many"), force=True)
+            for n in range(40)
+        ],
     )
     assert len({each[0].id for each in made}) == 40
     assert writers.commits == 2  # one of them was to keep them waiting
@@ -89,7 +107,9 @@ def test_many_writes_share_a_transaction(memories: Memories, writers: Writers) -
 
 
 def test_each_is_judged_by_what_stands_before_it(memories: Memories, writers: Writers) -> None:
-    """Repetitions, corrections, keys and what is superseded, all in one transaction, as one after another."""
+    """Repetitions, corrections, keys and what is superseded, all in one transaction, as one after
+    another.
+    """
     drafts = [
         Draft("The deploy day is Tuesday"),
         Draft("The deploy day is Tuesday", {"team": "web"}),
@@ -98,12 +118,21 @@ def test_each_is_judged_by_what_stands_before_it(memories: Memories, writers: Wr
         Draft("emacs", key="user/editor"),
     ]
     with Memories(
-        "sqlite:///" + str(Path(memories.config.home) / "alone.db"), embedder="fake", namespace="bob"
+        "sqlite:///" + str(Path(memories.config.home) / "alone.db"),
+        embedder="fake",
+        namespace="bob",
     ) as alone:
         expected = [alone.create_many([draft])[0] for draft in drafts]
-    made = [each[0] for each in together(writers, [create(writers, memories, draft) for draft in drafts])]
+    made = [
+        each[0]
+        for each in together(writers, [create(writers, memories, draft) for draft in drafts])
+    ]
     assert writers.commits == 2
-    assert [each.stored for each in made] == [each.stored for each in expected] == [True, False, True, True, True]
+    assert (
+        [each.stored for each in made]
+        == [each.stored for each in expected]
+        == [True, False, True, True, True]
+    )
     assert made[1].id == made[0].id
     assert made[1].merged == expected[1].merged == ("tags",)
     assert made[2].corrects == made[0].id
@@ -118,14 +147,22 @@ def test_one_that_is_refused_fails_alone(memories: Memories, writers: Writers) -
         [
             create(writers, memories, Draft("one thing")),
             create(writers, memories, Draft("another thing", supersedes=gone)),
-            create(writers, memories, Draft("kept by none of these"), Draft("since this fails", supersedes=gone)),
+            create(
+                writers,
+                memories,
+                Draft("kept by none of these"),
+                Draft("since this fails", supersedes=gone),
+            ),
             create(writers, memories, Draft("quite a third matter")),
         ],
     )
     assert isinstance(bad, NotFound)
     assert isinstance(half, NotFound)
     assert (first[0].stored, last[0].stored) == (True, True)
-    assert sorted(each.content for each in memories.list().memories) == ["one thing", "quite a third matter"]
+    assert sorted(each.content for each in memories.list().memories) == [
+        "one thing",
+        "quite a third matter",
+    ]
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
@@ -138,7 +175,11 @@ def test_an_unacceptable_one_never_waits(memories: Memories, writers: Writers) -
 def test_each_writes_as_itself(memories: Memories, writers: Writers) -> None:
     ann, ben = memories.of_client("ann's agent", "1"), memories.of_client("ben's agent", "2")
     made = together(
-        writers, [create(writers, ann, Draft("the roof is red")), create(writers, ben, Draft("trains leave at nine"))]
+        writers,
+        [
+            create(writers, ann, Draft("the roof is red")),
+            create(writers, ben, Draft("trains leave at nine")),
+        ],
     )
     told = [each[0].memory.origin.by for each in made]
     assert told == ["ann's agent", "ben's agent"]
@@ -149,16 +190,22 @@ def test_a_bug_in_one_reaches_only_who_asked(memories: Memories, writers: Writer
     def broken() -> None:
         raise ZeroDivisionError
 
-    bad, good = together(writers, [lambda: writers.do(broken), create(writers, memories, Draft("fine"))])
+    bad, good = together(
+        writers, [lambda: writers.do(broken), create(writers, memories, Draft("fine"))]
+    )
     assert isinstance(bad, ZeroDivisionError)
     assert good[0].stored
 
 
-def test_when_the_disk_fails_nothing_of_the_transaction_is_acknowledged(memories: Memories, writers: Writers) -> None:
+def test_when_the_disk_fails_nothing_of_the_transaction_is_acknowledged(
+    memories: Memories, writers: Writers
+) -> None:
     def full() -> None:
         raise StoreError("the disk of m.db is full") from OSError("full")
 
-    made = together(writers, [create(writers, memories, Draft("before it")), lambda: writers.do(full)])
+    made = together(
+        writers, [create(writers, memories, Draft("before it")), lambda: writers.do(full)]
+    )
     assert [type(each) for each in made] == [StoreError, StoreError]
     assert memories.list().memories == ()
     assert writers.create(memories, [Draft("after it")], False, True)[0].stored
@@ -202,7 +249,9 @@ def test_a_full_queue_says_so_at_once(memories: Memories, monkeypatch: pytest.Mo
     assert writers.writes == 4
 
 
-def test_what_waits_is_written_before_the_end_and_nothing_after_it(memories: Memories, writers: Writers) -> None:
+def test_what_waits_is_written_before_the_end_and_nothing_after_it(
+    memories: Memories, writers: Writers
+) -> None:
     with ThreadPoolExecutor(2) as pool:
         with Held(writers):
             waiting = pool.submit(create(writers, memories, Draft("just in time")))
@@ -218,9 +267,13 @@ def test_what_waits_is_written_before_the_end_and_nothing_after_it(memories: Mem
 
 
 def test_a_draft_with_an_id_is_stored_once(memories: Memories, writers: Writers) -> None:
-    """So a client that does not know whether it was stored may ask again; also when others wrote meanwhile."""
+    """So a client that does not know whether it was stored may ask again; also when others wrote
+    meanwhile.
+    """
     draft = Draft("sent twice", {"team": "web"}, id="01a1fdf1-92cd-72f2-8abc-0123456789ab")
-    first, second = (each[0] for each in together(writers, [create(writers, memories, draft, force=True)] * 2))
+    first, second = (
+        each[0] for each in together(writers, [create(writers, memories, draft, force=True)] * 2)
+    )
     assert first.id == second.id == draft.id
     assert first.stored
     assert second.stored
@@ -230,7 +283,13 @@ def test_a_draft_with_an_id_is_stored_once(memories: Memories, writers: Writers)
 
 
 @pytest.mark.parametrize(
-    "bad", ["01a1fdf1", "x", "01a1fdf1-92cd-42f2-8abc-0123456789ab", "01a1fdf1-92cd-72f2-0abc-0123456789ab"]
+    "bad",
+    [
+        "01a1fdf1",
+        "x",
+        "01a1fdf1-92cd-42f2-8abc-0123456789ab",
+        "01a1fdf1-92cd-72f2-0abc-0123456789ab",
+    ],
 )
 def test_an_id_that_is_no_uuid7_is_refused(bad: str, memories: Memories) -> None:
     with pytest.raises(InvalidInput):
@@ -238,13 +297,19 @@ def test_an_id_that_is_no_uuid7_is_refused(bad: str, memories: Memories) -> None
     assert memories.status().memory_count == 0
 
 
-# --- without waiting -------------------------------------------------------------------------------------------------
+# --- without waiting
+# -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_submitted_is_done_as_what_is_created_and_noted_once(memories: Memories, writers: Writers) -> None:
+def test_what_is_submitted_is_done_as_what_is_created_and_noted_once(
+    memories: Memories, writers: Writers
+) -> None:
     before = len(list(events.read(memories.config.home)))
     with Held(writers):
-        futures = [writers.submit(memories, Draft(text), False, True) for text in ("one thing", "one thing", "another")]
+        futures = [
+            writers.submit(memories, Draft(text), False, True)
+            for text in ("one thing", "one thing", "another")
+        ]
         assert not any(future.done() for future in futures)
     made = [future.result(60)[0] for future in futures]
     assert [each.stored for each in made] == [True, False, True]
@@ -256,7 +321,9 @@ def test_what_is_submitted_is_done_as_what_is_created_and_noted_once(memories: M
     ]
 
 
-def test_what_is_submitted_and_fails_is_noted_and_fails_alone(memories: Memories, writers: Writers) -> None:
+def test_what_is_submitted_and_fails_is_noted_and_fails_alone(
+    memories: Memories, writers: Writers
+) -> None:
     memories.create("there is a home")
     before = len(list(events.read(memories.config.home)))
     gone = "01a1fdf1-92cd-72f2-8000-000000000000"
@@ -281,16 +348,23 @@ def test_who_waits_no_more_stops_nothing(memories: Memories, writers: Writers) -
     assert writers.create(memories, [Draft("the next one")], False, True)[0].stored
 
 
-def test_after_a_write_the_reads_before_it_are_counted(memories: Memories, writers: Writers) -> None:
+def test_after_a_write_the_reads_before_it_are_counted(
+    memories: Memories, writers: Writers
+) -> None:
     known = memories.create("the door is blue")
     for _ in range(3):
         memories.get(str(known.id))
     writers.submit(memories, Draft("quite a third matter"), False, True).result(60)
-    [record] = [each for each in memories._kept.scan(memories._lookup.where(), limit=9) if each.ref.group == known.id]
+    [record] = [
+        each
+        for each in memories._kept.scan(memories._lookup.where(), limit=9)
+        if each.ref.group == known.id
+    ]
     assert record.accesses == 3
 
 
-# --- together as one after another -----------------------------------------------------------------------------------
+# --- together as one after another
+# -----------------------------------------------------------------------------------
 
 
 def added(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[Collection]]:
@@ -310,7 +384,10 @@ def test_new_memories_of_a_writer_are_added_at_once_with_one_entry_of_the_log(
     memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = added(memories._kept, monkeypatch)
-    together(writers, [create(writers, memories, Draft(f"fact number {n}"), force=True) for n in range(9)])
+    together(
+        writers,
+        [create(writers, memories, Draft(f"fact number {n}"), force=True) for n in range(9)],
+    )
     assert found == [[Collection.MEMORY] * 9, [Collection.LOG]]
 
 
@@ -321,7 +398,9 @@ def test_large_requests_share_transactions_too(
     found = added(memories._kept, monkeypatch)
     drafts = [[Draft(f"fact {n} of {part}") for n in range(100)] for part in range(4)]
     made = together(writers, [create(writers, memories, *some, force=True) for some in drafts])
-    assert [[each.memory.content for each in some] for some in made] == [[each.content for each in x] for x in drafts]
+    assert [[each.memory.content for each in some] for some in made] == [
+        [each.content for each in x] for x in drafts
+    ]
     assert writers.commits == 2
     assert [len(each) for each in found] == [400, 1]
     assert {check.problem for check in memories.verify_log()} == {None}
@@ -330,7 +409,10 @@ def test_large_requests_share_transactions_too(
 def test_entries_of_many_writers_follow_one_another(memories: Memories, writers: Writers) -> None:
     of_clients = [memories.of_client(f"client {n}", "1") for n in range(6)]
     for part in range(2):
-        drafts = [(each, Draft(f"part {part} of what client {n} says")) for n, each in enumerate(of_clients)]
+        drafts = [
+            (each, Draft(f"part {part} of what client {n} says"))
+            for n, each in enumerate(of_clients)
+        ]
         together(writers, [create(writers, each, draft, force=True) for each, draft in drafts])
     assert memories.log()[0].number == 12
     assert {check.problem for check in memories.verify_log()} == {None}
@@ -339,7 +421,9 @@ def test_entries_of_many_writers_follow_one_another(memories: Memories, writers:
 def test_what_is_refused_so_late_fails_alone(
     memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of records that are added at once, who is told of a conflict is who wrote the one that has it."""
+    """Of records that are added at once, who is told of a conflict is who wrote the one that has
+    it.
+    """
     append = memories._kept.append
 
     def refusing(records: Sequence[Record]) -> None:
@@ -357,7 +441,8 @@ def test_what_is_refused_so_late_fails_alone(
 
 
 def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories:
-    """Return another one of the same store that notes what it is told to have changed, ids and whether they are there.
+    """Return another one of the same store that notes what it is told to have changed, ids and
+    whether they are there.
 
     Args:
         memories: Whose store it is.
@@ -380,7 +465,9 @@ def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories
 def test_what_changed_is_told_once_after_the_commit(
     late: bool, memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where all had to be made again: of what was undone nothing is told, its ids are nobody's."""
+    """Also where all had to be made again: of what was undone nothing is told, its ids are
+    nobody's.
+    """
     found: list[Any] = []
     told, other = telling(memories, found), telling(memories, found)
     append = memories._kept.append
@@ -420,13 +507,18 @@ def test_nothing_is_told_of_a_commit_that_fails(
     assert memories.list().memories == ()
 
 
-def test_what_cannot_be_told_is_written_and_who_wrote_it_hears_of_it(memories: Memories, writers: Writers) -> None:
+def test_what_cannot_be_told_is_written_and_who_wrote_it_hears_of_it(
+    memories: Memories, writers: Writers
+) -> None:
     """As of a write that is alone; writes of others have nothing to do with it."""
     found: list[Any] = []
     bad, good = telling(memories, found, "bad"), telling(memories, found, "bad")
     with pytest.raises(StoreError, match="scratchpad"):
         bad.create("bad", force=True)
-    runs = [create(writers, bad, Draft("bad"), force=True), create(writers, good, Draft("good"), force=True)]
+    runs = [
+        create(writers, bad, Draft("bad"), force=True),
+        create(writers, good, Draft("good"), force=True),
+    ]
     made = together(writers, runs)
     assert str(made[0]) == "the scratchpad can't be written"
     assert made[1][0].stored
@@ -445,7 +537,9 @@ def test_many_small_drafts_end_a_transaction_in_time(
 
 
 class Asked(NamedTuple):
-    """One create: who, what, and which of those before it is superseded, or has the id that it asks for."""
+    """One create: who, what, and which of those before it is superseded, or has the id that it asks
+    for.
+    """
 
     client: int
     content: str
@@ -469,7 +563,9 @@ ASKED = st.builds(
     client=st.integers(0, 2),
     content=st.sampled_from(CONTENTS),
     force=st.booleans(),
-    tags=st.sampled_from([(), (("team", "web"),), (("project", "a"),), (("type", "fact"), ("team", "ops"))]),
+    tags=st.sampled_from(
+        [(), (("team", "web"),), (("project", "a"),), (("type", "fact"), ("team", "ops"))]
+    ),
     key=st.sampled_from([None, None, None, "user/editor", "port"]),
     pending=st.sampled_from([False, False, False, True]),
     supersedes=st.none() | st.integers(0, 12),
@@ -488,14 +584,21 @@ class World(NamedTuple):
 
 def world(folder: Path) -> World:
     config = load_config(
-        {"store": f"sqlite:///{folder}/m.db", "embedder": "fake", "namespace_quota": "cat.memories=2"}, environment={}
+        {
+            "store": f"sqlite:///{folder}/m.db",
+            "embedder": "fake",
+            "namespace_quota": "cat.memories=2",
+        },
+        environment={},
     )
     embedder = open_embedder("fake", config)
     assert embedder is not None
     store = open_store(config.store, embedder.space, config)
 
     def opened(namespace: str) -> Memories:
-        return Memories(store, namespace=namespace, embedder=embedder, config=config, clock=lambda: NOW)
+        return Memories(
+            store, namespace=namespace, embedder=embedder, config=config, clock=lambda: NOW
+        )
 
     bob = opened("bob")
     return World(store, (bob, bob.of_client("ben's agent", "2"), opened("cat")))
@@ -505,12 +608,16 @@ def draft_of(asked: Asked, ids: Sequence[str]) -> Draft:
     superseded = None if asked.supersedes is None or not ids else ids[asked.supersedes % len(ids)]
     known = None if asked.again is None else IDS[asked.again]
     tags = dict(asked.tags)
-    return Draft(asked.content, tags, None, asked.key, superseded, None, None, asked.pending, id=known)
+    return Draft(
+        asked.content, tags, None, asked.key, superseded, None, None, asked.pending, id=known
+    )
 
 
 def told(outcome: Any, names: dict[str, str]) -> Any:
     """Return what became of a create, ids as their numbers in the order of writing."""
-    text = f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else repr(outcome)
+    text = (
+        f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else repr(outcome)
+    )
     return named(text, names)
 
 
@@ -527,24 +634,33 @@ def write(writers: Writers | None, memories: Memories, draft: Draft, force: bool
 
 
 def kept(store: Store) -> tuple[list[Any], dict[str, str]]:
-    """Return all that is stored, ids as their numbers in the order of writing, and these numbers."""
+    """Return all that is stored, ids as their numbers in the order of writing, and these
+    numbers.
+    """
     records = [
         record
         for namespace in ("bob", "cat")
         for record in store.scan(Filter(Collection.MEMORY, (namespace,), state="any"), limit=10_000)
     ]
-    names = {group: f"memory {n}" for n, group in enumerate(sorted({record.ref.group for record in records}))}
+    names = {
+        group: f"memory {n}"
+        for n, group in enumerate(sorted({record.ref.group for record in records}))
+    }
     vectors = store.vectors([record.ref for record in records])
     found = [(named(repr(record), names), vectors[record.ref].tobytes()) for record in records]
     return sorted(found), names
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(before=st.lists(ASKED, max_size=4), asked=st.lists(ASKED, min_size=1, max_size=12))
 def test_together_is_as_one_after_another(
     before: list[Asked], asked: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Duplicates, corrections, keys, provenance, quotas, redaction, review and ids, whatever shares a transaction."""
+    """Duplicates, corrections, keys, provenance, quotas, redaction, review and ids, whatever shares
+    a transaction.
+    """
     count = itertools.count(1)
     made = "memories.write.create.new_id"
     monkeypatch.setattr(made, lambda _: f"01a1fdf1-92ce-7000-8000-{next(count):012x}")
@@ -553,26 +669,42 @@ def test_together_is_as_one_after_another(
         shared, alone = world(Path(one)), world(Path(other))
         results: list[list[Any]] = []
         writers = Writers(shared.store)
-        order = sorted(range(len(asked)), key=lambda at: id(shared.clients[asked[at].client]._store))
+        order = sorted(
+            range(len(asked)), key=lambda at: id(shared.clients[asked[at].client]._store)
+        )
         for place in (shared, alone):
             ids: list[str] = []
             for each in before:
-                done = outcome(functools.partial(write, None, place.clients[each.client], draft_of(each, ids), True))
+                done = outcome(
+                    functools.partial(
+                        write, None, place.clients[each.client], draft_of(each, ids), True
+                    )
+                )
                 ids += [done[0].id] if isinstance(done, list) and done[0].id else []
             drafts = [draft_of(each, ids) for each in asked]
             runs = [
                 functools.partial(
-                    write, writers if place is shared else None, place.clients[each.client], draft, each.force
+                    write,
+                    writers if place is shared else None,
+                    place.clients[each.client],
+                    draft,
+                    each.force,
                 )
                 for each, draft in zip(asked, drafts, strict=True)
             ]
-            results.append(together(writers, runs) if place is shared else [outcome(runs[at]) for at in order])
+            results.append(
+                together(writers, runs) if place is shared else [outcome(runs[at]) for at in order]
+            )
         assert writers.close(60)
         (stored, names), (expected, other_names) = kept(shared.store), kept(alone.store)
-        assert [told(results[0][at], names) for at in order] == [told(each, other_names) for each in results[1]]
+        assert [told(results[0][at], names) for at in order] == [
+            told(each, other_names) for each in results[1]
+        ]
         assert stored == expected
         for place in (shared, alone):
-            assert {check.problem for client in place.clients for check in client.verify_log()} <= {None}
+            assert {check.problem for client in place.clients for check in client.verify_log()} <= {
+                None
+            }
             assert list(place.store.check(deep=True)) == []
             place.store.close()
 

@@ -1,4 +1,5 @@
-"""The suite that every store passes unchanged; it checks the rules of `memories.stores.protocol.Store`.
+"""The suite that every store passes unchanged; it checks the rules of
+`memories.stores.protocol.Store`.
 
 A backend's test file inherits `StoreContract` and gives it one fixture:
 
@@ -6,8 +7,8 @@ A backend's test file inherits `StoreContract` and gives it one fixture:
         @pytest.fixture
         def open_store(self, tmp_path):
             ...
-            yield open_one      # open_one(space) returns a store; each call opens the same, at first missing, storage
-            ...                 # close what was opened
+            yield open_one      # open_one(space) returns a store; each call opens the same, at
+            first missing, storage ...                 # close what was opened
 
 Vectors are those of the `FakeEmbedder` or random ones of its space.
 """

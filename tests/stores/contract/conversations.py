@@ -1,4 +1,6 @@
-"""Conversations through the service: what a listing shows, what they are called, and what is once in them."""
+"""Conversations through the service: what a listing shows, what they are called, and what is once
+in them.
+"""
 
 import itertools
 import random
@@ -30,7 +32,9 @@ def long_text(size: int) -> str:
 
 
 def of(store: Store, namespace: str = "ann", *, shared: bool = True) -> Memories:
-    return Memories(store, namespace=namespace, shared=shared, embedder=FakeEmbedder(), clock=Clock())
+    return Memories(
+        store, namespace=namespace, shared=shared, embedder=FakeEmbedder(), clock=Clock()
+    )
 
 
 def talks(memories: Memories, count: int) -> list[str]:
@@ -39,7 +43,12 @@ def talks(memories: Memories, count: int) -> list[str]:
     for number, name in enumerate(names):
         drafts = [
             TurnDraft("when do we ship?", speaker="Ann", created_at=T0 + number * HOUR),
-            TurnDraft("on Friday", role="assistant", speaker=f"Bot {number % 2}", created_at=T0 + number * HOUR),
+            TurnDraft(
+                "on Friday",
+                role="assistant",
+                speaker=f"Bot {number % 2}",
+                created_at=T0 + number * HOUR,
+            ),
         ]
         memories.add_turns(name, drafts)
     return names[::-1]
@@ -66,8 +75,14 @@ class Conversations:
     def test_a_conversation_has_a_title_a_user_and_tags(self, store: Store) -> None:
         memories = of(store)
         talks(memories, 3)
-        changed = memories.update_conversation("talk 1", title=" Release of May ", user="ann", tags={"project": "shop"})
-        assert (changed.title, changed.user, dict(changed.tags)) == ("Release of May", "ann", {"project": "shop"})
+        changed = memories.update_conversation(
+            "talk 1", title=" Release of May ", user="ann", tags={"project": "shop"}
+        )
+        assert (changed.title, changed.user, dict(changed.tags)) == (
+            "Release of May",
+            "ann",
+            {"project": "shop"},
+        )
         assert memories.conversation("talk 1") == changed
         assert (changed.turn_count, changed.namespace) == (2, "ann")
         other = memories.update_conversation("talk 1", tags={"team": "blue"}, user="")
@@ -76,7 +91,9 @@ class Conversations:
             None,
             {"project": "shop", "team": "blue"},
         )
-        assert memories.update_conversation("talk 1", remove_tags=["team"]).tags == {"project": "shop"}
+        assert memories.update_conversation("talk 1", remove_tags=["team"]).tags == {
+            "project": "shop"
+        }
         assert [each.id for each in memories.conversations(title="RELEASE of")] == ["talk 1"]
         assert [each.id for each in memories.conversations(tags={"project": "shop"})] == ["talk 1"]
         assert memories.conversations(user="ann") == []
@@ -86,9 +103,13 @@ class Conversations:
         memories = of(store)
         talks(memories, 1)
         before = memories.turns("talk 0")
-        memories.update_conversation("talk 0", title="Quokka", user="numbat", tags={"wombat": "yes"})
+        memories.update_conversation(
+            "talk 0", title="Quokka", user="numbat", tags={"wombat": "yes"}
+        )
         assert memories.turns("talk 0") == before
-        assert memories.search("quokka numbat wombat", scope="history", tags={"wombat": "yes"}) == ()
+        assert (
+            memories.search("quokka numbat wombat", scope="history", tags={"wombat": "yes"}) == ()
+        )
         assert memories.status().turn_count == 2
 
     def test_a_title_stays_when_the_first_turns_are_forgotten(self, store: Store) -> None:
@@ -100,7 +121,12 @@ class Conversations:
         assert memories.conversation("talk 0").title == "Release"
         memories.forget_where("content = 'on Friday' or content = bye", scope="history")
         kept = memories.conversation("talk 0")
-        assert (kept.turn_count, kept.title, kept.user, dict(kept.tags)) == (1, "Release", "ann", {"k": "v"})
+        assert (kept.turn_count, kept.title, kept.user, dict(kept.tags)) == (
+            1,
+            "Release",
+            "ann",
+            {"k": "v"},
+        )
         memories.forget_turns("talk 0")
         memories.add_turns("talk 0", ["hello again"])
         assert memories.conversation("talk 0").title is None
@@ -127,7 +153,9 @@ class Conversations:
         shared.add_turns("team", ["hello"])
         shared.update_conversation("team", title="Team")
         assert ann.conversation("team").title == "Team"
-        with pytest.raises(RequestError, match='Conversation "team" is in namespace shared and this writes to ann'):
+        with pytest.raises(
+            RequestError, match='Conversation "team" is in namespace shared and this writes to ann'
+        ):
             ann.update_conversation("team", title="Mine")
         for alone in (of(store, shared=False), of(store, "bob", shared=False)):
             with pytest.raises(NotFound):
@@ -144,14 +172,18 @@ class Conversations:
         ],
         ids=lambda given: str(given)[:30],
     )  # fmt: skip
-    def test_what_a_conversation_can_not_be_called_is_refused(self, store: Store, given: dict[str, object]) -> None:
+    def test_what_a_conversation_can_not_be_called_is_refused(
+        self, store: Store, given: dict[str, object]
+    ) -> None:
         memories = of(store)
         memories.add_turns("talk", ["hello"])
         with pytest.raises(InvalidInput):
             memories.update_conversation("talk", **given)  # type: ignore[arg-type]
         assert memories.conversation("talk").title is None
 
-    def test_a_title_moves_with_its_conversation(self, open_store: OpenStore, tmp_path: Path) -> None:
+    def test_a_title_moves_with_its_conversation(
+        self, open_store: OpenStore, tmp_path: Path
+    ) -> None:
         store, copy = open_store(SPACE), SQLiteStore(tmp_path / "copy.db", SPACE)
         memories = of(store)
         talks(memories, 2)
@@ -164,18 +196,36 @@ class Conversations:
         assert moved.conversation("talk 0").title == "Release of June"
         copy.close()
 
-    # --- once, and told -----------------------------------------------------------------------------------------------
+    # --- once, and told
+    # -----------------------------------------------------------------------------------------------
 
     def test_what_becomes_of_a_message_is_told(self, store: Store) -> None:
         memories = of(store)
-        drafts = [TurnDraft("one", message_id="a"), TurnDraft("two"), TurnDraft("one", message_id="a")]
-        assert [turn.status for turn in memories.add_turns("talk", drafts)] == ["stored", "stored", "known"]
-        other = [TurnDraft("ONE", message_id="a"), TurnDraft("three", message_id="b"), TurnDraft("one", message_id="a")]
+        drafts = [
+            TurnDraft("one", message_id="a"),
+            TurnDraft("two"),
+            TurnDraft("one", message_id="a"),
+        ]
+        assert [turn.status for turn in memories.add_turns("talk", drafts)] == [
+            "stored",
+            "stored",
+            "known",
+        ]
+        other = [
+            TurnDraft("ONE", message_id="a"),
+            TurnDraft("three", message_id="b"),
+            TurnDraft("one", message_id="a"),
+        ]
         refused, stored, known = memories.add_turns("talk", other)
         assert (refused.status, refused.id, refused.content) == ("refused", "talk#0", "one")
         assert refused.reason is not None
         assert 'message id "a" is that of talk#0, which says something else' in refused.reason
-        assert (stored.status, stored.reason, known.status, known.reason) == ("stored", None, "known", None)
+        assert (stored.status, stored.reason, known.status, known.reason) == (
+            "stored",
+            None,
+            "known",
+            None,
+        )
         assert [turn.content for turn in memories.turns("talk")] == ["one", "two", "three"]
         assert {turn.status for turn in memories.turns("talk")} == {None}
 
@@ -191,7 +241,9 @@ class Conversations:
     def test_a_conversation_is_in_one_namespace(self, store: Store) -> None:
         shared, ann, bob = of(store, "shared"), of(store), of(store, "bob")
         shared.add_turns("team", ["hello"])
-        with pytest.raises(RequestError, match='Conversation "team" is in namespace shared and this writes to ann'):
+        with pytest.raises(
+            RequestError, match='Conversation "team" is in namespace shared and this writes to ann'
+        ):
             ann.add_turns("team", ["hello from Ann"])
         assert [turn.content for turn in ann.turns("team")] == ["hello"]
         ann.add_turns("own", ["of Ann"])
@@ -199,13 +251,21 @@ class Conversations:
         shared.add_turns("own", ["of all"])
         ann.add_turns("own", ["more of Ann"])
         assert [turn.content for turn in ann.tail_turns("own")] == ["of Ann", "more of Ann"]
-        assert [hit.content for hit in bob.search("of", scope="history", conversation="own")] == ["of Bob"]
+        assert [hit.content for hit in bob.search("of", scope="history", conversation="own")] == [
+            "of Bob"
+        ]
         assert [turn.content for turn in of(store, "eve").turns("own")] == ["of all"]
 
     def test_a_turn_keeps_the_time_zone_that_was_given(self, store: Store) -> None:
         memories = of(store)
-        given = ["2025-12-25T23:30:00+09:00", "2025-12-25T10:00:00-03:30", "2025-12-25T12:00:00+00:00"]
-        memories.add_turns("talk", [TurnDraft(text, created_at=datetime.fromisoformat(text)) for text in given])
+        given = [
+            "2025-12-25T23:30:00+09:00",
+            "2025-12-25T10:00:00-03:30",
+            "2025-12-25T12:00:00+00:00",
+        ]
+        memories.add_turns(
+            "talk", [TurnDraft(text, created_at=datetime.fromisoformat(text)) for text in given]
+        )
         assert [turn.created_at.isoformat() for turn in memories.turns("talk")] == given
         hits = memories.search("2025", scope="history")
         assert {hit.date.isoformat() for hit in hits} == set(given)
@@ -223,22 +283,36 @@ class Conversations:
             for number in range(12)
         ]  # fmt: skip
         memories.add_turns("talk", drafts)
-        assert [turn.index for turn in memories.tail_turns("talk", speaker="Ann", limit=3)] == [6, 8, 10]
-        assert [turn.index for turn in memories.turns("talk", start=3, role="assistant", limit=2)] == [5, 8]
-        assert [turn.index for turn in memories.turns("talk", since=T0 + 9 * HOUR, speaker="Bob")] == [9, 11]
+        assert [turn.index for turn in memories.tail_turns("talk", speaker="Ann", limit=3)] == [
+            6,
+            8,
+            10,
+        ]
+        assert [
+            turn.index for turn in memories.turns("talk", start=3, role="assistant", limit=2)
+        ] == [5, 8]
+        assert [
+            turn.index for turn in memories.turns("talk", since=T0 + 9 * HOUR, speaker="Bob")
+        ] == [9, 11]
         hits = memories.search("ferry", scope="history", role="assistant", speaker="Bob", limit=20)
         assert {hit.turn.index for hit in hits} == {5, 11}
         for wrong in ({"role": "robot"}, {"speaker": ""}, {"colour": "red"}, {"since": "some day"}):
             with pytest.raises(InvalidInput):
                 memories.turns("talk", **wrong)  # type: ignore[arg-type]
-        with pytest.raises(InvalidInput, match="speaker narrows a search of the history; add scope history"):
+        with pytest.raises(
+            InvalidInput, match="speaker narrows a search of the history; add scope history"
+        ):
             memories.search("ferry", speaker="Ann")
 
-    # --- long messages ------------------------------------------------------------------------------------------------
+    # --- long messages
+    # ------------------------------------------------------------------------------------------------
 
     def test_a_long_message_is_one_turn(self, store: Store) -> None:
         memories, text = of(store), long_text(148_469)
-        memories.add_turns("talk", ["before", TurnDraft(text, speaker="Ann", message_id="a", tags={"k": "v"}), "after"])
+        memories.add_turns(
+            "talk",
+            ["before", TurnDraft(text, speaker="Ann", message_id="a", tags={"k": "v"}), "after"],
+        )
         before, message, after = memories.turns("talk")
         assert (message.content, message.index, message.message_id) == (text, 1, "a")
         assert (message.speaker, dict(message.tags), message.part) == ("Ann", {"k": "v"}, None)
@@ -248,10 +322,13 @@ class Conversations:
         assert memories.turns("talk", start=1, limit=1) == [message]
         assert memories.turns("talk", start=2, limit=1) == [after]
         assert (memories.conversation("talk").turn_count, memories.status().turn_count) == (3, 3)
-        assert [turn.status for turn in memories.add_turns("talk", [TurnDraft(text, message_id="a")])] == ["known"]
-        assert [turn.status for turn in memories.add_turns("talk", [TurnDraft(text[1:], message_id="a")])] == [
-            "refused"
-        ]
+        assert [
+            turn.status for turn in memories.add_turns("talk", [TurnDraft(text, message_id="a")])
+        ] == ["known"]
+        assert [
+            turn.status
+            for turn in memories.add_turns("talk", [TurnDraft(text[1:], message_id="a")])
+        ] == ["refused"]
 
     def test_a_long_message_is_found_once_by_its_part(self, store: Store) -> None:
         memories = of(store)
@@ -277,17 +354,26 @@ class Conversations:
         for number in range(12):
             memories.add_turns(f"talk {number}", [f"the ferry leaves at {number}"])
         hits = memories.search("when does the ferry leave?", scope="history", limit=13)
-        assert {hit.conversation_id for hit in hits} == {"long", *(f"talk {number}" for number in range(12))}
+        assert {hit.conversation_id for hit in hits} == {
+            "long",
+            *(f"talk {number}" for number in range(12)),
+        }
 
     def test_a_long_message_is_forgotten_as_one(self, store: Store) -> None:
         memories, text = of(store), long_text(101_000)
         memories.add_turns("talk", [text, text, "after"])
         second = memories.turns("talk", start=1)[0].index
         assert memories.forget_turns("talk", index=second, dry_run=True).versions == 1
-        assert memories.forget_turns("talk", index=second + 3).versions == 1  # a part is not erased by itself
+        assert (
+            memories.forget_turns("talk", index=second + 3).versions == 1
+        )  # a part is not erased by itself
         assert [len(turn.content) for turn in memories.turns("talk")] == [len(text), 5]
-        assert memories.forget_where("content ~ 'harbour 7'", scope="history", dry_run=True).counts == {"forget": 1}
-        assert memories.forget_where("content ~ 'harbour 7'", scope="history").counts == {"forget": 1}
+        assert memories.forget_where(
+            "content ~ 'harbour 7'", scope="history", dry_run=True
+        ).counts == {"forget": 1}
+        assert memories.forget_where("content ~ 'harbour 7'", scope="history").counts == {
+            "forget": 1
+        }
         assert [turn.content for turn in memories.turns("talk")] == ["after"]
         memories.add_turns("talk", [TurnDraft(text, message_id="a")])
         assert memories.forget_where("key = a", scope="history").counts == {"forget": 1}
@@ -295,7 +381,9 @@ class Conversations:
         assert memories.forget_turns("talk").versions == 2
         assert everything(store, pool(collection=HISTORY)) == []
 
-    def test_a_long_message_moves_and_is_exported_whole(self, open_store: OpenStore, tmp_path: Path) -> None:
+    def test_a_long_message_moves_and_is_exported_whole(
+        self, open_store: OpenStore, tmp_path: Path
+    ) -> None:
         store, copy = open_store(SPACE), SQLiteStore(tmp_path / "copy.db", SPACE)
         memories, text = of(store), long_text(101_000)
         memories.add_turns("talk", ["before", TurnDraft(text, message_id="a"), "after"])
@@ -311,7 +399,9 @@ class Conversations:
         assert of(again).search("harbour 77", scope="history")[0].id == "talk#1"
         again.close()
 
-    @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
+    @pytest.mark.parametrize(
+        "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))]
+    )
     def test_pages_and_tails_are_right_whatever_is_long(self, store: Store, seed: int) -> None:
         memories, chance = of(store), random.Random(seed)
         texts = [long_text(100_500 if chance.random() < 0.4 else 50) for _ in range(9)]

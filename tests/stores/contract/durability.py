@@ -1,4 +1,6 @@
-"""What is written comes back as it was, for every reader, unless its transaction fails or it is removed."""
+"""What is written comes back as it was, for every reader, unless its transaction fails or it is
+removed.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -32,7 +34,8 @@ from memories.stores.records import SPEAKER, Patch, Record, Ref
 
 
 class Durability(Opened):
-    # --- a store that does not exist -------------------------------------------------------------------------------
+    # --- a store that does not exist
+    # -------------------------------------------------------------------------------
 
     def test_a_missing_store_reads_as_empty(self, store: Store) -> None:
         assert store.scan(pool(), limit=10) == []
@@ -46,7 +49,9 @@ class Durability(Opened):
         assert store.values(HISTORY, ["ann"], SPEAKER) == []
         assert store.namespaces(MEMORY) == store.namespaces(HISTORY) == []
         assert store.vectors([Ref(MEMORY, "ann", "m", 1)]) == {}
-        assert store.unstaged(SPACE, MEMORY, limit=5) == store.unstaged(OTHER, HISTORY, limit=5) == []
+        assert (
+            store.unstaged(SPACE, MEMORY, limit=5) == store.unstaged(OTHER, HISTORY, limit=5) == []
+        )
         info = store.info(pool())
         assert (info.model, info.without_vector_count) == (None, 0)
 
@@ -57,13 +62,16 @@ class Durability(Opened):
         version = first.info(pool()).schema_version
         assert open_store(SPACE).info(pool()).schema_version == version is None
 
-    def test_a_reader_that_came_before_the_store_sees_what_is_written_later(self, open_store: OpenStore) -> None:
+    def test_a_reader_that_came_before_the_store_sees_what_is_written_later(
+        self, open_store: OpenStore
+    ) -> None:
         reader, writer = open_store(SPACE), open_store(SPACE)
         assert reader.count(pool()) == 0
         writer.append([record("m")])
         assert reader.count(pool()) == 1
 
-    # --- whole records ---------------------------------------------------------------------------------------------
+    # --- whole records
+    # ---------------------------------------------------------------------------------------------
 
     def test_a_record_comes_back_as_it_was_written(self, open_store: OpenStore) -> None:
         written = Record(
@@ -89,13 +97,23 @@ class Durability(Opened):
 
     def test_times_of_any_year_are_kept(self, store: Store) -> None:
         years = (1, 1969, 1970, 2038, 9999)
-        moments = {f"y{year}": datetime(year, 6, 1, 12, 30, 15, 250_000, tzinfo=UTC) for year in years}
+        moments = {
+            f"y{year}": datetime(year, 6, 1, 12, 30, 15, 250_000, tzinfo=UTC) for year in years
+        }
         store.append(
-            [record(name, created_at=moment, ended_at=moment, ended_by="delete") for name, moment in moments.items()]
+            [
+                record(name, created_at=moment, ended_at=moment, ended_by="delete")
+                for name, moment in moments.items()
+            ]
         )
-        found = {entry.ref.group: (entry.created_at, entry.ended_at) for entry in everything(store, pool())}
+        found = {
+            entry.ref.group: (entry.created_at, entry.ended_at)
+            for entry in everything(store, pool())
+        }
         assert found == {name: (moment, moment) for name, moment in moments.items()}
-        assert {moment.utcoffset() for pair in found.values() for moment in pair if moment} == {timedelta(0)}
+        assert {moment.utcoffset() for pair in found.values() for moment in pair if moment} == {
+            timedelta(0)
+        }
 
     def test_a_long_text_is_kept_whole(self, store: Store) -> None:
         text = "long text " * 30_000
@@ -112,7 +130,8 @@ class Durability(Opened):
         first.close()
         assert open_store(SPACE).count(pool()) == 1
 
-    # --- transactions ----------------------------------------------------------------------------------------------
+    # --- transactions
+    # ----------------------------------------------------------------------------------------------
 
     def test_a_transaction_that_ends_well_is_kept(self, open_store: OpenStore) -> None:
         store, other = open_store(SPACE), open_store(SPACE)
@@ -155,7 +174,9 @@ class Durability(Opened):
             store.append([record("outer")])
         assert store.count(pool()) == 2
 
-    def test_no_writer_comes_between_a_read_and_a_write_of_one_transaction(self, open_store: OpenStore) -> None:
+    def test_no_writer_comes_between_a_read_and_a_write_of_one_transaction(
+        self, open_store: OpenStore
+    ) -> None:
         """Four writers give the next free position 15 times each; none is given twice."""
         open_store(SPACE).append([record("m", 0)])
         failures: list[BaseException] = []
@@ -172,29 +193,56 @@ class Durability(Opened):
 
         _run_threads([write] * 4)
         assert failures == []
-        assert [entry.ref.position for entry in open_store(SPACE).scan(pool(), limit=99)] == list(range(61))
+        assert [entry.ref.position for entry in open_store(SPACE).scan(pool(), limit=99)] == list(
+            range(61)
+        )
 
-    # --- patch, touch, remove --------------------------------------------------------------------------------------
+    # --- patch, touch, remove
+    # --------------------------------------------------------------------------------------
 
     def test_a_patch_sets_the_end_and_fields(self, store: Store) -> None:
         store.append([record("m", fields={"kept": 1, "changed": "a", "dropped": True})])
         ref = Ref(MEMORY, "ann", "m", 1)
-        store.patch([Patch(ref, at(9), "delete", {"changed": "b", "dropped": None, "added": 2.5, "absent": None})])
+        store.patch(
+            [
+                Patch(
+                    ref,
+                    at(9),
+                    "delete",
+                    {"changed": "b", "dropped": None, "added": 2.5, "absent": None},
+                )
+            ]
+        )
         (found,) = everything(store, pool())
         assert (found.ended_at, found.ended_by) == (at(9), "delete")
         assert found.fields == {"kept": 1, "changed": "b", "added": 2.5}
         assert store.count(pool()) == 0
 
     def test_a_patch_makes_a_record_live_again(self, store: Store) -> None:
-        store.append([record("m", text="apple", ended_at=at(9), ended_by="delete", key="k", labels={"a": "1"})])
+        store.append(
+            [
+                record(
+                    "m", text="apple", ended_at=at(9), ended_by="delete", key="k", labels={"a": "1"}
+                )
+            ]
+        )
         store.patch([Patch(Ref(MEMORY, "ann", "m", 1), None, None, {})])
         (found,) = store.scan(pool(key="k"), limit=9)
-        assert (found.ended_at, found.ended_by, found.text, found.labels) == (None, None, "apple", {"a": "1"})
+        assert (found.ended_at, found.ended_by, found.text, found.labels) == (
+            None,
+            None,
+            "apple",
+            {"a": "1"},
+        )
         assert set(search(store, "apple")) == {"m"}
 
     def test_a_patch_leaves_out_what_does_not_exist(self, store: Store) -> None:
         store.append([record("m")])
-        refs = [Ref(MEMORY, "ann", "missing", 1), Ref(MEMORY, "ann", "m", 1), Ref(MEMORY, "nobody", "m", 1)]
+        refs = [
+            Ref(MEMORY, "ann", "missing", 1),
+            Ref(MEMORY, "ann", "m", 1),
+            Ref(MEMORY, "nobody", "m", 1),
+        ]
         store.patch([Patch(ref, at(9), "delete", {}) for ref in refs])
         assert [entry.ref.group for entry in everything(store, pool(state="ended"))] == ["m"]
         assert store.count(pool("ann", "nobody", state="any")) == 1
@@ -217,7 +265,8 @@ class Durability(Opened):
     def test_what_was_read_is_told_the_most_read_first(self, store: Store) -> None:
         store.append([record("m"), record("n"), record("never"), record("other", namespace="bob")])
         one, two, others = (
-            Ref(MEMORY, name, group, 1) for name, group in (("ann", "m"), ("ann", "n"), ("bob", "other"))
+            Ref(MEMORY, name, group, 1)
+            for name, group in (("ann", "m"), ("ann", "n"), ("bob", "other"))
         )
         assert store.used(pool()) == []
         assert store.touch([two, one, two, others, Ref(MEMORY, "ann", "missing", 1)], "first")
@@ -227,9 +276,16 @@ class Durability(Opened):
         assert store.used(pool()) == [(one, 1)]
 
     def test_what_is_removed_is_gone_from_every_read(self, store: Store) -> None:
-        store.append([record("m", text="apple", key="k", labels={"colour": "red"}), record("n", text="apple")])
+        store.append(
+            [
+                record("m", text="apple", key="k", labels={"colour": "red"}),
+                record("n", text="apple"),
+            ]
+        )
         remains = store.remove([Ref(MEMORY, "ann", "m", 1), Ref(MEMORY, "ann", "missing", 1)])
-        assert isinstance(remains, tuple) and all(isinstance(place, str) and place for place in remains)
+        assert isinstance(remains, tuple) and all(
+            isinstance(place, str) and place for place in remains
+        )
         assert [entry.ref.group for entry in everything(store, pool())] == ["n"]
         assert store.groups(pool(state="any"), limit=9) == [("ann", "n")]
         assert store.count(pool(state="any")) == 1
@@ -255,7 +311,8 @@ class Durability(Opened):
         store.append([record("n", text="apple")])
         assert set(search(store, "apple")) == {"n"}
 
-    # --- several at once -------------------------------------------------------------------------------------------
+    # --- several at once
+    # -------------------------------------------------------------------------------------------
 
     def test_eight_threads_use_one_store_at_once(self, store: Store) -> None:
         failures: list[BaseException] = []
@@ -264,9 +321,13 @@ class Durability(Opened):
             try:
                 for turn in range(6):
                     group = f"w{worker}-{turn:02}"
-                    store.append([record(group, text=f"shared words of {group}", labels={"w": str(worker)})])
+                    store.append(
+                        [record(group, text=f"shared words of {group}", labels={"w": str(worker)})]
+                    )
                     own = store.scan(pool(labels={"w": str(worker)}), limit=99)
-                    assert [entry.ref.group for entry in own] == [f"w{worker}-{past:02}" for past in range(turn + 1)]
+                    assert [entry.ref.group for entry in own] == [
+                        f"w{worker}-{past:02}" for past in range(turn + 1)
+                    ]
                     assert group in search(store, f"shared words of {group}", k=200)
                     store.touch([own[0].ref])
                     store.patch([Patch(own[-1].ref, None, None, {"turn": turn})])

@@ -49,11 +49,14 @@ _NARROWED: list[dict[str, Any]] = [
 
 
 class Isolation(Opened):
-    # --- isolation -------------------------------------------------------------------------------------------------
+    # --- isolation
+    # -------------------------------------------------------------------------------------------------
 
     @pytest.fixture
     def twins(self, store: Store) -> Store:
-        """A store in which two namespaces, and their two collections, hold the same names and texts."""
+        """A store in which two namespaces, and their two collections, hold the same names and
+        texts.
+        """
         for namespace in ("ann", "bob"):
             for collection in (MEMORY, HISTORY):
                 store.append(
@@ -65,7 +68,11 @@ class Isolation(Opened):
                             collection=collection,
                             text=f"common words of g{number} {namespace}",
                             key=f"key{number}" if position == 2 else None,
-                            labels={"who": namespace, "secret": f"{namespace}-{number}", "kind": "x"},
+                            labels={
+                                "who": namespace,
+                                "secret": f"{namespace}-{number}",
+                                "kind": "x",
+                            },
                             ended_at=at(9) if position == 1 else None,
                             ended_by="update" if position == 1 else None,
                         )
@@ -77,7 +84,9 @@ class Isolation(Opened):
 
     def test_a_write_by_id_leaves_the_copies_of_other_namespaces(self, store: Store) -> None:
         ids = [f"01a1fdf1-92cd-7000-8000-{number:012}" for number in range(7)]
-        ann, shared = (Memories(store, namespace=name, embedder="fake") for name in ("ann", "shared"))
+        ann, shared = (
+            Memories(store, namespace=name, embedder="fake") for name in ("ann", "shared")
+        )
         for one in (ann, shared):
             drafts = [Draft(f"common words {each}", decay="reinforceable", id=each) for each in ids]
             assert all(made.stored for made in one.create_many(drafts, force=True))
@@ -103,22 +112,36 @@ class Isolation(Opened):
         def check(collection: Collection, conditions: Mapping[str, Any]) -> None:
             where = pool("ann", collection=collection, **conditions)
             own = [
-                entry for entry in everything(twins, pool("ann", "bob", collection=collection)) if _means(where, entry)
+                entry
+                for entry in everything(twins, pool("ann", "bob", collection=collection))
+                if _means(where, entry)
             ]
             found = twins.scan(where, limit=1000)
             assert sorted(entry.ref for entry in found) == sorted(entry.ref for entry in own)
             assert {entry.ref.namespace for entry in found} <= {"ann"}
             assert {entry.ref.collection for entry in found} <= {collection}
             assert twins.count(where) == len(own)
-            assert set(twins.groups(where, limit=100)) == {("ann", entry.ref.group) for entry in own}
+            assert set(twins.groups(where, limit=100)) == {
+                ("ann", entry.ref.group) for entry in own
+            }
             assert set(twins.labels(where, "secret")) == {entry.labels["secret"] for entry in own}
-            assert twins.labels(where, None) == ({key: len(own) for key in ("kind", "secret", "who")} if own else {})
-            candidates = twins.candidates(where, vector=embed("common words bob")[0], terms=["common", "bob"], k=50)
-            assert {candidate.record.ref for candidate in candidates} == {entry.ref for entry in own}
-            matches = twins.matches(where, TurnQuery(embed("common words bob")[0], ["common", "bob"], 50))
+            assert twins.labels(where, None) == (
+                {key: len(own) for key in ("kind", "secret", "who")} if own else {}
+            )
+            candidates = twins.candidates(
+                where, vector=embed("common words bob")[0], terms=["common", "bob"], k=50
+            )
+            assert {candidate.record.ref for candidate in candidates} == {
+                entry.ref for entry in own
+            }
+            matches = twins.matches(
+                where, TurnQuery(embed("common words bob")[0], ["common", "bob"], 50)
+            )
             assert sorted(refs_of(matches, collection)) == sorted(entry.ref for entry in own)
             assert {label.get("who") for label in matches.labels} <= {"ann"}
-            assert twins.values(collection, ["ann"], "secret") == [f"ann-{number}" for number in range(5)]
+            assert twins.values(collection, ["ann"], "secret") == [
+                f"ann-{number}" for number in range(5)
+            ]
             assert twins.values(collection, ["ann"], "who") == ["ann"]
 
         assert failed_cases(check, itertools.product(SEARCHED, _NARROWED)) == []
@@ -131,7 +154,10 @@ class Isolation(Opened):
             assert twins.count(where) == 0
             assert twins.labels(where, None) == {}
             assert twins.labels(where, "secret") == {}
-            assert twins.candidates(where, vector=embed("common words")[0], terms=["common"], k=50) == []
+            assert (
+                twins.candidates(where, vector=embed("common words")[0], terms=["common"], k=50)
+                == []
+            )
             assert refs_of(matching(twins, "common words", where)) == []
             assert twins.values(MEMORY, namespaces, "secret") == []
             assert twins.read([Ref(MEMORY, namespace, "g1", 1) for namespace in namespaces]) == []
@@ -157,7 +183,9 @@ class Isolation(Opened):
         assert [group for _, group in twins.groups(pool("ann", state="any"), limit=10)] == ["g9"]
 
     def test_a_ref_whose_namespace_does_not_fit_changes_nothing(self, store: Store) -> None:
-        """The group and position are those of a record of `bob`; the namespace or collection is another."""
+        """The group and position are those of a record of `bob`; the namespace or collection is
+        another.
+        """
         store.append([record("only-bob", namespace="bob", text="common words")])
         before = seen(store, pool("bob"))
         wrong = [
@@ -172,24 +200,35 @@ class Isolation(Opened):
         assert seen(store, pool("bob")) == before
         assert store.count(pool("ann", state="any")) == 0
 
-    def test_better_matches_of_another_namespace_do_not_crowd_out_ones_own(self, store: Store) -> None:
-        store.append([record(f"b{number}", namespace="bob", text="red green blue") for number in range(60)])
-        store.append([record("mine", text="red with several other words that make it match less well")])
+    def test_better_matches_of_another_namespace_do_not_crowd_out_ones_own(
+        self, store: Store
+    ) -> None:
+        store.append(
+            [record(f"b{number}", namespace="bob", text="red green blue") for number in range(60)]
+        )
+        store.append(
+            [record("mine", text="red with several other words that make it match less well")]
+        )
         assert set(search(store, "red green blue", k=3)) == {"mine"}
 
     def test_keys_and_positions_of_two_namespaces_do_not_collide(self, store: Store) -> None:
         for namespace in ("ann", "bob"):
             for collection in SEARCHED:
-                store.append([record("m", namespace=namespace, collection=collection, key="user/editor")])
+                store.append(
+                    [record("m", namespace=namespace, collection=collection, key="user/editor")]
+                )
         assert store.count(pool("bob", key="user/editor")) == 1
 
     def test_how_many_have_no_vector_is_counted_in_the_own_namespace(self, store: Store) -> None:
-        store.append([record("a1"), record("a2", vectors=None), record("b1", namespace="bob", vectors=None)])
+        store.append(
+            [record("a1"), record("a2", vectors=None), record("b1", namespace="bob", vectors=None)]
+        )
         store.append([record("b2", namespace="bob", vectors=None)])
         assert store.info(pool("ann")).without_vector_count == 1
         assert store.info(pool("bob")).without_vector_count == 2
 
-    # --- two collections in one store ------------------------------------------------------------------------------
+    # --- two collections in one store
+    # ------------------------------------------------------------------------------
 
     def test_turns_do_not_change_how_rare_the_words_of_memories_are(self, store: Store) -> None:
         store.append([record(f"m{number}", text=f"weekly report {number}") for number in range(20)])
@@ -204,28 +243,53 @@ class Isolation(Opened):
         store.append([turn(number, text=f"weekly report {number}") for number in range(20)])
         before = matching(store, "weekly report").words.tolist()
         store.append([record(f"m{number}", text="the weekly report") for number in range(50)])
-        store.patch([Patch(Ref(MEMORY, "ann", f"m{number}", 1), at(99), "delete", {}) for number in range(25)])
+        store.patch(
+            [
+                Patch(Ref(MEMORY, "ann", f"m{number}", 1), at(99), "delete", {})
+                for number in range(25)
+            ]
+        )
         assert matching(store, "weekly report").words.tolist() == before
 
     def test_a_search_of_one_collection_finds_nothing_of_the_other(self, store: Store) -> None:
         """Nor do nearer ones of the other crowd out its own."""
         store.append([turn(number, text="red green blue") for number in range(60)])
-        store.append([record("mine", text="red with several other words that make it match less well")])
+        store.append(
+            [record("mine", text="red with several other words that make it match less well")]
+        )
         assert set(search(store, "red green blue", k=3)) == {"mine"}
         store.append([record(f"m{number}", text="red green blue") for number in range(60)])
-        store.append([turn(99, group="other", text="red with several other words that make it match less well")])
+        store.append(
+            [
+                turn(
+                    99,
+                    group="other",
+                    text="red with several other words that make it match less well",
+                )
+            ]
+        )
         where = turns(group="other")
-        assert refs_of(matching(store, "red green blue", where, k=3)) == [Ref(HISTORY, "ann", "other", 99)]
+        assert refs_of(matching(store, "red green blue", where, k=3)) == [
+            Ref(HISTORY, "ann", "other", 99)
+        ]
         assert set(search(store, "red green blue", where, k=3)) == {"other"}
 
     def test_memories_and_turns_that_are_written_by_turns_are_all_found(self, store: Store) -> None:
-        """So many of each, written together and apart, that a store puts them into an index of their own."""
+        """So many of each, written together and apart, that a store puts them into an index of
+        their own.
+        """
         count = 1_100
         vectors = unit_vectors(2 * count)
         own = {MEMORY: vectors[:count], HISTORY: vectors[count:]}
         batches = [
             [
-                record(f"{number:05}", 0, collection=collection, text=f"w{number}", vectors=own[collection][[number]])
+                record(
+                    f"{number:05}",
+                    0,
+                    collection=collection,
+                    text=f"w{number}",
+                    vectors=own[collection][[number]],
+                )
                 for number in range(start, start + 50)
                 for collection in (MEMORY, HISTORY)
             ]
@@ -247,7 +311,9 @@ class Isolation(Opened):
 
         some = (0, 1, 49, 50, 700, 1023, 1024, 1025, 1070, count - 1)
         for collection in (MEMORY, HISTORY):
-            assert [nearest(collection, number) for number in some] == [[number, number] for number in some]
+            assert [nearest(collection, number) for number in some] == [
+                [number, number] for number in some
+            ]
         gone = (1, 700, 1024, 1070)
         store.remove([Ref(HISTORY, "ann", f"{number:05}", 0) for number in gone])
         assert store.count(turns()) == count - len(gone)
@@ -259,7 +325,9 @@ class Isolation(Opened):
 def _means(where: Filter, entry: Record) -> bool:
     """Say in Python what a filter means."""
     if where.as_of is not None:
-        current = entry.created_at <= where.as_of and (entry.ended_at is None or entry.ended_at > where.as_of)
+        current = entry.created_at <= where.as_of and (
+            entry.ended_at is None or entry.ended_at > where.as_of
+        )
     else:
         current = where.state == "any" or (where.state == "live") == (entry.ended_at is None)
     group = where.group or ""

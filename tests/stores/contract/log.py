@@ -1,4 +1,6 @@
-"""The audit log of a store: what is written to it, what shows when it was tampered with, and the past that it keeps."""
+"""The audit log of a store: what is written to it, what shows when it was tampered with, and the
+past that it keeps.
+"""
 
 import threading
 from collections.abc import Callable
@@ -56,19 +58,27 @@ def replace(store: Store, records: list[Record]) -> None:
 
 def told(memories: Memories) -> list[tuple[str, int, int]]:
     """Return what a log tells, oldest first: actions with their versions or turns."""
-    return [(each.action, each.first, each.last) for entry in memories.log(limit=100)[::-1] for each in entry.changes]
+    return [
+        (each.action, each.first, each.last)
+        for entry in memories.log(limit=100)[::-1]
+        for each in entry.changes
+    ]
 
 
 class Log(Opened):
     def test_every_change_has_an_entry_that_says_who_did_it(self, store: Store) -> None:
         memories = opened(store)
-        first = memories.create("Deploys happen on Tuesdays", decay="reinforceable", key="deploy/day").memory
+        first = memories.create(
+            "Deploys happen on Tuesdays", decay="reinforceable", key="deploy/day"
+        ).memory
         assert first is not None
         memories.update(first.id, tags={"project": "shop"})
         memories.reinforce(first.id)
         memories.delete(first.id)
         memories.restore(first.id)
-        second = memories.create("Releases are on Fridays now", supersedes=first.id, force=True).memory
+        second = memories.create(
+            "Releases are on Fridays now", supersedes=first.id, force=True
+        ).memory
         assert second is not None
         memories.add_turns("standup", ["one", "two", "three"])
         memories.add_turns("standup", ["four"])
@@ -78,8 +88,13 @@ class Log(Opened):
         entries = memories.log(limit=100)[::-1]
         assert [entry.number for entry in entries] == [*range(1, 12)]
         assert {(entry.namespace, entry.actor.channel) for entry in entries} == {("ann", "python")}
-        assert all(entry.actor.user and entry.actor.host and entry.actor.program for entry in entries)
-        assert [entry.previous for entry in entries] == ["", *(entry.hash for entry in entries[:-1])]
+        assert all(
+            entry.actor.user and entry.actor.host and entry.actor.program for entry in entries
+        )
+        assert [entry.previous for entry in entries] == [
+            "",
+            *(entry.hash for entry in entries[:-1]),
+        ]
         said = entries[6].changes[0].conversation
         assert said is not None
         assert said.startswith("#")
@@ -98,7 +113,12 @@ class Log(Opened):
             (Change("forget", first.id, None, 1, 3),),
         ]
         found = check(memories)
-        assert (found.entries, found.head, found.problem, found.unlogged) == (11, entries[-1].hash, None, 0)
+        assert (found.entries, found.head, found.problem, found.unlogged) == (
+            11,
+            entries[-1].hash,
+            None,
+            0,
+        )
         assert check(memories, against=entries[4].hash).problem is None
 
     def test_entries_are_found_by_memory_conversation_action_and_time(self, store: Store) -> None:
@@ -146,12 +166,18 @@ class Log(Opened):
             with pytest.raises(RuntimeError), through.transaction():
                 through.append([record("o")])
                 raise RuntimeError
-        assert [(entry.number, [each.id for each in entry.changes]) for entry in memories.log()] == [(1, ["n"])]
+        assert [
+            (entry.number, [each.id for each in entry.changes]) for entry in memories.log()
+        ] == [(1, ["n"])]
         assert check(memories).problem is None
 
-    def test_a_log_holds_no_content_and_what_is_forgotten_leaves_no_byte_in_it(self, store: Store) -> None:
+    def test_a_log_holds_no_content_and_what_is_forgotten_leaves_no_byte_in_it(
+        self, store: Store
+    ) -> None:
         memories = opened(store)
-        made = memories.create("Ann likes quokkas", tags={"animal": "wombat"}, key="ann/zoo", decay="reinforceable")
+        made = memories.create(
+            "Ann likes quokkas", tags={"animal": "wombat"}, key="ann/zoo", decay="reinforceable"
+        )
         assert made.memory is not None
         memories.reinforce(made.memory.id)
         memories.add_turns("numbat diary", ["bandicoot"])
@@ -161,10 +187,13 @@ class Log(Opened):
         assert {found.ref.group for found in left} == {CHAIN}
         words = ("quokka", "wombat", "ann/zoo", "numbat", "bandicoot", "diary")
         assert [word for word in words for found in left if word in repr(found)] == []
-        assert [each.id for entry in memories.log(action="forget") for each in entry.changes][-1] == made.memory.id
+        assert [each.id for entry in memories.log(action="forget") for each in entry.changes][
+            -1
+        ] == made.memory.id
         assert check(memories).problem is None
 
-    # --- tampering -------------------------------------------------------------------------------------------------
+    # --- tampering
+    # -------------------------------------------------------------------------------------------------
 
     def five(self, store: Store) -> tuple[Memories, list[Record]]:
         """Return a memory with five entries in its log, and their records."""
@@ -188,16 +217,24 @@ class Log(Opened):
         memories, entries = self.five(store)
         replace(store, [*entries[:2], *entries[3:]])
         assert check(memories).problem == "entry 3 is missing"
-        shifted = [found._replace(ref=found.ref._replace(position=at)) for at, found in enumerate(entries[3:], 3)]
+        shifted = [
+            found._replace(ref=found.ref._replace(position=at))
+            for at, found in enumerate(entries[3:], 3)
+        ]
         replace(store, [*entries[:2], *shifted])
         assert "entry 3 was changed or moved" in str(check(memories).problem)
-        exchanged = [entries[at]._replace(ref=entries[to].ref) for at, to in ((0, 0), (1, 2), (2, 1), (3, 3), (4, 4))]
+        exchanged = [
+            entries[at]._replace(ref=entries[to].ref)
+            for at, to in ((0, 0), (1, 2), (2, 1), (3, 3), (4, 4))
+        ]
         replace(store, exchanged)
         assert "entry 2 was changed or moved" in str(check(memories).problem)
         replace(store, entries)
         assert check(memories).problem is None
 
-    def test_a_cut_end_shows_by_what_it_told_of_and_by_a_head_that_was_kept(self, store: Store) -> None:
+    def test_a_cut_end_shows_by_what_it_told_of_and_by_a_head_that_was_kept(
+        self, store: Store
+    ) -> None:
         memories, entries = self.five(store)
         head = check(memories).head
         replace(store, entries[:4])
@@ -205,9 +242,13 @@ class Log(Opened):
         assert check(memories).unlogged == 1
         memories.forget(link_of(entries[4]).changes[0] and memories.list(limit=1).memories[0].id)
         assert check(memories).problem is None
-        assert "its end was cut off, or it was rewritten" in str(check(memories, against=head).problem)
+        assert "its end was cut off, or it was rewritten" in str(
+            check(memories, against=head).problem
+        )
 
-    def test_one_version_that_is_not_in_the_log_shows_though_another_one_is(self, store: Store) -> None:
+    def test_one_version_that_is_not_in_the_log_shows_though_another_one_is(
+        self, store: Store
+    ) -> None:
         memories, entries = self.five(store)
         memories.update(memories.list(limit=1).memories[0].id, tags={"mood": "good"})
         replace(store, [*entries[:4], *chain(store)[5:]])
@@ -227,7 +268,8 @@ class Log(Opened):
         assert "rewritten" in str(check(memories, against=head).problem)
         assert check(memories, against=link_of(entries[1]).hash).problem is None
 
-    # --- several writers -------------------------------------------------------------------------------------------
+    # --- several writers
+    # -------------------------------------------------------------------------------------------
 
     def test_writers_in_threads_share_one_chain(self, open_store: OpenStore) -> None:
         both = [opened(open_store(SPACE)), opened(open_store(SPACE))]
@@ -241,7 +283,10 @@ class Log(Opened):
             except StoreError as exc:
                 failed.append(exc)
 
-        threads = [threading.Thread(target=write, args=(each, f"writer {at}")) for at, each in enumerate(both)]
+        threads = [
+            threading.Thread(target=write, args=(each, f"writer {at}"))
+            for at, each in enumerate(both)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -250,7 +295,8 @@ class Log(Opened):
         assert failed == []
         assert (found.entries, found.problem, found.forks) == (11, None, ())
 
-    # --- the past --------------------------------------------------------------------------------------------------
+    # --- the past
+    # --------------------------------------------------------------------------------------------------
 
     def test_as_of_is_right_after_any_number_of_reinforcements(self, store: Store) -> None:
         clock = Clock()
@@ -267,7 +313,9 @@ class Log(Opened):
             (listed,) = memories.list(as_of=then).memories
             (hit,) = memories.search("office dog Rex", as_of=then)
             assert hit.found == listed
-            assert listed.last_reinforced_at == (None if reinforced is None else T0 + reinforced * DAY)
+            assert listed.last_reinforced_at == (
+                None if reinforced is None else T0 + reinforced * DAY
+            )
             age = then - T0 - (reinforced or 0) * DAY
             assert listed.confidence == pytest.approx(1 - age / half_life, abs=1e-3)
 
@@ -285,7 +333,8 @@ class Log(Opened):
             else:
                 memories.update(made.id, tags={"project": "shop"})
         found = [
-            memories.list(as_of=T0 + day * DAY).memories[0].last_reinforced_at for day in (1.5, 2.5, 3.5, 4.5, 5.5)
+            memories.list(as_of=T0 + day * DAY).memories[0].last_reinforced_at
+            for day in (1.5, 2.5, 3.5, 4.5, 5.5)
         ]
         assert found == [T0 + DAY, None, T0 + 3 * DAY, T0 + 3 * DAY, T0 + 5 * DAY]
 
@@ -296,13 +345,19 @@ class Log(Opened):
         assert made is not None
         clock.now = T0 + DAY
         memories.reinforce(made.id)
-        store.remove([Ref(Collection.LOG, "ann", made.id, 1)])  # as an older version of the program left it
+        store.remove(
+            [Ref(Collection.LOG, "ann", made.id, 1)]
+        )  # as an older version of the program left it
         clock.now = T0 + 3 * DAY
         memories.reinforce(made.id)
-        found = [memories.list(as_of=T0 + day * DAY).memories[0].last_reinforced_at for day in (0.5, 2, 4)]
+        found = [
+            memories.list(as_of=T0 + day * DAY).memories[0].last_reinforced_at
+            for day in (0.5, 2, 4)
+        ]
         assert found == [None, T0 + DAY, T0 + 3 * DAY]
 
-    # --- moving ----------------------------------------------------------------------------------------------------
+    # --- moving
+    # ----------------------------------------------------------------------------------------------------
 
     def test_a_log_moves_with_its_store(self, store: Store, tmp_path: Path) -> None:
         clock = Clock()
@@ -322,5 +377,10 @@ class Log(Opened):
         assert copy.list(as_of=T0 + 1.5 * DAY).memories[0].last_reinforced_at == T0 + DAY
         copy.create("The chain goes on", force=True)
         assert check(copy, against=head)[1:2] == (5,)
-        migrate(store, SQLiteStore(tmp_path / "again.db", SPACE), FakeEmbedder(), progress=lambda *_: None)
+        migrate(
+            store,
+            SQLiteStore(tmp_path / "again.db", SPACE),
+            FakeEmbedder(),
+            progress=lambda *_: None,
+        )
         other.close()

@@ -27,7 +27,9 @@ SMALL, FULL = 20, 50  # operations in a sequence
 
 names = st.sampled_from(NAMES)
 words = st.sampled_from(("copper", "lantern", "Österreich", "日本語", "harbour"))
-tags = st.dictionaries(st.sampled_from(("colour", "size")), st.sampled_from(("red", "large", "値")), max_size=2)
+tags = st.dictionaries(
+    st.sampled_from(("colour", "size")), st.sampled_from(("red", "large", "値")), max_size=2
+)
 numbers = st.integers(0, 10_000)
 openings = st.sampled_from((0, 1))
 
@@ -71,12 +73,16 @@ class Known:
     def at(self, moment: datetime) -> Version | None:
         """Return the version that was current at a time."""
         for version in self.versions:
-            if version.created_at <= moment and (version.ended_at is None or version.ended_at > moment):
+            if version.created_at <= moment and (
+                version.ended_at is None or version.ended_at > moment
+            ):
                 return version
         return None
 
     def add(self, operation: str, now: datetime, text: str, tags: dict[str, str]) -> None:
-        """Add a version; a clock that was set back makes none that is older than the one before it."""
+        """Add a version; a clock that was set back makes none that is older than the one before
+        it.
+        """
         last = self.latest
         at = max(now, last.created_at, last.ended_at or last.created_at)
         if last.ended_at is None:
@@ -108,7 +114,9 @@ class Model:
 
     def keyed(self, namespace: str, key: object) -> Known | None:
         """Return the current memory that has a key."""
-        own = (known for known in self.memories.values() if known.namespace == namespace and known.live)
+        own = (
+            known for known in self.memories.values() if known.namespace == namespace and known.live
+        )
         return next((known for known in own if known.key == key), None)
 
     def conversation(self, reader: str, name: str) -> list[Said]:
@@ -117,7 +125,9 @@ class Model:
 
 
 class Operations(RuleBasedStateMachine):
-    """What three namespaces do with one store, over two openings of it, while the clock goes forth and back."""
+    """What three namespaces do with one store, over two openings of it, while the clock goes forth
+    and back.
+    """
 
     def __init__(self, open_store: OpenStore, done: Counter[str]) -> None:
         super().__init__()
@@ -126,7 +136,12 @@ class Operations(RuleBasedStateMachine):
         self.model = Model()
         self.now, self.made = T0, 0
         self.users = [
-            {name: Memories(store, namespace=name, embedder=FakeEmbedder(), clock=lambda: self.now) for name in NAMES}
+            {
+                name: Memories(
+                    store, namespace=name, embedder=FakeEmbedder(), clock=lambda: self.now
+                )
+                for name in NAMES
+            }
             for store in self.stores
         ]
 
@@ -150,7 +165,9 @@ class Operations(RuleBasedStateMachine):
         known = list(self.model.memories.values())
         return known[number % len(known)] if known else None
 
-    def attempt(self, known: Known, who: str, act: Callable[[], Any], wrong: type[Exception] | None) -> bool:
+    def attempt(
+        self, known: Known, who: str, act: Callable[[], Any], wrong: type[Exception] | None
+    ) -> bool:
         """Do what is allowed; what isn't is refused. Return whether it was done."""
         if known.namespace not in (who, "shared"):
             wrong = NotFound
@@ -163,27 +180,53 @@ class Operations(RuleBasedStateMachine):
             act()
         return False
 
-    # --- writing ---------------------------------------------------------------------------------------------------
+    # --- writing
+    # ---------------------------------------------------------------------------------------------------
 
     @rule(seconds=st.sampled_from((0.001, 1.0, 3600.0, 86_400.0 * 40, -2.0, -86_400.0)))
     def wait(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
-    @rule(who=names, word=words, tags=tags, on=openings, back=st.sampled_from((None, 0, 5_000)), decays=st.booleans())
-    def create(self, who: str, word: str, tags: dict[str, str], on: int, back: int | None, decays: bool) -> None:
+    @rule(
+        who=names,
+        word=words,
+        tags=tags,
+        on=openings,
+        back=st.sampled_from((None, 0, 5_000)),
+        decays=st.booleans(),
+    )
+    def create(
+        self, who: str, word: str, tags: dict[str, str], on: int, back: int | None, decays: bool
+    ) -> None:
         text, at = self.text(word), None if back is None else self.now - timedelta(seconds=back)
         decay = "reinforceable" if decays else None
         made = self.users[on][who].create(text, tags=tags, decay=decay, created_at=at, force=True)
         assert made.stored
         self.note(made.memory, who, None, Version(text, tags, at or self.now), decays)
 
-    def note(self, memory: Any, who: str, key: tuple[str, str | None] | None, version: Version, decays: bool) -> Known:
+    def note(
+        self,
+        memory: Any,
+        who: str,
+        key: tuple[str, str | None] | None,
+        version: Version,
+        decays: bool,
+    ) -> Known:
         assert memory.id not in self.model.memories
         known = self.model.memories[memory.id] = Known(memory.id, who, key, decays, [version])
         return known
 
-    @rule(who=names, word=words, tags=tags, on=openings, key=st.sampled_from(KEYS), project=st.booleans())
-    def create_with_a_key(self, who: str, word: str, tags: dict[str, str], on: int, key: str, project: bool) -> None:
+    @rule(
+        who=names,
+        word=words,
+        tags=tags,
+        on=openings,
+        key=st.sampled_from(KEYS),
+        project=st.booleans(),
+    )
+    def create_with_a_key(
+        self, who: str, word: str, tags: dict[str, str], on: int, key: str, project: bool
+    ) -> None:
         text, scope = self.text(word), (key, "p" if project else None)
         tags = tags | ({"project": "p"} if project else {})
         there = self.model.keyed(who, scope)
@@ -199,7 +242,9 @@ class Operations(RuleBasedStateMachine):
     @rule(who=names, number=numbers, on=openings)
     def create_the_same(self, who: str, number: int, on: int) -> None:
         own = [known for known in self.model.visible(who) if known.namespace == who and known.live]
-        own = [known for known in own if not known.reinforceable and "project" not in known.latest.tags]
+        own = [
+            known for known in own if not known.reinforceable and "project" not in known.latest.tags
+        ]
         if own:
             known = own[number % len(own)]
             made = self.users[on][who].create(known.latest.text)
@@ -218,18 +263,33 @@ class Operations(RuleBasedStateMachine):
         wrong = NotFound if known.deleted else None if known.live else RequestError
         if self.attempt(known, who, act, wrong):
             new = self.note(made[0], who, None, Version(text, {}, self.now), False)
-            known.latest.ended_at, known.latest.ended_by = max(self.now, known.latest.created_at), "supersede"
+            known.latest.ended_at, known.latest.ended_by = (
+                max(self.now, known.latest.created_at),
+                "supersede",
+            )
             known.superseded_by, new.supersedes = new.id, known.id
 
-    @rule(who=names, word=st.none() | words, number=numbers, on=openings, added=tags, removed=st.booleans())
-    def update(self, who: str, word: str | None, number: int, on: int, added: dict[str, str], removed: bool) -> None:
+    @rule(
+        who=names,
+        word=st.none() | words,
+        number=numbers,
+        on=openings,
+        added=tags,
+        removed=st.booleans(),
+    )
+    def update(
+        self, who: str, word: str | None, number: int, on: int, added: dict[str, str], removed: bool
+    ) -> None:
         known = self.chosen(number)
         if known is None or (word is None and not added and not removed):
             return
         text, gone = None if word is None else self.text(word), ["size"] if removed else []
         wrong = NotFound if known.deleted else None if known.live else RequestError
         if self.attempt(
-            known, who, lambda: self.users[on][who].update(known.id, text, tags=added, remove_tags=gone), wrong
+            known,
+            who,
+            lambda: self.users[on][who].update(known.id, text, tags=added, remove_tags=gone),
+            wrong,
         ):
             last = known.latest
             tags = {key: value for key, value in (last.tags | added).items() if key not in gone}
@@ -272,7 +332,9 @@ class Operations(RuleBasedStateMachine):
         if known is None:
             return
         gone: list[Any] = []
-        if self.attempt(known, who, lambda: gone.append(self.users[on][who].forget(known.id)), None):
+        if self.attempt(
+            known, who, lambda: gone.append(self.users[on][who].forget(known.id)), None
+        ):
             assert gone[0].versions == len(known.versions)
             del self.model.memories[known.id]
 
@@ -280,8 +342,14 @@ class Operations(RuleBasedStateMachine):
         who=names, name=st.sampled_from(("talk", "walk")), said=st.lists(words, min_size=1, max_size=3), on=openings,
         numbered=st.booleans(), number=numbers,
     )  # fmt: skip
-    def add_turns(self, who: str, name: str, said: list[str], on: int, numbered: bool, number: int) -> None:
-        if not self.model.turns.get((who, name)) and who != "shared" and self.model.turns.get(("shared", name)):
+    def add_turns(
+        self, who: str, name: str, said: list[str], on: int, numbered: bool, number: int
+    ) -> None:
+        if (
+            not self.model.turns.get((who, name))
+            and who != "shared"
+            and self.model.turns.get(("shared", name))
+        ):
             with pytest.raises(RequestError, match="is in namespace shared and this writes to"):
                 self.users[on][who].add_turns(name, said)
             return
@@ -290,14 +358,27 @@ class Operations(RuleBasedStateMachine):
         for at, word in enumerate(said):
             text, message_id = self.text(word), f"m{(number + at) % 5}" if numbered else None
             drafts.append(TurnDraft(text, message_id=message_id))
-            known = next((turn for turn in there if message_id is not None and turn.message_id == message_id), None)
+            known = next(
+                (
+                    turn
+                    for turn in there
+                    if message_id is not None and turn.message_id == message_id
+                ),
+                None,
+            )
             if known is None:
                 known = Said(there[-1].index + 1 if there else 0, text, message_id)
                 there.append(known)
             expected.append(known)
         assert told(self.users[on][who].add_turns(name, drafts)) == expected
 
-    @rule(who=names, name=st.sampled_from(("talk", "walk")), on=openings, one=st.booleans(), number=numbers)
+    @rule(
+        who=names,
+        name=st.sampled_from(("talk", "walk")),
+        on=openings,
+        one=st.booleans(),
+        number=numbers,
+    )
     def forget_turns(self, who: str, name: str, on: int, one: bool, number: int) -> None:
         there = self.model.turns.get((who, name), [])
         index = there[number % len(there)].index if there and one else None
@@ -305,7 +386,9 @@ class Operations(RuleBasedStateMachine):
         memories = self.users[on][who]
         if not gone:
             elsewhere = not there and who != "shared" and self.model.turns.get(("shared", name))
-            with pytest.raises(RequestError, match="is in namespace shared" if elsewhere else "not found"):
+            with pytest.raises(
+                RequestError, match="is in namespace shared" if elsewhere else "not found"
+            ):
                 memories.forget_turns(name, index=index)
             return
         assert memories.forget_turns(name, index=index).versions == len(gone)
@@ -317,15 +400,20 @@ class Operations(RuleBasedStateMachine):
         export(self.stores[on], lines.append, namespaces=None, progress=_quiet)
         if emptied:
             empty(self.stores[on])
-        done = import_(self.stores[on], (line.encode() for line in lines), FakeEmbedder(), namespaces=None)
+        done = import_(
+            self.stores[on], (line.encode() for line in lines), FakeEmbedder(), namespaces=None
+        )
         records = sum(len(known.versions) for known in self.model.memories.values())
         records += sum(map(len, self.model.turns.values()))
-        assert (done.imported, done.known, done.conflict_count) == ((records, 0, 0) if emptied else (0, records, 0))
+        assert (done.imported, done.known, done.conflict_count) == (
+            (records, 0, 0) if emptied else (0, records, 0)
+        )
         again: list[str] = []
         export(self.stores[1 - on], again.append, namespaces=None, progress=_quiet)
         assert again == lines
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- reading
+    # ---------------------------------------------------------------------------------------------------
 
     @rule(who=names, on=openings, wanted=tags, limit=st.integers(1, 4))
     def list_the_present(self, who: str, on: int, wanted: dict[str, str], limit: int) -> None:
@@ -342,17 +430,27 @@ class Operations(RuleBasedStateMachine):
         assert shown(found) == {known.id: facts(known) for known in expected}
         assert len(found) == len(expected)
         deleted = memories.list(deleted=True, limit=1000).memories
-        assert {memory.id for memory in deleted} == {known.id for known in self.model.visible(who) if known.deleted}
+        assert {memory.id for memory in deleted} == {
+            known.id for known in self.model.visible(who) if known.deleted
+        }
 
     @rule(who=names, on=openings, number=numbers, later=st.sampled_from((0, 1)))
     def list_the_past(self, who: str, on: int, number: int, later: int) -> None:
-        times = [version.created_at for known in self.model.memories.values() for version in known.versions]
+        times = [
+            version.created_at
+            for known in self.model.memories.values()
+            for version in known.versions
+        ]
         times += [version.ended_at for known in self.model.memories.values() for version in known.versions
                   if version.ended_at]  # fmt: skip
         moment = times[number % len(times)] + timedelta(milliseconds=later) if times else self.now
         listed = self.users[on][who].list(as_of=moment, limit=1000).memories
         past = {known.id: known.at(moment) for known in self.model.visible(who)}
-        expected = {name: (version.text, version.tags) for name, version in past.items() if version is not None}
+        expected = {
+            name: (version.text, version.tags)
+            for name, version in past.items()
+            if version is not None
+        }
         assert {memory.id: (memory.content, dict(memory.tags)) for memory in listed} == expected
 
     @rule(who=names, on=openings, number=numbers)
@@ -377,7 +475,9 @@ class Operations(RuleBasedStateMachine):
             for (namespace, said), turns in self.model.turns.items()
             if turns and namespace in (who, "shared")
         }
-        listed = {(each.namespace, each.id): each.turn_count for each in memories.conversations(limit=100)}
+        listed = {
+            (each.namespace, each.id): each.turn_count for each in memories.conversations(limit=100)
+        }
         assert listed == readable
         if expected:
             wanted = expected[number % len(expected)]
@@ -399,10 +499,19 @@ class Operations(RuleBasedStateMachine):
             return
         history = memories.history(known.id)
         assert [
-            Version(each.content, dict(each.tags), each.created_at, each.operation, each.ended_at, each.ended_by)
+            Version(
+                each.content,
+                dict(each.tags),
+                each.created_at,
+                each.operation,
+                each.ended_at,
+                each.ended_by,
+            )
             for each in history.versions
         ] == known.versions
-        assert [each.version for each in history.versions] == list(range(1, len(known.versions) + 1))
+        assert [each.version for each in history.versions] == list(
+            range(1, len(known.versions) + 1)
+        )
         assert history.supersedes == known.supersedes
         if known.deleted:
             with pytest.raises(NotFound):
@@ -419,7 +528,9 @@ class Operations(RuleBasedStateMachine):
         status = self.users[on][who].status()
         assert status.memory_count == sum(known.live for known in visible)
         assert status.deleted_count == sum(known.deleted for known in visible)
-        said = (len(turns) for (name, _), turns in self.model.turns.items() if name in (who, "shared"))
+        said = (
+            len(turns) for (name, _), turns in self.model.turns.items() if name in (who, "shared")
+        )
         assert (status.turn_count, status.without_vector_count) == (sum(said), 0)
         counted: dict[str, int] = {}
         for known in visible:

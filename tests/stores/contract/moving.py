@@ -42,12 +42,20 @@ from memories.transfer.migrate import migrate, reembed
 
 
 class Moving(Opened):
-    # --- spaces ----------------------------------------------------------------------------------------------------
+    # --- spaces
+    # ----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
-        "other", [SPACE._replace(model="other/1"), SPACE._replace(dimension=32), SPACE._replace(model="x", dimension=8)]
+        "other",
+        [
+            SPACE._replace(model="other/1"),
+            SPACE._replace(dimension=32),
+            SPACE._replace(model="x", dimension=8),
+        ],
     )
-    def test_vectors_of_another_space_are_refused(self, open_store: OpenStore, other: Space) -> None:
+    def test_vectors_of_another_space_are_refused(
+        self, open_store: OpenStore, other: Space
+    ) -> None:
         open_store(SPACE).append([record("m", text="apple")])
         store = open_store(other)
         vector = np.eye(other.dimension, dtype=np.float32)
@@ -60,7 +68,9 @@ class Moving(Opened):
         assert everything(store, pool()) == everything(open_store(SPACE), pool())
         assert by_words(store, ["apple"]) != {}
 
-    def test_a_mismatch_in_the_middle_of_an_append_adds_nothing(self, open_store: OpenStore) -> None:
+    def test_a_mismatch_in_the_middle_of_an_append_adds_nothing(
+        self, open_store: OpenStore
+    ) -> None:
         open_store(SPACE).append([record("m")])
         other = open_store(SPACE._replace(model="other/1"))
         with pytest.raises(EmbedderMismatch):
@@ -80,7 +90,8 @@ class Moving(Opened):
         plain.append([record("n", text="apple", vectors=None)])
         assert set(by_words(plain, ["apple"])) == {"m", "n"}
 
-    # --- moving a whole store --------------------------------------------------------------------------------------
+    # --- moving a whole store
+    # --------------------------------------------------------------------------------------
 
     def test_namespaces_are_those_that_have_records(self, store: Store) -> None:
         """Ended ones count; those of turns and of memories are apart."""
@@ -91,7 +102,13 @@ class Moving(Opened):
         assert store.namespaces(HISTORY) == ["talker"]
 
     def test_a_namespace_goes_with_its_last_record(self, store: Store) -> None:
-        store.append([record("m", namespace="ann"), record("n", namespace="ann"), record("m", namespace="bob")])
+        store.append(
+            [
+                record("m", namespace="ann"),
+                record("n", namespace="ann"),
+                record("m", namespace="bob"),
+            ]
+        )
         store.append([turn(1, namespace="ann")])
         store.remove([Ref(MEMORY, "ann", "m", 1)])
         assert store.namespaces(MEMORY) == ["ann", "bob"]
@@ -119,7 +136,11 @@ class Moving(Opened):
             Ref(MEMORY, "bob", "three", 1),
             Ref(HISTORY, "ann", "ended", 1),
         ]
-        missing = [Ref(MEMORY, "ann", "none", 1), Ref(MEMORY, "ann", "three", 1), Ref(HISTORY, "ann", "one", 1)]
+        missing = [
+            Ref(MEMORY, "ann", "none", 1),
+            Ref(MEMORY, "ann", "three", 1),
+            Ref(HISTORY, "ann", "one", 1),
+        ]
         for space in (SPACE, None, OTHER):
             found = open_store(space).vectors([*missing, *refs])
             assert found.keys() == set(refs)
@@ -140,18 +161,32 @@ class Moving(Opened):
 
     def test_a_whole_store_is_moved_here_and_away_again(self, store: Store, tmp_path: Path) -> None:
         """By way of two SQLite files; what every store holds is exported as the same bytes."""
-        first, last = SQLiteStore(tmp_path / "first.db", SPACE), SQLiteStore(tmp_path / "last.db", SPACE)
+        first, last = (
+            SQLiteStore(tmp_path / "first.db", SPACE),
+            SQLiteStore(tmp_path / "last.db", SPACE),
+        )
         ended: dict[str, Any] = {"ended_at": at(7.5), "ended_by": "update"}
         ids = [new_id(at(number)) for number in range(5)]
         values: dict[str, Any] = {
             "labels": {"who": "ann", "項目": "値=,;", "empty": ""},
-            "fields": {"half": 0.5, "flag": True, "whole": 2**40, "text": "ü", "none": False, "zero": 0},
+            "fields": {
+                "half": 0.5,
+                "flag": True,
+                "whole": 2**40,
+                "text": "ü",
+                "none": False,
+                "zero": 0,
+            },
         }
         first.append([record(ids[0], 1, key="k", text='Ünï 日本 🎉 "x"\n\t', **ended, **values)])
         first.append([record(ids[0], 2, key="k", accesses=3), record(ids[1], vectors=None)])
         first.append([record(ids[number], namespace="bob", **values) for number in (2, 3)])
-        first.append([turn(number, key=f"talk\x1f{number}", labels={SPEAKER: "Zoë"}) for number in range(30)])
-        first.append([turn(0, group=name) for name in (ids[4], "about", "zebra", "0" * 36, "Talk", "über")])
+        first.append(
+            [turn(number, key=f"talk\x1f{number}", labels={SPEAKER: "Zoë"}) for number in range(30)]
+        )
+        first.append(
+            [turn(0, group=name) for name in (ids[4], "about", "zebra", "0" * 36, "Talk", "über")]
+        )
         exported: list[list[str]] = []
         for source, target in ((first, store), (store, last)):
             done = migrate(source, target, FakeEmbedder(), progress=_quiet)
@@ -162,7 +197,9 @@ class Moving(Opened):
             export(each, lines.append, namespaces=None, progress=_quiet)
             exported.append(lines)
         assert exported[0] == exported[1] == exported[2]
-        assert search(store, "note zebra 0", turns(group="zebra"))["zebra"].similarity == pytest.approx(1.0, abs=0.01)
+        assert search(store, "note zebra 0", turns(group="zebra"))[
+            "zebra"
+        ].similarity == pytest.approx(1.0, abs=0.01)
         first.patch([Patch(Ref(MEMORY, "ann", ids[0], 2), at(9), "delete", {"mark": 1})])
         first.append([record(ids[1], 2, key="k")])
         done = migrate(first, store, FakeEmbedder(), progress=_quiet)
@@ -170,11 +207,14 @@ class Moving(Opened):
         first.close()
         last.close()
 
-    # --- changing the space ----------------------------------------------------------------------------------------
+    # --- changing the space
+    # ----------------------------------------------------------------------------------------
 
     @pytest.fixture
     def embedded(self, store: Store) -> Store:
-        """A store of two namespaces with memories, one of which ended, and turns, all with vectors."""
+        """A store of two namespaces with memories, one of which ended, and turns, all with
+        vectors.
+        """
         texts = ["apple pie", "banana bread", "cherry cake", "date syrup"]
         store.append([record(f"m{number}", text=text) for number, text in enumerate(texts)])
         store.append([record("m0", 2, text="apple tart", ended_at=at(9), ended_by="update")])
@@ -183,20 +223,32 @@ class Moving(Opened):
         return store
 
     def test_what_has_no_vectors_of_the_space_in_use_is_unstaged(self, embedded: Store) -> None:
-        assert embedded.unstaged(SPACE, MEMORY, limit=9) == embedded.unstaged(SPACE, HISTORY, limit=9) == []
+        assert (
+            embedded.unstaged(SPACE, MEMORY, limit=9)
+            == embedded.unstaged(SPACE, HISTORY, limit=9)
+            == []
+        )
         bare: dict[str, Any] = {"vectors": None}
         embedded.append(
-            [record("x1", text="elder tea", **bare), record("x2", namespace="bob", **bare), turn(9, **bare)]
+            [
+                record("x1", text="elder tea", **bare),
+                record("x2", namespace="bob", **bare),
+                turn(9, **bare),
+            ]
         )
         embedded.append([record("x3", ended_at=at(5), ended_by="delete", **bare)])
         assert unstaged(embedded, SPACE) == {"x1", "x2", "x3"}
         assert unstaged(embedded, SPACE, HISTORY) == {"talk"}
         assert len(embedded.unstaged(SPACE, MEMORY, limit=2)) == 2
-        (found,) = [entry for entry in embedded.unstaged(SPACE, MEMORY, limit=9) if entry.ref.group == "x1"]
+        (found,) = [
+            entry for entry in embedded.unstaged(SPACE, MEMORY, limit=9) if entry.ref.group == "x1"
+        ]
         assert found == embedded.read([found.ref])[0]
 
     def test_vectors_of_the_space_in_use_are_used_at_once(self, embedded: Store) -> None:
-        embedded.append([record("x1", text="elder tea", vectors=None), turn(9, text="elder tea", vectors=None)])
+        embedded.append(
+            [record("x1", text="elder tea", vectors=None), turn(9, text="elder tea", vectors=None)]
+        )
         assert search(embedded, "elder tea")["x1"].similarity is None
         stage_all(embedded, SPACE)
         assert search(embedded, "elder tea")["x1"].similarity == pytest.approx(1.0, abs=0.01)
@@ -208,7 +260,9 @@ class Moving(Opened):
 
     def test_the_first_space_of_a_store_is_used_at_once(self, open_store: OpenStore) -> None:
         plain = open_store(None)
-        plain.append([record("m", text="apple", vectors=None), record("n", text="pear", vectors=None)])
+        plain.append(
+            [record("m", text="apple", vectors=None), record("n", text="pear", vectors=None)]
+        )
         assert plain.info(pool()).model is None
         assert unstaged(plain, SPACE) == {"m", "n"}
         plain.stage(SPACE, {Ref(MEMORY, "ann", "m", 1): embed("apple")})
@@ -224,7 +278,9 @@ class Moving(Opened):
         assert len(stage_all(embedded)) == total
         assert [seen(embedded, each) for each in where] == before
         assert embedded.info(pool()).model == SPACE.model
-        assert {len(vectors[0]) for vectors in embedded.vectors([Ref(MEMORY, "ann", "m1", 1)]).values()} == {64}
+        assert {
+            len(vectors[0]) for vectors in embedded.vectors([Ref(MEMORY, "ann", "m1", 1)]).values()
+        } == {64}
         with pytest.raises(EmbedderMismatch):
             by_other(open_store(OTHER), "apple pie")
 
@@ -257,18 +313,28 @@ class Moving(Opened):
             assert found["m2"] == pytest.approx(
                 float(embed_other("cherry cake")[0] @ embed_other("apple pie")[0]), abs=0.01
             )
-            assert by_other(store, "apple tart", pool(state="ended"))["m0"] == pytest.approx(1.0, abs=0.01)
+            assert by_other(store, "apple tart", pool(state="ended"))["m0"] == pytest.approx(
+                1.0, abs=0.01
+            )
             assert by_other(store, "apple juice", pool("bob"))["b0"] == pytest.approx(1.0, abs=0.01)
             matches = store.matches(turns(), TurnQuery(embed_other("date syrup")[0], [], 50))
             assert matches.position[int(np.nanargmax(matches.similarity))] == 3
-            assert store.unstaged(OTHER, MEMORY, limit=9) == store.unstaged(OTHER, HISTORY, limit=9) == []
+            assert (
+                store.unstaged(OTHER, MEMORY, limit=9)
+                == store.unstaged(OTHER, HISTORY, limit=9)
+                == []
+            )
             (vectors,) = store.vectors([Ref(MEMORY, "ann", "m1", 1)]).values()
-            assert float(vectors[0] @ embed_other("banana bread")[0]) == pytest.approx(1.0, abs=0.01)
+            assert float(vectors[0] @ embed_other("banana bread")[0]) == pytest.approx(
+                1.0, abs=0.01
+            )
             assert by_words(store, ["banana"]).keys() == {"m1"}
         early.append([record("new", text="elder tea", vectors=embed_other("elder tea"))])
         assert by_other(early, "elder tea")["new"] == pytest.approx(1.0, abs=0.01)
 
-    def test_who_has_the_store_open_with_the_old_space_is_told(self, open_store: OpenStore, embedded: Store) -> None:
+    def test_who_has_the_store_open_with_the_old_space_is_told(
+        self, open_store: OpenStore, embedded: Store
+    ) -> None:
         old = open_store(SPACE)
         assert search(old, "apple pie")
         stage_all(embedded)
@@ -296,7 +362,12 @@ class Moving(Opened):
             for collection in SEARCHED:
                 found = embedded.unstaged(OTHER, collection, limit=99)
                 embedded.stage(
-                    OTHER, {entry.ref: embed_other(entry.text) for entry in found if entry.ref not in left_out[missing]}
+                    OTHER,
+                    {
+                        entry.ref: embed_other(entry.text)
+                        for entry in found
+                        if entry.ref not in left_out[missing]
+                    },
                 )
         with pytest.raises(Conflict):
             embedded.switch(OTHER)
@@ -305,7 +376,9 @@ class Moving(Opened):
         embedded.switch(OTHER)
         assert embedded.info(pool()).model == OTHER.model
 
-    def test_what_is_written_while_staging_is_staged_too(self, open_store: OpenStore, embedded: Store) -> None:
+    def test_what_is_written_while_staging_is_staged_too(
+        self, open_store: OpenStore, embedded: Store
+    ) -> None:
         stage_all(embedded)
         open_store(SPACE).append([record("late", text="elder tea"), turn(7, text="elder tea")])
         open_store(None).append([record("bare", text="fig jam", vectors=None)])
@@ -319,7 +392,9 @@ class Moving(Opened):
         assert by_other(open_store(OTHER), "elder tea")["late"] == pytest.approx(1.0, abs=0.01)
         assert by_other(open_store(OTHER), "fig jam")["bare"] == pytest.approx(1.0, abs=0.01)
 
-    def test_the_embedder_is_changed_while_somebody_writes(self, open_store: OpenStore, embedded: Store) -> None:
+    def test_the_embedder_is_changed_while_somebody_writes(
+        self, open_store: OpenStore, embedded: Store
+    ) -> None:
         class Another(FakeEmbedder):
             space = OTHER
 
@@ -336,13 +411,18 @@ class Moving(Opened):
                 writer.remove([Ref(MEMORY, "ann", "m3", 1)])
 
         total = embedded.count(pool("ann", "bob", state="any")) + embedded.count(turns())
-        assert reembed(open_store(None), Another(), progress=write).embedded in (total + 1, total + 2)
+        assert reembed(open_store(None), Another(), progress=write).embedded in (
+            total + 1,
+            total + 2,
+        )
         store = open_store(OTHER)
         assert by_other(store, "elder tea")["late"] == pytest.approx(1.0, abs=0.01)
         assert store.info(pool("ann", "bob", state="any")).without_vector_count == 0
         assert store.info(turns(state="any")).without_vector_count == 0
 
-    def test_what_is_removed_has_no_staged_vectors_either(self, open_store: OpenStore, embedded: Store) -> None:
+    def test_what_is_removed_has_no_staged_vectors_either(
+        self, open_store: OpenStore, embedded: Store
+    ) -> None:
         stage_all(embedded)
         ref = Ref(MEMORY, "ann", "m1", 1)
         embedded.remove([ref])
@@ -356,22 +436,34 @@ class Moving(Opened):
         assert by_other(store, "banana bread")["m1"] < 0.9  # type: ignore[operator]
 
     def test_what_does_not_exist_is_not_staged(self, store: Store) -> None:
-        nowhere = [Ref(MEMORY, "ann", "m", 2), Ref(HISTORY, "ann", "m", 1), Ref(MEMORY, "bob", "m", 1)]
+        nowhere = [
+            Ref(MEMORY, "ann", "m", 2),
+            Ref(HISTORY, "ann", "m", 1),
+            Ref(MEMORY, "bob", "m", 1),
+        ]
         store.stage(SPACE, dict.fromkeys(nowhere, embed("apple")))
         store.append([record("m", text="apple", vectors=None)])
         store.stage(SPACE, {})
         store.stage(SPACE, dict.fromkeys(nowhere, embed("apple")))
         assert store.info(pool()).model is None
         assert store.info(pool()).without_vector_count == 1
-        store.stage(OTHER, {ref: embed_other("apple") for ref in [*nowhere, Ref(MEMORY, "ann", "m", 1)]})
-        assert store.vectors([*nowhere, Ref(MEMORY, "ann", "m", 1)]).keys() == {Ref(MEMORY, "ann", "m", 1)}
+        store.stage(
+            OTHER, {ref: embed_other("apple") for ref in [*nowhere, Ref(MEMORY, "ann", "m", 1)]}
+        )
+        assert store.vectors([*nowhere, Ref(MEMORY, "ann", "m", 1)]).keys() == {
+            Ref(MEMORY, "ann", "m", 1)
+        }
 
-    def test_vectors_that_are_staged_again_replace_those_before(self, open_store: OpenStore, embedded: Store) -> None:
+    def test_vectors_that_are_staged_again_replace_those_before(
+        self, open_store: OpenStore, embedded: Store
+    ) -> None:
         ref = Ref(MEMORY, "ann", "m1", 1)
         embedded.stage(SPACE, {ref: embed("elder tea")})
         assert search(embedded, "elder tea")["m1"].similarity == pytest.approx(1.0, abs=0.01)
         embedded.stage(OTHER, {ref: embed_other("something else")})
-        embedded.stage(OTHER, {ref: np.concatenate([embed_other("fig jam"), embed_other("banana bread")])})
+        embedded.stage(
+            OTHER, {ref: np.concatenate([embed_other("fig jam"), embed_other("banana bread")])}
+        )
         assert "m1" not in unstaged(embedded)
         stage_all(embedded)
         embedded.switch(OTHER)
@@ -404,7 +496,9 @@ class Moving(Opened):
         other.append([record("n", text="apple", vectors=embed_other("apple"))])
         assert by_other(other, "apple")["n"] == pytest.approx(1.0, abs=0.01)
 
-    def test_many_records_are_staged_in_any_order_and_found_after_the_switch(self, open_store: OpenStore) -> None:
+    def test_many_records_are_staged_in_any_order_and_found_after_the_switch(
+        self, open_store: OpenStore
+    ) -> None:
         store = open_store(SPACE)
         count = 300
         store.append([record(f"{number:03}", text=f"note w{number}") for number in range(count)])
@@ -431,16 +525,24 @@ class Moving(Opened):
             assert refs_of(matches)[int(np.nanargmax(matches.similarity))] == refs[count + number]
 
     def test_vectors_that_come_late_are_found_among_many(self, store: Store) -> None:
-        """Half of the records have none at first; what is staged for them lies between what is there."""
+        """Half of the records have none at first; what is staged for them lies between what is
+        there.
+        """
         count = 200
         vectors = unit_vectors(count, seed=22)
         given = [vectors[[number]] if number % 2 else None for number in range(count)]
-        store.append([record(f"{number:03}", text="x", vectors=given[number]) for number in range(count)])
+        store.append(
+            [record(f"{number:03}", text="x", vectors=given[number]) for number in range(count)]
+        )
         late = [number for number in range(count) if number % 2 == 0]
         np.random.default_rng(23).shuffle(late)
         for start in range(0, len(late), 30):
             store.stage(
-                SPACE, {Ref(MEMORY, "ann", f"{number:03}", 1): vectors[[number]] for number in late[start : start + 30]}
+                SPACE,
+                {
+                    Ref(MEMORY, "ann", f"{number:03}", 1): vectors[[number]]
+                    for number in late[start : start + 30]
+                },
             )
         for number in range(0, count, 7):
             (found,) = store.candidates(pool(), vector=vectors[number], terms=[], k=1)

@@ -27,13 +27,26 @@ from tables import failed_cases
 
 
 class Order(Opened):
-    # --- order and pages -------------------------------------------------------------------------------------------
+    # --- order and pages
+    # -------------------------------------------------------------------------------------------
 
     @pytest.fixture(params=["ids", "names", "mixed"])
     def groups(self, request: pytest.FixtureRequest) -> list[str]:
         """Names of groups in order: ids of memories, names of conversations, or both."""
         ids = sorted(new_id(at(number)) for number in range(6))
-        names = sorted(["main", "2026-01-01", "Main", "über", "日本", "a/b:c", "0" * 36, "session-10", "session-9"])
+        names = sorted(
+            [
+                "main",
+                "2026-01-01",
+                "Main",
+                "über",
+                "日本",
+                "a/b:c",
+                "0" * 36,
+                "session-10",
+                "session-9",
+            ]
+        )
         return {"ids": ids, "names": names, "mixed": [*ids, *names]}[request.param]
 
     @pytest.fixture
@@ -43,13 +56,17 @@ class Order(Opened):
         store.append(shuffled)
         return store
 
-    def test_a_scan_is_in_order_of_group_and_position(self, filled: Store, groups: list[str]) -> None:
+    def test_a_scan_is_in_order_of_group_and_position(
+        self, filled: Store, groups: list[str]
+    ) -> None:
         found = [(entry.ref.group, entry.ref.position) for entry in filled.scan(pool(), limit=1000)]
         names = list(dict.fromkeys(group for group, _ in found))
         assert found == [(group, position) for group in names for position in (0, 1, 2, 10)]
         assert sorted(names) == sorted(groups)
         for kind in (True, False):  # ids come in order among ids, names among names
-            of_kind = [name for name in names if (name.startswith("019") and len(name) == 36) is kind]
+            of_kind = [
+                name for name in names if (name.startswith("019") and len(name) == 36) is kind
+            ]
             assert of_kind == sorted(of_kind)
 
     def test_newest_first_is_the_reverse(self, filled: Store) -> None:
@@ -64,22 +81,33 @@ class Order(Opened):
         assert failed_cases(check, itertools.product((1, 3, 7, 1000), (False, True))) == []
 
     @pytest.mark.parametrize("newest_first", [False, True])
-    def test_pages_of_two_namespaces_join_to_the_whole(self, store: Store, newest_first: bool) -> None:
+    def test_pages_of_two_namespaces_join_to_the_whole(
+        self, store: Store, newest_first: bool
+    ) -> None:
         ids = sorted(new_id(at(number)) for number in range(20))
-        store.append([record(group, namespace="ann" if at % 3 else "bob") for at, group in enumerate(ids)])
+        store.append(
+            [record(group, namespace="ann" if at % 3 else "bob") for at, group in enumerate(ids)]
+        )
         found = pages(store, pool("bob", "ann"), size=3, newest_first=newest_first)
         assert [entry.ref.group for entry in found] == (ids[::-1] if newest_first else ids)
 
     @pytest.mark.parametrize("newest_first", [False, True])
-    def test_where_namespaces_share_a_group_each_record_comes(self, store: Store, newest_first: bool) -> None:
+    def test_where_namespaces_share_a_group_each_record_comes(
+        self, store: Store, newest_first: bool
+    ) -> None:
         """`after` goes behind a position in all of them."""
         for namespace in ("bob", "ann"):
             store.append([record("main", position, namespace=namespace) for position in (1, 2, 3)])
         where = pool("ann", "bob")
-        forwards = [(entry.ref.position, entry.ref.namespace) for entry in store.scan(where, limit=10)]
-        assert forwards == [(position, namespace) for position in (1, 2, 3) for namespace in ("ann", "bob")]
+        forwards = [
+            (entry.ref.position, entry.ref.namespace) for entry in store.scan(where, limit=10)
+        ]
+        assert forwards == [
+            (position, namespace) for position in (1, 2, 3) for namespace in ("ann", "bob")
+        ]
         backwards = [
-            (entry.ref.position, entry.ref.namespace) for entry in store.scan(where, limit=10, newest_first=True)
+            (entry.ref.position, entry.ref.namespace)
+            for entry in store.scan(where, limit=10, newest_first=True)
         ]
         assert backwards == forwards[::-1]
         behind = store.scan(where, limit=10, after=("main", 2), newest_first=newest_first)
@@ -91,10 +119,15 @@ class Order(Opened):
         assert [entry.ref.group for entry in store.scan(pool(), limit=9, after=("c", 5))] == ["d"]
         backwards = store.scan(pool(), limit=9, after=("c", 5), newest_first=True)
         assert [entry.ref.group for entry in backwards] == ["b"]
-        assert [entry.ref.group for entry in store.scan(pool(), limit=9, after=("b", 0))] == ["b", "d"]
+        assert [entry.ref.group for entry in store.scan(pool(), limit=9, after=("b", 0))] == [
+            "b",
+            "d",
+        ]
 
     def test_groups_come_in_the_order_of_a_scan_each_once(self, filled: Store) -> None:
-        scanned = list(dict.fromkeys(("ann", entry.ref.group) for entry in filled.scan(pool(), limit=1000)))
+        scanned = list(
+            dict.fromkeys(("ann", entry.ref.group) for entry in filled.scan(pool(), limit=1000))
+        )
         assert filled.groups(pool(), limit=1000) == scanned
         assert filled.groups(pool(), limit=4) == scanned[:4]
 
@@ -103,7 +136,8 @@ class Order(Opened):
             store.append([record("main", position, namespace=namespace) for position in (1, 2)])
         assert store.groups(pool("ann", "bob"), limit=9) == [("ann", "main"), ("bob", "main")]
 
-    # --- uniqueness ------------------------------------------------------------------------------------------------
+    # --- uniqueness
+    # ------------------------------------------------------------------------------------------------
 
     def test_the_second_writer_of_a_position_gets_a_conflict(self, open_store: OpenStore) -> None:
         open_store(SPACE).append([record("m", text="first")])
@@ -129,7 +163,9 @@ class Order(Opened):
         assert [entry.ref.group for entry in store.scan(pool(key="user/editor"), limit=9)] == ["m2"]
 
     def test_a_record_is_not_made_live_again_while_another_has_its_key(self, store: Store) -> None:
-        store.append([record("m1", key="k", ended_at=at(5), ended_by="delete"), record("m2", key="k")])
+        store.append(
+            [record("m1", key="k", ended_at=at(5), ended_by="delete"), record("m2", key="k")]
+        )
         store.append([record("m3")])
         with pytest.raises(Conflict):
             store.patch(
@@ -146,7 +182,9 @@ class Order(Opened):
         assert store.count(pool()) == 3
 
     @pytest.mark.parametrize("in_transaction", [False, True])
-    def test_an_append_with_a_conflict_in_the_middle_adds_nothing(self, store: Store, in_transaction: bool) -> None:
+    def test_an_append_with_a_conflict_in_the_middle_adds_nothing(
+        self, store: Store, in_transaction: bool
+    ) -> None:
         """Also when the conflict is caught inside a transaction that then ends well."""
         store.append([record("taken", text="alpha")])
         batch = [
@@ -169,16 +207,21 @@ class Order(Opened):
         assert by_words(store, ["gamma"]) == {}
         assert set(search(store, "beta gamma", k=50)) <= kept
 
-    # --- keys of projects ------------------------------------------------------------------------------------------
+    # --- keys of projects
+    # ------------------------------------------------------------------------------------------
 
-    def test_a_memory_leaves_its_project_only_if_no_other_has_its_key_there(self, store: Store) -> None:
+    def test_a_memory_leaves_its_project_only_if_no_other_has_its_key_there(
+        self, store: Store
+    ) -> None:
         with Memories(store, embedder="fake") as memories:
             kept = memories.create("tabs", key="indent").memory
             moved = memories.create("spaces", key="indent", tags={"project": "shop"}).memory
             assert kept is not None
             assert moved is not None
             before = everything(store, pool("shared", state="any"))
-            with pytest.raises(Conflict, match='the key "indent" belongs to another memory') as caught:
+            with pytest.raises(
+                Conflict, match='the key "indent" belongs to another memory'
+            ) as caught:
                 memories.update(moved.id, remove_tags=["project"])
             assert kept.id in str(caught.value)
             assert everything(store, pool("shared", state="any")) == before

@@ -23,12 +23,16 @@ class Origins:
     """The part of the contract that is about who wrote what."""
 
     def test_filters_by_who_wrote_are_hard(self, open_store: OpenStore) -> None:
-        memories = Memories(open_store(SPACE), namespace="ann", embedder=FakeEmbedder(), channel="mcp")
+        memories = Memories(
+            open_store(SPACE), namespace="ann", embedder=FakeEmbedder(), channel="mcp"
+        )
         cursor, codex = memories.of_client(*CURSOR), memories.of_client(*CODEX)
         texts = [f"Deploys of service {number} happen on Tuesdays" for number in range(MANY)]
         codex.create_many(texts, force=True)
         codex.add_turns("talk", texts)
-        made = cursor.create("Deploys happen on Tuesdays after lunch", tags={"type": "fact"}, force=True).memory
+        made = cursor.create(
+            "Deploys happen on Tuesdays after lunch", tags={"type": "fact"}, force=True
+        ).memory
         assert made is not None
         [said] = cursor.add_turns("talk", [TurnDraft("Deploys happen on Tuesdays, I said")])
         query = "when do deploys happen on Tuesdays"
@@ -49,12 +53,16 @@ class Origins:
         seen = [hit.found.origin for hit in memories.search(query, scope="all", limit=200)]
         assert {each.client for each in seen if each} == {"cursor 2.0", "codex 1.1"}
         for wrong in ("", "king", "=trust", "User"):
-            with pytest.raises(InvalidInput, match="trust must be user, agent, captured or imported"):
+            with pytest.raises(
+                InvalidInput, match="trust must be user, agent, captured or imported"
+            ):
                 memories.search(query, trust=wrong)
 
     def test_each_version_keeps_its_writer(self, open_store: OpenStore) -> None:
         clock, store = Clock(), open_store(SPACE)
-        memories = Memories(store, namespace="ann", embedder=FakeEmbedder(), channel="mcp", clock=clock)
+        memories = Memories(
+            store, namespace="ann", embedder=FakeEmbedder(), channel="mcp", clock=clock
+        )
         made = memories.of_client(*CODEX).create("The user drinks tea").memory
         assert made is not None
         before, clock.now = clock.now, clock.now + timedelta(days=1)
@@ -76,7 +84,9 @@ class Origins:
         copy = SQLiteStore(tmp_path / "copy.db", SPACE)
         migrate(store, copy, FakeEmbedder(), progress=lambda *_: None)
         with Memories(copy, namespace="ann", embedder=FakeEmbedder()) as copied:
-            assert [found.origin for found in copied.list().memories] == [origin("mcp", "ann", CODEX)]
+            assert [found.origin for found in copied.list().memories] == [
+                origin("mcp", "ann", CODEX)
+            ]
             assert [turn.origin for turn in copied.turns("talk")] == [origin("mcp", "ann", CURSOR)]
         copy.close()
 

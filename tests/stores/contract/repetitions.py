@@ -1,4 +1,6 @@
-"""Repetitions through the service: what they add is merged into the memory that is there, whoever else writes."""
+"""Repetitions through the service: what they add is merged into the memory that is there, whoever
+else writes.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -27,7 +29,11 @@ class Repetitions:
         made = memories.create(TEXT, tags={"type": "fact"}, decay="contextual", confidence=0.5)
         clock.now += DAY
         again = memories.create(
-            f"{TEXT}.", tags={"type": "decision", "a": "b"}, decay="reinforceable", confidence=0.9, source="standup#3"
+            f"{TEXT}.",
+            tags={"type": "decision", "a": "b"},
+            decay="reinforceable",
+            confidence=0.9,
+            source="standup#3",
         )
         assert (again.stored, again.id, again.reinforced) == (False, made.id, True)
         assert again.merged == ("tags", "decay", "confidence", "source")
@@ -35,18 +41,27 @@ class Repetitions:
         for reader in (memories, opened(open_store(FakeEmbedder.space), clock)):
             [kept] = reader.list().memories
             assert (kept.content, kept.tags, kept.version) == (TEXT, {"type": "fact", "a": "b"}, 2)
-            assert (kept.decay_policy, kept.base_confidence, kept.source) == ("reinforceable", 0.9, "standup#3")
+            assert (kept.decay_policy, kept.base_confidence, kept.source) == (
+                "reinforceable",
+                0.9,
+                "standup#3",
+            )
             assert (kept.confidence, kept.last_reinforced_at) == (0.9, clock.now)
             [hit] = reader.search(TEXT)
             assert hit.similarity is not None
             assert hit.similarity > 0.98
             [then] = reader.search(TEXT, as_of=clock.now - DAY / 2)
             assert (then.memory.tags, then.memory.decay_policy) == ({"type": "fact"}, "contextual")
-        assert [version.operation for version in memories.history(kept.id).versions] == ["create", "update"]
+        assert [version.operation for version in memories.history(kept.id).versions] == [
+            "create",
+            "update",
+        ]
         assert memories.create(TEXT, tags={"a": "b"}).merged == ()
         assert not [check.problem for check in memories.verify_log() if check.problem]
 
-    def test_what_was_corrected_holds_again_when_it_is_said_again(self, open_store: OpenStore) -> None:
+    def test_what_was_corrected_holds_again_when_it_is_said_again(
+        self, open_store: OpenStore
+    ) -> None:
         clock = Clock()
         memories = opened(open_store(FakeEmbedder.space), clock)
         ids = []
@@ -56,7 +71,10 @@ class Repetitions:
         again = memories.create("The API listens on port 8080.")
         assert (again.id, again.merged, again.corrects) == (ids[0], ("corrects",), ids[1])
         hits = memories.search("Which port does the API listen on?")
-        assert [(hit.id, hit.memory.corrected_by) for hit in hits] == [(ids[0], None), (ids[1], ids[0])]
+        assert [(hit.id, hit.memory.corrected_by) for hit in hits] == [
+            (ids[0], None),
+            (ids[1], ids[0]),
+        ]
 
     def test_of_repetitions_at_once_nothing_is_lost(self, open_store: OpenStore) -> None:
         clock = Clock()
@@ -64,7 +82,10 @@ class Repetitions:
         writers[0].create(TEXT)
 
         def say(writer: int) -> list[tuple[str, ...]]:
-            said = [writers[writer].create(TEXT, tags={f"w{writer}": "1", f"n{turn}": "1"}) for turn in range(3)]
+            said = [
+                writers[writer].create(TEXT, tags={f"w{writer}": "1", f"n{turn}": "1"})
+                for turn in range(3)
+            ]
             return [each.merged for each in said]
 
         with ThreadPoolExecutor(WRITERS) as pool:

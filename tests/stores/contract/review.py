@@ -1,4 +1,6 @@
-"""What waits to be accepted: nothing shows it in any store before it is, and each of it waits or was accepted."""
+"""What waits to be accepted: nothing shows it in any store before it is, and each of it waits or
+was accepted.
+"""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -29,10 +31,14 @@ class Clock:
         return self.now
 
 
-def opened(store: Store, clock: Callable[[], datetime] | None = None, *, channel: str = "python") -> Memories:
+def opened(
+    store: Store, clock: Callable[[], datetime] | None = None, *, channel: str = "python"
+) -> Memories:
     """Return the memory of `ann` over a store."""
     more = {} if clock is None else {"clock": clock}
-    return Memories(store, namespace="ann", shared=False, embedder=FakeEmbedder(), channel=channel, **more)
+    return Memories(
+        store, namespace="ann", shared=False, embedder=FakeEmbedder(), channel=channel, **more
+    )
 
 
 def made(memories: Memories, text: str = TEXT, **values: object) -> Memory:
@@ -50,7 +56,9 @@ def ids(memories: Memories, **filters: object) -> list[str]:
 
 
 class Review:
-    """What waits is in nothing that is shown by itself; what is accepted is as if it had just been stored."""
+    """What waits is in nothing that is shown by itself; what is accepted is as if it had just been
+    stored.
+    """
 
     def test_what_waits_is_found_only_when_it_is_asked_for(self, open_store: OpenStore) -> None:
         clock = Clock()
@@ -86,7 +94,9 @@ class Review:
         memories = opened(open_store(FakeEmbedder.space))
         made(memories)
         gateway = MemoryGateway(ENGINE, backend=EngineBackend(memories))
-        built = ContextBuilder.from_config(gateway, memories.config, 2_000).build_recall(QUERY, None)
+        built = ContextBuilder.from_config(gateway, memories.config, 2_000).build_recall(
+            QUERY, None
+        )
         assert built["memories"] == []
 
     def test_nobody_else_sees_what_waits(self, open_store: OpenStore) -> None:
@@ -100,7 +110,9 @@ class Review:
         with pytest.raises(RequestError):
             bob.review.accept([waits.id])
 
-    def test_what_waits_takes_no_key_and_replaces_nothing_until_it_is_accepted(self, open_store: OpenStore) -> None:
+    def test_what_waits_takes_no_key_and_replaces_nothing_until_it_is_accepted(
+        self, open_store: OpenStore
+    ) -> None:
         memories = opened(open_store(FakeEmbedder.space))
         old = memories.create("The user prefers Go").memory
         assert old is not None
@@ -110,7 +122,12 @@ class Review:
         assert taken is not None
         assert taken.id != waits.id
         [done] = memories.review.accept([waits.id])
-        assert (done.done, done.memory.id, done.memory.version, done.memory.content) == (True, taken.id, 2, TEXT)
+        assert (done.done, done.memory.id, done.memory.version, done.memory.content) == (
+            True,
+            taken.id,
+            2,
+            TEXT,
+        )
         assert ids(memories) == [taken.id]
         assert ids(memories, pending=True) == []
         assert memories.get(waits.id).superseded_by == taken.id
@@ -118,7 +135,9 @@ class Review:
     def test_what_is_accepted_is_as_any_other(self, open_store: OpenStore) -> None:
         clock = Clock()
         memories = opened(open_store(FakeEmbedder.space), clock, channel="hook")
-        replaced = Memories(open_store(FakeEmbedder.space), namespace="ann", shared=False, embedder=FakeEmbedder())
+        replaced = Memories(
+            open_store(FakeEmbedder.space), namespace="ann", shared=False, embedder=FakeEmbedder()
+        )
         old = replaced.create("The user prefers Go", created_at=T0 - HOUR).memory
         assert old is not None
         waits = made(memories, key="harbour/deploys", supersedes=old.id, tags={"kind": "fact"})
@@ -145,7 +164,10 @@ class Review:
         for verb in (person.get, person.history):
             with pytest.raises(NotFound, match="it is there since"):
                 verb(waits.id, as_of=T0 + HOUR / 2)
-        assert person.get(waits.id, as_of=T0 + HOUR).content == person.history(waits.id).versions[0].content
+        assert (
+            person.get(waits.id, as_of=T0 + HOUR).content
+            == person.history(waits.id).versions[0].content
+        )
         assert person.get(old.id, as_of=T0 + HOUR / 2).superseded_by is None
         clock.now += HOUR
         assert ids(person, as_of=T0 + 1.5 * HOUR) == [waits.id]
@@ -153,13 +175,20 @@ class Review:
         clock.now += HOUR
         assert ids(person, as_of=T0 + HOUR / 2) == [old.id]
         assert ids(person, as_of=T0 + 1.5 * HOUR) == [waits.id]
-        changes = [change for entry in person.log(waits.id) for change in entry.changes if change.id == waits.id]
+        changes = [
+            change
+            for entry in person.log(waits.id)
+            for change in entry.changes
+            if change.id == waits.id
+        ]
         assert [change.action for change in changes] == ["update", "accept", "create"]
         assert all(each.problem is None for each in person.verify_log())
 
     def test_what_is_edited_is_a_version_by_the_editor(self, open_store: OpenStore) -> None:
         clock = Clock()
-        waits = made(opened(open_store(FakeEmbedder.space), clock, channel="hook"), tags={"kind": "fact"})
+        waits = made(
+            opened(open_store(FakeEmbedder.space), clock, channel="hook"), tags={"kind": "fact"}
+        )
         clock.now += HOUR
         person = opened(open_store(FakeEmbedder.space), clock)
         [done] = person.review.accept([waits.id], content="Deploys happen on Thursdays")
@@ -167,10 +196,18 @@ class Review:
         assert done.memory.tags == {"kind": "fact"}
         assert ids(person, as_of=T0 + HOUR / 2) == []
         told = person.history(waits.id)
-        assert [version.content for version in told.versions] == [TEXT, "Deploys happen on Thursdays"]
-        assert [version.origin and version.origin.trust for version in told.versions] == ["captured", "agent"]
+        assert [version.content for version in told.versions] == [
+            TEXT,
+            "Deploys happen on Thursdays",
+        ]
+        assert [version.origin and version.origin.trust for version in told.versions] == [
+            "captured",
+            "agent",
+        ]
         assert told.versions[0].accepted_by is not None
-        assert [hit.content for hit in person.search("Deploys happen on Thursdays")] == ["Deploys happen on Thursdays"]
+        assert [hit.content for hit in person.search("Deploys happen on Thursdays")] == [
+            "Deploys happen on Thursdays"
+        ]
         assert ids(person, pending=True) == []
 
     def test_what_is_rejected_waits_again_when_it_is_restored(self, open_store: OpenStore) -> None:
@@ -178,10 +215,18 @@ class Review:
         waits = made(memories, key="harbour/deploys")
         [done] = memories.review.reject([waits.id])
         assert (done.done, done.memory.deleted, done.memory.pending) == (True, True, False)
-        assert (ids(memories), ids(memories, pending=True), ids(memories, deleted=True)) == ([], [], [waits.id])
+        assert (ids(memories), ids(memories, pending=True), ids(memories, deleted=True)) == (
+            [],
+            [],
+            [waits.id],
+        )
         for restored in (memories.restore(waits.id), memories.get(waits.id)):
             assert (restored.pending, restored.deleted, restored.version) == (True, False, 1)
-        assert (ids(memories), ids(memories, pending=True), ids(memories, deleted=True)) == ([], [waits.id], [])
+        assert (ids(memories), ids(memories, pending=True), ids(memories, deleted=True)) == (
+            [],
+            [waits.id],
+            [],
+        )
         memories.delete(waits.id)
         assert memories.restore(waits.id).pending
         memories.review.accept([waits.id])
@@ -221,8 +266,15 @@ class Review:
         self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         memories = opened(open_store(FakeEmbedder.space))
-        drafts = [Draft(f"fact {number} of the {word} harbour", pending=True) for number, word in enumerate("abcdefg")]
-        made_ids = [created.memory.id for created in memories.create_many(drafts, force=True) if created.memory]
+        drafts = [
+            Draft(f"fact {number} of the {word} harbour", pending=True)
+            for number, word in enumerate("abcdefg")
+        ]
+        made_ids = [
+            created.memory.id
+            for created in memories.create_many(drafts, force=True)
+            if created.memory
+        ]
         monkeypatch.setattr(review, "BATCH_COMPARED", 2)
         judged = 0
         compare = review.Writer.compare
@@ -246,7 +298,10 @@ class Review:
 
     def test_a_dry_run_changes_nothing(self, open_store: OpenStore) -> None:
         memories = opened(open_store(FakeEmbedder.space))
-        waits, other = made(memories), made(memories, "The user prefers Python", key="user/language")
+        waits, other = (
+            made(memories),
+            made(memories, "The user prefers Python", key="user/language"),
+        )
         before = memories.log()
         done = memories.review.accept([waits.id, other.id], dry_run=True)
         assert [(each.id, each.done, each.memory.pending) for each in done] == [
@@ -268,11 +323,20 @@ class Review:
     def test_pages_of_what_waits_and_of_the_past_are_whole(self, open_store: OpenStore) -> None:
         clock = Clock()
         memories = opened(open_store(FakeEmbedder.space), clock)
-        drafts = [Draft(f"fact {number} of {number * 7}", pending=number % 2 == 1) for number in range(12)]
-        all_ids = [created.memory.id for created in memories.create_many(drafts, force=True) if created.memory]
+        drafts = [
+            Draft(f"fact {number} of {number * 7}", pending=number % 2 == 1) for number in range(12)
+        ]
+        all_ids = [
+            created.memory.id
+            for created in memories.create_many(drafts, force=True)
+            if created.memory
+        ]
         clock.now += HOUR
         memories.review.accept(all_ids[1::2], force=True)
-        for expected, filters in ((all_ids[::2], {"as_of": T0 + HOUR / 2}), (all_ids, {"as_of": clock.now})):
+        for expected, filters in (
+            (all_ids[::2], {"as_of": T0 + HOUR / 2}),
+            (all_ids, {"as_of": clock.now}),
+        ):
             found: list[str] = []
             cursor: str | None = None
             while True:

@@ -11,7 +11,17 @@ import pytest
 from memories.embedders.fake import FakeEmbedder
 from memories.languages.text import query_terms
 from memories.stores import Store
-from memories.stores.records import SEARCHED, Candidate, Collection, Filter, Matches, Record, Ref, Space, TurnQuery
+from memories.stores.records import (
+    SEARCHED,
+    Candidate,
+    Collection,
+    Filter,
+    Matches,
+    Record,
+    Ref,
+    Space,
+    TurnQuery,
+)
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
 SPACE = FakeEmbedder.space
@@ -32,13 +42,21 @@ def embed(text: str) -> Any:
 
 def embed_other(text: str) -> Any:
     """Return the vectors of a text in the other space, shape (1, dimension)."""
-    folded = embed(text).reshape(2, OTHER.dimension)[:1] + 2 * embed(text).reshape(2, OTHER.dimension)[1:]
+    folded = (
+        embed(text).reshape(2, OTHER.dimension)[:1]
+        + 2 * embed(text).reshape(2, OTHER.dimension)[1:]
+    )
     folded[0, 0] += 1e-3  # so that none is zero
     return folded / np.linalg.norm(folded)
 
 
 def record(
-    group: str, position: int = 1, *, namespace: str = "ann", collection: Collection = MEMORY, **values: Any
+    group: str,
+    position: int = 1,
+    *,
+    namespace: str = "ann",
+    collection: Collection = MEMORY,
+    **values: Any,
 ) -> Record:
     """Return a record with a vector of its text, unless `vectors` says otherwise."""
     text = values.pop("text", f"note {group} {position}")
@@ -52,7 +70,9 @@ def pool(*namespaces: str, collection: Collection = MEMORY, **conditions: Any) -
     return Filter(collection, namespaces or ("ann",), **conditions)
 
 
-def everything(store: Store, where: Filter, *, limit: int = 10_000, newest_first: bool = False) -> list[Record]:
+def everything(
+    store: Store, where: Filter, *, limit: int = 10_000, newest_first: bool = False
+) -> list[Record]:
     """Return all records of a filter, whether they ended or not."""
     return store.scan(where._replace(state="any"), limit=limit, newest_first=newest_first)
 
@@ -70,7 +90,9 @@ def pages(store: Store, where: Filter, *, size: int, newest_first: bool) -> list
         after = (page[-1].ref.group, page[-1].ref.position)
 
 
-def search(store: Store, query: str, where: Filter | None = None, *, k: int = 10) -> dict[str, Candidate]:
+def search(
+    store: Store, query: str, where: Filter | None = None, *, k: int = 10
+) -> dict[str, Candidate]:
     """Return the candidates for a query, by words and by vector, by the name of their group."""
     found = store.candidates(where or pool(), vector=embed(query)[0], terms=query_terms(query), k=k)
     by_group = {candidate.record.ref.group: candidate for candidate in found}
@@ -78,13 +100,17 @@ def search(store: Store, query: str, where: Filter | None = None, *, k: int = 10
     return by_group
 
 
-def by_words(store: Store, terms: Sequence[str], where: Filter | None = None, *, k: int = 10) -> dict[str, float]:
+def by_words(
+    store: Store, terms: Sequence[str], where: Filter | None = None, *, k: int = 10
+) -> dict[str, float]:
     """Return the word scores of the candidates for terms alone."""
     found = store.candidates(where or pool(), vector=None, terms=terms, k=k)
     return {candidate.record.ref.group: candidate.words for candidate in found}
 
 
-def by_other(store: Store, query: str, where: Filter | None = None, *, k: int = 10) -> dict[str, float | None]:
+def by_other(
+    store: Store, query: str, where: Filter | None = None, *, k: int = 10
+) -> dict[str, float | None]:
     """Return the similarities of the candidates in the other space."""
     found = store.candidates(where or pool(), vector=embed_other(query)[0], terms=[], k=k)
     return {candidate.record.ref.group: candidate.similarity for candidate in found}
@@ -112,7 +138,9 @@ def unstaged(store: Store, space: Space = OTHER, collection: Collection = MEMORY
 
 
 def turn(position: int, *, group: str = "talk", **values: Any) -> Record:
-    """Return a turn of a conversation, of the session that begins at 0 unless `session` says otherwise."""
+    """Return a turn of a conversation, of the session that begins at 0 unless `session` says
+    otherwise.
+    """
     values.setdefault("session", 0)
     return record(group, position, collection=HISTORY, **values)
 
@@ -149,7 +177,10 @@ def seen(store: Store, where: Filter) -> Any:
     """Return everything that a store tells about a filter, in a form that compares."""
     records = everything(store, where)
     return (
-        [(entry.ref, entry.text, entry.ended_at, entry.ended_by, entry.key, entry.accesses) for entry in records],
+        [
+            (entry.ref, entry.text, entry.ended_at, entry.ended_by, entry.key, entry.accesses)
+            for entry in records
+        ],
         [(dict(entry.labels), dict(entry.fields)) for entry in records],
         store.groups(where._replace(state="any"), limit=1000),
         store.count(where),
@@ -157,7 +188,9 @@ def seen(store: Store, where: Filter) -> Any:
         dict(store.labels(where, "who")),
         sorted(
             (found.record.ref, round(found.similarity or 0.0, 3))
-            for found in store.candidates(where, vector=embed("common words")[0], terms=["common"], k=50)
+            for found in store.candidates(
+                where, vector=embed("common words")[0], terms=["common"], k=50
+            )
         ),
         sorted(refs_of(store.matches(where, TurnQuery(None, ["common"], 50)), where.collection)),
         store.values(where.collection, where.namespaces, "who"),

@@ -74,17 +74,42 @@ _FILTERS: list[tuple[dict[str, Any], str]] = [
 
 
 class Search(Opened):
-    # --- filters ---------------------------------------------------------------------------------------------------
+    # --- filters
+    # ---------------------------------------------------------------------------------------------------
 
     @pytest.fixture
     def varied(self, store: Store) -> Store:
         store.append(
             [
-                record("m1", 1, created_at=at(10), ended_at=at(20), ended_by="update", labels={"a": "1"}, text="apple"),
+                record(
+                    "m1",
+                    1,
+                    created_at=at(10),
+                    ended_at=at(20),
+                    ended_by="update",
+                    labels={"a": "1"},
+                    text="apple",
+                ),
                 record("m1", 2, created_at=at(20), labels={"a": "1", "b": "2"}, text="apple tree"),
-                record("m2", 1, created_at=at(15), ended_at=at(30), ended_by="delete", labels={"a": "2"}, text="apple"),
+                record(
+                    "m2",
+                    1,
+                    created_at=at(15),
+                    ended_at=at(30),
+                    ended_by="delete",
+                    labels={"a": "2"},
+                    text="apple",
+                ),
                 record("m3", 1, created_at=at(25), labels={"b": "2"}, key="k3", text="pear apple"),
-                record("m4", 1, created_at=at(25), ended_at=at(25), ended_by="update", key="k3", text="apple"),
+                record(
+                    "m4",
+                    1,
+                    created_at=at(25),
+                    ended_at=at(25),
+                    ended_by="update",
+                    key="k3",
+                    text="apple",
+                ),
                 record("m4", 2, created_at=at(25), text="apple", vectors=None),
             ]
         )
@@ -94,7 +119,9 @@ class Search(Opened):
         def check(conditions: Mapping[str, Any], expected: str) -> None:
             where = pool(**conditions)
             found = varied.scan(where, limit=99)
-            assert " ".join(f"{entry.ref.group}.{entry.ref.position}" for entry in found) == expected
+            assert (
+                " ".join(f"{entry.ref.group}.{entry.ref.position}" for entry in found) == expected
+            )
             assert varied.count(where) == len(found)
             assert varied.count(where, at_most=2) == min(2, len(found))
             assert varied.groups(where, limit=99) == [
@@ -105,11 +132,19 @@ class Search(Opened):
                 for key in entry.labels:
                     counted[key] = counted.get(key, 0) + 1
             assert varied.labels(where, None) == counted
-            for vector, terms in ((embed("apple")[0], []), (None, ["apple"]), (embed("apple")[0], ["apple"])):
+            for vector, terms in (
+                (embed("apple")[0], []),
+                (None, ["apple"]),
+                (embed("apple")[0], ["apple"]),
+            ):
                 candidates = varied.candidates(where, vector=vector, terms=terms, k=50)
-                embedded = [entry.ref for entry in found if entry.ref != ("memory", "ann", "m4", 2) or terms]
+                embedded = [
+                    entry.ref for entry in found if entry.ref != ("memory", "ann", "m4", 2) or terms
+                ]
                 assert sorted(candidate.record.ref for candidate in candidates) == sorted(embedded)
-                assert set(embedded) <= set(refs_of(varied.matches(where, TurnQuery(vector, terms, 50)), MEMORY))
+                assert set(embedded) <= set(
+                    refs_of(varied.matches(where, TurnQuery(vector, terms, 50)), MEMORY)
+                )
             matches = varied.matches(where, TurnQuery(embed("apple")[0], ["apple"], 50))
             assert sorted(refs_of(matches, MEMORY)) == sorted(entry.ref for entry in found)
             assert varied.info(where).without_vector_count == ("m4.2" in expected)
@@ -140,7 +175,12 @@ class Search(Opened):
         assert beginning("") == {*ids, *names}
 
     def test_labels_counts_keys_and_values_of_what_the_filter_means(self, store: Store) -> None:
-        store.append([record(f"m{number}", labels={"type": "fact", "n": str(number % 2)}) for number in range(4)])
+        store.append(
+            [
+                record(f"m{number}", labels={"type": "fact", "n": str(number % 2)})
+                for number in range(4)
+            ]
+        )
         store.append([record("m9", labels={"type": "event"}, ended_at=at(9), ended_by="delete")])
         assert store.labels(pool(), None) == {"n": 4, "type": 4}
         assert store.labels(pool(), "type") == {"fact": 4}
@@ -148,7 +188,8 @@ class Search(Opened):
         assert store.labels(pool(), "n") == {"0": 2, "1": 2}
         assert store.labels(pool(), "missing") == {}
 
-    # --- candidates by vector --------------------------------------------------------------------------------------
+    # --- candidates by vector
+    # --------------------------------------------------------------------------------------
 
     def test_days_counts_what_was_written_on_each_day_of_utc(self, store: Store) -> None:
         moments = [
@@ -159,7 +200,9 @@ class Search(Opened):
             at(86_400),
         ]
         day = (T0 - datetime(1970, 1, 1, tzinfo=UTC)).days
-        store.append([record(f"m{place}", created_at=moment) for place, moment in enumerate(moments)])
+        store.append(
+            [record(f"m{place}", created_at=moment) for place, moment in enumerate(moments)]
+        )
         store.append([record("gone", created_at=at(1), ended_at=at(2), ended_by="delete")])
         store.append([record("other", namespace="bob", created_at=at(1))])
         assert list(store.days(pool()).items()) == [(-1, 1), (0, 1), (day, 2), (day + 1, 1)]
@@ -169,13 +212,17 @@ class Search(Opened):
 
     def test_a_similarity_is_the_cosine_within_one_hundredth(self, store: Store) -> None:
         vectors = unit_vectors(300)
-        store.append([record(f"m{number:03}", text="x", vectors=vectors[[number]]) for number in range(300)])
+        store.append(
+            [record(f"m{number:03}", text="x", vectors=vectors[[number]]) for number in range(300)]
+        )
         query = unit_vectors(1, seed=2)[0]
         found = store.candidates(pool(), vector=query, terms=[], k=300)
         exact = vectors @ query
         assert len(found) == 300
         for candidate in found:
-            assert candidate.similarity == pytest.approx(exact[int(candidate.record.ref.group[1:])], abs=0.01)
+            assert candidate.similarity == pytest.approx(
+                exact[int(candidate.record.ref.group[1:])], abs=0.01
+            )
             assert candidate.words == 0.0
 
     def test_of_several_windows_the_best_counts(self, store: Store) -> None:
@@ -196,7 +243,9 @@ class Search(Opened):
 
     def test_so_many_of_the_best_by_vector_come(self, store: Store) -> None:
         vectors = unit_vectors(60)
-        store.append([record(f"m{number:02}", text="x", vectors=vectors[[number]]) for number in range(60)])
+        store.append(
+            [record(f"m{number:02}", text="x", vectors=vectors[[number]]) for number in range(60)]
+        )
         query = unit_vectors(1, seed=2)[0]
         found = store.candidates(pool(), vector=query, terms=[], k=5)
         best = sorted(range(60), key=lambda number: -float(vectors[number] @ query))
@@ -210,11 +259,14 @@ class Search(Opened):
         assert found["without"].similarity is None
         assert found["with"].similarity == pytest.approx(1.0, abs=0.01)
 
-    # --- matches ---------------------------------------------------------------------------------------------------
+    # --- matches
+    # ---------------------------------------------------------------------------------------------------
 
     @pytest.fixture
     def talks(self, store: Store) -> Store:
-        """A store of 60 turns in three conversations and as many memories, of few words in many mixtures."""
+        """A store of 60 turns in three conversations and as many memories, of few words in many
+        mixtures.
+        """
         drawn = np.random.default_rng(4)
         words = "apple banana cherry date elder fig grape hazel iris juniper".split()
         values: list[dict[str, Any]] = [{}, {"vectors": None}]
@@ -259,7 +311,10 @@ class Search(Opened):
         for row, ref in enumerate(refs_of(matches)):
             entry = records.pop(ref)
             assert matches.session[row] == (-1 if entry.session is None else entry.session)
-            assert T0 + timedelta(milliseconds=int(matches.created_at[row]) - T0.timestamp() * 1000) == entry.created_at
+            assert (
+                T0 + timedelta(milliseconds=int(matches.created_at[row]) - T0.timestamp() * 1000)
+                == entry.created_at
+            )
             assert matches.labels[matches.label[row]] == entry.labels
 
     def test_matches_score_as_candidates_do(self, talks: Store) -> None:
@@ -280,11 +335,23 @@ class Search(Opened):
                 else:
                     assert similarity == pytest.approx(candidate.similarity, abs=0.01)
 
-        narrowed: list[dict[str, Any]] = [{}, {"labels": {"role": "tool"}}, {"group": "talk1"}, {"since": at(30)}]
+        narrowed: list[dict[str, Any]] = [
+            {},
+            {"labels": {"role": "tool"}},
+            {"group": "talk1"},
+            {"since": at(30)},
+        ]
         assert failed_cases(check, itertools.product(SEARCHED, narrowed)) == []
 
     def test_holds_says_which_records_have_which_term(self, store: Store) -> None:
-        texts = ["the red apple pie", "apple that is red", "apples deployed", "xylophone", "日本語 C++", "nothing"]
+        texts = [
+            "the red apple pie",
+            "apple that is red",
+            "apples deployed",
+            "xylophone",
+            "日本語 C++",
+            "nothing",
+        ]
         store.append([turn(number, text=text) for number, text in enumerate(texts)])
         expected = {
             "red": {0, 1},
@@ -307,7 +374,9 @@ class Search(Opened):
 
     def test_a_term_is_held_by_what_is_live_and_by_what_ended(self, store: Store) -> None:
         ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "delete"}
-        store.append([turn(1, text="apple"), turn(2, text="apple", **ended), turn(3, text="pear", **ended)])
+        store.append(
+            [turn(1, text="apple"), turn(2, text="apple", **ended), turn(3, text="pear", **ended)]
+        )
         for state, expected in (("live", {1}), ("ended", {2}), ("any", {1, 2})):
             matches = store.matches(turns(state=state), TurnQuery(None, ["apple"], 50))
             assert holders(matches, "apple") == expected
@@ -315,7 +384,9 @@ class Search(Opened):
     @pytest.mark.parametrize("vector", [False, True])
     def test_matches_hold_the_best_by_words_and_by_vector(self, talks: Store, vector: bool) -> None:
         asked = embed("banana iris")[0] if vector else None
-        found = talks.candidates(turns(), vector=asked, terms=[] if vector else ["banana", "iris"], k=5)
+        found = talks.candidates(
+            turns(), vector=asked, terms=[] if vector else ["banana", "iris"], k=5
+        )
         matches = talks.matches(turns(), TurnQuery(asked, [] if vector else ["banana", "iris"], 5))
         assert set(refs_of(matches)) >= {candidate.record.ref for candidate in found}
 
@@ -337,9 +408,16 @@ class Search(Opened):
         assert sorted(matches.groups) == sorted(("ann", name) for name in names)
         assert sorted(ref.group for ref in refs_of(matches)) == sorted(names)
 
-    def test_matches_of_two_namespaces_keep_conversations_of_one_name_apart(self, store: Store) -> None:
+    def test_matches_of_two_namespaces_keep_conversations_of_one_name_apart(
+        self, store: Store
+    ) -> None:
         for namespace in ("ann", "bob"):
-            store.append([turn(number, namespace=namespace, text=f"apple {namespace}") for number in range(3)])
+            store.append(
+                [
+                    turn(number, namespace=namespace, text=f"apple {namespace}")
+                    for number in range(3)
+                ]
+            )
         matches = matching(store, "apple", turns("ann", "bob"))
         assert sorted(matches.groups) == [("ann", "talk"), ("bob", "talk")]
         assert len(set(refs_of(matches))) == 6
@@ -363,20 +441,31 @@ class Search(Opened):
 
     def test_a_turns_words_include_its_speaker_and_a_memorys_do_not(self, store: Store) -> None:
         labels = {SPEAKER: "Zanzibar Lee"}
-        store.append([turn(1, text="we ship", labels=labels), record("m", text="we ship", labels=labels)])
+        store.append(
+            [turn(1, text="we ship", labels=labels), record("m", text="we ship", labels=labels)]
+        )
         for terms in (["zanzibar"], ["zanzibar lee"]):
             assert holders(store.matches(turns(), TurnQuery(None, terms, 5)), terms[0]) == {1}
             assert by_words(store, terms, turns()).keys() == {"talk"}
             assert by_words(store, terms) == {}
             assert not store.matches(pool(), TurnQuery(None, terms, 5)).holds.any()
 
-    # --- read and values -------------------------------------------------------------------------------------------
+    # --- read and values
+    # -------------------------------------------------------------------------------------------
 
     def test_read_returns_the_records_at_these_addresses(self, store: Store) -> None:
         names = [new_id(T0), "0" * 36, "01", "1e5", "null", "[1]", "it's", "日本 🎉", "x" * 256]
         for namespace in ("ann", "bob"):
-            store.append([turn(at, group=name, namespace=namespace, key=None) for name in names for at in (0, 1, 7)])
-        store.append([record(names[0], 1, text="a memory", labels={"a": "b"}, fields={"n": 1}, key="k")])
+            store.append(
+                [
+                    turn(at, group=name, namespace=namespace, key=None)
+                    for name in names
+                    for at in (0, 1, 7)
+                ]
+            )
+        store.append(
+            [record(names[0], 1, text="a memory", labels={"a": "b"}, fields={"n": 1}, key="k")]
+        )
         wanted = [Ref(HISTORY, "ann", name, position) for name in names for position in (0, 7)]
         wanted.append(Ref(MEMORY, "ann", names[0], 1))
         found = {entry.ref: entry for entry in store.read(wanted)}
@@ -401,17 +490,35 @@ class Search(Opened):
     def test_values_are_those_of_a_collection_and_of_namespaces(self, store: Store) -> None:
         for number, name in enumerate(("Zoë", "Bob", "Ann", "Bob", "ann")):
             store.append([turn(number, labels={SPEAKER: name, "other": "Eve"})])
-        store.append([turn(0, namespace="bob", labels={SPEAKER: "Carl"}), record("m", labels={SPEAKER: "Dora"})])
+        store.append(
+            [
+                turn(0, namespace="bob", labels={SPEAKER: "Carl"}),
+                record("m", labels={SPEAKER: "Dora"}),
+            ]
+        )
         assert store.values(HISTORY, ["ann"], SPEAKER) == sorted(["Ann", "Bob", "Zoë", "ann"])
         assert store.values(HISTORY, ["bob"], SPEAKER) == ["Carl"]
-        assert store.values(HISTORY, ["bob", "ann"], SPEAKER) == sorted(["Ann", "Bob", "Carl", "Zoë", "ann"])
+        assert store.values(HISTORY, ["bob", "ann"], SPEAKER) == sorted(
+            ["Ann", "Bob", "Carl", "Zoë", "ann"]
+        )
         assert store.values(MEMORY, ["ann"], SPEAKER) == ["Dora"]
-        assert store.values(MEMORY, ["bob"], SPEAKER) == store.values(HISTORY, ["ann"], "missing") == []
+        assert (
+            store.values(MEMORY, ["bob"], SPEAKER)
+            == store.values(HISTORY, ["ann"], "missing")
+            == []
+        )
         assert store.values(HISTORY, [], SPEAKER) == []
 
     def test_a_value_is_gone_with_the_last_record_that_has_it(self, store: Store) -> None:
-        store.append([turn(number, labels={SPEAKER: "Ann" if number else "Bob"}) for number in range(3)])
-        store.append([record("m", labels={SPEAKER: "Ann"}), turn(0, namespace="bob", labels={SPEAKER: "Bob"})])
+        store.append(
+            [turn(number, labels={SPEAKER: "Ann" if number else "Bob"}) for number in range(3)]
+        )
+        store.append(
+            [
+                record("m", labels={SPEAKER: "Ann"}),
+                turn(0, namespace="bob", labels={SPEAKER: "Bob"}),
+            ]
+        )
         store.remove([Ref(HISTORY, "ann", "talk", position) for position in (0, 1)])
         assert store.values(HISTORY, ["ann"], SPEAKER) == ["Ann"]
         store.remove([Ref(HISTORY, "ann", "talk", 2)])

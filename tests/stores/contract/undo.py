@@ -1,4 +1,6 @@
-"""Undo through the service: what was done since a time is put back, and putting back can be undone."""
+"""Undo through the service: what was done since a time is put back, and putting back can be
+undone.
+"""
 
 import random
 from datetime import datetime, timedelta
@@ -61,7 +63,9 @@ class History:
 
     def step(self) -> None:
         self.clock.now += MINUTE
-        act = self.random.choice([self.create, self.create, self.update, self.update, self.end, self.replace, self.key])
+        act = self.random.choice(
+            [self.create, self.create, self.update, self.update, self.end, self.replace, self.key]
+        )
         try:
             act()
         except MemoriesError:
@@ -75,13 +79,20 @@ class History:
         return f"fact number {self.made} of {self.random.choice(['shop', 'web', 'desk'])}"
 
     def create(self, **more: Any) -> None:
-        early = self.clock.now - timedelta(days=self.random.choice([0, 0, 0, 30]))  # as what is imported
+        early = self.clock.now - timedelta(
+            days=self.random.choice([0, 0, 0, 30])
+        )  # as what is imported
         decay = self.random.choice(["stable", "contextual", "reinforceable"])
         tags = {"project": self.random.choice(["a", "b"])}
-        self.memories.create(self.text(), force=True, created_at=early, decay=decay, tags=tags, **more)
+        self.memories.create(
+            self.text(), force=True, created_at=early, decay=decay, tags=tags, **more
+        )
 
     def key(self) -> None:
-        self.create(key=self.random.choice(["one", "two", "three"]), confidence=self.random.choice([1.0, 0.5]))
+        self.create(
+            key=self.random.choice(["one", "two", "three"]),
+            confidence=self.random.choice([1.0, 0.5]),
+        )
 
     def update(self) -> None:
         if self.random.random() < 0.3:
@@ -90,15 +101,21 @@ class History:
         self.memories.update(self.any_id(), text, tags={"project": self.random.choice(["a", "b"])})
 
     def end(self) -> None:
-        (self.memories.delete if self.random.random() < 0.6 else self.memories.restore)(self.any_id())
+        (self.memories.delete if self.random.random() < 0.6 else self.memories.restore)(
+            self.any_id()
+        )
 
     def replace(self) -> None:
         self.create(supersedes=self.any_id())
 
 
 class Undo(Opened):
-    @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2, 3))])
-    def test_a_rollback_of_any_history_puts_back_what_was_and_is_itself_undone(self, store: Store, seed: int) -> None:
+    @pytest.mark.parametrize(
+        "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2, 3))]
+    )
+    def test_a_rollback_of_any_history_puts_back_what_was_and_is_itself_undone(
+        self, store: Store, seed: int
+    ) -> None:
         history = History(store, seed)
         then: list[tuple[datetime, dict[str, Any]]] = []
         for _ in range(24):
@@ -144,15 +161,21 @@ class Undo(Opened):
         assert done.counts == {"delete": 2, "update": 1}
         assert [said[0] for said in current(store).values()] == ["the door is green"]
 
-    def test_what_waits_to_be_accepted_waits_again_if_it_was_accepted_since(self, store: Store) -> None:
+    def test_what_waits_to_be_accepted_waits_again_if_it_was_accepted_since(
+        self, store: Store
+    ) -> None:
         clock = Clock()
         memories = opened(store, clock)
         memories.create("one", force=True)
         (one,) = latest(store).values()
         millis = int(clock.now.timestamp() * 1000)
-        waiting = one._replace(ref=one.ref._replace(group=one.ref.group[:-4] + "0000"), labels={"=held": "1"})
+        waiting = one._replace(
+            ref=one.ref._replace(group=one.ref.group[:-4] + "0000"), labels={"=held": "1"}
+        )
         still = waiting._replace(ref=one.ref._replace(group=one.ref.group[:-4] + "0001"))
-        store.append([waiting._replace(fields={"accepted_at": millis + 120_000, "accepted_by": "ann"})])
+        store.append(
+            [waiting._replace(fields={"accepted_at": millis + 120_000, "accepted_by": "ann"})]
+        )
         store.append([still._replace(ended_at=one.created_at, ended_by=PENDING)])
         clock.now += 3 * MINUTE
         before = state(store)
@@ -165,7 +188,14 @@ class Undo(Opened):
 
     def test_a_rollback_keeps_who_wrote_what_it_says_again(self, store: Store) -> None:
         clock = Clock()
-        memories = Memories(store, namespace="ann", shared=False, embedder="none", clock=clock, client=("mallory", "1"))
+        memories = Memories(
+            store,
+            namespace="ann",
+            shared=False,
+            embedder="none",
+            clock=clock,
+            client=("mallory", "1"),
+        )
         made = memories.create("the door is green").memory
         clock.now += MINUTE
         ann = opened(store, clock)
@@ -176,14 +206,32 @@ class Undo(Opened):
         back = ann.get(made.id)
         assert (back.content, back.version) == ("the door is green", 3)
         assert back.origin and back.origin.by == "mallory"
-        assert [entry.changes[0].action for entry in ann.log(limit=9)] == ["rollback", "update", "create"]
-        assert [version.operation for version in ann.history(made.id).versions] == ["create", "update", "rollback"]
+        assert [entry.changes[0].action for entry in ann.log(limit=9)] == [
+            "rollback",
+            "update",
+            "create",
+        ]
+        assert [version.operation for version in ann.history(made.id).versions] == [
+            "create",
+            "update",
+            "rollback",
+        ]
 
     def test_a_rollback_of_one_writer_leaves_what_others_wrote(self, store: Store) -> None:
         clock = Clock()
         ann = opened(store, clock)
-        mallory = Memories(store, namespace="ann", shared=False, embedder="none", clock=clock, client=("mallory", "1"))
-        first, second = ann.create("the door is green").memory, ann.create("the roof is flat", force=True).memory
+        mallory = Memories(
+            store,
+            namespace="ann",
+            shared=False,
+            embedder="none",
+            clock=clock,
+            client=("mallory", "1"),
+        )
+        first, second = (
+            ann.create("the door is green").memory,
+            ann.create("the roof is flat", force=True).memory,
+        )
         assert first and second
         clock.now += MINUTE
         to = clock.now
@@ -194,7 +242,10 @@ class Undo(Opened):
         ann.update(second.id, "the roof is steep")
         done = ann.rollback(to, where="by = mallory")
         assert done.counts == {"update": 1, "delete": 1}
-        assert sorted(said[0] for said in current(store).values()) == ["the door is green", "the roof is steep"]
+        assert sorted(said[0] for said in current(store).values()) == [
+            "the door is green",
+            "the roof is steep",
+        ]
 
     def test_what_needs_a_key_that_another_memory_has_is_left_and_told(self, store: Store) -> None:
         clock = Clock()
@@ -220,7 +271,11 @@ class Undo(Opened):
         clock = Clock()
         memories = opened(store, clock)
         keys = [f"key {number}" for number in range(6)]
-        ids = [made.memory.id for key in keys if (made := memories.create(f"holds {key}", key=key)).memory]
+        ids = [
+            made.memory.id
+            for key in keys
+            if (made := memories.create(f"holds {key}", key=key)).memory
+        ]
         clock.now += MINUTE
         to, before = clock.now, current(store)
         clock.now += MINUTE
@@ -238,7 +293,11 @@ class Undo(Opened):
 
     def test_a_rollback_touches_no_other_namespace_and_no_turn(self, store: Store) -> None:
         clock = Clock()
-        ann, bob, shared = opened(store, clock), opened(store, clock, "bob"), opened(store, clock, "shared")
+        ann, bob, shared = (
+            opened(store, clock),
+            opened(store, clock, "bob"),
+            opened(store, clock, "shared"),
+        )
         to = clock.now
         clock.now += MINUTE
         for memories in (ann, bob, shared):
@@ -246,7 +305,9 @@ class Undo(Opened):
             memories.add_turns("standup", ["hello"])
         others = [record for name in ("bob", "shared") for record in everything(store, pool(name))]
         assert ann.rollback(to).counts == {"delete": 1}
-        assert [record for name in ("bob", "shared") for record in everything(store, pool(name))] == others
+        assert [
+            record for name in ("bob", "shared") for record in everything(store, pool(name))
+        ] == others
         assert len(ann.turns("standup")) == 1
 
     def test_a_time_that_has_not_come_or_is_none_is_refused(self, store: Store) -> None:
@@ -255,7 +316,9 @@ class Undo(Opened):
             with pytest.raises(InvalidInput):
                 memories.rollback(to)  # type: ignore[arg-type]
 
-    def test_deleting_many_is_one_step_that_can_be_undone(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_deleting_many_is_one_step_that_can_be_undone(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(many, "BATCH", 3)
         clock = Clock()
         memories = opened(store, clock)
@@ -277,10 +340,16 @@ class Undo(Opened):
         assert {group: after[group] for group in before} == before
         assert len(after) == 10
 
-    def test_many_are_forgotten_with_every_version_and_whatever_their_state(self, store: Store) -> None:
+    def test_many_are_forgotten_with_every_version_and_whatever_their_state(
+        self, store: Store
+    ) -> None:
         clock = Clock()
         memories = opened(store, clock)
-        ids = [made.memory.id for made in memories.create_many(["one", "two", "three"], force=True) if made.memory]
+        ids = [
+            made.memory.id
+            for made in memories.create_many(["one", "two", "three"], force=True)
+            if made.memory
+        ]
         memories.update(ids[0], "one again", tags={"type": "x"})
         memories.update(ids[1], tags={"type": "x"})
         memories.delete(ids[1])
@@ -293,11 +362,16 @@ class Undo(Opened):
 
     def test_turns_are_forgotten_by_what_they_are(self, store: Store) -> None:
         memories = opened(store, Clock())
-        drafts = [TurnDraft(f"turn {number}", role="tool" if number % 2 else "user") for number in range(6)]
+        drafts = [
+            TurnDraft(f"turn {number}", role="tool" if number % 2 else "user")
+            for number in range(6)
+        ]
         memories.add_turns("standup", drafts)
         memories.add_turns("retro", ["hello"])
         memories.create("turn of events", tags={"conversation_id": "standup"})
-        assert memories.forget_where("role = tool", scope="history", dry_run=True).counts == {"forget": 3}
+        assert memories.forget_where("role = tool", scope="history", dry_run=True).counts == {
+            "forget": 3
+        }
         memories.forget_where("role = tool", scope="history")
         assert [turn.index for turn in memories.turns("standup")] == [0, 2, 4]
         assert memories.forget_where("conversation = standup", scope="all").counts == {"forget": 4}
@@ -307,7 +381,9 @@ class Undo(Opened):
         clock = Clock()
         memories = opened(store, clock)
         for number, kind in enumerate(["pref", "preference", "fact"]):
-            memories.create(f"memory {number}", tags={"type": kind, "old": "x"}, key=f"key {number}")
+            memories.create(
+                f"memory {number}", tags={"type": kind, "old": "x"}, key=f"key {number}"
+            )
         clock.now += MINUTE
         before = state(store)
         done = memories.tag_where(
@@ -326,24 +402,37 @@ class Undo(Opened):
         memories.rollback(done.undo_to, where=done.undo_where)
         assert state(store) == before
 
-    def test_a_listing_takes_an_expression_and_pages_through_what_meets_it(self, store: Store) -> None:
+    def test_a_listing_takes_an_expression_and_pages_through_what_meets_it(
+        self, store: Store
+    ) -> None:
         clock = Clock()
         memories = opened(store, clock)
         for number in range(30):
             clock.now += MINUTE
-            memories.create(f"memory {number}", tags={"type": "fact" if number % 3 else "rule"}, force=True)
+            memories.create(
+                f"memory {number}", tags={"type": "fact" if number % 3 else "rule"}, force=True
+            )
         found, cursor = [], None
         while True:
-            page = memories.list(where="type != fact or content ~ 'memory 7'", limit=4, cursor=cursor)
+            page = memories.list(
+                where="type != fact or content ~ 'memory 7'", limit=4, cursor=cursor
+            )
             found += [memory.content for memory in page.memories]
             cursor = page.next_cursor
             if cursor is None:
                 break
-        assert found == [f"memory {number}" for number in range(29, -1, -1) if number % 3 == 0 or number == 7]
+        assert found == [
+            f"memory {number}" for number in range(29, -1, -1) if number % 3 == 0 or number == 7
+        ]
         clock.now += MINUTE
         gone = memories.delete(memories.list(limit=1).memories[0].id)
         assert [memory.id for memory in memories.list(where="deleted").memories] == [gone.id]
-        assert [memory.id for memory in memories.list(where="type = fact", deleted=True).memories] == [gone.id]
-        assert len(memories.list(where="type = fact", as_of=clock.now - MINUTE / 2, limit=50).memories) == 20
+        assert [
+            memory.id for memory in memories.list(where="type = fact", deleted=True).memories
+        ] == [gone.id]
+        assert (
+            len(memories.list(where="type = fact", as_of=clock.now - MINUTE / 2, limit=50).memories)
+            == 20
+        )
         with pytest.raises(InvalidInput, match="can't be combined"):
             memories.list(where="deleted", as_of=clock.now)

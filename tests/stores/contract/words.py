@@ -69,15 +69,33 @@ _SIGNS = [
         '""',
         '" OR "',
     ),
-    *("rowid", "rank", "text", "x" * 4000, "$1", ":a", "?1", "%s", "a\0b", "\u200b", "()" * 300, "' OR 1=1 --"),
+    *(
+        "rowid",
+        "rank",
+        "text",
+        "x" * 4000,
+        "$1",
+        ":a",
+        "?1",
+        "%s",
+        "a\0b",
+        "\u200b",
+        "()" * 300,
+        "' OR 1=1 --",
+    ),
 ]
 _QUERIES = ("apple fig", "hazel iris juniper", '"cherry date" elder', "banana")
 
 
-def _mixtures(namespace: str, collection: Collection, count: int, seed: int, *, first: int = 0) -> list[Record]:
+def _mixtures(
+    namespace: str, collection: Collection, count: int, seed: int, *, first: int = 0
+) -> list[Record]:
     """Return records of few words in many mixtures; every seventh has ended."""
     drawn = np.random.default_rng(seed)
-    ended: dict[bool, dict[str, Any]] = {True: {"ended_at": at(400), "ended_by": "delete"}, False: {}}
+    ended: dict[bool, dict[str, Any]] = {
+        True: {"ended_at": at(400), "ended_by": "delete"},
+        False: {},
+    }
     return [
         record(
             f"g{number:03}",
@@ -102,8 +120,16 @@ def _candidates(store: Store, where: Filter, vector: Any, terms: list[str]) -> l
 def _matches(store: Store, where: Filter, vector: Any, terms: list[str]) -> list[Any]:
     """Return what `matches` tells, each row by its address."""
     found = store.matches(where, TurnQuery(vector, terms, 20))
-    columns = (found.words.tolist(), np.nan_to_num(found.similarity, nan=9.0).tolist(), found.holds.T.tolist())
-    return [found.searched, list(found.terms), sorted(zip(refs_of(found, where.collection), *columns, strict=True))]
+    columns = (
+        found.words.tolist(),
+        np.nan_to_num(found.similarity, nan=9.0).tolist(),
+        found.holds.T.tolist(),
+    )
+    return [
+        found.searched,
+        list(found.terms),
+        sorted(zip(refs_of(found, where.collection), *columns, strict=True)),
+    ]
 
 
 def _told(store: Store, *, vector: bool) -> list[Any]:
@@ -120,15 +146,25 @@ def _told(store: Store, *, vector: bool) -> list[Any]:
         ):
             for query in _QUERIES:
                 asked, terms = embed(query)[0] if vector else None, query_terms(query)
-                told += [_candidates(store, where, asked, terms), _matches(store, where, asked, terms)]
+                told += [
+                    _candidates(store, where, asked, terms),
+                    _matches(store, where, asked, terms),
+                ]
     return told
 
 
 class Words(Opened):
-    # --- candidates by words ---------------------------------------------------------------------------------------
+    # --- candidates by words
+    # ---------------------------------------------------------------------------------------
 
     def test_a_better_match_of_words_has_a_larger_score(self, store: Store) -> None:
-        store.append([record("both", text="red apple"), record("one", text="green apple"), record("none", text="pear")])
+        store.append(
+            [
+                record("both", text="red apple"),
+                record("one", text="green apple"),
+                record("none", text="pear"),
+            ]
+        )
         scores = by_words(store, ["red", "apple"])
         assert scores["both"] > scores["one"] > 0.0
         assert "none" not in scores
@@ -163,17 +199,26 @@ class Words(Opened):
         assert store.candidates(pool(), vector=None, terms=[], k=5) == []
 
     def test_a_phrase_matches_only_its_words_in_order(self, store: Store) -> None:
-        store.append([record("in-order", text="the red apple pie"), record("else", text="apple that is red")])
+        store.append(
+            [record("in-order", text="the red apple pie"), record("else", text="apple that is red")]
+        )
         assert set(by_words(store, ["red apple"])) == {"in-order"}
 
     def test_words_of_any_script_are_found(self, store: Store) -> None:
-        store.append([record(f"m{number}", text=text, vectors=None) for number, (text, _) in enumerate(_SCRIPTS)])
+        store.append(
+            [
+                record(f"m{number}", text=text, vectors=None)
+                for number, (text, _) in enumerate(_SCRIPTS)
+            ]
+        )
         store.append([record("other", text="nothing alike", vectors=None)])
         found = {query: set(by_words(store, query_terms(query))) for _, query in _SCRIPTS}
         assert found == {query: {f"m{number}"} for number, (_, query) in enumerate(_SCRIPTS)}
 
     def test_no_sign_in_a_term_is_an_operator(self, store: Store) -> None:
-        store.append([record("m", text="plain words"), record("b", namespace="bob", text="plain words")])
+        store.append(
+            [record("m", text="plain words"), record("b", namespace="bob", text="plain words")]
+        )
 
         def check(term: str) -> None:
             assert by_words(store, [term]) == {}
@@ -184,10 +229,18 @@ class Words(Opened):
     def test_a_word_that_is_an_operator_elsewhere_is_a_word(self, store: Store) -> None:
         words = ["near", "and", "or", "not", "text", "rank"]
         store.append([record(word, text=f"it says {word} there", vectors=None) for word in words])
-        assert {word: set(by_words(store, [word])) for word in words} == {word: {word} for word in words}
+        assert {word: set(by_words(store, [word])) for word in words} == {
+            word: {word} for word in words
+        }
 
     def test_a_term_that_ends_in_a_star_matches_any_ending(self, store: Store) -> None:
-        store.append([record("m", text="xylophone"), record("n", text="xenon"), record("o", text="a xylograph")])
+        store.append(
+            [
+                record("m", text="xylophone"),
+                record("n", text="xenon"),
+                record("o", text="a xylograph"),
+            ]
+        )
         assert set(by_words(store, ["xylo*"])) == {"m", "o"}
         assert by_words(store, ["xylo"]) == {}
         assert by_words(store, ["*"]) == by_words(store, ["**"]) == by_words(store, ['"*']) == {}
@@ -196,13 +249,21 @@ class Words(Opened):
         store.append([record("m", text="w7", vectors=None)])
         assert set(by_words(store, [f"w{number}" for number in range(64)])) == {"m"}
 
-    # --- words of a namespace are its own --------------------------------------------------------------------------
+    # --- words of a namespace are its own
+    # --------------------------------------------------------------------------
 
     @pytest.fixture
     def own(self, store: Store) -> Store:
-        """A store in which `ann` and `shared` have memories and turns of few words in many mixtures; some ended."""
+        """A store in which `ann` and `shared` have memories and turns of few words in many
+        mixtures; some ended.
+        """
         for namespace, seed in (("ann", 5), ("shared", 6)):
-            store.append([*_mixtures(namespace, MEMORY, 40, seed), *_mixtures(namespace, HISTORY, 40, seed + 10)])
+            store.append(
+                [
+                    *_mixtures(namespace, MEMORY, 40, seed),
+                    *_mixtures(namespace, HISTORY, 40, seed + 10),
+                ]
+            )
         return store
 
     @pytest.mark.parametrize(
@@ -210,28 +271,50 @@ class Words(Opened):
         [pytest.param(False, marks=pytest.mark.thorough), True],
         ids=["words", "words-and-vectors"],
     )
-    def test_what_others_write_changes_no_score_and_hides_nothing(self, own: Store, vector: bool) -> None:
+    def test_what_others_write_changes_no_score_and_hides_nothing(
+        self, own: Store, vector: bool
+    ) -> None:
         before = _told(own, vector=vector)
         for batch in range(2):  # more and more of the same words, and nearer vectors
             for collection in SEARCHED:
                 own.append(_mixtures("bob", collection, 60, 50 + batch, first=60 * batch))
                 for query in _QUERIES:
-                    texts = [record(f"{query} {n}", batch, namespace="eve", collection=collection) for n in range(5)]
+                    texts = [
+                        record(f"{query} {n}", batch, namespace="eve", collection=collection)
+                        for n in range(5)
+                    ]
                     own.append([one._replace(text=query, vectors=embed(query)) for one in texts])
         assert _told(own, vector=vector) == before
-        some = [Ref(collection, "bob", f"g{n:03}", n) for collection in SEARCHED for n in range(5, 60, 5)]
+        some = [
+            Ref(collection, "bob", f"g{n:03}", n)
+            for collection in SEARCHED
+            for n in range(5, 60, 5)
+        ]
         own.patch([Patch(ref, at(300), "delete", {}) for ref in some])
-        own.remove([Ref(collection, "bob", f"g{n:03}", n) for collection in SEARCHED for n in range(60, 120)])
+        own.remove(
+            [
+                Ref(collection, "bob", f"g{n:03}", n)
+                for collection in SEARCHED
+                for n in range(60, 120)
+            ]
+        )
         assert _told(own, vector=vector) == before
 
     def test_how_common_a_word_is_elsewhere_cannot_be_told(self, own: Store) -> None:
-        """Whatever is asked, word by word: the answers are the same to the byte before and after another one writes."""
+        """Whatever is asked, word by word: the answers are the same to the byte before and after
+        another one writes.
+        """
         words = [*_WORDS[::4], "merger", "initech", "zanzibar"]
         probes = [*words, *(f"{word} apple" for word in words), *(f"{word[:3]}*" for word in words)]
 
         def answers() -> bytes:
             told: list[Any] = []
-            for where in (pool("ann"), turns("ann"), pool("ann", "shared", state="any"), turns("ann", group="g001")):
+            for where in (
+                pool("ann"),
+                turns("ann"),
+                pool("ann", "shared", state="any"),
+                turns("ann", group="g001"),
+            ):
                 for probe in probes:
                     terms = [probe, *probe.split()]
                     told.append(_candidates(own, where, None, terms))
@@ -239,25 +322,43 @@ class Words(Opened):
             return repr(told).encode()
 
         before = answers()
-        own.append([record(f"s{n}", namespace="bob", text="the merger with initech", vectors=None) for n in range(99)])
+        own.append(
+            [
+                record(f"s{n}", namespace="bob", text="the merger with initech", vectors=None)
+                for n in range(99)
+            ]
+        )
         own.append([turn(n, namespace="bob", text="apple merger", vectors=None) for n in range(99)])
-        own.append([record(f"t{n}", namespace="bob", text="apple elder", vectors=None) for n in range(99)])
+        own.append(
+            [record(f"t{n}", namespace="bob", text="apple elder", vectors=None) for n in range(99)]
+        )
         assert answers() == before
 
     def test_scores_are_those_of_the_formula(self, store: Store) -> None:
-        """BM25 of `memories.stores.words`, from the counts of the namespaces that are read: the same in every store."""
+        """BM25 of `memories.stores.words`, from the counts of the namespaces that are read: the
+        same in every store.
+        """
         terms = ["apple", "grape hazel", "iris", "fi*", "zanzibar"]
         for seed, namespace in enumerate(("ann", "shared", "bob")):
             for collection in SEARCHED:
                 entries = _mixtures(namespace, collection, 45, seed)
                 store.append([entry._replace(ended_at=None, ended_by=None) for entry in entries])
         for collection in SEARCHED:
-            for where in (pool("ann", collection=collection), pool("ann", "shared", collection=collection)):
+            for where in (
+                pool("ann", collection=collection),
+                pool("ann", "shared", collection=collection),
+            ):
                 entries = everything(store, where)
                 scores = score([tokens_of(entry) for entry in entries], terms).scores.tolist()
-                expected = {entry.ref: found for entry, found in zip(entries, scores, strict=True) if found}
+                expected = {
+                    entry.ref: found for entry, found in zip(entries, scores, strict=True) if found
+                }
                 found = store.candidates(where, vector=None, terms=terms, k=200)
-                assert {one.record.ref: one.words for one in found} == pytest.approx(expected, abs=1e-6)
+                assert {one.record.ref: one.words for one in found} == pytest.approx(
+                    expected, abs=1e-6
+                )
                 matches = store.matches(where, TurnQuery(None, terms, 200))
                 rows = zip(refs_of(matches, collection), matches.words.tolist(), strict=True)
-                assert {ref: words for ref, words in rows if words} == pytest.approx(expected, abs=1e-6)
+                assert {ref: words for ref, words in rows if words} == pytest.approx(
+                    expected, abs=1e-6
+                )

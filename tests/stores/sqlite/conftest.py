@@ -55,7 +55,9 @@ def store(open_store: OpenStore) -> SQLiteStore:
 def old(path: Path) -> Path:
     """A closed store file of the newest schema with three records."""
     store = SQLiteStore(path, SPACE)
-    store.append([record(f"m{number}", text="common words", labels={"who": "ann"}) for number in range(3)])
+    store.append(
+        [record(f"m{number}", text="common words", labels={"who": "ann"}) for number in range(3)]
+    )
     store.close()
     return path
 
@@ -68,12 +70,16 @@ def forks() -> Iterator[ForkServer]:
 
 
 @pytest.fixture
-def start_python(forks: ForkServer, tmp_path: Path, clean_environment: Mapping[str, str]) -> Iterator[StartPython]:
+def start_python(
+    forks: ForkServer, tmp_path: Path, clean_environment: Mapping[str, str]
+) -> Iterator[StartPython]:
     """Start a script in a process of its own, which is killed at the end of the test."""
     started: list[Piped] = []
 
     def start(script: str, *arguments: object) -> Piped:
-        started.append(forks.start(script, *arguments, folder=tmp_path, environment=clean_environment))
+        started.append(
+            forks.start(script, *arguments, folder=tmp_path, environment=clean_environment)
+        )
         return started[-1]
 
     yield start
@@ -83,7 +89,9 @@ def start_python(forks: ForkServer, tmp_path: Path, clean_environment: Mapping[s
 
 @pytest.fixture
 def run_python(run_python: RunPython, start_python: StartPython) -> RunPython:
-    """Run a script in a process of its own, which is forked where nothing must stand before the interpreter."""
+    """Run a script in a process of its own, which is forked where nothing must stand before the
+    interpreter.
+    """
 
     def run(
         script: str, *arguments: object, prefix: tuple[str, ...] = (), check: bool = True
@@ -104,7 +112,9 @@ def mounting() -> None:
     if (
         shutil.which("unshare") is None
         or subprocess.run(
-            ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, timeout=300
+            ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+            capture_output=True,
+            timeout=300,
         ).returncode
     ):
         pytest.skip("may not mount here")

@@ -1,7 +1,7 @@
 """Scripts that tests run in processes of their own, and how they are run.
 
-A file that a connection of this process has open is looked at from another process only: opening and closing it here
-would cancel SQLite's locks.
+A file that a connection of this process has open is looked at from another process only: opening
+and closing it here would cancel SQLite's locks.
 """
 
 import os
@@ -17,7 +17,9 @@ from forkserver import Piped
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 StartPython = Callable[..., Piped]
 
-needs_setpriv = pytest.mark.skipif(shutil.which("setpriv") is None or os.geteuid() != 0, reason="needs setpriv as root")
+needs_setpriv = pytest.mark.skipif(
+    shutil.which("setpriv") is None or os.geteuid() != 0, reason="needs setpriv as root"
+)
 AS_PLAIN_USER = (
     "setpriv",
     "--bounding-set",
@@ -57,7 +59,8 @@ print(db.pragma("integrity_check"))
 for table in ("words", "turn_words", "words_ended"):
     db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 0)")
 """
-# Prints which of the bytes, given in hexadecimal, are in which file of the folder of the first argument.
+# Prints which of the bytes, given in hexadecimal, are in which file of the folder of the first
+# argument.
 GREP = """
 import sys
 from pathlib import Path
@@ -71,9 +74,18 @@ for file in sorted(Path(sys.argv[1]).parent.iterdir()):
 
 def on_tmpfs(folder: Path, options: str) -> tuple[str, ...]:
     """Return what runs a command with a small filesystem of its own in place of a folder."""
-    return ("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o {options} tmpfs "{folder}" && exec "$@"', "sh")
+    return (
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o {options} tmpfs "{folder}" && exec "$@"',
+        "sh",
+    )
 
 
 def mounted(folder: Path, script: str) -> tuple[str, ...]:
-    """Return what runs a command after a shell script, in the folder above, that may mount what it likes."""
+    """Return what runs a command after a shell script, in the folder above, that may mount what it
+    likes.
+    """
     return ("unshare", "-m", "sh", "-ec", f'cd "{folder.parent}"; {script}; exec "$@"', "sh")

@@ -1,4 +1,6 @@
-"""The SQLite store passes the contract, also where it keeps the vectors of almost every store in blocks."""
+"""The SQLite store passes the contract, also where it keeps the vectors of almost every store in
+blocks.
+"""
 
 import shutil
 from pathlib import Path
@@ -27,7 +29,9 @@ from memories.stores.sqlite.store import SQLiteStore
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The closed file of a store that holds nothing: to copy it takes a third of the time of making one."""
+    """The closed file of a store that holds nothing: to copy it takes a third of the time of making
+    one.
+    """
     path = tmp_path_factory.mktemp("made") / "memories.db"
     store = SQLiteStore(path, None)
     with store.transaction():
@@ -38,7 +42,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class TestSQLite(StoreContract):
     @pytest.fixture
-    def open_store(self, open_store: OpenStore, path: Path, made: Path, request: pytest.FixtureRequest) -> OpenStore:
+    def open_store(
+        self, open_store: OpenStore, path: Path, made: Path, request: pytest.FixtureRequest
+    ) -> OpenStore:
         if request.function.__name__ != "test_reading_does_not_create_a_store":
             shutil.copy2(made, path)
         return open_store

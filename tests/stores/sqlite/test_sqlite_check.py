@@ -46,7 +46,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed store file of memories of two namespaces, some with several versions, and two conversations."""
+    """A closed store file of memories of two namespaces, some with several versions, and two
+    conversations.
+    """
     path = tmp_path_factory.mktemp("sound") / "memories.db"
     store = SQLiteStore(path, SPACE)
     with pytest.MonkeyPatch.context() as patched:
@@ -54,8 +56,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patched.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
         for number in range(40):
             group = f"0199aaaa-0000-7000-8000-0000000000{number:02}"
-            store.append([record(group, text=f"word{number} of every note", labels={"n": str(number % 4)})])
-            store.append([turn(number, text=f"said{number} of every turn", labels={"speaker": "Zoë"})])
+            store.append(
+                [record(group, text=f"word{number} of every note", labels={"n": str(number % 4)})]
+            )
+            store.append(
+                [turn(number, text=f"said{number} of every turn", labels={"speaker": "Zoë"})]
+            )
     for number in range(3):
         ref = Ref(MEMORY, "ann", f"0199aaaa-0000-7000-8000-0000000000{number:02}", 1)
         store.patch([Patch(ref, record("x", 9).created_at, "update", {"mark": number})])
@@ -113,7 +119,8 @@ IN_A_RECORD_TOO = [
 
 
 @pytest.mark.parametrize(
-    "sql", [*IN_A_RECORD, *(pytest.param(sql, marks=pytest.mark.thorough) for sql in IN_A_RECORD_TOO)]
+    "sql",
+    [*IN_A_RECORD, *(pytest.param(sql, marks=pytest.mark.thorough) for sql in IN_A_RECORD_TOO)],
 )
 def test_a_damaged_record_costs_one_record(path: Path, sql: str) -> None:
     run(path, sql)
@@ -199,7 +206,9 @@ def test_the_records_of_a_page_that_are_damaged_do_not_end_a_walk(path: Path) ->
         after = (page[-1].ref.group, page[-1].ref.position)
     assert len(found) == 40 - 25
     newest = store.scan(pool(), limit=3, newest_first=True)
-    assert [entry.text for entry in newest] == [f"word{number} of every note" for number in (39, 38, 37)]
+    assert [entry.text for entry in newest] == [
+        f"word{number} of every note" for number in (39, 38, 37)
+    ]
     store.close()
 
 
@@ -230,7 +239,7 @@ def test_a_search_of_turns_goes_on_without_a_damaged_one(path: Path, sql: str) -
 DERIVED = [
     "DELETE FROM words_docsize WHERE id = 15",
     "INSERT INTO words (rowid, text) VALUES (500, 'a word of nobody')",
-    "INSERT INTO words (words, rowid, text) VALUES ('delete', 15, 'x'); INSERT INTO words (rowid, text) VALUES (15, 'y')",  # noqa: E501
+    "INSERT INTO words (words, rowid, text) VALUES ('delete', 15, 'x'); INSERT INTO words (rowid, text) VALUES (15, 'y')",  # noqa: E501, RUF100
     "DELETE FROM turn_words_docsize",
     "INSERT INTO words (words) VALUES ('delete-all')",
     "UPDATE words_data SET block = CAST(replace(block, 'again', 'agaim') AS BLOB) WHERE instr(block, 'again')",
@@ -293,7 +302,9 @@ def whole(sound: Path) -> Iterator[SQLiteStore]:
         yield store
 
 
-@pytest.mark.parametrize("sql", [*DERIVED, *(pytest.param(sql, marks=pytest.mark.thorough) for sql in DERIVED_TOO)])
+@pytest.mark.parametrize(
+    "sql", [*DERIVED, *(pytest.param(sql, marks=pytest.mark.thorough) for sql in DERIVED_TOO)]
+)
 def test_what_is_derived_is_told_and_made_again(path: Path, whole: SQLiteStore, sql: str) -> None:
     run(path, sql)
     store = SQLiteStore(path, SPACE)
@@ -306,7 +317,9 @@ def test_what_is_derived_is_told_and_made_again(path: Path, whole: SQLiteStore, 
     assert by_words(store, ["word7", "every"]) == pytest.approx(by_words(whole, ["word7", "every"]))
     assert store.labels(pool(), "n") == whole.labels(pool(), "n")
     if "vector" not in sql:
-        assert search(store, "word7 of every note", k=5) == search(whole, "word7 of every note", k=5)
+        assert search(store, "word7 of every note", k=5) == search(
+            whole, "word7 of every note", k=5
+        )
     store.close()
 
 
@@ -318,7 +331,9 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize("sql", UNUSABLE)
-def test_a_search_goes_on_by_vectors_where_the_index_of_words_is_damaged(path: Path, sql: str) -> None:
+def test_a_search_goes_on_by_vectors_where_the_index_of_words_is_damaged(
+    path: Path, sql: str
+) -> None:
     run(path, sql)
     for exact in (20, 4_096):
         with pytest.MonkeyPatch.context() as patched:
@@ -329,7 +344,11 @@ def test_a_search_goes_on_by_vectors_where_the_index_of_words_is_damaged(path: P
                 mark = store.damaged.mark()
                 assert ask(store, text)
                 [told] = store.damaged.since(mark)
-                assert (told.ref, told.derived, told.remedy) == (None, True, "run: memory doctor --fix")
+                assert (told.ref, told.derived, told.remedy) == (
+                    None,
+                    True,
+                    "run: memory doctor --fix",
+                )
             with pytest.raises(StoreDamaged, match=r"index of words .* memory doctor --fix"):
                 by_words(store, ["word7"])
             assert [finding.derived for finding in store.check(deep=False)] == [True]
@@ -353,7 +372,9 @@ def test_a_write_that_the_index_of_words_refuses_names_the_way_on(path: Path, sq
     def write() -> None:
         with store.transaction():
             store.append([record("new", text="a thing that is new")])
-            store.patch([Patch(Ref(MEMORY, "ann", "new", 1), record("x", 9).created_at, "update", {})])
+            store.patch(
+                [Patch(Ref(MEMORY, "ann", "new", 1), record("x", 9).created_at, "update", {})]
+            )
         store.remove([M7])
 
     with pytest.raises(StoreDamaged, match=r"index of words .* memory doctor --fix"):
@@ -368,12 +389,17 @@ def test_a_write_that_the_index_of_words_refuses_names_the_way_on(path: Path, sq
     other.close()
 
 
-@pytest.mark.parametrize("sql", ["value = NULL WHERE name = 'model'", "name = 'modem' WHERE name = 'model'"])
+@pytest.mark.parametrize(
+    "sql", ["value = NULL WHERE name = 'model'", "name = 'modem' WHERE name = 'model'"]
+)
 def test_where_the_model_can_not_be_read_vectors_are_made_again(path: Path, sql: str) -> None:
     run(path, f"UPDATE meta SET {sql}")
     store = SQLiteStore(path, SPACE)
     assert store.info(pool()).model is None
-    for use in (lambda: search(store, "word7"), lambda: store.append([record("new", text="a new thing")])):
+    for use in (
+        lambda: search(store, "word7"),
+        lambda: store.append([record("new", text="a new thing")]),
+    ):
         with pytest.raises(StoreDamaged, match="memory reembed"):
             use()
     [finding] = store.check(deep=False)
@@ -437,7 +463,10 @@ def test_damaged_vectors_are_not_copied(path: Path) -> None:
 
 
 def test_a_change_of_the_embedder_goes_on_without_a_damaged_record(path: Path) -> None:
-    run(path, "UPDATE record SET text = 'x' WHERE seq = 15; DELETE FROM staged_vector WHERE seq = 15")
+    run(
+        path,
+        "UPDATE record SET text = 'x' WHERE seq = 15; DELETE FROM staged_vector WHERE seq = 15",
+    )
     store = SQLiteStore(path, SPACE)
     assert store.unstaged(OTHER, MEMORY, limit=5) == []
     store.switch(OTHER)
@@ -484,7 +513,8 @@ def test_search_vectors_of_a_damaged_block_are_scored_one_by_one(path: Path) -> 
     store.close()
 
 
-# --- forgetting ------------------------------------------------------------------------------------------------------
+# --- forgetting
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_an_older_file_is_rewritten_once(path: Path) -> None:
@@ -505,7 +535,9 @@ def test_an_older_file_is_rewritten_once(path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_forgetting_at_random_leaves_no_byte(tmp_path: Path, seed: int) -> None:
-    """Texts of all lengths, keys, labels and fields, among updates that split and merge the pages of the file."""
+    """Texts of all lengths, keys, labels and fields, among updates that split and merge the pages
+    of the file.
+    """
     drawn = random.Random(seed)
     path = tmp_path / "memories.db"
     store = SQLiteStore(path, SPACE)
@@ -519,7 +551,11 @@ def test_forgetting_at_random_leaves_no_byte(tmp_path: Path, seed: int) -> None:
         words = [word() for _ in range(drawn.choice((2, 8, 30, 300)))]
         others = [word() for _ in range(4)]
         entry = record(
-            ref.group, text=" ".join(words), key=others[0], labels={others[1]: others[2]}, fields={"f": others[3]}
+            ref.group,
+            text=" ".join(words),
+            key=others[0],
+            labels={others[1]: others[2]},
+            fields={"f": others[3]},
         )
         store.append([entry])
         needles[ref] = [each[2:] for each in words] + others + [ref.group]
@@ -537,13 +573,16 @@ def test_forgetting_at_random_leaves_no_byte(tmp_path: Path, seed: int) -> None:
     assert sum(needle.encode() in content for needle in needles[max(needles.keys() - gone)]) > 0
 
 
-# --- bits that flip --------------------------------------------------------------------------------------------------
+# --- bits that flip
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_flipped_byte_in_a_text_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "flipped.db"
     store = SQLiteStore(path, SPACE)
-    store.append([record(f"m{number}", text="common words", labels={"who": "ann"}) for number in range(3)])
+    store.append(
+        [record(f"m{number}", text="common words", labels={"who": "ann"}) for number in range(3)]
+    )
     store.close()
     content = path.read_bytes()
     places = [place for place in range(len(content)) if content.startswith(b"common words", place)]
@@ -561,12 +600,21 @@ def test_a_flipped_byte_in_a_text_is_noticed(tmp_path: Path) -> None:
 
 
 def test_no_damage_makes_a_wrong_text_or_an_error_of_the_driver(tmp_path: Path) -> None:
-    """90 single-bit flips anywhere in the file: every read gives texts that were written, or one of our errors."""
+    """90 single-bit flips anywhere in the file: every read gives texts that were written, or one of
+    our errors.
+    """
     path = tmp_path / "flipped.db"
     store = SQLiteStore(path, SPACE)
     texts = {f"text number {number} of the store, with some more words" for number in range(40)}
-    store.append([record(f"m{at}", text=text, labels={"n": str(at % 3)}) for at, text in enumerate(sorted(texts))])
-    store.patch([Patch(Ref(MEMORY, "ann", f"m{number}", 1), None, None, {"a": 1}) for number in range(40)])
+    store.append(
+        [
+            record(f"m{at}", text=text, labels={"n": str(at % 3)})
+            for at, text in enumerate(sorted(texts))
+        ]
+    )
+    store.patch(
+        [Patch(Ref(MEMORY, "ann", f"m{number}", 1), None, None, {"a": 1}) for number in range(40)]
+    )
     store.close()
     content = path.read_bytes()
     drawn = random.Random(11)
@@ -579,7 +627,10 @@ def test_no_damage_makes_a_wrong_text_or_an_error_of_the_driver(tmp_path: Path) 
         store = SQLiteStore(path, SPACE)
         for use in (
             lambda: store.scan(pool(), limit=99),  # noqa: B023 - used before the next turn
-            lambda: [found.record for found in store.candidates(pool(), vector=query, terms=["text"], k=50)],  # noqa: B023
+            lambda: [
+                found.record
+                for found in store.candidates(pool(), vector=query, terms=["text"], k=50)  # noqa: B023
+            ],
             lambda: [use() for use in (*all_uses(store)[1:4], all_uses(store)[5])][:0],  # noqa: B023
         ):
             try:
@@ -602,9 +653,13 @@ def answers(store: SQLiteStore) -> list[Callable[[], Any]]:
         lambda: store.labels(pool(), "n"),
         lambda: store.values(HISTORY, ["ann"], "speaker"),
         lambda: sorted(by_words(store, ["word7", "every"], k=100).items()),
-        lambda: sorted((found.record.ref, found.similarity, found.words) for found in candidates(store)),
+        lambda: sorted(
+            (found.record.ref, found.similarity, found.words) for found in candidates(store)
+        ),
         lambda: list(matching(store, "said20 of every turn").similarity),
-        lambda: sorted((ref, rows.tolist()) for ref, rows in store.vectors(store.refs(pool())).items()),
+        lambda: sorted(
+            (ref, rows.tolist()) for ref, rows in store.vectors(store.refs(pool())).items()
+        ),
         lambda: store.info(pool()).without_vector_count,
     ]
 
@@ -614,7 +669,9 @@ def candidates(store: SQLiteStore) -> list[Any]:
 
 
 def told_of(path: Path, expected: list[Any]) -> str:
-    """Return what became of a damaged file: `harmless`, `told` by an answer or `checked`; or what was wrong."""
+    """Return what became of a damaged file: `harmless`, `told` by an answer or `checked`; or what
+    was wrong.
+    """
     store = SQLiteStore(path, SPACE)
     told, wrong = False, []
     try:
@@ -638,7 +695,9 @@ def told_of(path: Path, expected: list[Any]) -> str:
 
 
 def campaign(path: Path, flips: int, cuts: int, zeroed: int) -> Counter[str]:
-    """Return how often damage was harmless, told or checked; each damage is done to the sound file."""
+    """Return how often damage was harmless, told or checked; each damage is done to the sound
+    file.
+    """
     store = SQLiteStore(path, SPACE)
     expected = [ask() for ask in answers(store)]
     store.close()
@@ -668,18 +727,23 @@ def test_damage_is_told_or_harmless(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torture
-def test_much_damage_is_told_or_harmless(path: Path, size: Callable[[int, int], int], figures: dict[str, Any]) -> None:
-    """What it can't find: counts of reads have no checksum, nor has a page that is replaced by an older one of its own.
+def test_much_damage_is_told_or_harmless(
+    path: Path, size: Callable[[int, int], int], figures: dict[str, Any]
+) -> None:
+    """What it can't find: counts of reads have no checksum, nor has a page that is replaced by an
+    older one of its own.
 
-    A log that is cut or flipped ends at the damage, as SQLite defines it; the number of the last record is all that a
-    store could compare with.
+    A log that is cut or flipped ends at the damage, as SQLite defines it; the number of the last
+    record is all that a store could compare with.
     """
     results = campaign(path, flips=size(60, 200), cuts=size(15, 50), zeroed=size(8, 25))
     figures |= results
     assert set(results) <= {"harmless", "told", "checked"}, results
 
 
-def test_a_copy_is_not_sound_if_a_record_belongs_to_no_namespace(path: Path, store: SQLiteStore) -> None:
+def test_a_copy_is_not_sound_if_a_record_belongs_to_no_namespace(
+    path: Path, store: SQLiteStore
+) -> None:
     store.append([record("m"), record("n")])
     store.close()
     assert records_in(path) > 0

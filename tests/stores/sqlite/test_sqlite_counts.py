@@ -1,4 +1,6 @@
-"""What the SQLite store counts instead of reading: always what the records say, whatever was done to them."""
+"""What the SQLite store counts instead of reading: always what the records say, whatever was done
+to them.
+"""
 
 import random
 from pathlib import Path
@@ -26,10 +28,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "m.db"
 
 
-def looked_up(records: list[Record], where: Filter) -> tuple[int, int, dict[str, int], dict[str, int]]:
+def looked_up(
+    records: list[Record], where: Filter
+) -> tuple[int, int, dict[str, int], dict[str, int]]:
     """Return what the records say: live, deleted, the label keys, the values of one."""
     fits = [
-        each for each in records if each.ref.collection is where.collection and each.ref.namespace in where.namespaces
+        each
+        for each in records
+        if each.ref.collection is where.collection and each.ref.namespace in where.namespaces
     ]
     live = [each for each in fits if each.ended_at is None]
     keys, values = dict[str, int](), dict[str, int]()
@@ -70,11 +76,20 @@ def test_counts_are_what_the_records_say_after_any_changes(path: Path, seed: int
         collection = Collection.HISTORY if chosen.random() < 0.3 else Collection.MEMORY
         kind = chosen.random()
         if kind < 0.6 or not there:
-            labels = {key: f"v{chosen.randrange(3)}" for key in chosen.sample(("project", "type", "x"), 2)}
-            made = record(f"g{step}", namespace=chosen.choice(NAMESPACES), collection=collection, labels=labels)
+            labels = {
+                key: f"v{chosen.randrange(3)}" for key in chosen.sample(("project", "type", "x"), 2)
+            }
+            made = record(
+                f"g{step}",
+                namespace=chosen.choice(NAMESPACES),
+                collection=collection,
+                labels=labels,
+            )
             made = made if chosen.random() < 0.5 else made._replace(vectors=None)
             if chosen.random() < 0.2:
-                made = made._replace(ended_at=at(step), ended_by=chosen.choice(("delete", "update")))
+                made = made._replace(
+                    ended_at=at(step), ended_by=chosen.choice(("delete", "update"))
+                )
             store.append([made])
             there[made.ref] = made
         else:
@@ -85,7 +100,10 @@ def test_counts_are_what_the_records_say_after_any_changes(path: Path, seed: int
                 store.patch([Patch(old.ref, ended, by, {"a": step})])
                 there[old.ref] = old._replace(ended_at=ended, ended_by=by)
             elif kind < 0.95:
-                with pytest.raises(ZeroDivisionError), store.transaction():  # what is rolled back counts nothing
+                with (
+                    pytest.raises(ZeroDivisionError),
+                    store.transaction(),
+                ):  # what is rolled back counts nothing
                     store.patch([Patch(old.ref, at(step), "delete", {})])
                     raise ZeroDivisionError
             else:
@@ -95,7 +113,11 @@ def test_counts_are_what_the_records_say_after_any_changes(path: Path, seed: int
         for namespaces in (*((each,) for each in NAMESPACES), NAMESPACES, ("nobody",)):
             where = Filter(collection, namespaces)
             assert counted(store, where) == looked_up(list(there.values()), where)
-            live = [each for each in there.values() if each.ref[0] is collection and each.ended_at is None]
+            live = [
+                each
+                for each in there.values()
+                if each.ref[0] is collection and each.ended_at is None
+            ]
             bare = sum(each.ref.namespace in namespaces and each.vectors is None for each in live)
             assert store.info(where).without_vector_count == bare
     store.close()
@@ -105,8 +127,13 @@ def test_counts_are_what_the_records_say_after_any_changes(path: Path, seed: int
 def filled(path: Path, number: int = 12) -> None:
     """A store of memories, a third of them without a vector, a quarter deleted."""
     store = SQLiteStore(path, SPACE)
-    made = [record(f"g{each}", labels={"project": f"p{each % 5}", f"k{each % 3}": "x"}) for each in range(number)]
-    store.append([each._replace(vectors=None) if at_ % 3 == 0 else each for at_, each in enumerate(made)])
+    made = [
+        record(f"g{each}", labels={"project": f"p{each % 5}", f"k{each % 3}": "x"})
+        for each in range(number)
+    ]
+    store.append(
+        [each._replace(vectors=None) if at_ % 3 == 0 else each for at_, each in enumerate(made)]
+    )
     store.patch([Patch(each.ref, at(5), "delete", {}) for each in made[::4]])
     store.close()
 
@@ -183,7 +210,12 @@ def test_a_record_with_damaged_labels_can_be_removed(path: Path) -> None:
 
 def test_what_was_forgotten_leaves_no_key(path: Path) -> None:
     store = SQLiteStore(path, SPACE)
-    store.append([record("a", labels={"secretkey": "x"}), record("b", namespace="bob", labels={"other": "x"})])
+    store.append(
+        [
+            record("a", labels={"secretkey": "x"}),
+            record("b", namespace="bob", labels={"other": "x"}),
+        ]
+    )
     store.remove([record("a").ref])
     store.close()
     assert b"secretkey" not in path.read_bytes()
@@ -235,7 +267,10 @@ def test_tags_and_status_do_not_grow_with_the_store(tmp_path: Path) -> None:
 def test_the_way_to_what_has_a_label_begins_at_what_is_rarer(store: SQLiteStore, key: str) -> None:
     """So that a listing reads few rows, whether few records or nearly all have the label."""
     store.append(
-        [record(f"m{n:04}", labels={"common": "1"} | ({"rare": "1"} if n % 400 == 0 else {})) for n in range(2000)]
+        [
+            record(f"m{n:04}", labels={"common": "1"} | ({"rare": "1"} if n % 400 == 0 else {}))
+            for n in range(2000)
+        ]
     )
     steps: list[int] = []
     with store._file.read() as db:

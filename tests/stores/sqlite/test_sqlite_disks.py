@@ -1,4 +1,6 @@
-"""Disks that are full or can only be read: a SQLite store says so in one sentence, and keeps what it has."""
+"""Disks that are full or can only be read: a SQLite store says so in one sentence, and keeps what
+it has.
+"""
 
 import errno
 import os
@@ -84,7 +86,10 @@ def test_a_disk_with_no_room_for_a_store_gives_one_sentence(
 ) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
-    script = STORE + "\ntry:\n    add('m')\nexcept StoreError as exc:\n    print(exc)\nprint(store.count(mine))"
+    script = (
+        STORE
+        + "\ntry:\n    add('m')\nexcept StoreError as exc:\n    print(exc)\nprint(store.count(mine))"
+    )
     done = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, options))
     assert done.stderr == ""
     sentence, count = done.stdout.splitlines()
@@ -136,15 +141,21 @@ def test_what_may_only_be_read_is_read_or_refused_in_one_sentence(
         f"refused: {path} or its folder can't be written",
         f"refused: cannot open {path}: it or its folder can't",
     )
-    assert (scanned, searched) == ("['note m']", "1") or all(line.startswith(refusals) for line in (scanned, searched))
+    assert (scanned, searched) == ("['note m']", "1") or all(
+        line.startswith(refusals) for line in (scanned, searched)
+    )
     assert touched in ("True", "False")  # told, and raised nothing
-    if not (log_is_left and file_mode == 0o644):  # else there is nothing left to be made in the folder
+    if not (
+        log_is_left and file_mode == 0o644
+    ):  # else there is nothing left to be made in the folder
         assert added.startswith("refused: ")
         assert str(path) in added
 
 
 @needs_setpriv
-def test_a_folder_that_may_not_be_entered_is_refused_in_one_sentence(tmp_path: Path, run_python: RunPython) -> None:
+def test_a_folder_that_may_not_be_entered_is_refused_in_one_sentence(
+    tmp_path: Path, run_python: RunPython
+) -> None:
     path = tmp_path / "folder" / "memories.db"
     run_python(STORE + "add('m')", path)
     path.parent.chmod(0)
@@ -184,9 +195,16 @@ print(store.count(mine))
     assert count == "2"
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk"
+)
 @pytest.mark.parametrize(
-    "size", ["140k", "260k", *(pytest.param(size, marks=pytest.mark.thorough) for size in ("180k", "220k", "300k"))]
+    "size",
+    [
+        "140k",
+        "260k",
+        *(pytest.param(size, marks=pytest.mark.thorough) for size in ("180k", "220k", "300k")),
+    ],
 )
 def test_a_disk_that_is_full_at_the_first_write_leaves_no_half_made_store(
     size: str, tmp_path: Path, run_python: RunPython
@@ -213,7 +231,9 @@ def test_a_full_disk_is_told_while_reading(path: Path, run_python: RunPython) ->
     """SQLite can make no shared memory there."""
     run_python(STORE + "add('m'); store.close()", path)
     small = f'cp "{path}" kept; mount -t tmpfs -o size=1m,mode=700 tmpfs store; cp -p kept "{path}"'
-    done = run_python(READS, path, prefix=mounted(path.parent, f"{small}; cat /dev/zero > store/z || true"))
+    done = run_python(
+        READS, path, prefix=mounted(path.parent, f"{small}; cat /dev/zero > store/z || true")
+    )
     first, second = done.stdout.splitlines()
     for sentence in (first, second):
         assert str(path) in sentence
@@ -223,12 +243,23 @@ def test_a_full_disk_is_told_while_reading(path: Path, run_python: RunPython) ->
 
 @pytest.mark.usefixtures("mounting")
 @pytest.mark.parametrize("how", ["mount", pytest.param("folder", marks=pytest.mark.thorough)])
-def test_a_store_that_can_not_be_written_can_be_read(path: Path, run_python: RunPython, how: str) -> None:
+def test_a_store_that_can_not_be_written_can_be_read(
+    path: Path, run_python: RunPython, how: str
+) -> None:
     run_python(STORE + "add('m'); store.close()", path)
-    script = "mount --bind store store; mount -o remount,bind,ro store" if how == "mount" else "chmod 500 store; :"
+    script = (
+        "mount --bind store store; mount -o remount,bind,ro store"
+        if how == "mount"
+        else "chmod 500 store; :"
+    )
     prefix = mounted(path.parent, script)
     if how == "folder":
-        plain = ("--bounding-set", "-dac_override,-dac_read_search", "--inh-caps", "-dac_override,-dac_read_search")
+        plain = (
+            "--bounding-set",
+            "-dac_override,-dac_read_search",
+            "--inh-caps",
+            "-dac_override,-dac_read_search",
+        )
         prefix = (*prefix, "setpriv", *plain)
     done = run_python(READS, path, prefix=prefix)
     path.parent.chmod(0o700)
@@ -240,17 +271,24 @@ def test_a_store_that_can_not_be_written_can_be_read(path: Path, run_python: Run
 
 
 @pytest.mark.usefixtures("mounting")
-def test_a_log_in_a_folder_that_can_not_be_written_is_read_or_told(path: Path, run_python: RunPython) -> None:
+def test_a_log_in_a_folder_that_can_not_be_written_is_read_or_told(
+    path: Path, run_python: RunPython
+) -> None:
     run_python(STORE + "add('m'); os._exit(0)", path)
     ro = "mount --bind store store; mount -o remount,bind,ro store"
     assert run_python(READS, path, prefix=mounted(path.parent, ro)).stdout.splitlines()[0] == "1"
     Path(f"{path}-shm").unlink()
     sentence = run_python(READS, path, prefix=mounted(path.parent, ro)).stdout.splitlines()[0]
-    assert "can't be written, which reading the log of memories.db needs; copy the whole folder" in sentence
+    assert (
+        "can't be written, which reading the log of memories.db needs; copy the whole folder"
+        in sentence
+    )
 
 
 @pytest.mark.usefixtures("mounting")
-def test_what_changes_while_it_is_read_without_locks_is_refused(path: Path, run_python: RunPython) -> None:
+def test_what_changes_while_it_is_read_without_locks_is_refused(
+    path: Path, run_python: RunPython
+) -> None:
     """The same folder, mounted for reading only here, is written elsewhere."""
     run_python(STORE + "add('m'); store.close()", path)
     ro = "mkdir view; chmod 700 view; mount --bind store view; mount -o remount,bind,ro view"
@@ -272,7 +310,9 @@ print(told(lambda: SQLiteStore(path, None).count(mine)))
     assert "was written by another process" in second
 
 
-def test_when_no_more_files_can_be_opened_that_is_what_is_said(path: Path, run_python: RunPython) -> None:
+def test_when_no_more_files_can_be_opened_that_is_what_is_said(
+    path: Path, run_python: RunPython
+) -> None:
     script = (
         STORE
         + """

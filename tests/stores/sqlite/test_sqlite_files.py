@@ -1,4 +1,6 @@
-"""The files of a SQLite store: only their owner reads them; a link or a file that is no store is refused."""
+"""The files of a SQLite store: only their owner reads them; a link or a file that is no store is
+refused.
+"""
 
 import random
 from pathlib import Path
@@ -44,7 +46,9 @@ for found in sorted((path.parent, path.parent.parent, *path.parent.iterdir())):
     ]
 
 
-def test_a_link_in_place_of_the_file_is_refused(tmp_path: Path, path: Path, store: SQLiteStore) -> None:
+def test_a_link_in_place_of_the_file_is_refused(
+    tmp_path: Path, path: Path, store: SQLiteStore
+) -> None:
     target = tmp_path / "target.db"
     target.write_bytes(b"precious")
     path.symlink_to(target)
@@ -54,7 +58,9 @@ def test_a_link_in_place_of_the_file_is_refused(tmp_path: Path, path: Path, stor
     assert target.read_bytes() == b"precious"
 
 
-def test_a_link_to_nowhere_is_refused_and_not_followed(tmp_path: Path, path: Path, store: SQLiteStore) -> None:
+def test_a_link_to_nowhere_is_refused_and_not_followed(
+    tmp_path: Path, path: Path, store: SQLiteStore
+) -> None:
     path.symlink_to(tmp_path / "nowhere.db")
     for use in all_uses(store):
         with pytest.raises(StoreError, match="symbolic link"):
@@ -62,7 +68,9 @@ def test_a_link_to_nowhere_is_refused_and_not_followed(tmp_path: Path, path: Pat
     assert not (tmp_path / "nowhere.db").exists()
 
 
-def test_a_link_in_place_of_the_side_file_is_refused(tmp_path: Path, path: Path, store: SQLiteStore) -> None:
+def test_a_link_in_place_of_the_side_file_is_refused(
+    tmp_path: Path, path: Path, store: SQLiteStore
+) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"precious")
     (path.parent / "memories.db.lock").symlink_to(target)
@@ -71,7 +79,9 @@ def test_a_link_in_place_of_the_side_file_is_refused(tmp_path: Path, path: Path,
     assert target.read_bytes() == b"precious"
 
 
-def test_a_link_in_place_of_the_unfinished_file_is_not_followed(tmp_path: Path, path: Path, store: SQLiteStore) -> None:
+def test_a_link_in_place_of_the_unfinished_file_is_not_followed(
+    tmp_path: Path, path: Path, store: SQLiteStore
+) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"precious")
     (path.parent / ".memories.db.new").symlink_to(target)
@@ -123,7 +133,16 @@ def _other_program() -> bytes:
         _other_program(),
         b"SQLite format 3\0" + random.Random(8).randbytes(8192),
     ],
-    ids=["nothing", "one-byte", "html", "short-noise", "noise", "zeros", "other-program", "only-a-header"],
+    ids=[
+        "nothing",
+        "one-byte",
+        "html",
+        "short-noise",
+        "noise",
+        "zeros",
+        "other-program",
+        "only-a-header",
+    ],
 )
 def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
@@ -135,17 +154,24 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, content: 
         store.close()
         assert str(path) in str(caught.value)
         assert path.read_bytes() == content
-    assert {found.name for found in path.parent.iterdir() if found.is_file()} == {path.name, f"{path.name}.lock"}
+    assert {found.name for found in path.parent.iterdir() if found.is_file()} == {
+        path.name,
+        f"{path.name}.lock",
+    }
 
 
-def test_touching_a_file_that_is_no_store_is_no_silent_success(path: Path, store: SQLiteStore) -> None:
+def test_touching_a_file_that_is_no_store_is_no_silent_success(
+    path: Path, store: SQLiteStore
+) -> None:
     path.write_bytes(b"garbage" * 1000)
     with pytest.raises(StoreDamaged):
         store.touch([Ref(MEMORY, "ann", "m", 1)])
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_goes_while_open_is_noticed(path: Path, store: SQLiteStore, replaced: bool) -> None:
+def test_a_file_that_goes_while_open_is_noticed(
+    path: Path, store: SQLiteStore, replaced: bool
+) -> None:
     store.append([record("m")])
     if replaced:
         other = SQLiteStore(path.with_name("other.db"), SPACE)
@@ -160,12 +186,18 @@ def test_a_file_that_goes_while_open_is_noticed(path: Path, store: SQLiteStore, 
     assert path.exists() is replaced
 
 
-def test_a_log_without_its_file_is_not_taken_for_an_empty_store(path: Path, run_python: RunPython) -> None:
-    """The file was removed after its writer was killed; SQLite would replay the log into a new one."""
+def test_a_log_without_its_file_is_not_taken_for_an_empty_store(
+    path: Path, run_python: RunPython
+) -> None:
+    """The file was removed after its writer was killed; SQLite would replay the log into a new
+    one.
+    """
     run_python(STORE + "add('m'); os._exit(0)", path)
     path.rename(path.with_name("aside"))
     for use in all_uses(SQLiteStore(path, SPACE)):
-        with pytest.raises(StoreDamaged, match=r"is gone, but its log memories\.db-wal is still there"):
+        with pytest.raises(
+            StoreDamaged, match=r"is gone, but its log memories\.db-wal is still there"
+        ):
             use()
     assert not path.exists()
     path.with_name("aside").rename(path)

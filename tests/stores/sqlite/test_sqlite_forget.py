@@ -1,4 +1,6 @@
-"""Forgetting in the SQLite store: every byte goes, at a cost that does not depend on the size of the store."""
+"""Forgetting in the SQLite store: every byte goes, at a cost that does not depend on the size of
+the store.
+"""
 
 import contextlib
 import random
@@ -10,7 +12,18 @@ from typing import Any
 import apsw
 import numpy as np
 import pytest
-from contract import MEMORY, OTHER, SPACE, OpenStore, at, by_words, pool, record, search, unit_vectors
+from contract import (
+    MEMORY,
+    OTHER,
+    SPACE,
+    OpenStore,
+    at,
+    by_words,
+    pool,
+    record,
+    search,
+    unit_vectors,
+)
 from sqlite_scripts import CHECK, GREP, RunPython
 
 from memories import ErasureUnfinished, Memories, NotFound, StoreError, TurnDraft
@@ -44,7 +57,9 @@ def written_bytes() -> int:
     return int(counts["wchar"])
 
 
-def test_staged_vectors_are_erased_too(store: SQLiteStore, path: Path, run_python: RunPython) -> None:
+def test_staged_vectors_are_erased_too(
+    store: SQLiteStore, path: Path, run_python: RunPython
+) -> None:
     vectors = unit_vectors(2, seed=33)[:, : OTHER.dimension]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     codes = [Quantizer(OTHER.dimension).encode(vectors[[number]])[4:].hex() for number in range(2)]
@@ -60,28 +75,54 @@ def test_staged_vectors_are_erased_too(store: SQLiteStore, path: Path, run_pytho
 
 
 @pytest.mark.parametrize("others", [0, 50])
-def test_what_is_removed_leaves_no_byte(path: Path, open_store: OpenStore, others: int, run_python: RunPython) -> None:
-    """Nor do its earlier versions, its metadata, its words in the index or its vectors; a second store is open."""
+def test_what_is_removed_leaves_no_byte(
+    path: Path, open_store: OpenStore, others: int, run_python: RunPython
+) -> None:
+    """Nor do its earlier versions, its metadata, its words in the index or its vectors; a second
+    store is open.
+    """
     store, idle = open_store(SPACE), open_store(SPACE)
-    store.append([record(f"other{number}", text=f"quite ordinary remark {number}") for number in range(others)])
+    store.append(
+        [
+            record(f"other{number}", text=f"quite ordinary remark {number}")
+            for number in range(others)
+        ]
+    )
     texts = ["the quixotrumpelstil word", "then a quixozanzibarel one", "last the quixofandangole"]
     vectors = unit_vectors(4, seed=12)
     for position, text in enumerate(texts, 1):
         if position > 1:
             store.patch(
-                [Patch(Ref(MEMORY, "ann", "m", position - 1), at(position), "update", {"mark": "fieldsentinel"})]
+                [
+                    Patch(
+                        Ref(MEMORY, "ann", "m", position - 1),
+                        at(position),
+                        "update",
+                        {"mark": "fieldsentinel"},
+                    )
+                ]
             )
         windows = vectors[:2] if position == 1 else vectors[[position]]
         labels = {"labelkeysentinel": f"labelvaluesentinel{position}"}
-        store.append([record("m", position, text=text, labels=labels, key="key/sentinel", vectors=windows)])
+        store.append(
+            [record("m", position, text=text, labels=labels, key="key/sentinel", vectors=windows)]
+        )
     assert idle.count(pool()) == others + 1
     codes = [Quantizer(SPACE.dimension).encode(vectors[[number]])[4:36] for number in range(4)]
     needles = [text.encode() for text in texts]
     # The index shares beginnings of words: what shows is a word's end, as its stem.
     needles += [b"umpelstil", b"anzibarel", b"fandangol"]
-    needles += [b"fieldsentinel", b"labelkeysentinel", b"labelvaluesentinel", b"key/sentinel", *codes]
+    needles += [
+        b"fieldsentinel",
+        b"labelkeysentinel",
+        b"labelvaluesentinel",
+        b"key/sentinel",
+        *codes,
+    ]
     shown = run_python(GREP, path, *(needle.hex() for needle in needles)).stdout
-    assert len({line.split(" ", 1)[1] for line in shown.splitlines()}) == len({needle[:12] for needle in needles})
+    assert len({line.split(" ", 1)[1] for line in shown.splitlines()}) == len(
+        {needle[:12] for needle in needles}
+    )
     store.remove([Ref(MEMORY, "ann", "m", position) for position in (1, 2, 3)])
     assert run_python(GREP, path, *(needle.hex() for needle in needles)).stdout == ""
     assert len(search(idle, "quixotrumpelstil ordinary remark", k=100)) == others
@@ -121,7 +162,9 @@ def test_an_erasure_is_tried_again_until_a_reader_is_gone(
 def test_an_erasure_does_not_end_another_one_that_began_meanwhile(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one was cut short: its bytes may still be in the file, and the store goes on saying so."""
+    """The other one was cut short: its bytes may still be in the file, and the store goes on saying
+    so.
+    """
     store, other = open_store(SPACE), open_store(SPACE)
     store.append([record("m"), record("n")])
 
@@ -151,21 +194,35 @@ def test_removing_is_no_part_of_a_transaction(store: SQLiteStore) -> None:
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
     "size",
-    [2_000, pytest.param(48_000, marks=pytest.mark.thorough), pytest.param(200_000, marks=pytest.mark.thorough)],
+    [
+        2_000,
+        pytest.param(48_000, marks=pytest.mark.thorough),
+        pytest.param(200_000, marks=pytest.mark.thorough),
+    ],
 )
 def test_what_forgetting_writes_does_not_grow_with_the_store(
     tmp_path: Path, size: int, figures: dict[str, Any]
 ) -> None:
-    """Memories of 20 words, a third of them rare ones, with vectors of 384 dimensions; log and database together."""
+    """Memories of 20 words, a third of them rare ones, with vectors of 384 dimensions; log and
+    database together.
+    """
     drawn = random.Random(5)
     rare = [f"{drawn.getrandbits(40):x}" for _ in range(20_000)]
     store = SQLiteStore(tmp_path / "memories.db", REAL)
     vectors = np.random.default_rng(5).standard_normal((1_000, 384)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     for first in range(0, size, 1_000):
-        texts = (" ".join(drawn.choices(rare, k=7) + drawn.choices(rare[:500], k=13)) for _ in range(1_000))
+        texts = (
+            " ".join(drawn.choices(rare, k=7) + drawn.choices(rare[:500], k=13))
+            for _ in range(1_000)
+        )
         entries = [
-            record(f"m{first + at}", text=text, vectors=vectors[at : at + 1], labels={"project": str(at % 9)})
+            record(
+                f"m{first + at}",
+                text=text,
+                vectors=vectors[at : at + 1],
+                labels={"project": str(at % 9)},
+            )
             for at, text in enumerate(texts)
         ]
         store.append(entries)
@@ -187,12 +244,18 @@ def test_forgetting_leaves_no_beginning_of_a_word_in_the_table_of_pages(tmp_path
     words = [f"key{number:05}" for number in range(1_600)]
     for some in by_count(drawn.sample(words, len(words)), 20):
         store.append([record(word, text=f"{word} is common", vectors=None) for word in some])
-    found = [key.partition("z")[2] for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")]
+    found = [
+        key.partition("z")[2]
+        for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")
+    ]
     first = {word for word in words if word.startswith(tuple(found))}
     assert len(first) > 8
     store.remove([Ref(MEMORY, "ann", word, 1) for word in sorted(first)])
     left = [*sorted({*words} - first), "is", "common"]
-    found = [key.partition("z")[2] for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")]
+    found = [
+        key.partition("z")[2]
+        for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")
+    ]
     assert [key for key in found if not any(word.startswith(key) for word in left)] == []
     assert by_words(store, ["key*"], k=len(words)).keys() == {*words} - first
     assert list(store.check(deep=True)) == []
@@ -202,7 +265,9 @@ def test_forgetting_leaves_no_beginning_of_a_word_in_the_table_of_pages(tmp_path
 
 
 def test_forgetting_reaches_what_a_merge_of_the_index_has_used_up(tmp_path: Path) -> None:
-    """A merge takes several writes; a part of the index that it has read to its end stays until the merge ends."""
+    """A merge takes several writes; a part of the index that it has read to its end stays until the
+    merge ends.
+    """
     drawn, path = random.Random(12), tmp_path / "memories.db"
     store = SQLiteStore(path, None)
     rare = [f"{drawn.getrandbits(60):x}" for _ in range(40)]
@@ -221,19 +286,28 @@ def test_forgetting_reaches_what_a_merge_of_the_index_has_used_up(tmp_path: Path
     assert [word for word in rare if word[2:].encode() in content] == []
 
 
-@pytest.mark.parametrize("damage", [True, False], ids=["a damaged text", "another version of Unicode"])
+@pytest.mark.parametrize(
+    "damage", [True, False], ids=["a damaged text", "another version of Unicode"]
+)
 def test_forgetting_erases_words_that_can_not_be_made_again(
     tmp_path: Path, damage: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "memories.db"
     store = SQLiteStore(path, SPACE)
-    store.append([record("m", text="the quixotrumpel and the wolfrenbittel"), record("n", text="the other one")])
+    store.append(
+        [
+            record("m", text="the quixotrumpel and the wolfrenbittel"),
+            record("n", text="the other one"),
+        ]
+    )
     if damage:
         run(path, "UPDATE record SET text = 'the x' WHERE seq = 1")
     else:
         tokens_of = sqlite_words.tokens_of
         monkeypatch.setattr(
-            sqlite_words, "tokens_of", lambda entry: [token.replace("wolf", "wulf") for token in tokens_of(entry)]
+            sqlite_words,
+            "tokens_of",
+            lambda entry: [token.replace("wolf", "wulf") for token in tokens_of(entry)],
         )
     store.remove([Ref(MEMORY, "ann", "m", 1)])
     assert by_words(store, ["the"]).keys() == {"n"}
@@ -244,11 +318,14 @@ def test_forgetting_erases_words_that_can_not_be_made_again(
     assert b"ittel" not in content
 
 
-@pytest.mark.parametrize(("seed", "count"), [(5, 150), pytest.param(2, 300, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("seed", "count"), [(5, 150), pytest.param(2, 300, marks=pytest.mark.thorough)]
+)
 def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(
     tmp_path: Path, seed: int, count: int
 ) -> None:
-    """A row that grows may push others onto the next page; what they were stays in the unused middle of the first.
+    """A row that grows may push others onto the next page; what they were stays in the unused
+    middle of the first.
 
     Where unused middles are not overwritten, these seeds leave words.
     """
@@ -257,13 +334,16 @@ def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(
     words: dict[Ref, list[str]] = {}
     for number in range(count):
         entry = record(
-            f"m{number}", text=" ".join(f"{drawn.getrandbits(60):x}" for _ in range(drawn.choice((2, 9, 30))))
+            f"m{number}",
+            text=" ".join(f"{drawn.getrandbits(60):x}" for _ in range(drawn.choice((2, 9, 30)))),
         )
         store.append([entry])
         words[entry.ref] = entry.text.split()
         if drawn.random() < 0.3:
             changed = drawn.choice(sorted(words))
-            store.patch([Patch(changed, entry.created_at, "update", {"mark": "x" * drawn.randrange(90)})])
+            store.patch(
+                [Patch(changed, entry.created_at, "update", {"mark": "x" * drawn.randrange(90)})]
+            )
     gone = drawn.sample(sorted(words), count * 2 // 3)
     for some in by_count(gone, 20):
         store.remove(some)
@@ -271,14 +351,20 @@ def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(
     content = path.read_bytes()
     assert [word for ref in gone for word in words[ref] if word[1:].encode() in content] == []
     left = store.read(sorted(words.keys() - {*gone}))
-    assert {entry.ref: entry.text.split() for entry in left} == {ref: words[ref] for ref in words.keys() - {*gone}}
+    assert {entry.ref: entry.text.split() for entry in left} == {
+        ref: words[ref] for ref in words.keys() - {*gone}
+    }
     assert list(store.check(deep=True)) == []
     store.close()
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(8, marks=pytest.mark.thorough)])
-def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(tmp_path: Path, seed: int) -> None:
-    """A PIN of four digits, alone and after a long text; the seeds are such that SQLite leaves copies."""
+def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(
+    tmp_path: Path, seed: int
+) -> None:
+    """A PIN of four digits, alone and after a long text; the seeds are such that SQLite leaves
+    copies.
+    """
     drawn, path = random.Random(seed), tmp_path / "memories.db"
     store = SQLiteStore(path, SPACE)
     texts: dict[Ref, str] = {}
@@ -290,7 +376,12 @@ def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(tmp_path:
         store.append([entry])
         texts[entry.ref] = text
         if drawn.random() < 0.3:
-            grown = Patch(drawn.choice(sorted(texts)), entry.created_at, "update", {"mark": "x" * drawn.randrange(400)})
+            grown = Patch(
+                drawn.choice(sorted(texts)),
+                entry.created_at,
+                "update",
+                {"mark": "x" * drawn.randrange(400)},
+            )
             store.patch([grown])
     gone = drawn.sample(sorted(texts), 60)
     for ref in gone:
@@ -305,7 +396,12 @@ def test_an_erasure_that_was_cut_short_reaches_these_copies_too(
 ) -> None:
     path = tmp_path / "memories.db"
     store = SQLiteStore(path, SPACE)
-    store.append([record(f"m{number}", text=f"sentinel{number:03} and some more words") for number in range(200)])
+    store.append(
+        [
+            record(f"m{number}", text=f"sentinel{number:03} and some more words")
+            for number in range(200)
+        ]
+    )
     for number in range(0, 200, 3):
         store.patch([Patch(Ref(MEMORY, "ann", f"m{number}", 1), None, None, {"mark": "x" * 60})])
     with monkeypatch.context() as patched:
@@ -317,11 +413,14 @@ def test_an_erasure_that_was_cut_short_reaches_these_copies_too(
     assert b"sentinel" not in path.read_bytes()
 
 
-# --- failures after the commit ---------------------------------------------------------------------------------------
+# --- failures after the commit
+# ---------------------------------------------------------------------------------------
 
 
 class Failing:
-    """Lets every statement of every SQLite connection pass until a commit erases, then fails the one with a number."""
+    """Lets every statement of every SQLite connection pass until a commit erases, then fails the
+    one with a number.
+    """
 
     def __init__(self, number: int) -> None:
         self.number, self.erased, self.seen, self.failed = number, False, 0, False
@@ -342,7 +441,9 @@ class Failing:
 def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Failing]:
     def install(number: int) -> Failing:
         failing = Failing(number)
-        monkeypatch.setattr(apsw, "connection_hooks", [lambda db: setattr(db, "exec_trace", failing)])
+        monkeypatch.setattr(
+            apsw, "connection_hooks", [lambda db: setattr(db, "exec_trace", failing)]
+        )
         return failing
 
     return install
@@ -359,7 +460,9 @@ ERASING: dict[str, Callable[[Memories, str], object]] = {
     "forget": lambda memories, memory_id: memories.forget(memory_id),
     "forget_where": lambda memories, _: memories.forget_where("project = alpha"),
     "forget_turns": lambda memories, _: memories.forget_turns("talk"),
-    "forget_turns with_memories": lambda memories, _: memories.forget_turns("talk", with_memories=True),
+    "forget_turns with_memories": lambda memories, _: memories.forget_turns(
+        "talk", with_memories=True
+    ),
     "delete_namespace": lambda memories, _: delete(memories._store, memories.config, "shared"),
 }
 
@@ -373,14 +476,26 @@ IN_STEPS = [  # of statements; those of one verb are tried one by one
     (SQLITE, "forget_turns with_memories", 13),
     (SQLITE, "delete_namespace", 13),
     (FILES, "forget", 23),
-    *(pytest.param(SQLITE, verb, 1, marks=pytest.mark.thorough) for verb in ERASING if verb != "forget"),
-    *(pytest.param(FILES, verb, 23, marks=pytest.mark.thorough) for verb in ERASING if verb != "forget"),
+    *(
+        pytest.param(SQLITE, verb, 1, marks=pytest.mark.thorough)
+        for verb in ERASING
+        if verb != "forget"
+    ),
+    *(
+        pytest.param(FILES, verb, 23, marks=pytest.mark.thorough)
+        for verb in ERASING
+        if verb != "forget"
+    ),
 ]
 
 
 def config_of(folder: Path, url: str) -> Config:
     """Return the configuration of a store in a folder."""
-    environment = {"MEMORY_HOME": str(folder), "MEMORY_STORE": url.format(folder), "EMBEDDER": "fake"}
+    environment = {
+        "MEMORY_HOME": str(folder),
+        "MEMORY_STORE": url.format(folder),
+        "EMBEDDER": "fake",
+    }
     return load_config(environment=environment, folder=folder)
 
 
@@ -416,7 +531,9 @@ def test_what_fails_after_an_erasure_was_committed_says_so(
             if "only a part" not in told and "may or may not" not in told:
                 with contextlib.suppress(NotFound):
                     ERASING[verb](again, made.id)
-        elif failing.failed:  # what failed was no part of the erasure, such as a count for metadata.json
+        elif (
+            failing.failed
+        ):  # what failed was no part of the erasure, such as a count for metadata.json
             files = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
             assert [word for word in ERASED[verb] if word.encode() in files] == [], number
         if "turns" not in verb:
@@ -429,7 +546,9 @@ def test_what_fails_after_an_erasure_was_committed_says_so(
     raise AssertionError("it never came to an end")
 
 
-def test_a_failure_before_the_commit_is_reported_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_before_the_commit_is_reported_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memories = Memories(f"sqlite:///{tmp_path}/memories.db", embedder="fake")
     made = memories.create("the quixotrumpel").memory
     assert made is not None

@@ -38,7 +38,9 @@ print(store.count(mine))
     assert run_python(CHECK, path).stdout == "ok\n"
 
 
-def test_a_child_that_only_inherits_a_store_leaves_it_alone(path: Path, run_python: RunPython) -> None:
+def test_a_child_that_only_inherits_a_store_leaves_it_alone(
+    path: Path, run_python: RunPython
+) -> None:
     """It ends in order, while the parent's transaction is open and goes on."""
     script = (
         STORE
@@ -58,8 +60,12 @@ print(store.count(mine), SQLiteStore(path, None).count(mine))
     assert (done.stdout, done.stderr) == ("3 3\n", "")
 
 
-def test_a_child_that_was_forked_in_the_middle_of_a_use_is_told_so(path: Path, run_python: RunPython) -> None:
-    """SQLite would take the parent's locks for its own; the child may go on without that store only."""
+def test_a_child_that_was_forked_in_the_middle_of_a_use_is_told_so(
+    path: Path, run_python: RunPython
+) -> None:
+    """SQLite would take the parent's locks for its own; the child may go on without that store
+    only.
+    """
     script = (
         STORE
         + """
@@ -80,12 +86,18 @@ with store.transaction():
 print(store.count(mine))
 """
     )
-    sentence = f"{path} was in use when this process was forked; start processes before, or by spawn"
+    sentence = (
+        f"{path} was in use when this process was forked; start processes before, or by spawn"
+    )
     assert run_python(script, path).stdout.splitlines() == [sentence, sentence, sentence, "0", "2"]
 
 
-def test_a_close_while_another_thread_writes_leaves_all_stores_usable(path: Path, run_python: RunPython) -> None:
-    """Its connection that is not in use was closed; and a child that was forked then may use other stores."""
+def test_a_close_while_another_thread_writes_leaves_all_stores_usable(
+    path: Path, run_python: RunPython
+) -> None:
+    """Its connection that is not in use was closed; and a child that was forked then may use other
+    stores.
+    """
     script = (
         STORE
         + """
@@ -132,7 +144,9 @@ store.close()
 
 
 def test_what_a_child_writes_outlives_its_parent(path: Path, run_python: RunPython) -> None:
-    """Were the parent's locks taken for the child's, the last to close would remove the log under the child."""
+    """Were the parent's locks taken for the child's, the last to close would remove the log under
+    the child.
+    """
     script = (
         STORE
         + """
@@ -164,7 +178,9 @@ def test_threads_that_ended_leave_no_open_files(store: SQLiteStore) -> None:
     assert len(store._file._opened) <= 2
 
 
-def test_the_child_of_a_parent_whose_thread_is_reading_is_told_so(path: Path, run_python: RunPython) -> None:
+def test_the_child_of_a_parent_whose_thread_is_reading_is_told_so(
+    path: Path, run_python: RunPython
+) -> None:
     """The parent's thread, which does not exist in the child, was inside of SQLite."""
     script = (
         STORE
@@ -188,5 +204,7 @@ go.set(); thread.join()
 print(store.count(mine))
 """
     )
-    sentence = f"{path} was in use when this process was forked; start processes before, or by spawn"
+    sentence = (
+        f"{path} was in use when this process was forked; start processes before, or by spawn"
+    )
     assert run_python(script, path).stdout.splitlines() == [sentence, sentence, "1"]

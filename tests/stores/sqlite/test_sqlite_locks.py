@@ -1,4 +1,6 @@
-"""Who uses a SQLite store at once: readers never wait, writers take turns, and who waits in vain learns for whom."""
+"""Who uses a SQLite store at once: readers never wait, writers take turns, and who waits in vain
+learns for whom.
+"""
 
 import os
 import threading
@@ -42,7 +44,10 @@ def test_counting_a_read_does_not_wait_for_a_program_that_is_none_of_ours(
     assert [found.accesses for found in everything(store, pool())] == [0]
 
 
-HOLD = STORE + "\nwith store.transaction():\n    add('held'); print(os.getpid(), flush=True); sys.stdin.read()"
+HOLD = (
+    STORE
+    + "\nwith store.transaction():\n    add('held'); print(os.getpid(), flush=True); sys.stdin.read()"
+)
 
 
 @pytest.fixture
@@ -62,17 +67,23 @@ def test_a_busy_store_names_who_keeps_it_busy(
         store.append([record("m")])
 
 
-def test_readers_do_not_wait_for_a_writer(store: SQLiteStore, holder: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_do_not_wait_for_a_writer(
+    store: SQLiteStore, holder: Piped, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 3600)
     assert store.count(pool()) == 0
     assert search(store, "held") == {}
-    thread = threading.Thread(target=store.touch, args=([Ref(MEMORY, "ann", "held", 1)],), daemon=True)
+    thread = threading.Thread(
+        target=store.touch, args=([Ref(MEMORY, "ann", "held", 1)],), daemon=True
+    )
     thread.start()
     thread.join(300)
     assert not thread.is_alive()  # a writer would wait for an hour
 
 
-def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(store: SQLiteStore, holder: Piped) -> None:
+def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(
+    store: SQLiteStore, holder: Piped
+) -> None:
     holder.kill()
     store.append([record("m")])
     assert [entry.ref.group for entry in everything(store, pool())] == ["m"]
@@ -101,7 +112,11 @@ def test_who_gives_up_behind_others_that_commit_is_told_how_many(
 
 @pytest.mark.parametrize(
     ("before", "now", "said"),
-    [(5, 6, "busy: 1 commits by others in the 3 s"), (5, 5, "kept busy by process"), (None, 5, "kept busy by")],
+    [
+        (5, 6, "busy: 1 commits by others in the 3 s"),
+        (5, 5, "kept busy by process"),
+        (None, 5, "kept busy by"),
+    ],
 )
 def test_what_was_committed_meanwhile_decides_who_is_blamed(
     tmp_path: Path, before: int | None, now: int, said: str
@@ -112,7 +127,9 @@ def test_what_was_committed_meanwhile_decides_who_is_blamed(
     lock = tmp_path / "m.db.lock"
     with tried(lock, 0), sidefile.signed(lock) as side:
         sidefile.note(side, noted(now))
-        told = sidefile.busy(tmp_path / "m.db", lock, 3.0, None if before is None else noted(before))
+        told = sidefile.busy(
+            tmp_path / "m.db", lock, 3.0, None if before is None else noted(before)
+        )
     assert said in str(told)
 
 

@@ -1,4 +1,6 @@
-"""What lies beside a SQLite store goes, is cut, or is another's: it is told, and nothing more is acknowledged."""
+"""What lies beside a SQLite store goes, is cut, or is another's: it is told, and nothing more is
+acknowledged.
+"""
 
 import os
 import random
@@ -71,7 +73,9 @@ def opened() -> Iterator[Callable[[Path], SQLiteStore]]:
 
 @pytest.fixture
 def killed(start_python: StartPython) -> Killed:
-    """Write memories in a process that is killed; `checkpoint` says after which it moves the log into the file."""
+    """Write memories in a process that is killed; `checkpoint` says after which it moves the log
+    into the file.
+    """
 
     def run(path: Path, *names: str, checkpoint: str = "none") -> None:
         done = start_python(KILLED, path, checkpoint, *names).finish()
@@ -102,10 +106,15 @@ def names(store: SQLiteStore) -> list[str]:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    return {part.name: part.read_bytes() for part in path.parent.iterdir() if part.name != side(path).name}
+    return {
+        part.name: part.read_bytes()
+        for part in path.parent.iterdir()
+        if part.name != side(path).name
+    }
 
 
-# --- a part goes while the store is open -----------------------------------------------------------------------------
+# --- a part goes while the store is open
+# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", ["-wal", "-shm"])
@@ -120,12 +129,20 @@ def test_a_part_that_goes_while_the_store_is_open_is_told(
     beside.unlink()
     if replaced:
         beside.write_bytes(content)
-    for use in (lambda: store.append([record("n")]), lambda: store.count(pool()), lambda: store.remove([])):
-        with pytest.raises(StoreDamaged, match=rf"memories\.db{part}.*removed or replaced while it was open"):
+    for use in (
+        lambda: store.append([record("n")]),
+        lambda: store.count(pool()),
+        lambda: store.remove([]),
+    ):
+        with pytest.raises(
+            StoreDamaged, match=rf"memories\.db{part}.*removed or replaced while it was open"
+        ):
             use()
 
 
-def test_a_log_that_goes_within_a_transaction_is_told_before_it_is_acknowledged(path: Path, opened: OpenPath) -> None:
+def test_a_log_that_goes_within_a_transaction_is_told_before_it_is_acknowledged(
+    path: Path, opened: OpenPath
+) -> None:
     store = opened(path)
     store.append([record("m")])
     with pytest.raises(StoreDamaged, match="removed or replaced"), store.transaction():
@@ -134,7 +151,9 @@ def test_a_log_that_goes_within_a_transaction_is_told_before_it_is_acknowledged(
         log(path).unlink()
 
 
-def test_who_lost_its_log_does_not_spoil_the_writes_of_those_who_came_later(path: Path, run_python: RunPython) -> None:
+def test_who_lost_its_log_does_not_spoil_the_writes_of_those_who_came_later(
+    path: Path, run_python: RunPython
+) -> None:
     """Were its old log moved into the file when it closes, theirs would be gone."""
     first = SQLiteStore(path, SPACE)
     first.append([record("a"), record("b")])
@@ -168,7 +187,9 @@ def test_logs_that_sqlite_removes_itself_are_no_damage(path: Path, opened: OpenP
         assert not log(path).exists()
 
 
-def test_the_first_error_of_a_transaction_is_the_one_that_is_told(path: Path, opened: OpenPath) -> None:
+def test_the_first_error_of_a_transaction_is_the_one_that_is_told(
+    path: Path, opened: OpenPath
+) -> None:
     store = opened(path)
     store.append([record("m")])
     with pytest.raises(ZeroDivisionError), store._file.write() as db, store._file.write():
@@ -178,10 +199,13 @@ def test_the_first_error_of_a_transaction_is_the_one_that_is_told(path: Path, op
     assert store.count(pool()) == 2
 
 
-# --- a log beside another database -----------------------------------------------------------------------------------
+# --- a log beside another database
+# -----------------------------------------------------------------------------------
 
 
-def refused(path: Path, sentence: str = "was replaced, but the log memories.db-wal beside it") -> None:
+def refused(
+    path: Path, sentence: str = "was replaced, but the log memories.db-wal beside it"
+) -> None:
     """Assert that a store is refused by reads and writes, and that no byte of it changes."""
     before = contents(path)
     for use in (lambda store: store.count(pool()), lambda store: store.append([record("more")])):
@@ -213,7 +237,9 @@ def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(
 def test_a_copy_that_was_written_on_its_own_beside_a_log_is_refused(
     path: Path, with_side_file: bool, written: tuple[int, int], killed: Killed
 ) -> None:
-    """Also where it has had as many commits as the file of the log when that began, or within it."""
+    """Also where it has had as many commits as the file of the log when that began, or within
+    it.
+    """
     filled(path, "a", "b")
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
@@ -264,7 +290,8 @@ def test_a_file_that_was_touched_copied_or_moved_keeps_what_is_in_its_log(
     assert names(opened(path)) == ["a", "b", "c", "d"]
 
 
-# Writes with random lengths, moves its log into the file now and then, and says what was acknowledged, until killed.
+# Writes with random lengths, moves its log into the file now and then, and says what was
+# acknowledged, until killed.
 WRITES = """
 import random, sys
 from datetime import UTC, datetime
@@ -289,7 +316,9 @@ def test_no_kill_followed_by_a_copy_loses_what_was_acknowledged(path: Path) -> N
     drawn, acknowledged, left = random.Random("kills and copies"), set[str](), 0
     for number in range(40):
         writer = subprocess.Popen(
-            [sys.executable, "-c", WRITES, str(path), f"round{number}"], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITES, str(path), f"round{number}"],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         try:
             assert writer.stdout is not None
@@ -302,7 +331,9 @@ def test_no_kill_followed_by_a_copy_loses_what_was_acknowledged(path: Path) -> N
         left += log(path).exists()
         change = drawn.choice(sorted(CHANGES)) if log(path).exists() else "touch"
         subprocess.run(["sh", "-ec", CHANGES[change]], cwd=path.parent, check=True, timeout=60)
-        subprocess.run(["rm", "-rf", "../copy", "../all.tar"], cwd=path.parent, check=True, timeout=60)
+        subprocess.run(
+            ["rm", "-rf", "../copy", "../all.tar"], cwd=path.parent, check=True, timeout=60
+        )
         store = SQLiteStore(path, SPACE)
         assert acknowledged - set(names(store)) == set(), change
         assert store.info(pool()).missing_commits == 0
@@ -341,7 +372,9 @@ def test_another_store_beside_a_log_is_refused(
 
 
 @pytest.mark.parametrize("renamed", [True, False])
-def test_a_copy_by_another_tool_beside_a_log_is_refused(path: Path, renamed: bool, killed: Killed) -> None:
+def test_a_copy_by_another_tool_beside_a_log_is_refused(
+    path: Path, renamed: bool, killed: Killed
+) -> None:
     """Its pages lie elsewhere, so the log would spoil it."""
     filled(path, "a", "b")
     copy = path.with_name("copy.db")
@@ -353,7 +386,9 @@ def test_a_copy_by_another_tool_beside_a_log_is_refused(path: Path, renamed: boo
     refused(path)
 
 
-def test_a_backup_beside_a_log_is_refused_with_the_way_to_restore_it(path: Path, killed: Killed) -> None:
+def test_a_backup_beside_a_log_is_refused_with_the_way_to_restore_it(
+    path: Path, killed: Killed
+) -> None:
     filled(path, "a", "b")
     backup = path.with_name("backup.db")
     shutil.copy(path, backup)
@@ -405,7 +440,9 @@ def marker(path: Path) -> tuple[str, str]:
     return found, commits
 
 
-@pytest.mark.parametrize("parts", [("", "-wal"), ("", "-wal", ".lock"), ("", "-wal", "-shm", ".lock")])
+@pytest.mark.parametrize(
+    "parts", [("", "-wal"), ("", "-wal", ".lock"), ("", "-wal", "-shm", ".lock")]
+)
 def test_the_files_of_a_killed_process_may_be_copied_elsewhere(
     path: Path, tmp_path: Path, parts: tuple[str, ...], opened: OpenPath, killed: Killed
 ) -> None:
@@ -453,7 +490,9 @@ def test_a_log_that_is_in_the_file_in_part_belongs_to_it(
     content, size = log(path).read_bytes(), 4096
     newest = {}
     for start in range(32, len(content), size + 24):
-        newest[int.from_bytes(content[start : start + 4], "big")] = content[start + 24 : start + 24 + size]
+        newest[int.from_bytes(content[start : start + 4], "big")] = content[
+            start + 24 : start + 24 + size
+        ]
     database = bytearray(path.read_bytes())
     for number in sorted(newest)[:page]:
         database[(number - 1) * size : number * size] = newest[number]
@@ -476,7 +515,8 @@ def marker_text(store: str, commits: int) -> str:
     return f"7\x01\x03M5{store}{commits:020d}"
 
 
-# --- commits that are missing ----------------------------------------------------------------------------------------
+# --- commits that are missing
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", ["removed", "emptied", "shortened", "flipped"])
@@ -502,7 +542,9 @@ def test_a_log_that_was_cut_is_told_and_the_rest_can_be_read(
     missing = 4 - len(left)
     assert store.info(pool()).missing_commits == missing
     store.touch([record("a").ref])  # no read fails for its statistic
-    with pytest.raises(StoreDamaged, match=rf"^{missing} commits that were acknowledged are missing.*memory doctor"):
+    with pytest.raises(
+        StoreDamaged, match=rf"^{missing} commits that were acknowledged are missing.*memory doctor"
+    ):
         store.append([record("e")])
     assert names(store) == left
     assert SQLiteFile(path).missing_commits() == missing
@@ -526,7 +568,9 @@ def test_an_older_copy_without_a_log_is_told(path: Path, opened: OpenPath) -> No
     assert names(opened(path)) == ["a"]
 
 
-def test_another_store_without_a_log_takes_the_place(path: Path, tmp_path: Path, opened: OpenPath) -> None:
+def test_another_store_without_a_log_takes_the_place(
+    path: Path, tmp_path: Path, opened: OpenPath
+) -> None:
     filled(path, "a", "b", "c")
     filled(tmp_path / "other.db", "o")
     (tmp_path / "other.db").rename(path)
@@ -567,8 +611,12 @@ def test_a_state_leads_to_the_one_after_it_and_to_no_later_one() -> None:
     assert list(map(before.leads_to, of_older_program)) == [False, False, True, False]
 
 
-def test_a_commit_is_flushed_to_the_disk_but_not_one_that_only_counts_reads(path: Path, opened: OpenPath) -> None:
-    """In SQLite's words: 2 flushes the log at each commit, 1 leaves it to the next one that does."""
+def test_a_commit_is_flushed_to_the_disk_but_not_one_that_only_counts_reads(
+    path: Path, opened: OpenPath
+) -> None:
+    """In SQLite's words: 2 flushes the log at each commit, 1 leaves it to the next one that
+    does.
+    """
     store = opened(path)
     with store.transaction(), store._file.read() as db:
         assert db.pragma("synchronous") == 2

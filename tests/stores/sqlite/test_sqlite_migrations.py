@@ -1,4 +1,6 @@
-"""A SQLite store of an older schema is migrated whole or not at all; one of a newer schema is refused."""
+"""A SQLite store of an older schema is migrated whole or not at all; one of a newer schema is
+refused.
+"""
 
 import contextlib
 import os
@@ -53,7 +55,11 @@ def look(path: Path) -> list[str]:
             "SELECT name FROM pragma_table_info('record') WHERE name = 'note' "
             "UNION ALL SELECT name FROM sqlite_schema WHERE name = 'extra'"
         )
-        return [str(db.pragma("user_version")), db.pragma("integrity_check"), *(name for (name,) in added)]
+        return [
+            str(db.pragma("user_version")),
+            db.pragma("integrity_check"),
+            *(name for (name,) in added),
+        ]
     finally:
         db.close()
 
@@ -64,7 +70,9 @@ def migrate_to(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
 
 def migrating(migration: str) -> str:
     """Return the beginning of a script whose program knows one more migration."""
-    return f"from memories.stores.sqlite import schema\nschema.MIGRATIONS += ({migration!r},)" + STORE
+    return (
+        f"from memories.stores.sqlite import schema\nschema.MIGRATIONS += ({migration!r},)" + STORE
+    )
 
 
 @pytest.mark.parametrize("first_use", ["read", "write"])
@@ -89,7 +97,9 @@ def test_a_migration_keeps_everything_and_leaves_a_snapshot(
     assert look(Path(f"{old}.v{KNOWN}.backup")) == [str(KNOWN), "ok"]
 
 
-def test_a_migration_of_several_steps_leaves_one_snapshot(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_of_several_steps_leaves_one_snapshot(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     migrate_to(monkeypatch, NEXT, "CREATE TABLE third (x)")
     store = SQLiteStore(old, SPACE)
     assert store.info(pool()).schema_version is not None
@@ -99,7 +109,9 @@ def test_a_migration_of_several_steps_leaves_one_snapshot(old: Path, monkeypatch
     assert [found.name for found in old.parent.glob("*.backup")] == [f"{old.name}.v{KNOWN}.backup"]
 
 
-def test_a_migration_that_fails_leaves_the_old_version(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_leaves_the_old_version(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = SQLiteStore(old, SPACE)
     before = seen(store, pool())
     store.close()
@@ -200,24 +212,53 @@ db.close()
 
 @pytest.fixture(scope="module")
 def downgraded(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> tuple[Path, Any]:
-    """A closed store file of schema 1, with what `seen` told of it before; what later schemas added is taken out."""
+    """A closed store file of schema 1, with what `seen` told of it before; what later schemas added
+    is taken out.
+    """
     path = tmp_path_factory.mktemp("first") / "memories.db"
     store = SQLiteStore(path, SPACE)
     vectors = unit_vectors(1_100)
     store.append(
         [
-            record(f"m{number:04}", text=f"common words w{number}", labels={"who": "ann"}, vectors=vectors[[number]])
+            record(
+                f"m{number:04}",
+                text=f"common words w{number}",
+                labels={"who": "ann"},
+                vectors=vectors[[number]],
+            )
             for number in range(1_100)
         ]
     )
-    store.append([record("m0000", 2, text="common words again", key="k", labels={"who": "ann", "項目": "値"})])
-    store.append([record("b", namespace="bob", text="common words of bob", labels={"who": "bob"}, fields={"n": 1.5})])
+    store.append(
+        [
+            record(
+                "m0000", 2, text="common words again", key="k", labels={"who": "ann", "項目": "値"}
+            )
+        ]
+    )
+    store.append(
+        [
+            record(
+                "b",
+                namespace="bob",
+                text="common words of bob",
+                labels={"who": "bob"},
+                fields={"n": 1.5},
+            )
+        ]
+    )
     store.patch([Patch(Ref(MEMORY, "ann", "m0001", 1), at(50), "delete", {"mark": 1})])
     store.touch([Ref(MEMORY, "ann", "m0002", 1)] * 3)
-    before = [seen(store, pool(name, state=state)) for name in ("ann", "bob") for state in ("live", "ended", "any")]
+    before = [
+        seen(store, pool(name, state=state))
+        for name in ("ann", "bob")
+        for state in ("live", "ended", "any")
+    ]
     store.close()
     source = Path(sqlite_schema.__file__).parents[2]
-    with contextlib.closing(forks.start(DOWNGRADE, path, source, folder=path.parent, environment={})) as process:
+    with contextlib.closing(
+        forks.start(DOWNGRADE, path, source, folder=path.parent, environment={})
+    ) as process:
         done = process.finish()
     assert done.returncode == 0, done.stderr
     return path, before
@@ -240,7 +281,11 @@ def test_a_file_of_the_first_schema_keeps_everything_and_takes_turns(
         store.touch([])
     if first_use == "turn":
         store.append([turn(0, text="common words of a turn", labels={"speaker": "Zoë"})])
-    after = [seen(store, pool(name, state=state)) for name in ("ann", "bob") for state in ("live", "ended", "any")]
+    after = [
+        seen(store, pool(name, state=state))
+        for name in ("ann", "bob")
+        for state in ("live", "ended", "any")
+    ]
     assert after == first_schema
     assert store.info(pool()).schema_version == KNOWN
     assert store.values(MEMORY, ["ann"], "who") == ["ann"]
@@ -263,7 +308,10 @@ def test_a_file_of_the_first_schema_keeps_everything_and_takes_turns(
 
 def test_a_newer_schema_is_refused_and_left_alone(path: Path, run_python: RunPython) -> None:
     """Its writer was killed, so that its log is still there: not even that is taken over."""
-    script = STORE + "add('m'); db = store._file._connection(); db.pragma('user_version', 9); os._exit(0)"
+    script = (
+        STORE
+        + "add('m'); db = store._file._connection(); db.pragma('user_version', 9); os._exit(0)"
+    )
     run_python(script, path)
     files = [path, Path(f"{path}-wal")]
     before = [file.read_bytes() for file in files]
@@ -271,7 +319,8 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path, run_python: RunPyt
     for number in range(len(all_uses(SQLiteStore(path, SPACE)))):
         store = SQLiteStore(path, SPACE)
         with pytest.raises(
-            SchemaTooNew, match=f"has schema 9 and this program knows {KNOWN} at most; upgrade memories"
+            SchemaTooNew,
+            match=f"has schema 9 and this program knows {KNOWN} at most; upgrade memories",
         ):
             all_uses(store)[number]()
         store.close()

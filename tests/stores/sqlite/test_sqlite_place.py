@@ -1,4 +1,6 @@
-"""Where a SQLite store lies and who else uses it: file systems, disks, locks, forks; and what is said of it."""
+"""Where a SQLite store lies and who else uses it: file systems, disks, locks, forks; and what is
+said of it.
+"""
 
 import subprocess
 import sys
@@ -14,7 +16,8 @@ from memories.stores.sqlite import engine
 from memories.stores.sqlite.engine import engine_is_safe, filesystem_of, is_network
 from memories.stores.sqlite.store import SQLiteStore
 
-# --- file systems ----------------------------------------------------------------------------------------------------
+# --- file systems
+# ----------------------------------------------------------------------------------------------------
 
 NETWORK = """nfs nfs4 cifs smb2 smb3 smbfs ncpfs afs ceph glusterfs lustre beegfs gpfs ocfs2 gfs2 orangefs 9p virtiofs
     vboxsf prl_fs vmhgfs drvfs fuse fuse.sshfs fuse.s3fs fuse.rclone fuse.gcsfuse fuse.glusterfs fuse.ceph
@@ -38,7 +41,9 @@ def test_what_one_machine_sees_is_none(kind: str) -> None:
 def test_a_path_that_is_too_long_for_sqlite_is_reported_as_that(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 200) / ("e" * 200) / ("f" * 100)
     store = SQLiteStore(folder / "memories.db", None)
-    with pytest.raises(StoreError, match="its path is too long for SQLite; choose a folder nearer to the root"):
+    with pytest.raises(
+        StoreError, match="its path is too long for SQLite; choose a folder nearer to the root"
+    ):
         store.append([record("m", vectors=None)])
     store.close()
 
@@ -123,7 +128,9 @@ def test_a_store_that_came_to_a_network_filesystem_is_refused(
     monkeypatch.setattr(engine, "_checked", set())
     monkeypatch.setattr(engine, "filesystem_of", lambda *_: "nfs4")
     again = SQLiteStore(path, SPACE)
-    with pytest.raises(StoreError, match=r"network filesystem \(nfs4\).*copy the whole folder to a local disk"):
+    with pytest.raises(
+        StoreError, match=r"network filesystem \(nfs4\).*copy the whole folder to a local disk"
+    ):
         again.count(pool()) if use == "read" else again.append([record("n")])
     again.close()
     assert path.read_bytes() == before
@@ -132,7 +139,9 @@ def test_a_store_that_came_to_a_network_filesystem_is_refused(
 def test_a_file_system_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(engine, "_checked", set())
-    monkeypatch.setattr(engine, "filesystem_of", lambda resolved, mounts: asked.append(resolved) or "ext4")
+    monkeypatch.setattr(
+        engine, "filesystem_of", lambda resolved, mounts: asked.append(resolved) or "ext4"
+    )
     for _ in range(3):
         store = SQLiteStore(path, SPACE)
         store.append([record(f"m{len(asked)}{_}")])
@@ -140,7 +149,8 @@ def test_a_file_system_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyP
     assert asked == [str(path.parent)]
 
 
-# --- disks -----------------------------------------------------------------------------------------------------------
+# --- disks
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("problem", ["link", "folder"])
@@ -151,15 +161,20 @@ def test_a_problem_of_the_lock_names_the_lock(path: Path, store: SQLiteStore, pr
     else:
         lock.mkdir()
     sentence = r"cannot use .*memories\.db\.lock, the lock of memories\.db: "
-    with pytest.raises(StoreError, match=sentence + ("it is a symbolic link; remove it" if problem == "link" else "")):
+    with pytest.raises(
+        StoreError,
+        match=sentence + ("it is a symbolic link; remove it" if problem == "link" else ""),
+    ):
         store.append([record("m")])
     assert not path.exists()
 
 
-# --- locks and forks -------------------------------------------------------------------------------------------------
+# --- locks and forks
+# -------------------------------------------------------------------------------------------------
 
 
-# --- a log that grows ------------------------------------------------------------------------------------------------
+# --- a log that grows
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_log_that_grows_under_a_reader_is_counted(path: Path, store: SQLiteStore) -> None:
@@ -175,11 +190,17 @@ def test_a_log_that_grows_under_a_reader_is_counted(path: Path, store: SQLiteSto
     reader.close()
 
 
-# --- limited memory --------------------------------------------------------------------------------------------------
+# --- limited memory
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "megabytes", [40, 120, *(pytest.param(size, marks=pytest.mark.thorough) for size in (60, 80, 100, 140, 170))]
+    "megabytes",
+    [
+        40,
+        120,
+        *(pytest.param(size, marks=pytest.mark.thorough) for size in (60, 80, 100, 140, 170)),
+    ],
 )
 def test_a_command_with_little_memory_says_so_in_one_sentence(
     tmp_path: Path, clean_environment: dict[str, str], megabytes: int
@@ -187,7 +208,13 @@ def test_a_command_with_little_memory_says_so_in_one_sentence(
     command = f'ulimit -v {megabytes * 1024}; exec "{sys.executable}" -m memories search hello'
     environment = clean_environment | {"EMBEDDER": "minilm", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False
+        ["sh", "-c", command],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 1
     assert done.stdout == ""

@@ -1,4 +1,6 @@
-"""What a store keeps between searches: whoever writes, an open store finds what one that is opened anew finds."""
+"""What a store keeps between searches: whoever writes, an open store finds what one that is opened
+anew finds.
+"""
 
 import contextlib
 import random
@@ -31,8 +33,16 @@ def open_store(path: Path) -> Iterator[OpenStore]:
 
 
 def found(store: SQLiteStore, *, where: object = None) -> list[dict[str, float]]:
-    """Return what some queries find, single words, phrases, beginnings and several words, with their scores."""
-    queries = [["apple"], ["well-known", "fig"], ["ki*", "plum"], ["apple", "pear", "plum", "fig", "kiwi"], ["none"]]
+    """Return what some queries find, single words, phrases, beginnings and several words, with
+    their scores.
+    """
+    queries = [
+        ["apple"],
+        ["well-known", "fig"],
+        ["ki*", "plum"],
+        ["apple", "pear", "plum", "fig", "kiwi"],
+        ["none"],
+    ]
     return [by_words(store, terms, where, k=40) for terms in queries]  # type: ignore[arg-type]
 
 
@@ -55,7 +65,10 @@ def test_whoever_writes_an_open_store_finds_what_is_there_now(
         writer = dice.choice((ours, theirs))
         change = dice.random()
         if change < 0.6 or len(live) < 10:
-            texts = {f"m{step:02}{n}": " ".join(dice.choices(WORDS, k=dice.randint(1, 9))) for n in range(3)}
+            texts = {
+                f"m{step:02}{n}": " ".join(dice.choices(WORDS, k=dice.randint(1, 9)))
+                for n in range(3)
+            }
             records = [
                 record(group, text=text, labels={"kind": f"kind {step % 7}"}, vectors=None)
                 for group, text in texts.items()
@@ -69,10 +82,18 @@ def test_whoever_writes_an_open_store_finds_what_is_there_now(
         else:
             assert writer.touch(list(live.values())[:3])
         fresh = open_store()
-        expected = found(fresh), found(fresh, where=pool(labels={"kind": "kind 1"})), labelled(fresh)
+        expected = (
+            found(fresh),
+            found(fresh, where=pool(labels={"kind": "kind 1"})),
+            labelled(fresh),
+        )
         fresh.close()
         for store in (ours, theirs):
-            assert (found(store), found(store, where=pool(labels={"kind": "kind 1"})), labelled(store)) == expected
+            assert (
+                found(store),
+                found(store, where=pool(labels={"kind": "kind 1"})),
+                labelled(store),
+            ) == expected
 
 
 def test_what_was_undone_is_not_kept(open_store: OpenStore) -> None:
@@ -80,20 +101,28 @@ def test_what_was_undone_is_not_kept(open_store: OpenStore) -> None:
     store.append([record("one", text="apple and pear", labels={"kind": "old"}, vectors=None)])
     before = found(store)
     with pytest.raises(RuntimeError), store.transaction():
-        store.append([record("two", text="apple apple apple", labels={"kind": "new"}, vectors=None)])
+        store.append(
+            [record("two", text="apple apple apple", labels={"kind": "new"}, vectors=None)]
+        )
         assert set(by_words(store, ["apple"])) == {"one", "two"}
         assert labelled(store)["two"] == {"kind": "new"}
         raise RuntimeError
     assert found(store) == before
-    store.append([record("three", text="a pear, a fig and an apple", labels={"kind": "other"}, vectors=None)])
+    store.append(
+        [record("three", text="a pear, a fig and an apple", labels={"kind": "other"}, vectors=None)]
+    )
     assert found(store) == found(open_store())
     assert labelled(store) == {"one": {"kind": "old"}, "three": {"kind": "other"}}
 
 
-def test_what_a_repair_by_somebody_else_makes_anew_is_read_anew(open_store: OpenStore, path: Path) -> None:
+def test_what_a_repair_by_somebody_else_makes_anew_is_read_anew(
+    open_store: OpenStore, path: Path
+) -> None:
     """A record had other words than its text, and so another length."""
     store = open_store()
-    store.append([record(f"m{n}", text=f"apple pear fig {'plum ' * n}", vectors=None) for n in range(4)])
+    store.append(
+        [record(f"m{n}", text=f"apple pear fig {'plum ' * n}", vectors=None) for n in range(4)]
+    )
     right = found(store)
     db = apsw.Connection(str(path))
     [(seq, number)] = db.execute("SELECT seq, pool FROM record WHERE grp = 'm1'").fetchall()

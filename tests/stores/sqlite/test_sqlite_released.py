@@ -1,4 +1,6 @@
-"""Store files of every released schema, written by the programs of that time, and what becomes of them."""
+"""Store files of every released schema, written by the programs of that time, and what becomes of
+them.
+"""
 
 import gzip
 from datetime import UTC, datetime
@@ -14,7 +16,9 @@ from memories.transfer.backup import restore
 
 DATA = Path(__file__).parents[2] / "data"
 RELEASED = [1, 2, 3, 4]
-UNCOUNTED = RELEASED[:3]  # they do not count their commits, so a copy may simply be moved into its place
+UNCOUNTED = RELEASED[
+    :3
+]  # they do not count their commits, so a copy may simply be moved into its place
 NEWEST = len(schema.MIGRATIONS)
 
 
@@ -39,7 +43,10 @@ def looked_at(path: Path) -> list[str]:
 def test_a_released_store_keeps_everything(path: Path, version: int, first_use: str) -> None:
     content = unpack(version, path)
     url = f"sqlite:///{path}"
-    with Memories(url, embedder="fake", namespace="ann") as ann, Memories(url, embedder="fake", namespace="bob") as bob:
+    with (
+        Memories(url, embedder="fake", namespace="ann") as ann,
+        Memories(url, embedder="fake", namespace="bob") as bob,
+    ):
         if first_use == "write":
             bob.create("written by today's program")
         assert ann.status().schema_version == NEWEST
@@ -47,7 +54,9 @@ def test_a_released_store_keeps_everything(path: Path, version: int, first_use: 
             "The user prefers Rust",
             "Deploys need two reviews",
         }
-        [preference] = (found for found in ann.list().memories if found.content == "The user prefers Rust")
+        [preference] = (
+            found for found in ann.list().memories if found.content == "The user prefers Rust"
+        )
         assert (preference.version, preference.key) == (2, "user/language")
         assert preference.tags == {"type": "preference"}
         assert [old.content for old in ann.history(preference.id).versions] == [
@@ -55,7 +64,10 @@ def test_a_released_store_keeps_everything(path: Path, version: int, first_use: 
             "The user prefers Rust",
         ]
         [deleted] = ann.list(deleted=True).memories
-        assert (deleted.content, deleted.tags) == ("The build runs on Fridays", {"project": "alpha", "team": "blue"})
+        assert (deleted.content, deleted.tags) == (
+            "The build runs on Fridays",
+            {"project": "alpha", "team": "blue"},
+        )
         assert ann.restore(deleted.id).content == "The build runs on Fridays"
         assert "Bob's own note" in {found.content for found in bob.list().memories}
         with pytest.raises(NotFound):
@@ -63,7 +75,10 @@ def test_a_released_store_keeps_everything(path: Path, version: int, first_use: 
         for query in ("Rust", "reviews", "Fridays"):
             assert query in ann.search(query)[0].memory.content
         if version >= 2:
-            assert [turn.content for turn in ann.turns("talk")] == ["Shall we ship on Monday?", "No, on Tuesday"]
+            assert [turn.content for turn in ann.turns("talk")] == [
+                "Shall we ship on Monday?",
+                "No, on Tuesday",
+            ]
         ann.forget(deleted.id)
         assert ann.create("and more is written").memory.version == 1
     assert looked_at(path) == [str(NEWEST), "ok"]
@@ -75,7 +90,12 @@ def test_a_released_store_keeps_everything(path: Path, version: int, first_use: 
 
 @pytest.mark.parametrize(
     ("version", "known"),
-    [(version, known) for version in (*RELEASED, NEWEST) for known in (*RELEASED, NEWEST) if known < version],
+    [
+        (version, known)
+        for version in (*RELEASED, NEWEST)
+        for known in (*RELEASED, NEWEST)
+        if known < version
+    ],
 )
 def test_an_older_program_refuses_a_newer_store_and_changes_no_byte(
     path: Path, version: int, known: int, monkeypatch: pytest.MonkeyPatch
@@ -89,7 +109,9 @@ def test_an_older_program_refuses_a_newer_store_and_changes_no_byte(
     monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:known])
     for use in (Memories.list, Memories.status, lambda memories: memories.create("x")):
         memories = Memories(f"sqlite:///{path}", embedder="fake")
-        with pytest.raises(SchemaTooNew, match=f"has schema {version} and this program knows {known} at most"):
+        with pytest.raises(
+            SchemaTooNew, match=f"has schema {version} and this program knows {known} at most"
+        ):
             use(memories)
         memories.close()
     assert path.read_bytes() == content
@@ -113,7 +135,9 @@ def test_the_copy_that_a_migration_left_can_be_put_back(path: Path, version: int
 @pytest.mark.parametrize("version", RELEASED)
 def test_restore_the_copy_that_a_migration_left(path: Path, version: int) -> None:
     unpack(version, path)
-    config = load_config(environment={"MEMORY_HOME": str(path.parent), "EMBEDDER": "fake"}, folder=path.parent)
+    config = load_config(
+        environment={"MEMORY_HOME": str(path.parent), "EMBEDDER": "fake"}, folder=path.parent
+    )
     with Memories(config=config, namespace="ann") as memories:
         memories.create("after the migration")
     copy = Path(f"{path}.v{version}.backup")

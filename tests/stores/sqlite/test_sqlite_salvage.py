@@ -1,4 +1,6 @@
-"""What is read of a damaged SQLite file: through SQLite as far as it goes, and from the pages where it does not."""
+"""What is read of a damaged SQLite file: through SQLite as far as it goes, and from the pages where
+it does not.
+"""
 
 from datetime import timedelta
 from pathlib import Path
@@ -15,12 +17,32 @@ from memories.stores.sqlite.store import SQLiteStore
 
 @pytest.fixture
 def kept(path: Path) -> dict[Ref, Record]:
-    """A closed store of two namespaces: versions, tags, reads, turns, and a text that goes over several pages."""
+    """A closed store of two namespaces: versions, tags, reads, turns, and a text that goes over
+    several pages.
+    """
     store = SQLiteStore(path, SPACE)
-    store.append([record(f"m{number}", text=f"note {number}", labels={"n": str(number)}) for number in range(6)])
-    store.append([record("b", namespace="bob", text="of bob", key="k", fields={"confidence": 0.5}, labels={"m": "1"})])
+    store.append(
+        [
+            record(f"m{number}", text=f"note {number}", labels={"n": str(number)})
+            for number in range(6)
+        ]
+    )
+    store.append(
+        [
+            record(
+                "b",
+                namespace="bob",
+                text="of bob",
+                key="k",
+                fields={"confidence": 0.5},
+                labels={"m": "1"},
+            )
+        ]
+    )
     store.append([record("long", text="many words " * 2_000, vectors=None)])
-    store.append([turn(number, text=f"said {number}", labels={"speaker": "Zoë"}) for number in range(3)])
+    store.append(
+        [turn(number, text=f"said {number}", labels={"speaker": "Zoë"}) for number in range(3)]
+    )
     first = Ref(MEMORY, "ann", "m0", 1)
     store.patch([Patch(first, record("m0", 2).created_at + timedelta(days=1), "update", {})])
     store.append([record("m0", 2, text="note 0 again")])
@@ -69,13 +91,19 @@ def test_without_its_first_page_everything_is_read_from_the_others(
     assert all("is not known" in each.why or "was removed" in each.why for each in lost)
 
 
-def test_a_row_that_is_gone_from_its_page_is_counted_as_lost(path: Path, kept: dict[Ref, Record]) -> None:
-    run(path, "UPDATE record SET crc = crc + 1 WHERE seq IN (2, 7); PRAGMA wal_checkpoint(TRUNCATE)")
+def test_a_row_that_is_gone_from_its_page_is_counted_as_lost(
+    path: Path, kept: dict[Ref, Record]
+) -> None:
+    run(
+        path, "UPDATE record SET crc = crc + 1 WHERE seq IN (2, 7); PRAGMA wal_checkpoint(TRUNCATE)"
+    )
     data = path.read_bytes()
     path.write_bytes(bytes(4096) + data[4096:])
     left, lost = saved(path)
     assert len(left) == len(kept) - 2
-    assert [each.why.partition(":")[0] for each in lost] == ["2 records are lost or were removed before"]
+    assert [each.why.partition(":")[0] for each in lost] == [
+        "2 records are lost or were removed before"
+    ]
 
 
 def test_a_file_without_any_record_is_told(path: Path) -> None:
@@ -88,12 +116,21 @@ def test_a_file_without_any_record_is_told(path: Path) -> None:
 def test_rows_are_read_from_pages_of_any_size(tmp_path: Path, size: int) -> None:
     path = tmp_path / "any.db"
     numbers = (0, 1, -1, 127, -128, 128, 2**15, 2**23, 2**31, 2**47, 2**63 - 1, -(2**63), 0.5)
-    texts = [sign * length for sign in "xé" for length in (0, 1, 57, 58, 400, size - 40, size - 30, size, 3 * size)]
+    texts = [
+        sign * length
+        for sign in "xé"
+        for length in (0, 1, 57, 58, 400, size - 40, size - 30, size, 3 * size)
+    ]
     db = apsw.Connection(str(path))
     db.execute(f"PRAGMA page_size={size}; CREATE TABLE t (id INTEGER PRIMARY KEY, a, b)")
     given = {**{at + 1: (number, None) for at, number in enumerate(numbers)}}
-    given |= {1_000_000 + at: (text, text.encode()) for at, text in enumerate(texts)} | {2**62: (None, 8), -5: (1, "x")}
-    db.executemany("INSERT INTO t VALUES (?, ?, ?)", [(number, *values) for number, values in given.items()])
+    given |= {1_000_000 + at: (text, text.encode()) for at, text in enumerate(texts)} | {
+        2**62: (None, 8),
+        -5: (1, "x"),
+    }
+    db.executemany(
+        "INSERT INTO t VALUES (?, ?, ?)", [(number, *values) for number, values in given.items()]
+    )
     db.close()
     found = {number: values[1:] for number, values in page_rows(path) if len(values) == 3}
     assert found == given

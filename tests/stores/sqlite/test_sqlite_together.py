@@ -30,7 +30,9 @@ from memories.stores.sqlite.store import SQLiteStore
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("dimension", [384, 256, 6, 7])
-def test_vectors_that_are_added_together_have_the_codes_that_each_has_alone(dimension: int, compact: bool) -> None:
+def test_vectors_that_are_added_together_have_the_codes_that_each_has_alone(
+    dimension: int, compact: bool
+) -> None:
     quantizer = Quantizer(dimension, compact=compact)
     given = np.random.default_rng(5).normal(size=(97, 1, dimension)).astype(np.float32)
     given /= np.linalg.norm(given, axis=2, keepdims=True)
@@ -40,7 +42,9 @@ def test_vectors_that_are_added_together_have_the_codes_that_each_has_alone(dime
     assert quantizer.encode_each([*given, windows]) == [*alone, quantizer.encode(windows)]
 
 
-def test_memories_that_come_one_by_one_get_their_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memories_that_come_one_by_one_get_their_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 32)
     monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 8)
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake", namespace="ann") as memories:
@@ -52,25 +56,43 @@ def test_memories_that_come_one_by_one_get_their_blocks(tmp_path: Path, monkeypa
 def tables_of(path: Path) -> dict[str, list[Any]]:
     """Return every row of every table of a store, and of its words where each stands."""
     db = apsw.Connection(str(path))
-    indexes = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%USING fts5%'")]
+    indexes = [
+        name
+        for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%USING fts5%'")
+    ]
     names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     for name in indexes:
-        db.execute(f"INSERT INTO {name} ({name}) VALUES ('optimize')")  # into one part: how many writes made it is gone
-        db.execute(f"CREATE VIRTUAL TABLE temp.{name}_where USING fts5vocab (main, {name}, instance)")
-    # Which write a word came with, and in which part of the index it is, depends on how many writes there were.
+        db.execute(
+            f"INSERT INTO {name} ({name}) VALUES ('optimize')"
+        )  # into one part: how many writes made it is gone
+        db.execute(
+            f"CREATE VIRTUAL TABLE temp.{name}_where USING fts5vocab (main, {name}, instance)"
+        )
+    # Which write a word came with, and in which part of the index it is, depends on how many writes
+    # there were.
     own = {f"{name}_{part}" for name in indexes for part in ("data", "idx", "docsize")} | {*indexes}
-    found = {name: sorted(map(repr, db.execute(f"SELECT * FROM {name}"))) for name in names if name not in own}
+    found = {
+        name: sorted(map(repr, db.execute(f"SELECT * FROM {name}")))
+        for name in names
+        if name not in own
+    }
     for name in indexes:
         found[f"{name}_where"] = sorted(map(repr, db.execute(f"SELECT * FROM temp.{name}_where")))
-        pages = db.execute(f"SELECT id & 0x1fffffffff, block FROM {name}_data WHERE id <> 10 ORDER BY id")
+        pages = db.execute(
+            f"SELECT id & 0x1fffffffff, block FROM {name}_data WHERE id <> 10 ORDER BY id"
+        )
         found[f"{name}_data"] = [repr(page) for page in pages]
-        found[f"{name}_docsize"] = [repr(row) for row in db.execute(f"SELECT id, sz FROM {name}_docsize ORDER BY id")]
+        found[f"{name}_docsize"] = [
+            repr(row) for row in db.execute(f"SELECT id, sz FROM {name}_docsize ORDER BY id")
+        ]
     db.close()
     return found
 
 
 def mixed(count: int) -> list[Record]:
-    """Return records of every kind: both collections, the log, three namespaces, windows, labels, ended, read, none."""
+    """Return records of every kind: both collections, the log, three namespaces, windows, labels,
+    ended, read, none.
+    """
     drawn = random.Random(5)
     vectors = iter(unit_vectors(4 * count))
     words = "vim emacs Zürich 東京 naïve port 8080 the a of x-y_z e\u0301".split()
@@ -88,7 +110,9 @@ def mixed(count: int) -> list[Record]:
         if n % 5 == 4:
             found.append(turn(n, namespace=namespace, **values))
             continue
-        values["labels"] = dict(drawn.sample([("team", "web"), ("team2", "é"), ("type", "fact"), ("a", "b")], k=n % 4))
+        values["labels"] = dict(
+            drawn.sample([("team", "web"), ("team2", "é"), ("type", "fact"), ("a", "b")], k=n % 4)
+        )
         values["fields"] = {"operation": "create", "n": n}
         values["accesses"] = drawn.choice([0, 0, 3])
         if n % 7 == 0:
@@ -110,7 +134,11 @@ def test_records_that_are_added_together_leave_the_same_bytes_as_one_by_one(
     monkeypatch.setattr("os.urandom", bytes)  # in the id of the store and of each commit
     records = mixed(600)
     found = []
-    for name, sizes in (("alone", [1] * 600), ("together", [2, 1, 5, 92, 3, 37, 256, 200, 4]), ("all", [600])):
+    for name, sizes in (
+        ("alone", [1] * 600),
+        ("together", [2, 1, 5, 92, 3, 37, 256, 200, 4]),
+        ("all", [600]),
+    ):
         store = SQLiteStore(tmp_path / f"{name}.db", SPACE, compact=compact)
         left = iter(records)
         with store.transaction():
@@ -123,14 +151,19 @@ def test_records_that_are_added_together_leave_the_same_bytes_as_one_by_one(
     alone, *others = found
     assert len(alone["block"]) > 2
     assert len(alone["words_where"]) > 1_000
-    assert {name for name, rows in alone.items() if not rows} == {"staged_vector", "staged_turn_vector"}
+    assert {name for name, rows in alone.items() if not rows} == {
+        "staged_vector",
+        "staged_turn_vector",
+    }
     for other in others:
         assert other.keys() == alone.keys()
         for name, rows in alone.items():
             assert other[name] == rows, name
 
 
-def test_of_records_that_are_added_together_none_is_left_where_one_is_refused(store: SQLiteStore, path: Path) -> None:
+def test_of_records_that_are_added_together_none_is_left_where_one_is_refused(
+    store: SQLiteStore, path: Path
+) -> None:
     records = mixed(60)
     store.append(records[:20])
     before = tables_of(path)

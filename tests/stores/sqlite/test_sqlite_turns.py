@@ -1,4 +1,6 @@
-"""The turns of a SQLite store: a long conversation is searched as well as a short one, beside memories."""
+"""The turns of a SQLite store: a long conversation is searched as well as a short one, beside
+memories.
+"""
 
 import threading
 from pathlib import Path
@@ -39,7 +41,8 @@ WORDS = "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon 
 def _talk(count: int) -> list[Record]:
     drawn = np.random.default_rng(13)
     return [
-        turn(number, text=" ".join(drawn.choice(WORDS, size=6)), session=number // 20 * 20) for number in range(count)
+        turn(number, text=" ".join(drawn.choice(WORDS, size=6)), session=number // 20 * 20)
+        for number in range(count)
     ]
 
 
@@ -75,17 +78,28 @@ def test_a_long_conversation_gives_the_same_best_turns_as_a_short_one(
     assert failed_cases(check, [(query,) for query in queries]) == []
 
 
-def test_matches_of_a_filter_are_the_same_by_the_blocks(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matches_of_a_filter_are_the_same_by_the_blocks(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
     store.append(_talk(300))
     store.append([turn(entry.ref.position, group="other", text=entry.text) for entry in _talk(300)])
-    wheres = [turns(group="other"), turns(since=at(100), until=at(280)), turns(state="any"), turns(as_of=at(150))]
+    wheres = [
+        turns(group="other"),
+        turns(since=at(100), until=at(280)),
+        turns(state="any"),
+        turns(as_of=at(150)),
+    ]
     exact = [matching(store, "cherry date", where, k=10) for where in wheres]
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 32)
     for where, every in zip(wheres, exact, strict=True):
         found = matching(store, "cherry date", where, k=10)
         assert set(refs_of(found)) <= set(refs_of(every))
-        best = {ref for ref, similar in zip(refs_of(every), every.similarity, strict=True) if similar > 0.7}
+        best = {
+            ref
+            for ref, similar in zip(refs_of(every), every.similarity, strict=True)
+            if similar > 0.7
+        }
         assert best
         assert best <= set(refs_of(found))
 
@@ -97,7 +111,9 @@ def test_turns_and_memories_fill_blocks_of_their_own(
     monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 50)
     for number in range(120):
-        store.append([record(f"m{number}", text=f"note {number}"), turn(number, text=f"note {number}")])
+        store.append(
+            [record(f"m{number}", text=f"note {number}"), turn(number, text=f"note {number}")]
+        )
     script = """
 import sys, apsw
 db = apsw.Connection(sys.argv[1])
@@ -113,7 +129,9 @@ for table in ("block", "turn_block"):
     assert "m30" in search(store, "note 30", k=1)
 
 
-def test_turns_take_no_word_out_of_a_search_of_memories(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_take_no_word_out_of_a_search_of_memories(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
     monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
     store.append([record(f"m{number}", text="weekly report") for number in range(30)])
@@ -154,7 +172,9 @@ def _all_matches(store: SQLiteStore) -> Any:
         found.group.tolist(), found.position.tolist(), found.session.tolist(), found.label.tolist(),
         found.words.round(6).tolist(), found.similarity.round(6).tolist(), found.holds.T.tolist(), strict=True,
     )  # fmt: skip
-    return sorted((found.groups[row[0]], row[1:3], found.labels[row[3]].get("who"), *row[4:]) for row in rows)
+    return sorted(
+        (found.groups[row[0]], row[1:3], found.labels[row[3]].get("who"), *row[4:]) for row in rows
+    )
 
 
 def test_what_is_kept_between_searches_is_what_a_new_store_sees(path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The vectors of a SQLite store: blocks find the best, compact codes keep cosines, the space can be changed."""
+"""The vectors of a SQLite store: blocks find the best, compact codes keep cosines, the space can be
+changed.
+"""
 
 import random
 import shutil
@@ -51,7 +53,13 @@ def clusters() -> Any:
 def _row(number: int, vector: Any) -> Record:
     labels = {"wide": "yes"} if number % 10 else {"narrow": "yes" if number % 50 == 0 else "no"}
     namespace = "bob" if number % 5 == 4 else "ann"
-    return record(f"m{number:05}", namespace=namespace, text=f"w{number}", labels=labels, vectors=vector[np.newaxis])
+    return record(
+        f"m{number:05}",
+        namespace=namespace,
+        text=f"w{number}",
+        labels=labels,
+        vectors=vector[np.newaxis],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +68,9 @@ def large(tmp_path_factory: pytest.TempPathFactory, clusters: Any) -> Path:
     path = tmp_path_factory.mktemp("large") / "memories.db"
     store = SQLiteStore(path, REAL)
     for start in range(0, ROWS, 500):
-        store.append([_row(number, clusters[number]) for number in range(start, min(start + 500, ROWS))])
+        store.append(
+            [_row(number, clusters[number]) for number in range(start, min(start + 500, ROWS))]
+        )
     store.close()
     return path
 
@@ -75,8 +85,12 @@ def many(large: Path, path: Path) -> Iterator[SQLiteStore]:
     store.close()
 
 
-def recall_at_10(store: SQLiteStore, vectors: Any, where: Filter, meant: list[int], queries: int = 20) -> float:
-    """Return the share of the true ten best that a search finds; as good as the tenth, within 0.002, counts as well."""
+def recall_at_10(
+    store: SQLiteStore, vectors: Any, where: Filter, meant: list[int], queries: int = 20
+) -> float:
+    """Return the share of the true ten best that a search finds; as good as the tenth, within
+    0.002, counts as well.
+    """
     drawn = np.random.default_rng(6)
     found = 0
     for _ in range(queries):
@@ -86,7 +100,9 @@ def recall_at_10(store: SQLiteStore, vectors: Any, where: Filter, meant: list[in
         tenth = sorted(scores.values())[-10]
         candidates = store.candidates(where, vector=query, terms=[], k=10)
         assert len(candidates) == 10
-        found += sum(scores[int(candidate.record.ref.group[1:])] >= tenth - 0.002 for candidate in candidates)
+        found += sum(
+            scores[int(candidate.record.ref.group[1:])] >= tenth - 0.002 for candidate in candidates
+        )
     return found / (10 * queries)
 
 
@@ -112,21 +128,29 @@ def test_the_ten_best_are_found(
     exact_rows: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With few exact rows even a selective filter goes through the blocks, and must walk far down their list."""
+    """With few exact rows even a selective filter goes through the blocks, and must walk far down
+    their list.
+    """
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", exact_rows)
     assert recall_at_10(many, clusters, pool(**conditions), meant) >= 0.99
 
 
-def test_most_vectors_of_a_large_store_are_in_blocks(many: SQLiteStore, path: Path, run_python: RunPython) -> None:
+def test_most_vectors_of_a_large_store_are_in_blocks(
+    many: SQLiteStore, path: Path, run_python: RunPython
+) -> None:
     assert many.count(pool("ann", "bob")) == ROWS
     script = "import sys, apsw; print(*apsw.Connection(sys.argv[1]).execute('SELECT hi FROM block').fetchall())"
-    assert run_python(script, path).stdout.split() == [f"({hi},)" for hi in (1024, 2048, 3072, 4096, 5120, 6144)]
+    assert run_python(script, path).stdout.split() == [
+        f"({hi},)" for hi in (1024, 2048, 3072, 4096, 5120, 6144)
+    ]
 
 
 def test_an_unselective_search_goes_by_the_blocks(
     many: SQLiteStore, clusters: Any, path: Path, run_python: RunPython
 ) -> None:
-    """With all their bits taken away it finds little: so the test of its recall tests the blocks."""
+    """With all their bits taken away it finds little: so the test of its recall tests the
+    blocks.
+    """
     script = "import sys, apsw; apsw.Connection(sys.argv[1]).execute('UPDATE block SET bits = zeroblob(length(bits))')"
     run_python(script, path)
     assert recall_at_10(many, clusters, pool(), OF_ANN, queries=10) < 0.5
@@ -137,7 +161,13 @@ def test_blocks_survive_a_removal(many: SQLiteStore, clusters: Any, path: Path) 
     other = SQLiteStore(path, REAL)
     assert recall_at_10(other, clusters, pool(), OF_ANN, queries=5) > 0.9
     removed = set(random.Random(7).sample(OF_ANN, 40)) | {1023, 1020, ROWS - 1, ROWS - 2}
-    many.remove([Ref(MEMORY, namespace, f"m{number:05}", 1) for number in removed for namespace in ("ann", "bob")])
+    many.remove(
+        [
+            Ref(MEMORY, namespace, f"m{number:05}", 1)
+            for number in removed
+            for namespace in ("ann", "bob")
+        ]
+    )
     left = [number for number in OF_ANN if number not in removed]
     for store in (many, other):
         assert store.count(pool()) == len(left)
@@ -153,10 +183,14 @@ def test_what_is_added_after_the_last_block_is_found(many: SQLiteStore) -> None:
     assert found.record.ref.group == "new"
 
 
-def test_texts_of_several_windows_fill_blocks_too(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_several_windows_fill_blocks_too(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 10)
     vectors = unit_vectors(3 * 1100)
-    store.append([record(f"m{n:04}", text="x", vectors=vectors[3 * n : 3 * n + 3]) for n in range(1100)])
+    store.append(
+        [record(f"m{n:04}", text="x", vectors=vectors[3 * n : 3 * n + 3]) for n in range(1100)]
+    )
     for number in (0, 500, 1023, 1024, 1099):
         (found,) = store.candidates(pool(), vector=vectors[3 * number + 2], terms=[], k=1)
         assert found.record.ref.group == f"m{number:04}"
@@ -166,7 +200,9 @@ def test_texts_of_several_windows_fill_blocks_too(store: SQLiteStore, monkeypatc
 def test_the_places_of_a_label_are_kept_up_with_what_is_written(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where texts have several windows, records are removed, and a second label narrows it further."""
+    """Also where texts have several windows, records are removed, and a second label narrows it
+    further.
+    """
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 4)
     monkeypatch.setattr(sqlite_vectors, "_MOST_LABELLED", 100)
@@ -175,11 +211,26 @@ def test_the_places_of_a_label_are_kept_up_with_what_is_written(
     live: dict[str, tuple[int, dict[str, str]]] = {}
 
     def expect_the_nearest() -> None:
-        for labels in ({"kind": "1"}, {"kind": "2"}, {"size": "0"}, {"kind": "0", "size": "1"}, {"kind": "none"}, {}):
-            wanted = {group: n for group, (n, having) in live.items() if labels.items() <= having.items()}
-            scores = {group: float((vectors[3 * n : 3 * n + 3] @ vectors[7]).max()) for group, n in wanted.items()}
+        for labels in (
+            {"kind": "1"},
+            {"kind": "2"},
+            {"size": "0"},
+            {"kind": "0", "size": "1"},
+            {"kind": "none"},
+            {},
+        ):
+            wanted = {
+                group: n for group, (n, having) in live.items() if labels.items() <= having.items()
+            }
+            scores = {
+                group: float((vectors[3 * n : 3 * n + 3] @ vectors[7]).max())
+                for group, n in wanted.items()
+            }
             found = store.candidates(pool(labels=labels), vector=vectors[7], terms=[], k=5)
-            best = [each.record.ref.group for each in sorted(found, key=lambda each: -(each.similarity or 0.0))]
+            best = [
+                each.record.ref.group
+                for each in sorted(found, key=lambda each: -(each.similarity or 0.0))
+            ]
             assert best == sorted(scores, key=lambda group: -scores[group])[:5]
 
     for first in range(0, 240, 60):
@@ -187,7 +238,10 @@ def test_the_places_of_a_label_are_kept_up_with_what_is_written(
             live[f"m{n:03}"] = n, {"kind": str(n % 3), "size": str(n % 5 // 3)}
         numbers = range(first, first + 60)
         store.append(
-            [record(f"m{n:03}", labels=live[f"m{n:03}"][1], vectors=vectors[3 * n : 3 * n + 3]) for n in numbers]
+            [
+                record(f"m{n:03}", labels=live[f"m{n:03}"][1], vectors=vectors[3 * n : 3 * n + 3])
+                for n in numbers
+            ]
         )
         expect_the_nearest()
         gone = [f"m{n:03}" for n in range(first, first + 60, 7)]
@@ -218,7 +272,10 @@ def test_threads_that_share_the_places_of_labels_change_them_one_at_a_time(
     monkeypatch.setattr(sqlite_vectors, "_MOST_LABELLED", 10)
     vectors = unit_vectors(64, seed=5)
     store.append(
-        [record(f"m{n:02}", labels={"kind": str(n % 2), "all": "1"}, vectors=vectors[n : n + 1]) for n in range(64)]
+        [
+            record(f"m{n:02}", labels={"kind": str(n % 2), "all": "1"}, vectors=vectors[n : n + 1])
+            for n in range(64)
+        ]
     )
     store.candidates(pool(), vector=vectors[7], terms=[], k=5)
     index = store._indexes[MEMORY, SPACE.dimension, store._compact]
@@ -238,15 +295,21 @@ def test_compact_codes_take_five_bits_and_keep_cosines() -> None:
     queries = compact.rotate(vectors[:100])
     scores = np.array([compact.scores(query, codes) for query in queries])
     assert np.abs(scores - vectors[:100] @ vectors[100:].T).max() < 0.03
-    differing = np.bitwise_count(compact.bits(codes) ^ usual.bits(usual.encode(vectors[100:]))).sum()
+    differing = np.bitwise_count(
+        compact.bits(codes) ^ usual.bits(usual.encode(vectors[100:]))
+    ).sum()
     assert differing < 0.01 * 500 * SPACE.dimension
     again = compact.numbers(codes) @ compact.rotate(np.eye(SPACE.dimension, dtype=np.float32)).T
     again /= np.linalg.norm(again, axis=1, keepdims=True)
-    assert (compact.numbers(compact.encode(again.astype(np.float32))) == compact.numbers(codes)).all()
+    assert (
+        compact.numbers(compact.encode(again.astype(np.float32))) == compact.numbers(codes)
+    ).all()
 
 
 def test_a_store_stays_as_it_is_until_its_vectors_are_made_again(path: Path) -> None:
-    """The setting counts for the first vectors of a store; one that is opened with the other setting goes on."""
+    """The setting counts for the first vectors of a store; one that is opened with the other
+    setting goes on.
+    """
     vectors = unit_vectors(40, seed=41)
     refs = [Ref(MEMORY, "ann", f"m{number}", 1) for number in range(40)]
 
@@ -257,14 +320,18 @@ def test_a_store_stays_as_it_is_until_its_vectors_are_made_again(path: Path) -> 
 
     def expect(store: SQLiteStore, compact: bool) -> None:
         assert store.info(pool()).compact is compact
-        assert [similarity(store, number) for number in (3, 39)] == pytest.approx([1.0, 1.0], abs=0.01)
+        assert [similarity(store, number) for number in (3, 39)] == pytest.approx(
+            [1.0, 1.0], abs=0.01
+        )
         assert store.vectors(refs[:1])[refs[0]] @ vectors[0] == pytest.approx(1.0, abs=0.01)
         assert store.check(deep=True) == []
 
     usual, compact = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE, compact=True)
     for number in range(30):
         compact.append([record(f"m{number}", text="x", vectors=vectors[[number]])])
-    usual.append([record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(30, 40)])
+    usual.append(
+        [record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(30, 40)]
+    )
     expect(usual, compact=True)
     expect(compact, compact=True)
     for store, other in ((usual, compact), (compact, usual)):
@@ -282,7 +349,9 @@ def test_a_store_stays_as_it_is_until_its_vectors_are_made_again(path: Path) -> 
 def test_vectors_of_others_change_nothing_that_the_blocks_find(
     clusters: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """So few are looked at again that which ones is a matter of luck; that of others must not decide it."""
+    """So few are looked at again that which ones is a matter of luck; that of others must not
+    decide it.
+    """
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 512)
     monkeypatch.setattr(sqlite_vectors, "MIN_RESCORED", 40)
     monkeypatch.setattr(sqlite_vectors, "MIN_MATCHING", 20)
@@ -294,17 +363,30 @@ def test_vectors_of_others_change_nothing_that_the_blocks_find(
                 rows = clusters[start + 2_000 : start + 2_000 + 100]
                 group = f"{name}{number}-{start}"
                 store.append(
-                    [record(f"{group}-{n}", namespace="bob", vectors=row[np.newaxis]) for n, row in enumerate(rows)]
+                    [
+                        record(f"{group}-{n}", namespace="bob", vectors=row[np.newaxis])
+                        for n, row in enumerate(rows)
+                    ]
                 )
-            store.append([record(f"m{n:05}", vectors=clusters[[n]], text="x") for n in range(start, start + 100)])
+            store.append(
+                [
+                    record(f"m{n:05}", vectors=clusters[[n]], text="x")
+                    for n in range(start, start + 100)
+                ]
+            )
         store.remove([Ref(MEMORY, "ann", f"m{n:05}", 1) for n in range(40, 700, 60)])
-        found = [store.candidates(pool(), vector=query, terms=[], k=10) for query in clusters[4_000:4_060]]
+        found = [
+            store.candidates(pool(), vector=query, terms=[], k=10)
+            for query in clusters[4_000:4_060]
+        ]
         told.append(repr([[(one.record.ref, one.similarity) for one in each] for each in found]))
         store.close()
     assert told[0] == told[1]
 
 
-def test_a_switch_that_is_undone_leaves_everything(store: SQLiteStore, path: Path, run_python: RunPython) -> None:
+def test_a_switch_that_is_undone_leaves_everything(
+    store: SQLiteStore, path: Path, run_python: RunPython
+) -> None:
     store.append([record(f"m{number}") for number in range(50)])
     before = seen(store, pool())
     stage_all(store)
@@ -341,19 +423,27 @@ def test_blocks_that_were_read_before_are_read_anew_after_changes_among_them(
     writer, reader = open_store(SPACE), open_store(SPACE)
     vectors = unit_vectors(400, seed=31)
     refs = [Ref(MEMORY, "ann", f"m{number:03}", 1) for number in range(200)]
-    writer.append([record(ref.group, text="x", vectors=vectors[[number]]) for number, ref in enumerate(refs)])
+    writer.append(
+        [record(ref.group, text="x", vectors=vectors[[number]]) for number, ref in enumerate(refs)]
+    )
 
     def nearest(vector: Any) -> Ref:
         (found,) = reader.candidates(pool(), vector=vector, terms=[], k=1)
         return found.record.ref
 
-    assert [nearest(vectors[number]) for number in (3, 70, 199)] == [refs[number] for number in (3, 70, 199)]
+    assert [nearest(vectors[number]) for number in (3, 70, 199)] == [
+        refs[number] for number in (3, 70, 199)
+    ]
     writer.stage(SPACE, {refs[number]: vectors[[200 + number]] for number in range(0, 200, 2)})
-    assert [nearest(vectors[200 + number]) for number in (4, 70, 198)] == [refs[number] for number in (4, 70, 198)]
+    assert [nearest(vectors[200 + number]) for number in (4, 70, 198)] == [
+        refs[number] for number in (4, 70, 198)
+    ]
     for space, shift in ((SPACE._replace(model="other/64"), 1), (SPACE, 2)):
         writer.stage(space, {ref: vectors[[number + shift]] for number, ref in enumerate(refs)})
         writer.switch(space)
-    assert [nearest(vectors[number + 2]) for number in (3, 70, 199)] == [refs[number] for number in (3, 70, 199)]
+    assert [nearest(vectors[number + 2]) for number in (3, 70, 199)] == [
+        refs[number] for number in (3, 70, 199)
+    ]
 
 
 def test_as_many_candidates_as_are_looked_at_are_all_looked_at(
@@ -362,14 +452,18 @@ def test_as_many_candidates_as_are_looked_at_are_all_looked_at(
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
     vectors = unit_vectors(64, seed=32)
-    store.append([record(f"m{number:02}", text="x", vectors=vectors[[number]]) for number in range(64)])
+    store.append(
+        [record(f"m{number:02}", text="x", vectors=vectors[[number]]) for number in range(64)]
+    )
     for least in (63, 64, 65):
         monkeypatch.setattr(sqlite_vectors, "MIN_RESCORED", least)
         found = store.candidates(pool(), vector=vectors[7], terms=[], k=10)
         assert "m07" in {each.record.ref.group for each in found}
 
 
-def test_blocks_that_are_undone_are_not_remembered(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_are_undone_are_not_remembered(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others take their places, under the same numbers."""
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
     monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
@@ -382,23 +476,38 @@ def test_blocks_that_are_undone_are_not_remembered(store: SQLiteStore, monkeypat
         (found,) = store.candidates(pool(), vector=vector, terms=[], k=1)
         return found.record.ref.group
 
-    store.append([record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(64)])
+    store.append(
+        [record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(64)]
+    )
     assert nearest(vectors[7]) == "m7"
     with pytest.raises(ZeroDivisionError), store.transaction():
-        store.append([record(f"u{number}", text="x", vectors=vectors[[64 + number]]) for number in range(64)])
+        store.append(
+            [record(f"u{number}", text="x", vectors=vectors[[64 + number]]) for number in range(64)]
+        )
         assert nearest(vectors[64 + 40]) == "u40"
         _ = 1 / 0
-    store.append([record(f"n{number}", text="x", vectors=vectors[[128 + number]]) for number in range(64)])
-    assert [nearest(vectors[128 + number]) for number in range(64)] == [f"n{number}" for number in range(64)]
+    store.append(
+        [record(f"n{number}", text="x", vectors=vectors[[128 + number]]) for number in range(64)]
+    )
+    assert [nearest(vectors[128 + number]) for number in range(64)] == [
+        f"n{number}" for number in range(64)
+    ]
     assert nearest(vectors[7]) == "m7"
 
 
-def test_vectors_that_are_moved_are_the_same_to_the_bit(open_store: OpenStore, tmp_path: Path) -> None:
+def test_vectors_that_are_moved_are_the_same_to_the_bit(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
     """So an export of what was imported is the same file."""
     store = open_store(REAL)
     drawn = np.random.default_rng(35).standard_normal((300, 384)).astype(np.float32)
     drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
-    store.append([record(f"m{number:03}", text="x", vectors=drawn[number : number + 2]) for number in range(299)])
+    store.append(
+        [
+            record(f"m{number:03}", text="x", vectors=drawn[number : number + 2])
+            for number in range(299)
+        ]
+    )
     refs = [entry.ref for entry in store.scan(pool(), limit=999)]
     assert len(refs) == 299
     first = store.vectors(refs)
@@ -409,7 +518,9 @@ def test_vectors_that_are_moved_are_the_same_to_the_bit(open_store: OpenStore, t
     assert all(np.array_equal(first[ref], again[ref]) for ref in refs)
 
 
-def test_a_walk_along_what_is_staged_starts_again_when_it_was_dropped(open_store: OpenStore) -> None:
+def test_a_walk_along_what_is_staged_starts_again_when_it_was_dropped(
+    open_store: OpenStore,
+) -> None:
     store, rival = open_store(SPACE), open_store(SPACE)
     store.append([record(f"m{number}") for number in range(20)])
     for _ in range(2):
@@ -424,8 +535,12 @@ def test_a_walk_along_what_is_staged_starts_again_when_it_was_dropped(open_store
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 64])
 def test_vectors_get_their_block_whatever_is_written_between_them(step: int) -> None:
-    """Memories that come one by one have every second seq: the entries of the log are in between."""
+    """Memories that come one by one have every second seq: the entries of the log are in
+    between.
+    """
     for start in (1, 2):
-        looks = [seq for seq in range(start, start + 6_400 * step, step) if sqlite_vectors._looks(seq, 1)]
+        looks = [
+            seq for seq in range(start, start + 6_400 * step, step) if sqlite_vectors._looks(seq, 1)
+        ]
         assert 50 < len(looks) < 200
         assert max(np.diff([start, *looks])) < 500 * step

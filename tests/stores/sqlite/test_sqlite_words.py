@@ -1,4 +1,6 @@
-"""The words of a SQLite store: each namespace is scored by its own words, by the formula, however much others write."""
+"""The words of a SQLite store: each namespace is scored by its own words, by the formula, however
+much others write.
+"""
 
 import random
 from collections.abc import Callable
@@ -39,7 +41,9 @@ from memories.stores.words import score as bm25
 from memories.stores.words import tokens_of
 
 
-def test_in_a_large_store_rare_words_still_find(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_large_store_rare_words_still_find(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Words that very many rows have are left out there, unless there is no other."""
     monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
     monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
@@ -58,9 +62,16 @@ def test_in_a_large_store_common_words_find_what_has_all_of_them(
     monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
     monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 30)
     store.append([record("all", text="plan of the weekly report", vectors=None)])
-    store.append([record(f"two{n}", text="a weekly report and more of it", vectors=None) for n in range(5)])
+    store.append(
+        [record(f"two{n}", text="a weekly report and more of it", vectors=None) for n in range(5)]
+    )
     for word in ("plan", "weekly", "report"):
-        store.append([record(f"{word}{n:03}", text=f"{word} and much more of it", vectors=None) for n in range(200)])
+        store.append(
+            [
+                record(f"{word}{n:03}", text=f"{word} and much more of it", vectors=None)
+                for n in range(200)
+            ]
+        )
     terms = ["plan", "weekly", "report", "missing"]
     found = by_words(store, terms, k=8)
     assert next(iter(found)) == "all"
@@ -88,7 +99,10 @@ def test_in_a_large_store_common_words_still_find_what_has_a_rare_label(
             for n in range(300)
         ]
     )
-    found = {c.record.ref.group for c in store.candidates(pool(labels={"topic": "1"}), vector=None, terms=TOPICS, k=50)}
+    found = {
+        c.record.ref.group
+        for c in store.candidates(pool(labels={"topic": "1"}), vector=None, terms=TOPICS, k=50)
+    }
     assert found == {"m001", *(f"m{n:03}" for n in range(0, 40, 5))}
 
 
@@ -115,7 +129,9 @@ def _draw(count: int, seed: int, *namespaces: str) -> list[Record]:
     drawn = np.random.default_rng(seed)
     entries: list[Record] = []
     for number in range(count):
-        given: dict[str, Any] = {"ended_at": at(900), "ended_by": "delete"} if number % 5 == 1 else {}
+        given: dict[str, Any] = (
+            {"ended_at": at(900), "ended_by": "delete"} if number % 5 == 1 else {}
+        )
         given["text"] = " ".join(drawn.choice(DRAWN, size=int(drawn.integers(0, 30))))
         given["labels"] = {"speaker": "Zoë Lee"} if number % 3 else {}
         given["namespace"] = namespaces[number % len(namespaces)]
@@ -124,7 +140,20 @@ def _draw(count: int, seed: int, *namespaces: str) -> list[Record]:
     return entries
 
 
-TERMS = ["apple", "run run", "äpf*", "日本", "cplusplus", "a b c de", "zoe", "zoë lee", "xylo*", "🚀", "*", "missing"]
+TERMS = [
+    "apple",
+    "run run",
+    "äpf*",
+    "日本",
+    "cplusplus",
+    "a b c de",
+    "zoe",
+    "zoë lee",
+    "xylo*",
+    "🚀",
+    "*",
+    "missing",
+]
 
 
 def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
@@ -135,12 +164,18 @@ def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
         corpus = [entry for entry in entries if (entry.ended_at is not None) == ended]
         scores = bm25([tokens_of(entry) for entry in corpus], TERMS).scores.tolist()
         if not ended or where.state != "live":
-            found |= {entry.ref: value for entry, value in zip(corpus, scores, strict=True) if value}
+            found |= {
+                entry.ref: value for entry, value in zip(corpus, scores, strict=True) if value
+            }
     return found
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
-def test_words_are_scored_by_the_formula_through_all_changes(open_store: OpenStore, path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))]
+)
+def test_words_are_scored_by_the_formula_through_all_changes(
+    open_store: OpenStore, path: Path, seed: int
+) -> None:
     """Also after ends, restorations and removals, and whatever others hold."""
     store: Any = open_store(SPACE)
     store.append([*_draw(120, seed, "ann", "shared"), *_draw(150, seed + 9, "bob")])
@@ -184,13 +219,20 @@ assert len(counted) == 8 and counted == held, (counted, held)
 """
 
 
-def test_what_is_counted_of_a_namespace_is_what_it_has(store: SQLiteStore, path: Path, run_python: RunPython) -> None:
+def test_what_is_counted_of_a_namespace_is_what_it_has(
+    store: SQLiteStore, path: Path, run_python: RunPython
+) -> None:
     store.append(_draw(90, 1, "ann", "shared"))
     with pytest.raises(ZeroDivisionError), store.transaction():
         store.append(_draw(40, 2, "bob", "eve"))
         raise ZeroDivisionError
-    entries = [*everything(store, pool("ann", "shared")), *everything(store, turns("ann", "shared"))]
-    store.patch([Patch(one.ref, None if one.ended_at else at(999), None, {}) for one in entries[::2]])
+    entries = [
+        *everything(store, pool("ann", "shared")),
+        *everything(store, turns("ann", "shared")),
+    ]
+    store.patch(
+        [Patch(one.ref, None if one.ended_at else at(999), None, {}) for one in entries[::2]]
+    )
     store.remove([one.ref for one in entries[::5]])
     run_python(COUNTED, path)
 
@@ -211,7 +253,11 @@ def _told_to_bob(store: SQLiteStore) -> str:
 
 
 @pytest.mark.parametrize(
-    "lines", [pytest.param(11_000, marks=pytest.mark.thorough, id="at-its-real-size"), pytest.param(150, id="small")]
+    "lines",
+    [
+        pytest.param(11_000, marks=pytest.mark.thorough, id="at-its-real-size"),
+        pytest.param(150, id="small"),
+    ],
 )
 def test_a_crawler_hides_nothing_of_another_namespace(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, lines: int
@@ -224,7 +270,12 @@ def test_a_crawler_hides_nothing_of_another_namespace(
     def fill(first: int, namespace: str, texts: list[str]) -> None:
         for make in (lambda number, **values: record(f"m{number}", **values), turn):
             numbered = enumerate(texts, first)
-            store.append([make(number, namespace=namespace, text=text, vectors=None) for number, text in numbered])
+            store.append(
+                [
+                    make(number, namespace=namespace, text=text, vectors=None)
+                    for number, text in numbered
+                ]
+            )
 
     fill(0, "bob", ["deploy on friday from the branch", "the zebra crosses", "lunch at noon"])
     before = _told_to_bob(store)
@@ -234,7 +285,9 @@ def test_a_crawler_hides_nothing_of_another_namespace(
 
 
 @pytest.mark.parametrize("read", [lambda: words.tokens("the gates"), lambda: words.parse("gates")])
-def test_threads_use_the_tokenizer_one_at_a_time(read: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_use_the_tokenizer_one_at_a_time(
+    read: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     split, alone = words._split(), []
 
     def observed(text: str) -> list[str]:

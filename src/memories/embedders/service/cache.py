@@ -1,4 +1,6 @@
-"""A cache on disk of the vectors that a service made, so that no text is paid for twice. Losing it does no harm."""
+"""A cache on disk of the vectors that a service made, so that no text is paid for twice. Losing it
+does no harm.
+"""
 
 import hashlib
 import os
@@ -17,11 +19,13 @@ _CHECK_BYTES = 16
 
 
 class VectorCache:
-    """A file of rows of equal size; the hash of a text is the number of its row, which a later text may overwrite.
+    """A file of rows of equal size; the hash of a text is the number of its row, which a later text
+    may overwrite.
 
-    So it has a fixed size, needs no lock, and many processes may share it: a checksum rejects rows that are half
-    written, damaged or another text's. It holds no text, and each vector is masked with bytes derived from its text:
-    without the text nothing can be read, so nothing has to be removed here when a memory is forgotten.
+    So it has a fixed size, needs no lock, and many processes may share it: a checksum rejects rows
+    that are half written, damaged or another text's. It holds no text, and each vector is masked
+    with bytes derived from its text: without the text nothing can be read, so nothing has to be
+    removed here when a memory is forgotten.
     """
 
     def __init__(self, folder: Path, model: str, dimension: int, most_bytes: int) -> None:
@@ -89,14 +93,22 @@ class VectorCache:
         """Return where a text's row begins, and the bytes that mask it."""
         data = f"{self.path.name} {text}".encode("utf-8", "replace")
         number = int.from_bytes(hashlib.blake2b(data, digest_size=8, person=b"row").digest(), "big")
-        return number % self._rows * self._row_bytes, hashlib.shake_256(data).digest(self._row_bytes)
+        return number % self._rows * self._row_bytes, hashlib.shake_256(data).digest(
+            self._row_bytes
+        )
 
     def _open(self, flags: int) -> IO[bytes]:
-        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        return os.fdopen(os.open(self.path, flags, 0o600), "r+b" if flags & os.O_RDWR else "rb", buffering=0)
+        flags |= (
+            getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        )
+        return os.fdopen(
+            os.open(self.path, flags, 0o600), "r+b" if flags & os.O_RDWR else "rb", buffering=0
+        )
 
     def _warn(self, exc: OSError) -> None:
-        """Warn once that nothing is kept: every text is then sent again, which costs money but is not wrong."""
+        """Warn once that nothing is kept: every text is then sent again, which costs money but is
+        not wrong.
+        """
         if not self._warned.is_set():
             self._warned.set()
             import logging  # costs 5 ms, so only here

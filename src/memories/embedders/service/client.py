@@ -1,4 +1,6 @@
-"""Requests for vectors to a service, repeated where that may help, and the meaning of its answers."""
+"""Requests for vectors to a service, repeated where that may help, and the meaning of its
+answers.
+"""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -6,7 +8,16 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from memories.core.http import Address, Answer, Failed, JsonClient, NoAnswer, Retry, TimedOut, Unusable
+from memories.core.http import (
+    Address,
+    Answer,
+    Failed,
+    JsonClient,
+    NoAnswer,
+    Retry,
+    TimedOut,
+    Unusable,
+)
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service.providers import Patience, Service
 from memories.errors import EmbedderError
@@ -20,7 +31,9 @@ Value = TypeVar("Value")
 
 
 class ServiceClient:
-    """Asks one service; threads and forked processes may share it. Nothing is opened before the first request."""
+    """Asks one service; threads and forked processes may share it. Nothing is opened before the
+    first request.
+    """
 
     def __init__(self, service: Service, retry: Retry | None = None) -> None:
         """Prepare.
@@ -36,16 +49,21 @@ class ServiceClient:
         self._path = f"{url.path}?{url.query}" if url.query else url.path
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         port = url.port or (443 if url.scheme == "https" else 80)
-        address = Address(service.title, url.hostname or "", port, url.scheme == "https", headers, proxies=True)
+        address = Address(
+            service.title, url.hostname or "", port, url.scheme == "https", headers, proxies=True
+        )
         self._client = JsonClient(address, max_bytes=MAX_ANSWER_BYTES)
 
-    def post(self, body: Mapping[str, Any], patience: Patience, read: Callable[[Any], Value]) -> Value:
+    def post(
+        self, body: Mapping[str, Any], patience: Patience, read: Callable[[Any], Value]
+    ) -> Value:
         """Post a request and return the values in its answer.
 
         Args:
             body: The request.
             patience: How long to wait; `total` bounds the whole call.
-            read: Extracts the values from the answer; raises LookupError, TypeError or ValueError if they are missing.
+            read: Extracts the values from the answer; raises LookupError, TypeError or ValueError
+                if they are missing.
 
         Raises:
             EmbedderUnavailable: The service can't be used now.
@@ -53,10 +71,15 @@ class ServiceClient:
         """
         try:
             answer = self._retry.run(
-                lambda seconds: self._try(body, seconds), patience.request, patience.total, tries=patience.tries
+                lambda seconds: self._try(body, seconds),
+                patience.request,
+                patience.total,
+                tries=patience.tries,
             )
         except Failed as exc:
-            raise EmbedderUnavailable(str(exc), after_seconds=exc.after_seconds, quoted=exc.quoted) from exc
+            raise EmbedderUnavailable(
+                str(exc), after_seconds=exc.after_seconds, quoted=exc.quoted
+            ) from exc
         try:
             return read(answer.value)
         except (LookupError, TypeError, ValueError):
@@ -78,13 +101,17 @@ class ServiceClient:
         except NoAnswer as exc:
             is_unreachable = isinstance(exc.__cause__, ConnectionRefusedError | socket.gaierror)
             tries = MAX_REFUSED_TRIES if is_unreachable else MAX_TRIES
-            raise Failed(f"{name} can't be reached: {self._client.address.quoted(str(exc))}", tries=tries) from exc
+            raise Failed(
+                f"{name} can't be reached: {self._client.address.quoted(str(exc))}", tries=tries
+            ) from exc
         if answer.status != HTTPStatus.OK:
             raise self._refusal(answer)
         return answer
 
     def _refusal(self, answer: Answer) -> Failed | EmbedderError:
-        """Return the error for an answer without vectors: `Failed` if it is temporary, else an `EmbedderError`."""
+        """Return the error for an answer without vectors: `Failed` if it is temporary, else an
+        `EmbedderError`.
+        """
         name, status, message = self.service.shown, answer.status, self._message(answer)
         quoted = f": {message}" if message else ""
         because = f" ({status}){quoted}"
@@ -97,13 +124,22 @@ class ServiceClient:
                 f"{name} does not know the address or the model {model}{because}; check EMBEDDER and EMBEDDER_URL"
             )
         if status == 429 and "insufficient_quota" in str(answer.value):
-            return Failed(f"{name} says that the account has no credit left{because}", quoted=quoted)
+            return Failed(
+                f"{name} says that the account has no credit left{because}", quoted=quoted
+            )
         if status in (408, 425, 429) or status >= 500:
             what = "is asked too often" if status == 429 else "is unwell"
-            return Failed(f"{name} {what}{because}", tries=MAX_TRIES, after_seconds=answer.retry_after, quoted=quoted)
+            return Failed(
+                f"{name} {what}{because}",
+                tries=MAX_TRIES,
+                after_seconds=answer.retry_after,
+                quoted=quoted,
+            )
         if 300 <= status < 400:
             to = shown(answer.headers.get("location", "elsewhere"))
-            return EmbedderError(f"{name} points to {to}, and a key is never sent on; set EMBEDDER_URL to where it is")
+            return EmbedderError(
+                f"{name} points to {to}, and a key is never sent on; set EMBEDDER_URL to where it is"
+            )
         return EmbedderError(f"{name} refused the request{because}")
 
     def _message(self, answer: Answer) -> str:
@@ -111,7 +147,9 @@ class ServiceClient:
         shape = answer.value
         if not isinstance(shape, dict):
             return ""
-        message = next((shape[name] for name in ("error", "message", "detail") if shape.get(name)), "")
+        message = next(
+            (shape[name] for name in ("error", "message", "detail") if shape.get(name)), ""
+        )
         if isinstance(message, dict):
             message = message.get("message", "")
         return self._client.address.quoted(message) if isinstance(message, str) else ""

@@ -1,4 +1,6 @@
-"""An embedder that asks a service over HTTP: it cuts long texts, sends many at once, checks and keeps the answers."""
+"""An embedder that asks a service over HTTP: it cuts long texts, sends many at once, checks and
+keeps the answers.
+"""
 
 import contextlib
 import copy
@@ -32,15 +34,16 @@ MAX_WINDOWS = 32  # of one text; the words of a longer one are all indexed
 MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
 # If words may stand in: the time limit of the only try, for this number of texts or fewer.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
-# Time limits of a search, of a request for one statement, and of one for many, in units of EMBEDDER_TIMEOUT: for each
-# try, and for all tries together.
+# Time limits of a search, of a request for one statement, and of one for many, in units of
+# EMBEDDER_TIMEOUT: for each try, and for all tries together.
 _SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
 
 
 class HTTPEmbedder:
     """A model behind an HTTP service: OpenAI or a compatible one, Ollama, Voyage or Cohere.
 
-    A service returns nearly the same numbers for the same text; those from the cache are exactly the same.
+    A service returns nearly the same numbers for the same text; those from the cache are exactly
+    the same.
     """
 
     def __init__(
@@ -64,13 +67,17 @@ class HTTPEmbedder:
         self._timeout = config.embedder_timeout
         self._words_instead = config.embedder_fallback == "local"
         kept = f"{chosen.space.model} {chosen.service.url}"
-        self._cache = VectorCache(cache_folder(), kept, chosen.space.dimension, config.embedder_cache_mb * 1_000_000)
+        self._cache = VectorCache(
+            cache_folder(), kept, chosen.space.dimension, config.embedder_cache_mb * 1_000_000
+        )
         key = chosen.service.key.reveal() if chosen.service.key else ""
         self._rest = Rest(config.home, f"{kept} {key}", clock)
 
     @property
     def patient(self) -> Self:
-        """The same embedder without the fallback to words: it repeats requests as often as that may help."""
+        """The same embedder without the fallback to words: it repeats requests as often as that may
+        help.
+        """
         twin = copy.copy(self)
         twin._words_instead = False
         return twin
@@ -111,7 +118,9 @@ class HTTPEmbedder:
         """Return 0.0: services don't report which words their models know."""
         return 0.0
 
-    def _vectors(self, texts: Sequence[str], *, question: bool, units: Patience) -> "list[NDArray[np.float32]]":
+    def _vectors(
+        self, texts: Sequence[str], *, question: bool, units: Patience
+    ) -> "list[NDArray[np.float32]]":
         import numpy as np
 
         model = self._chosen.model
@@ -134,20 +143,28 @@ class HTTPEmbedder:
             vectors |= new
         return [np.stack([vectors[mark + window] for window in text]) for text in cut]
 
-    def _ask(self, texts: Sequence[str], *, question: bool, units: Patience) -> "NDArray[np.float32]":
+    def _ask(
+        self, texts: Sequence[str], *, question: bool, units: Patience
+    ) -> "NDArray[np.float32]":
         body = providers.ask(self._chosen, texts, question=question)
         patience = self._patience(len(texts), units)
         if self._words_instead and (why := self._rest.reason(patience.total)):
             raise EmbedderUnavailable(why, words_instead=True)
         try:
             if self._client is None:
-                from memories.embedders.service.client import ServiceClient  # costs 25 ms, so only here
+                from memories.embedders.service.client import (
+                    ServiceClient,
+                )  # costs 25 ms, so only here
 
                 self._client = ServiceClient(self._chosen.service)
             vectors = self._client.post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
-            if self._words_instead:  # later callers need not wait for the same error, nor see another caller's text
-                self._rest.begin(str(exc).replace(exc.quoted, ""), patience.total, exc.after_seconds)
+            if (
+                self._words_instead
+            ):  # later callers need not wait for the same error, nor see another caller's text
+                self._rest.begin(
+                    str(exc).replace(exc.quoted, ""), patience.total, exc.after_seconds
+                )
             raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
         if self._words_instead:
             self._rest.end()
@@ -161,7 +178,9 @@ class HTTPEmbedder:
             patience = Patience(once, once, tries=1)
         wait = WAIT.get()
         most = math.inf if wait is None or wait.most_seconds is None else wait.most_seconds
-        return patience._replace(request=min(patience.request, most), total=min(patience.total, most))
+        return patience._replace(
+            request=min(patience.request, most), total=min(patience.total, most)
+        )
 
     def _check(self, answer: list[Any], count: int) -> "NDArray[np.float32]":
         """Return the vectors of an answer, of unit length.
@@ -173,10 +192,16 @@ class HTTPEmbedder:
 
         name, dimension = self._chosen.service.shown, self.space.dimension
         if len(answer) != count:
-            raise EmbedderError(f"{name} gave {len(answer)} vectors for {count} texts; nothing was stored")
+            raise EmbedderError(
+                f"{name} gave {len(answer)} vectors for {count} texts; nothing was stored"
+            )
         for vector in answer:
-            if not isinstance(vector, list) or not all(type(number) in (int, float) for number in vector):
-                raise EmbedderError(f"{name} gave something other than numbers for a vector; nothing was stored")
+            if not isinstance(vector, list) or not all(
+                type(number) in (int, float) for number in vector
+            ):
+                raise EmbedderError(
+                    f"{name} gave something other than numbers for a vector; nothing was stored"
+                )
             if len(vector) != dimension:
                 raise EmbedderError(
                     f"{name} gave a vector of {len(vector)} numbers, and {self.space.model} has {dimension}; nothing "
@@ -188,9 +213,13 @@ class HTTPEmbedder:
             vectors = np.full((count, dimension), np.inf)
         largest = np.abs(vectors).max(axis=1, keepdims=True)
         if not np.isfinite(vectors).all() or not largest.all():
-            raise EmbedderError(f"{name} gave a vector that points nowhere (zeros or no numbers); nothing was stored")
+            raise EmbedderError(
+                f"{name} gave a vector that points nowhere (zeros or no numbers); nothing was stored"
+            )
         vectors /= largest  # the squares of huge numbers would be infinite
-        unit: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        unit: NDArray[np.float32] = (
+            vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        ).astype(np.float32)
         return unit
 
 
@@ -212,10 +241,11 @@ _CLOSE = 2  # a failure counts for callers who would wait at most this many time
 
 
 class Rest:
-    """The pause after a failure of a service, in a file that the processes of one home share. Losing it costs one try.
+    """The pause after a failure of a service, in a file that the processes of one home share.
+    Losing it costs one try.
 
-    A failure counts only for callers who would not wait much longer than the one who met it: a hook gives up after a
-    fraction of a second, which says little about the service.
+    A failure counts only for callers who would not wait much longer than the one who met it: a hook
+    gives up after a fraction of a second, which says little about the service.
     """
 
     def __init__(self, home: Path, service: str, clock: Callable[[], float]) -> None:
@@ -232,12 +262,16 @@ class Rest:
         self._failure: dict[str, Any] = {}
 
     def reason(self, seconds: float) -> str:
-        """Return the reason why a caller with this time limit should send no request now; empty if it should."""
+        """Return the reason why a caller with this time limit should send no request now; empty if
+        it should.
+        """
         with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
             self._failure = json.loads(self.path.read_bytes())
         try:
             remaining = self._failure["until"] - self._clock()
-            is_resting = 0 < remaining <= MOST_SECONDS and seconds <= _CLOSE * self._failure["waited"]
+            is_resting = (
+                0 < remaining <= MOST_SECONDS and seconds <= _CLOSE * self._failure["waited"]
+            )
             return str(self._failure["why"]) if is_resting else ""
         except (KeyError, TypeError):
             return ""
@@ -253,7 +287,10 @@ class Rest:
         until = self._clock() + min(MOST_SECONDS, max(LEAST_SECONDS, after_seconds))
         self._failure = {"until": until, "waited": waited, "why": why}
         if self.path.parent.is_dir():
-            with contextlib.suppress(OSError), replacing(self.path) as stream:  # a full disk: this process remembers
+            with (
+                contextlib.suppress(OSError),
+                replacing(self.path) as stream,
+            ):  # a full disk: this process remembers
                 stream.write(json.dumps(self._failure).encode())
 
     def end(self) -> None:
@@ -272,7 +309,8 @@ def windows(text: str, size: int, most: int) -> list[str]:
         most: The largest number of windows; the rest is left out.
 
     Returns:
-        At least one window, none of them blank; a blank text becomes one full stop, since services refuse empty texts.
+        At least one window, none of them blank; a blank text becomes one full stop, since services
+        refuse empty texts.
     """
     data = text.strip().encode("utf-8", "replace")
     cut: list[str] = []
@@ -289,10 +327,15 @@ def windows(text: str, size: int, most: int) -> list[str]:
 
 
 def _end(data: bytes, start: int, size: int) -> int:
-    """Return where a window ends: at the last space in its last eighth, else after a whole character."""
+    """Return where a window ends: at the last space in its last eighth, else after a whole
+    character.
+    """
     if len(data) - start <= size:
         return len(data)
-    space = max(data.rfind(b" ", start + size - size // 8, start + size), data.rfind(b"\n", start, start + size))
+    space = max(
+        data.rfind(b" ", start + size - size // 8, start + size),
+        data.rfind(b"\n", start, start + size),
+    )
     if space > start + size - size // 8:
         return space
     return _whole(data, start + size)

@@ -1,4 +1,6 @@
-"""The services that make vectors and the models that they offer: addresses, requests, answers and settings."""
+"""The services that make vectors and the models that they offer: addresses, requests, answers and
+settings.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +13,10 @@ from memories.guard.validate import shown
 from memories.settings import Config, Secret
 from memories.stores.records import Space
 
-MAX_WINDOW_BYTES = 4_000  # about 1,000 tokens of English; a vector of more text says little about any part of it
-BYTES_PER_TOKEN = 2.5  # of UTF-8, the lowest in practice: English has 4, German 4, Chinese 2.5, code 3
+# about 1,000 tokens of English; a vector of more text says little about any part of it
+MAX_WINDOW_BYTES = 4_000
+# of UTF-8, the lowest in practice: English has 4, German 4, Chinese 2.5, code 3
+BYTES_PER_TOKEN = 2.5
 
 
 class Model(NamedTuple):
@@ -41,7 +45,9 @@ class Model(NamedTuple):
 UNKNOWN_TOKENS = 512
 _MATRYOSHKA = frozenset({256, 512, 1024, 2048})
 _PASSAGES = "Represent this sentence for searching relevant passages: "
-_INSTRUCTION = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+_INSTRUCTION = (
+    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+)
 
 MODELS: Mapping[str, Model] = {
     "text-embedding-3-small": Model(1536, 8191, range(1, 1537)),
@@ -65,12 +71,16 @@ MODELS: Mapping[str, Model] = {
     "embed-multilingual-light-v3.0": Model(384, 512),
     "embed-v4.0": Model(1536, 128_000, frozenset({256, 512, 1024, 1536})),
     "nomic-embed-text": Model(768, 2048, statement="search_document: ", question="search_query: "),
-    "nomic-embed-text-v1.5": Model(768, 2048, statement="search_document: ", question="search_query: "),
+    "nomic-embed-text-v1.5": Model(
+        768, 2048, statement="search_document: ", question="search_query: "
+    ),
     "mxbai-embed-large": Model(1024, 512, question=_PASSAGES),
     "mxbai-embed-large-v1": Model(1024, 512, question=_PASSAGES),
     "snowflake-arctic-embed": Model(1024, 512, question=_PASSAGES),
     "snowflake-arctic-embed2": Model(1024, 8192, question="query: "),
-    "embeddinggemma": Model(768, 2048, statement="title: none | text: ", question="task: search result | query: "),
+    "embeddinggemma": Model(
+        768, 2048, statement="title: none | text: ", question="task: search result | query: "
+    ),
     "qwen3-embedding:0.6b": Model(1024, 32_000, question=_INSTRUCTION),
     "qwen3-embedding-0.6b": Model(1024, 32_000, question=_INSTRUCTION),
     "qwen3-embedding:4b": Model(2560, 32_000, question=_INSTRUCTION),
@@ -95,15 +105,35 @@ def find_model(model: str) -> Model | None:
     return MODELS.get(model.rpartition("/")[2].lower().removesuffix(":latest"))
 
 
-# A model that was not measured here hides and refuses nothing: no query counts as noise, and only texts that are nearly
-# the same count as duplicates.
-_UNMEASURED = {"noise_mean": 0.0, "noise_spread": 0.0, "weight": 1.65, "duplicate": 0.95, "slope": 20.0, "middle": 0.4}
-_MINILM = {"noise_mean": 0.09, "noise_spread": 0.07, "weight": 1.65, "duplicate": 0.8, "slope": 20.6, "middle": 0.213}
+# A model that was not measured here hides and refuses nothing: no query counts as noise, and only
+# texts that are nearly the same count as duplicates.
+_UNMEASURED = {
+    "noise_mean": 0.0,
+    "noise_spread": 0.0,
+    "weight": 1.65,
+    "duplicate": 0.95,
+    "slope": 20.0,
+    "middle": 0.4,
+}
+_MINILM = {
+    "noise_mean": 0.09,
+    "noise_spread": 0.07,
+    "weight": 1.65,
+    "duplicate": 0.8,
+    "slope": 20.6,
+    "middle": 0.213,
+}
 _CONSTANTS: Mapping[str, Mapping[str, float]] = {
     "all-minilm": _MINILM,
     "all-minilm-l6-v2": _MINILM,
     # Its cosines lie between 0.7 and 1, so a step between two of them means more.
-    "text-embedding-ada-002": {**_UNMEASURED, "weight": 5.0, "duplicate": 0.98, "slope": 60.0, "middle": 0.8},
+    "text-embedding-ada-002": {
+        **_UNMEASURED,
+        "weight": 5.0,
+        "duplicate": 0.98,
+        "slope": 60.0,
+        "middle": 0.8,
+    },
 }
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "noise_mean": (-1, 1),
@@ -117,7 +147,8 @@ _TREATMENT = 1  # version of how texts are cut and prefixed: another way makes o
 
 
 class Patience(NamedTuple):
-    """How many seconds to wait: for one request, and for all tries together with the pauses between them.
+    """How many seconds to wait: for one request, and for all tries together with the pauses between
+    them.
 
     Attributes:
         tries: How many tries at most; None for as many as may help.
@@ -166,10 +197,12 @@ class Provider:
         keys: The settings that hold its key; empty if it needs none.
         body: The constant part of a request's body.
         texts: The key of the texts in the body.
-        kinds: The values of the key `input_type` for statements and questions; empty if there is no such key.
-        dimension: The key of the length of vectors, if not the model's own; empty if it can't be chosen.
-        vectors: Extracts the vectors from an answer, in the order of the texts; raises LookupError, TypeError or
-            ValueError if they are missing.
+        kinds: The values of the key `input_type` for statements and questions; empty if there is no
+            such key.
+        dimension: The key of the length of vectors, if not the model's own; empty if it can't be
+            chosen.
+        vectors: Extracts the vectors from an answer, in the order of the texts; raises LookupError,
+            TypeError or ValueError if they are missing.
     """
 
     name: str
@@ -187,7 +220,9 @@ class Provider:
 
 
 def _in_order(answer: Any) -> list[Any]:
-    """Return the vectors of an answer in OpenAI's shape, in the order of their indexes if they have any."""
+    """Return the vectors of an answer in OpenAI's shape, in the order of their indexes if they have
+    any.
+    """
     found = answer["data"]
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise TypeError
@@ -200,7 +235,9 @@ def _in_order(answer: Any) -> list[Any]:
 
 
 def _by_type(answer: Any) -> list[Any]:
-    """Return the vectors of an answer in Cohere's shape; Ollama, and its first version, have them without a type."""
+    """Return the vectors of an answer in Cohere's shape; Ollama, and its first version, have them
+    without a type.
+    """
     found = answer["embeddings"]
     return list(found["float"] if isinstance(found, dict) else found)
 
@@ -263,10 +300,16 @@ def choose(name: str, config: Config) -> Chosen:
     url = _url(config.embedder_url or provider.url, provider, config)
     key, key_from = _key(provider, url, config)
     found, shorter = _find_size(model, config.embedder_dimensions)
-    title = "the embedder's server" if provider is OPENAI and not _belongs(url, provider) else provider.title
+    title = (
+        "the embedder's server"
+        if provider is OPENAI and not _belongs(url, provider)
+        else provider.title
+    )
     missing = ""
     if provider.keys and not key and _belongs(url, provider):
-        missing = f"{provider.title} wants a key: set {key_from}, or EMBEDDER=minilm for the local model"
+        missing = (
+            f"{provider.title} wants a key: set {key_from}, or EMBEDDER=minilm for the local model"
+        )
     service = Service(title, url.geturl(), key, key_from, model)
     space = _space(provider, model, shorter or found.dimension, config.embedder_calibration)
     return Chosen(provider, service, found, space, shorter, missing)
@@ -282,25 +325,38 @@ def _url(given: str, provider: Provider, config: Config) -> SplitResult:
         url = urlsplit(given)
         _ = url.port
     except ValueError:
-        raise ConfigError(f'EMBEDDER_URL "{shown(given)}" is no URL; give https://host/path') from None
+        raise ConfigError(
+            f'EMBEDDER_URL "{shown(given)}" is no URL; give https://host/path'
+        ) from None
     if url.username is not None or url.password is not None:
-        raise ConfigError("EMBEDDER_URL holds a name or a password; leave it out, and set EMBEDDER_API_KEY")
-    if url.scheme not in ("http", "https") or not url.hostname or not given.isascii() or " " in given:
-        raise ConfigError(f'EMBEDDER_URL "{shown(given)}" is no URL of a service; give https://host/path')
+        raise ConfigError(
+            "EMBEDDER_URL holds a name or a password; leave it out, and set EMBEDDER_API_KEY"
+        )
+    if (
+        url.scheme not in ("http", "https")
+        or not url.hostname
+        or not given.isascii()
+        or " " in given
+    ):
+        raise ConfigError(
+            f'EMBEDDER_URL "{shown(given)}" is no URL of a service; give https://host/path'
+        )
     if url.scheme == "http" and not is_loopback(url.hostname) and not config.embedder_plain_http:
         raise ConfigError(
             f"EMBEDDER_URL http://{shown(url.netloc)} would send texts unencrypted over a network; use https, or set "
             "EMBEDDER_PLAIN_HTTP=true if you trust that network"
         )
     path = url.path.rstrip("/")
-    return url._replace(path=path if path.endswith(provider.path) else path + provider.path, fragment="")
+    return url._replace(
+        path=path if path.endswith(provider.path) else path + provider.path, fragment=""
+    )
 
 
 def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret | None, str]:
     """Return the key to send, or None, and the setting that holds it or should.
 
-    A maker's key goes to the maker's host only. EMBEDDER_API_KEY goes wherever EMBEDDER_URL points, unless the URL
-    comes from a `.env` in the working folder and the key does not.
+    A maker's key goes to the maker's host only. EMBEDDER_API_KEY goes wherever EMBEDDER_URL points,
+    unless the URL comes from a `.env` in the working folder and the key does not.
 
     Raises:
         ConfigError: The key may not go there, or is not one.
@@ -310,7 +366,10 @@ def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret |
         secret: Secret | None = getattr(config, name)
         if secret is None:
             continue
-        if name == "embedder_api_key" and ".env" == config.sources["embedder_url"] != config.sources[name]:
+        if (
+            name == "embedder_api_key"
+            and ".env" == config.sources["embedder_url"] != config.sources[name]
+        ):
             raise ConfigError(
                 "EMBEDDER_URL comes from .env in the working folder and EMBEDDER_API_KEY does not, so the key is not "
                 "sent there; set both in one place"
@@ -348,7 +407,10 @@ def _find_size(name: str, dimension: int | None) -> tuple[Model, int | None]:
 
 def _space(provider: Provider, model: str, dimension: int, calibration: str | None) -> Space:
     name = model.removesuffix(":latest")
-    constants = {**_CONSTANTS.get(name.rpartition("/")[2].lower(), _UNMEASURED), **_calibration(calibration)}
+    constants = {
+        **_CONSTANTS.get(name.rpartition("/")[2].lower(), _UNMEASURED),
+        **_calibration(calibration),
+    }
     return Space(
         model=f"{provider.name}/{name}/{_TREATMENT}",
         dimension=dimension,
@@ -372,8 +434,12 @@ def _calibration(text: str | None) -> dict[str, float]:
             found[name] = 0.0
             least, most = 1.0, 0.0
         if not least <= found[name] <= most:
-            known_names = ", ".join(f"{each} {low:g} to {high:g}" for each, (low, high) in _BOUNDS.items())
-            raise ConfigError(f'EMBEDDER_CALIBRATION has "{shown(part)}"; it takes name=number: {known_names}')
+            known_names = ", ".join(
+                f"{each} {low:g} to {high:g}" for each, (low, high) in _BOUNDS.items()
+            )
+            raise ConfigError(
+                f'EMBEDDER_CALIBRATION has "{shown(part)}"; it takes name=number: {known_names}'
+            )
     return found
 
 

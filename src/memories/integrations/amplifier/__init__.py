@@ -1,7 +1,8 @@
-"""Modules for Microsoft Amplifier; the distributions in packages/ are entry points to these functions.
+"""Modules for Microsoft Amplifier; the distributions in packages/ are entry points to these
+functions.
 
-A module is mounted by `await mount(coordinator, config)`, which returns a function that undoes it. `amplifier_core` is
-installed whenever that happens; nothing else imports it.
+A module is mounted by `await mount(coordinator, config)`, which returns a function that undoes it.
+`amplifier_core` is installed whenever that happens; nothing else imports it.
 """
 
 import logging
@@ -44,7 +45,9 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
 
     if mounted.is_on(settings):
         await mount()
-    listening = listen(coordinator, mounted, settings, mount) if coordinator.parent_id is None else None
+    listening = (
+        listen(coordinator, mounted, settings, mount) if coordinator.parent_id is None else None
+    )
 
     async def unmount() -> None:
         if listening is not None:
@@ -72,7 +75,9 @@ async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = Non
     if settings.mode != EXPLICIT:
         mounted = await _mounted_for_context(coordinator, settings)
     if mounted is None:
-        await coordinator.mount("context", MemoriesContext(None, settings.max_tokens, hooks=coordinator.hooks))
+        await coordinator.mount(
+            "context", MemoriesContext(None, settings.max_tokens, hooks=coordinator.hooks)
+        )
         return _nothing
 
     async def read() -> str:
@@ -126,7 +131,9 @@ def _releasing(mounted: "Mounted", undo: Cleanup) -> Cleanup:
 
 
 def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str, dict[str, str]]:
-    """Return the prompt block for the project that the session works in, and the texts of its memories by their ids."""
+    """Return the prompt block for the project that the session works in, and the texts of its
+    memories by their ids.
+    """
     from memories.identity import project as projects
     from memories.identity import prompt
 
@@ -136,7 +143,9 @@ def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str,
 
 
 async def _mounted_for_context(coordinator: Any, settings: Settings) -> "Mounted | None":
-    """Return the memory of a session; None if it is off or not usable, since no session can do without a context."""
+    """Return the memory of a session; None if it is off or not usable, since no session can do
+    without a context.
+    """
 
     try:
         return None if _is_refused(settings) else await Mounted.of(coordinator, settings)
@@ -146,7 +155,9 @@ async def _mounted_for_context(coordinator: Any, settings: Settings) -> "Mounted
 
 
 def _is_refused(settings: Settings) -> bool:
-    """Return whether memory was switched off outside the session, so that its user can't switch it on."""
+    """Return whether memory was switched off outside the session, so that its user can't switch it
+    on.
+    """
     from memories.hooks import switch
 
     return settings.enabled is False or not switch.state(str(Path.cwd()), None, os.environ).on

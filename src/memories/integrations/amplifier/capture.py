@@ -1,7 +1,9 @@
-"""The hooks that capture a conversation: they append to the inbox, as the command's hooks do, and change nothing.
+"""The hooks that capture a conversation: they append to the inbox, as the command's hooks do, and
+change nothing.
 
-The user's text comes with `prompt:submit`, a tool's result with `tool:post`. No event has the agent's whole answer
-(`prompt:complete` has 200 characters of it), so it is taken from the context manager at `orchestrator:complete`.
+The user's text comes with `prompt:submit`, a tool's result with `tool:post`. No event has the
+agent's whole answer (`prompt:complete` has 200 characters of it), so it is taken from the context
+manager at `orchestrator:complete`.
 """
 
 import asyncio
@@ -27,7 +29,9 @@ _LEAST = 40  # characters of a tool's result that is worth capturing
 
 
 class Capture:
-    """Appends the texts of one session to the inbox. It never fails a session: an error is one line in the log."""
+    """Appends the texts of one session to the inbox. It never fails a session: an error is one line
+    in the log.
+    """
 
     def __init__(self, coordinator: Any, mounted: Mounted, settings: Settings) -> None:
         """Prepare.
@@ -35,7 +39,8 @@ class Capture:
         Args:
             coordinator: The session's coordinator.
             mounted: The memory of the session.
-            settings: The module's settings; a session waits `delay_seconds` for an event to be written.
+            settings: The module's settings; a session waits `delay_seconds` for an event to be
+                written.
         """
         self._coordinator, self._mounted, self._settings = coordinator, mounted, settings
         self._name = place.name_of(HOST, coordinator.session_id)
@@ -50,7 +55,9 @@ class Capture:
             "session:end": self._end,
         }
         return [
-            self._coordinator.hooks.register(event, handler, priority=PRIORITY, name=f"memories:{event}")
+            self._coordinator.hooks.register(
+                event, handler, priority=PRIORITY, name=f"memories:{event}"
+            )
             for event, handler in handlers.items()
         ]
 
@@ -79,7 +86,9 @@ class Capture:
         """Return the agent's texts since the last call."""
         messages = await self._messages()
         new, self._seen = messages[min(self._seen, len(messages)) :], len(messages)
-        texts = (_output(message.get("content")) for message in new if message.get("role") == "assistant")
+        texts = (
+            _output(message.get("content")) for message in new if message.get("role") == "assistant"
+        )
         return "\n\n".join(filter(None, texts))
 
     async def _messages(self) -> list[dict[str, Any]]:
@@ -116,7 +125,9 @@ class Capture:
         }
 
     async def _run(self, work: Callable[[str], None]) -> "HookResult":
-        """Run work on the home off the event loop; the session waits for it a while, and goes on in any case."""
+        """Run work on the home off the event loop; the session waits for it a while, and goes on in
+        any case.
+        """
         running = asyncio.ensure_future(asyncio.to_thread(work, str(self._mounted.config.home)))
         running.add_done_callback(_log_failure)
         await asyncio.wait([running], timeout=self._settings.delay_seconds)
@@ -145,7 +156,9 @@ def _record_shown(home: str, name: str, mounted: Mounted) -> None:
 def _start_flusher(home: str) -> None:
     """Start the process that stores the inbox; it outlives this one."""
     command, null = [sys.executable, *events.FLUSH], subprocess.DEVNULL
-    subprocess.Popen(command, stdin=null, stdout=null, stderr=null, cwd=home, start_new_session=True)  # noqa: S603 - our own
+    subprocess.Popen(  # noqa: S603
+        command, stdin=null, stdout=null, stderr=null, cwd=home, start_new_session=True
+    )
 
 
 def _output(content: object) -> str:
@@ -155,6 +168,10 @@ def _output(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(filter(None, map(_output, content)))
     if isinstance(content, Mapping):
-        texts = [content[name] for name in ("text", "output", "stdout") if isinstance(content.get(name), str)]
+        texts = [
+            content[name]
+            for name in ("text", "output", "stdout")
+            if isinstance(content.get(name), str)
+        ]
         return texts[0] if texts and content.get("type", "text") == "text" else ""
     return _output(getattr(content, "output", None) or getattr(content, "text", None) or "")

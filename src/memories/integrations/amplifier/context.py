@@ -1,8 +1,10 @@
-"""The context manager: the messages of a session, at their beginning what its agent remembers, and which of them fit.
+"""The context manager: the messages of a session, at their beginning what its agent remembers, and
+which of them fit.
 
-A request that has no room for everything leaves out, in this order: the text of old tool results, old messages, the
-text of the newer tool results, and the steps since the user's last message. Instructions, the user's last message and
-the newest messages stay. A tool call and its results stay or go together. The conversation itself never changes.
+A request that has no room for everything leaves out, in this order: the text of old tool results,
+old messages, the text of the newer tool results, and the steps since the user's last message.
+Instructions, the user's last message and the newest messages stay. A tool call and its results stay
+or go together. The conversation itself never changes.
 """
 
 import asyncio
@@ -56,7 +58,10 @@ def fit(messages: Sequence[Message], sizes: Sequence[Size], cut: Cut, budget: in
     """
 
     def size(of: Cut) -> int:
-        return sum(sizes[at].shortened if at < of.shortened else sizes[at].whole for at in _shown(messages, of))
+        return sum(
+            sizes[at].shortened if at < of.shortened else sizes[at].whole
+            for at in _shown(messages, of)
+        )
 
     if size(cut) <= budget:
         return cut
@@ -83,7 +88,10 @@ def fit(messages: Sequence[Message], sizes: Sequence[Size], cut: Cut, budget: in
 
 def view(messages: Sequence[Message], cut: Cut) -> list[dict[str, Any]]:
     """Return the messages that are shown, copies of those of the conversation."""
-    shown = [dict(_shortened(messages[at]) if at < cut.shortened else messages[at]) for at in _shown(messages, cut)]
+    shown = [
+        dict(_shortened(messages[at]) if at < cut.shortened else messages[at])
+        for at in _shown(messages, cut)
+    ]
     if cut == Cut():
         return shown
     first = instructions(messages)
@@ -92,7 +100,9 @@ def view(messages: Sequence[Message], cut: Cut) -> list[dict[str, Any]]:
 
 def instructions(messages: Sequence[Message]) -> int:
     """Return how many instructions a conversation begins with."""
-    return next((at for at, message in enumerate(messages) if not is_instruction(message)), len(messages))
+    return next(
+        (at for at, message in enumerate(messages) if not is_instruction(message)), len(messages)
+    )
 
 
 def is_instruction(message: Message) -> bool:
@@ -108,15 +118,23 @@ def size_of(message: Message) -> Size:
 def tokens_of(message: Message) -> int:
     """Return an upper bound of the tokens of a message."""
     content = message.get("content")
-    parts = [content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)]
+    parts = [
+        content
+        if isinstance(content, str)
+        else json.dumps(content, ensure_ascii=False, default=str)
+    ]
     if message.get("tool_calls"):
         parts.append(json.dumps(message["tool_calls"], ensure_ascii=False, default=str))
     return _PER_MESSAGE + sum(map(estimate_tokens, parts))
 
 
 def _shown(messages: Sequence[Message], cut: Cut) -> Iterator[int]:
-    """Yield the indices of the messages shown: instructions, the user's last message, and all from the cut on."""
-    last_user = max((at for at, message in enumerate(messages) if _is_from_user(message)), default=-1)
+    """Yield the indices of the messages shown: instructions, the user's last message, and all from
+    the cut on.
+    """
+    last_user = max(
+        (at for at, message in enumerate(messages) if _is_from_user(message)), default=-1
+    )
     for at, message in enumerate(messages):
         if at >= cut.start or at == last_user or is_instruction(message):
             yield at
@@ -135,8 +153,14 @@ def _beginnings(messages: Sequence[Message]) -> Iterator[int]:
 
 def _calls(message: Message) -> set[str]:
     """Return the ids of the tool calls that a message makes."""
-    ids = {str(call.get("id") or call.get("tool_call_id")) for call in message.get("tool_calls") or ()}
-    return ids | {str(block.get("id")) for block in _blocks(message) if block.get("type") in ("tool_call", "tool_use")}
+    ids = {
+        str(call.get("id") or call.get("tool_call_id")) for call in message.get("tool_calls") or ()
+    }
+    return ids | {
+        str(block.get("id"))
+        for block in _blocks(message)
+        if block.get("type") in ("tool_call", "tool_use")
+    }
 
 
 def _answers(message: Message) -> set[str]:
@@ -148,7 +172,11 @@ def _answers(message: Message) -> set[str]:
 
 def _blocks(message: Message) -> list[Mapping[str, Any]]:
     content = message.get("content")
-    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    return (
+        [block for block in content if isinstance(block, Mapping)]
+        if isinstance(content, list)
+        else []
+    )
 
 
 def _is_from_user(message: Message) -> bool:
@@ -171,7 +199,11 @@ def _shortened(message: Message) -> Message:
 def _shortened_block(block: Any) -> Any:
     if not isinstance(block, Mapping):
         return block
-    texts = {name: _cut(block[name]) for name in ("text", "content", "output") if isinstance(block.get(name), str)}
+    texts = {
+        name: _cut(block[name])
+        for name in ("text", "content", "output")
+        if isinstance(block.get(name), str)
+    }
     return {**block, **texts}
 
 
@@ -190,24 +222,36 @@ Block = Callable[[], Awaitable[str]]
 
 
 class MemoriesContext:
-    """Keeps every message; a request that has no room for all gets a view of them, and the prompt block.
+    """Keeps every message; a request that has no room for all gets a view of them, and the prompt
+    block.
 
-    The block is read once, before the first request, and again after `clear`: the beginning of a prompt then stays the
-    same for a session, so that a provider can cache it. It is never among the messages, so no transcript has it.
+    The block is read once, before the first request, and again after `clear`: the beginning of a
+    prompt then stays the same for a session, so that a provider can cache it. It is never among the
+    messages, so no transcript has it.
     """
 
     def __init__(
-        self, block: Block | None, max_tokens: int | None = None, delay_seconds: float = 1.0, hooks: Any = None
+        self,
+        block: Block | None,
+        max_tokens: int | None = None,
+        delay_seconds: float = 1.0,
+        hooks: Any = None,
     ) -> None:
         """Prepare.
 
         Args:
             block: Returns the prompt block; None for a context without memory.
             max_tokens: The largest number of tokens of a request; None for the provider's limit.
-            delay_seconds: How long the first request waits for the block; later ones have it if it has arrived.
+            delay_seconds: How long the first request waits for the block; later ones have it if it
+                has arrived.
             hooks: The session's hooks, which are notified of a compaction.
         """
-        self._block, self._max_tokens, self._delay, self._hooks = block, max_tokens, delay_seconds, hooks
+        self._block, self._max_tokens, self._delay, self._hooks = (
+            block,
+            max_tokens,
+            delay_seconds,
+            hooks,
+        )
         self._messages: list[dict[str, Any]] = []
         self._cut = Cut()
         self._sizes: dict[int, Size] = {}  # by `id`: a message is kept, and never changed
@@ -300,8 +344,12 @@ class MemoriesContext:
 
 
 def _is_replaced(message: Mapping[str, Any]) -> bool:
-    """Return whether a message is an instruction that the factory rebuilds; those of hooks are not."""
-    return message.get("role") == "system" and (message.get("metadata") or {}).get("source") != "hook"
+    """Return whether a message is an instruction that the factory rebuilds; those of hooks are
+    not.
+    """
+    return (
+        message.get("role") == "system" and (message.get("metadata") or {}).get("source") != "hook"
+    )
 
 
 def _limit_of(provider: Any) -> int | None:
@@ -309,7 +357,9 @@ def _limit_of(provider: Any) -> int | None:
     if provider is None:
         return None
     model = getattr(provider, "get_model_info", lambda: None)()
-    limits = _Limits(getattr(model, "context_window", None), getattr(model, "max_output_tokens", None))
+    limits = _Limits(
+        getattr(model, "context_window", None), getattr(model, "max_output_tokens", None)
+    )
     if limits.tokens is None and hasattr(provider, "get_info"):
         defaults = provider.get_info().defaults or {}
         limits = _Limits(defaults.get("context_window"), defaults.get("max_output_tokens"))

@@ -23,9 +23,10 @@ class Settings(NamedTuple):
         enabled: Whether memory is on; None counts as off, but lets the user switch it on.
         capture: Whether conversations are captured; off by default, and if memory is off.
         agent_identity: The namespace of the agent; None for the one in the settings of Memories.
-        mode: `autonomous`: the agent decides when to use its memory, and its prompt has the prompt block.
-            `explicit`: only when the user asks for it, without the block.
-        delay_seconds: How long a session waits at most for the prompt block, or for an event to be written.
+        mode: `autonomous`: the agent decides when to use its memory, and its prompt has the prompt
+            block. `explicit`: only when the user asks for it, without the block.
+        delay_seconds: How long a session waits at most for the prompt block, or for an event to be
+            written.
         block_tokens: The largest number of tokens of the prompt block.
         max_tokens: The largest number of tokens of a request; None for the provider's limit.
     """
@@ -40,23 +41,35 @@ class Settings(NamedTuple):
 
 
 def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None) -> Settings:
-    """Return the settings of a module: of the session, else of the module's configuration, else the default.
+    """Return the settings of a module: of the session, else of the module's configuration, else the
+    default.
 
     Args:
-        plan: The whole mount plan, with `session.agent_identity` and `session.capabilities.memory` if it has them.
+        plan: The whole mount plan, with `session.agent_identity` and `session.capabilities.memory`
+            if it has them.
         config: The configuration of the module.
 
     Raises:
         ConfigError: A value is not acceptable.
     """
     session = _mapping((plan or {}).get("session"), "session")
-    memory = _mapping(_mapping(session.get("capabilities"), "session.capabilities").get("memory"), _MEMORY)
-    identity = {"agent_identity": session["agent_identity"]} if session.get("agent_identity") is not None else {}
+    memory = _mapping(
+        _mapping(session.get("capabilities"), "session.capabilities").get("memory"), _MEMORY
+    )
+    identity = (
+        {"agent_identity": session["agent_identity"]}
+        if session.get("agent_identity") is not None
+        else {}
+    )
     checked: dict[str, Any] = {}
     for where, values in (("config", config or {}), (_MEMORY, memory), ("session", identity)):
         for name, value in values.items():
-            if name not in _CHECKS:  # bundles are merged, so another module's configuration may be here too
-                _log.warning("%s.%s is no setting of memory; there are %s", where, name, ", ".join(_CHECKS))
+            if (
+                name not in _CHECKS
+            ):  # bundles are merged, so another module's configuration may be here too
+                _log.warning(
+                    "%s.%s is no setting of memory; there are %s", where, name, ", ".join(_CHECKS)
+                )
                 continue
             checked[name] = _CHECKS[name](value, f"{where}.{name}")
     settings = Settings(**checked)
@@ -131,7 +144,8 @@ _CLIENT = "amplifier"
 
 
 class Mounted:
-    """The memory of a session's agent, opened when it is first needed and closed by the last module that used it.
+    """The memory of a session's agent, opened when it is first needed and closed by the last module
+    that used it.
 
     Attributes:
         config: The settings of Memories.
@@ -160,11 +174,13 @@ class Mounted:
 
     @classmethod
     async def of(cls, coordinator: Any, settings: Settings) -> Self:
-        """Return the memory that the modules of a session share, created for the first; each must `release` it.
+        """Return the memory that the modules of a session share, created for the first; each must
+        `release` it.
 
         Args:
             coordinator: The session's coordinator.
-            settings: The module's settings. A module with an identity of its own gets a memory of its own.
+            settings: The module's settings. A module with an identity of its own gets a memory of
+                its own.
 
         Raises:
             ConfigError: A setting of Memories is not acceptable.
@@ -219,5 +235,7 @@ class Mounted:
                 from memories.memories import Memories
 
                 client = (_CLIENT, importlib.metadata.version("amplifier-core"))
-                self._memories = Memories(config=self.config, namespace=self.identity, client=client)
+                self._memories = Memories(
+                    config=self.config, namespace=self.identity, client=client
+                )
             return self._memories

@@ -1,4 +1,6 @@
-"""The tool `memory`, whose `operation` is a verb of the library, and what users say to switch memory on or off."""
+"""The tool `memory`, whose `operation` is a verb of the library, and what users say to switch
+memory on or off.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -50,7 +52,10 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
         "additionalProperties": _TEXT,
         "description": 'like {"project": "shop", "type": "preference"}; of search and list, what each must have',
     },
-    "key": {**_TEXT, "description": "of create, like user/editor; creating it again replaces what it says"},
+    "key": {
+        **_TEXT,
+        "description": "of create, like user/editor; creating it again replaces what it says",
+    },
     "force": {"type": "boolean", "description": "of create: store even what is known"},
     "since": {**_TEXT, "description": 'a date, or "7d" for a week ago'},
     "until": _TEXT,
@@ -71,7 +76,10 @@ class _Operation(NamedTuple):
 
 def _search(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
     results = memories.explain(given["query"], scope="all", **_filters(given))
-    return _Answer(_fence(compact.hits(memories, results.hits, results.note)), [hit.found for hit in results.hits])
+    return _Answer(
+        _fence(compact.hits(memories, results.hits, results.note)),
+        [hit.found for hit in results.hits],
+    )
 
 
 def _list(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
@@ -82,18 +90,29 @@ def _list(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
 def _get(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
     memory = memories.get(given["id"])
     history = memories.history(memory.id)
-    earlier = f"\nversions, oldest first:\n{compact.versions(history.versions)}" if len(history.versions) > 1 else ""
+    earlier = (
+        f"\nversions, oldest first:\n{compact.versions(history.versions)}"
+        if len(history.versions) > 1
+        else ""
+    )
     return _Answer(_fence(compact.one(memories, memory) + earlier), [memory])
 
 
 def _create(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
     created = memories.create(
-        given["content"], tags=given.get("tags"), key=given.get("key"), force=given.get("force", False)
+        given["content"],
+        tags=given.get("tags"),
+        key=given.get("key"),
+        force=given.get("force", False),
     )
     head, *alike = compact.created(memories, created).split("\n")
     if not alike:
         return _Answer(head)
-    return _Answer("\n".join([f"{head}; {_STORED if created.stored else _NOT_STORED}", _fence("\n".join(alike))]))
+    return _Answer(
+        "\n".join(
+            [f"{head}; {_STORED if created.stored else _NOT_STORED}", _fence("\n".join(alike))]
+        )
+    )
 
 
 def _update(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
@@ -138,7 +157,9 @@ class MemoryTool:
     @property
     def description(self) -> str:
         """The description for the model."""
-        return _DESCRIPTION.format(identity=self._mounted.identity, when=_WHEN[self._settings.mode == EXPLICIT])
+        return _DESCRIPTION.format(
+            identity=self._mounted.identity, when=_WHEN[self._settings.mode == EXPLICIT]
+        )
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -169,7 +190,9 @@ class MemoryTool:
             return _failed(f"the memory failed: {type(exc).__name__}; the log has more")
 
 
-def _check_input(value: object) -> "tuple[Callable[[Memories, Mapping[str, Any]], _Answer], dict[str, Any]]":
+def _check_input(
+    value: object,
+) -> "tuple[Callable[[Memories, Mapping[str, Any]], _Answer], dict[str, Any]]":
     """Return the operation that an input names, and its arguments.
 
     Raises:
@@ -185,7 +208,9 @@ def _check_input(value: object) -> "tuple[Callable[[Memories, Mapping[str, Any]]
     arguments = {
         key: argument
         for key, argument in value.items()
-        if key != "operation" and argument is not None and not str(key).startswith("_")  # a harness may add its own
+        if key != "operation"
+        and argument is not None
+        and not str(key).startswith("_")  # a harness may add its own
     }
     for key, argument in arguments.items():
         if key not in known:
@@ -203,7 +228,9 @@ def _check(key: str, value: object) -> None:
         if type(value) is not int or not 1 <= value <= MAX_RESULTS:
             raise InvalidInput(f"{key} must be a whole number from 1 to {MAX_RESULTS}")
     elif kind == "object":
-        if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
+        if not isinstance(value, Mapping) or not all(
+            isinstance(part, str) for pair in value.items() for part in pair
+        ):
             raise InvalidInput(f'{key} must be an object of texts, like {{"type": "preference"}}')
     elif kind == "boolean":
         if not isinstance(value, bool):
@@ -233,7 +260,8 @@ PRIORITY = 10  # before hooks that look at the session's identity
 def listen(
     coordinator: Any, mounted: Mounted, settings: Settings, mount: Callable[[], Awaitable[None]]
 ) -> Callable[[], None]:
-    """Switch memory at each prompt that asks for that and nothing else; return a function that ends it.
+    """Switch memory at each prompt that asks for that and nothing else; return a function that ends
+    it.
 
     Args:
         coordinator: The session's coordinator.
@@ -258,7 +286,11 @@ def listen(
         context = coordinator.get("context")
         if hasattr(context, "forget_block"):
             await context.forget_block()
-        return HookResult(action="inject_context", context_injection=_describe_state(mounted), suppress_output=True)
+        return HookResult(
+            action="inject_context",
+            context_injection=_describe_state(mounted),
+            suppress_output=True,
+        )
 
     unregister: Callable[[], None] = coordinator.hooks.register(
         "prompt:submit", switch, priority=PRIORITY, name="memories:switch"

@@ -1,4 +1,6 @@
-"""The chat agent of `memory chat`: LangGraph, Kimi, a session on disk, and facts about the user as JSON lines."""
+"""The chat agent of `memory chat`: LangGraph, Kimi, a session on disk, and facts about the user as
+JSON lines.
+"""
 
 import sys
 from importlib.util import find_spec
@@ -24,7 +26,9 @@ def start(config: Config, root: Path, env_file: Path | None, *, demo: bool, live
     """
     missing = [name for name in ("langgraph", "langchain_moonshot") if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{', '.join(missing)} is missing; run: {sys.executable} -m pip install 'memoriae[chat]'")
+        raise ConfigError(
+            f"{', '.join(missing)} is missing; run: {sys.executable} -m pip install 'memoriae[chat]'"
+        )
     if demo:
         from memories.cli.output import say
         from memories.integrations.chat.demo import run as run_demos

@@ -1,8 +1,9 @@
-"""The graph of the chat, and one turn through it. Importing this loads LangGraph and the model's classes: 1.5 seconds.
+"""The graph of the chat, and one turn through it. Importing this loads LangGraph and the model's
+classes: 1.5 seconds.
 
-A turn is written to the session step by step and counts when it has ended. One that was cut off is finished when the
-chat starts again; one that failed or was stopped is dropped. So the session never holds half a turn, which the model's
-API would refuse from then on.
+A turn is written to the session step by step and counts when it has ended. One that was cut off is
+finished when the chat starts again; one that failed or was stopped is dropped. So the session never
+holds half a turn, which the model's API would refuse from then on.
 """
 
 import json
@@ -15,7 +16,13 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Annotated, Any, TypedDict
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, message_chunk_to_message
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    HumanMessage,
+    SystemMessage,
+    message_chunk_to_message,
+)
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langchain_moonshot import ChatMoonshot
@@ -53,7 +60,9 @@ class TurnFailed(Exception):
 class Agent:
     """Answers messages of one user in one session."""
 
-    def __init__(self, settings: Settings, session: ShortTerm, memory: LongTerm, recall: Recall) -> None:
+    def __init__(
+        self, settings: Settings, session: ShortTerm, memory: LongTerm, recall: Recall
+    ) -> None:
         """Build the graph.
 
         Args:
@@ -68,7 +77,9 @@ class Agent:
         access: dict[str, Any] = {"api_key": settings.key.reveal(), "timeout": settings.seconds}
         if settings.base is not None:
             access["base_url"] = settings.base
-        model = ChatMoonshot(model=settings.model, max_retries=_REQUESTS - 1, streaming=True, **access)
+        model = ChatMoonshot(
+            model=settings.model, max_retries=_REQUESTS - 1, streaming=True, **access
+        )
         upsert = self._tool()
         self._model = model.bind_tools([upsert])
         graph: Any = StateGraph(State)
@@ -90,15 +101,27 @@ class Agent:
             TurnFailed: It failed. The turn is dropped, and the session is as it was.
             KeyboardInterrupt: It was stopped; the turn is dropped too.
         """
-        self._run({"messages": [HumanMessage(text)], "turn_id": uuid.uuid4().hex}, show, self._session.last_id())
+        self._run(
+            {"messages": [HumanMessage(text)], "turn_id": uuid.uuid4().hex},
+            show,
+            self._session.last_id(),
+        )
 
     def unfinished(self) -> str | None:
-        """Return the message whose turn was cut off when the chat last ended; None if there is none."""
+        """Return the message whose turn was cut off when the chat last ended; None if there is
+        none.
+        """
         self.settle()
         state = self._graph.get_state(self._session.config)
-        if not state.tasks:  # not `next`, which leaves out a finished step whose state is not written yet
+        if (
+            not state.tasks
+        ):  # not `next`, which leaves out a finished step whose state is not written yet
             return None
-        questions = [message for message in state.values.get("messages", ()) if isinstance(message, HumanMessage)]
+        questions = [
+            message
+            for message in state.values.get("messages", ())
+            if isinstance(message, HumanMessage)
+        ]
         return str(questions[-1].text) if questions else ""
 
     def finish(self, show: Show) -> None:
@@ -113,7 +136,9 @@ class Agent:
         return None
 
     def settle(self) -> None:
-        """Wait for a stopped turn, which may still wait for a piece of its answer, and drop its writes."""
+        """Wait for a stopped turn, which may still wait for a piece of its answer, and drop its
+        writes.
+        """
         if self._stopped is not None:
             turn, before = self._stopped
             turn.join()
@@ -139,11 +164,15 @@ class Agent:
             raise
 
     def _stream(self, state: Any, pieces: "SimpleQueue[str | Exception | None]") -> None:
-        """Run the graph; queue the answer piece by piece, then None, or the exception that ended it."""
+        """Run the graph; queue the answer piece by piece, then None, or the exception that ended
+        it.
+        """
         config = {**self._session.config, "recursion_limit": MAX_STEPS}
         try:
             with _timed("turn"):
-                for message, where in self._graph.stream(state, config, stream_mode="messages", durability="sync"):
+                for message, where in self._graph.stream(
+                    state, config, stream_mode="messages", durability="sync"
+                ):
                     if where["langgraph_node"] == "model" and message.text:
                         pieces.put(str(message.text))
             with _timed("checkpoint"):
@@ -153,14 +182,20 @@ class Agent:
             pieces.put(exc)
 
     def _call(self, state: State, config: RunnableConfig) -> dict[str, Any]:
-        """Ask the model. Facts about the user come before the conversation, and are never stored in it."""
+        """Ask the model. Facts about the user come before the conversation, and are never stored in
+        it.
+        """
         messages = reversed(state["messages"])
-        question = next(str(message.text) for message in messages if isinstance(message, HumanMessage))
+        question = next(
+            str(message.text) for message in messages if isinstance(message, HumanMessage)
+        )
         with _timed("recall"):
             instructions = self._instructions(question)
         answer: Any = None
         with _timed("model"):
-            for chunk in self._model.stream([SystemMessage(instructions), *state["messages"]], config):
+            for chunk in self._model.stream(
+                [SystemMessage(instructions), *state["messages"]], config
+            ):
                 if self._stop.is_set():
                     raise TurnFailed("it was stopped")
                 answer = chunk if answer is None else answer + chunk
@@ -175,7 +210,10 @@ class Agent:
             facts = []
         if not facts:
             return RULES
-        lines = [fence.line({"at": fact.updated_at, "kind": fact.kind, "text": fact.content}) for fact in facts]
+        lines = [
+            fence.line({"at": fact.updated_at, "kind": fact.kind, "text": fact.content})
+            for fact in facts
+        ]
         block = fence.block("Known memory", lines, fence.new_boundary())
         return f"{RULES}\n\nKnown memory about the user, which may help and may be outdated. {fence.RULE}\n{block}"
 
@@ -183,8 +221,11 @@ class Agent:
         memory = self._memory
 
         @tool
-        def memory_upsert(content: str, state: Annotated[dict[str, Any], InjectedState], kind: str = "fact") -> str:
-            """Store one durable fact, preference or constraint of the user. At most once per turn; if unsure, don't.
+        def memory_upsert(
+            content: str, state: Annotated[dict[str, Any], InjectedState], kind: str = "fact"
+        ) -> str:
+            """Store one durable fact, preference or constraint of the user. At most once per turn;
+            if unsure, don't.
 
             Args:
                 content: One self-contained sentence about the user.
@@ -197,7 +238,9 @@ class Agent:
                 except OSError as exc:
                     _log.warning("a fact could not be stored: %s", exc)
                     return json.dumps({"stored": False, "why": "it could not be written"})
-            return json.dumps({"stored": stored.id is not None, "id": stored.id, "why": stored.why or None})
+            return json.dumps(
+                {"stored": stored.id is not None, "id": stored.id, "why": stored.why or None}
+            )
 
         return memory_upsert
 
@@ -209,7 +252,9 @@ def _with_one_call(message: Any) -> Any:
     extra = dict(message.additional_kwargs)
     if "tool_calls" in extra:
         extra["tool_calls"] = extra["tool_calls"][:1]
-    return message.model_copy(update={"tool_calls": message.tool_calls[:1], "additional_kwargs": extra})
+    return message.model_copy(
+        update={"tool_calls": message.tool_calls[:1], "additional_kwargs": extra}
+    )
 
 
 def _describe_failure(exc: Exception) -> str:

@@ -1,6 +1,8 @@
-"""The three demos of the chat: a session goes on, facts outlast it, users are kept apart; and a stand-in for the model.
+"""The three demos of the chat: a session goes on, facts outlast it, users are kept apart; and a
+stand-in for the model.
 
-Each turn runs in a process of its own, against the stand-in on this machine or, with a key, against the real model.
+Each turn runs in a process of its own, against the stand-in on this machine or, with a key, against
+the real model.
 """
 
 import json
@@ -63,7 +65,11 @@ def refusal(body: Mapping[str, Any], key: str, given: str) -> tuple[int, str] | 
     if not str(body.get("model", "")).startswith("kimi"):
         return 404, f"Not found the model {body.get('model')}"
     messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or messages[-1].get("role") not in ("user", "tool"):
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or messages[-1].get("role") not in ("user", "tool")
+    ):
         return 400, "Invalid request: messages must end with a message of the user or of a tool"
     wrong = _wrong_calls(messages)
     return None if wrong is None else (400, wrong)
@@ -82,7 +88,9 @@ def _wrong_calls(messages: list[Mapping[str, Any]]) -> str | None:
         for call in message.get("tool_calls") or ():
             open_calls.add(call["id"])
             if not message.get("reasoning_content"):
-                return f"reasoning_content is missing in assistant tool call message at index {number}"
+                return (
+                    f"reasoning_content is missing in assistant tool call message at index {number}"
+                )
     return "Invalid request: a tool call has no answer" if open_calls else None
 
 
@@ -133,7 +141,12 @@ def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
             refused = refusal(body, kimi.key, self.headers.get("Authorization", ""))
             if refused or self.path != "/v1/chat/completions":
                 status, why = refused or (404, "not found")
-                self._send(status, json.dumps({"error": {"message": why, "type": "invalid_request_error"}}).encode())
+                self._send(
+                    status,
+                    json.dumps(
+                        {"error": {"message": why, "type": "invalid_request_error"}}
+                    ).encode(),
+                )
                 return
             self._stream(answer(body["messages"]), body["model"], len(body["messages"]))
 
@@ -167,14 +180,23 @@ def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
 
 
 def _pieces(said: dict[str, Any], model: str, number: int) -> Iterator[str]:
-    """Yield the events of a streamed answer: the model's thoughts, then words or a call in pieces."""
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, {"reasoning_content": "Let me see."}]
+    """Yield the events of a streamed answer: the model's thoughts, then words or a call in
+    pieces.
+    """
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "Let me see."},
+    ]
     if "call" in said:
         text = json.dumps(said["call"])
         named = {"index": 0, "id": f"call_{number}", "type": "function"}
-        deltas.append({"tool_calls": [{**named, "function": {"name": "memory_upsert", "arguments": ""}}]})
+        deltas.append(
+            {"tool_calls": [{**named, "function": {"name": "memory_upsert", "arguments": ""}}]}
+        )
         halves = (text[: len(text) // 2], text[len(text) // 2 :])
-        deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": half}}]} for half in halves]
+        deltas += [
+            {"tool_calls": [{"index": 0, "function": {"arguments": half}}]} for half in halves
+        ]
     else:
         deltas += [{"content": word} for word in re.findall(r"\S+\s*", said["content"])]
     for delta in deltas:
@@ -186,7 +208,13 @@ def _pieces(said: dict[str, Any], model: str, number: int) -> Iterator[str]:
 def _event(model: str, delta: dict[str, Any], reason: str | None) -> str:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
     return json.dumps(
-        {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice]}
+        {
+            "id": "chat-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": model,
+            "choices": [choice],
+        }
     )
 
 
@@ -201,7 +229,9 @@ _TURN_SECONDS = 300
 
 
 class Step(NamedTuple):
-    """A turn of a demo: who says what in which thread, and what must be in the answer, or must not."""
+    """A turn of a demo: who says what in which thread, and what must be in the answer, or must
+    not.
+    """
 
     user: str
     thread: str
@@ -211,7 +241,9 @@ class Step(NamedTuple):
 
 
 class Demo(NamedTuple):
-    """A demo: its name, its turns, and for each user how many facts are stored at its end, as (least, most)."""
+    """A demo: its name, its turns, and for each user how many facts are stored at its end, as
+    (least, most).
+    """
 
     name: str
     steps: tuple[Step, ...]
@@ -231,7 +263,11 @@ DEMOS = (
     Demo(
         "a fact is known in a new thread of the same user",
         (
-            Step("ann", "one", "My favourite colour is teal. Remember that for all our conversations."),
+            Step(
+                "ann",
+                "one",
+                "My favourite colour is teal. Remember that for all our conversations.",
+            ),
             Step("ann", "two", "What is my favourite colour?", expect="teal"),
         ),
         {"ann": (1, 1)},
@@ -239,7 +275,11 @@ DEMOS = (
     Demo(
         "another user does not know it",
         (
-            Step("ann", "one", "My favourite colour is teal. Remember that for all our conversations."),
+            Step(
+                "ann",
+                "one",
+                "My favourite colour is teal. Remember that for all our conversations.",
+            ),
             Step("ben", "one", "What is my favourite colour?", never="teal"),
             Step("ben", "two", "What is my favourite colour?", never="teal"),
         ),
@@ -260,13 +300,19 @@ def run(live: Settings | None, say: Callable[[str], None]) -> bool:
             fake = stack.enter_context(FakeKimi())
             access = {KEY: fake.key, BASE: fake.url}
         else:
-            access = {KEY: live.key.reveal(), "MEMCLI_MODEL": live.model, **({BASE: live.base} if live.base else {})}
+            access = {
+                KEY: live.key.reveal(),
+                "MEMCLI_MODEL": live.model,
+                **({BASE: live.base} if live.base else {}),
+            }
         passed = [_run(demo, access, stack, say) for demo in DEMOS]
     say(f"{sum(passed)} of {len(passed)} demos passed")
     return all(passed)
 
 
-def _run(demo: Demo, access: Mapping[str, str], stack: ExitStack, say: Callable[[str], None]) -> bool:
+def _run(
+    demo: Demo, access: Mapping[str, str], stack: ExitStack, say: Callable[[str], None]
+) -> bool:
     say(f"=== {demo.name}")
     root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memories-chat-")))
     wrong = []
@@ -282,7 +328,11 @@ def _run(demo: Demo, access: Mapping[str, str], stack: ExitStack, say: Callable[
             wrong.append(f'"{step.never}" is in the answer')
     for user, (least, most) in demo.facts.items():
         file = root / "data" / "memory" / f"{user}.jsonl"
-        count = len([json.loads(line) for line in file.read_text().splitlines()]) if file.exists() else 0
+        count = (
+            len([json.loads(line) for line in file.read_text().splitlines()])
+            if file.exists()
+            else 0
+        )
         if not least <= count <= most:
             wrong.append(f"{count} facts of {user} are stored, not {least} to {most}")
     if not (root / "data" / FILE).stat().st_size:
@@ -294,7 +344,11 @@ def _run(demo: Demo, access: Mapping[str, str], stack: ExitStack, say: Callable[
 
 
 def _turn(root: Path, step: Step, access: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-    own = {"MEMCLI_USER_ID": step.user, "MEMCLI_THREAD_ID": step.thread, "LANGSMITH_TRACING": "false"}
+    own = {
+        "MEMCLI_USER_ID": step.user,
+        "MEMCLI_THREAD_ID": step.thread,
+        "LANGSMITH_TRACING": "false",
+    }
     return subprocess.run(  # noqa: S603 - this program itself
         [sys.executable, "-P", "-m", "memories", "chat", "--root", str(root)],
         input=f"{step.says}\n",

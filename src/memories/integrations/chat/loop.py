@@ -57,7 +57,13 @@ class Chat:
 
     def run(self) -> int:
         """Talk until the input ends; return the exit code: 1 if a turn failed, else 0."""
-        os.environ.update({name: value for name, value in self._settings.tracing.items() if name not in os.environ})
+        os.environ.update(
+            {
+                name: value
+                for name, value in self._settings.tracing.items()
+                if name not in os.environ
+            }
+        )
         self._loading.start()
         with _logging(self._settings.data), _completing(self._talks):
             for line in self._lines():
@@ -70,7 +76,9 @@ class Chat:
         if not self._talks:
             yield from sys.stdin
             return
-        _say(f"Kimi, thread {self._settings.thread_id} of {self._settings.user_id}. /help shows the commands.")
+        _say(
+            f"Kimi, thread {self._settings.thread_id} of {self._settings.user_id}. /help shows the commands."
+        )
         while True:
             try:
                 yield input(_PROMPT)
@@ -121,7 +129,8 @@ class Chat:
         except TurnFailed as exc:
             self._fail(f"it failed and was dropped: {exc}")
 
-    # --- commands --------------------------------------------------------------------------------------------------
+    # --- commands
+    # --------------------------------------------------------------------------------------------------
 
     def _command(self, name: str, rest: str = "") -> None:
         if name not in COMMANDS:
@@ -133,8 +142,15 @@ class Chat:
             _say("Ctrl-C stops an answer, Ctrl-D ends the chat.")
         elif name == "/memories":
             facts = self._memory.all()
-            _say("\n".join(f"{fact.updated_at[:10]}  {fact.kind:<10}  {_shown(fact.content)}" for fact in facts))
-            _say(f"{len(facts)} {'fact is' if len(facts) == 1 else 'facts are'} known about {self._settings.user_id}.")
+            _say(
+                "\n".join(
+                    f"{fact.updated_at[:10]}  {fact.kind:<10}  {_shown(fact.content)}"
+                    for fact in facts
+                )
+            )
+            _say(
+                f"{len(facts)} {'fact is' if len(facts) == 1 else 'facts are'} known about {self._settings.user_id}."
+            )
         elif name == "/export":
             self._export(rest)
         else:
@@ -146,11 +162,19 @@ class Chat:
             if self._agent is not None:
                 self._agent.settle()
             cleared = self._open_session().clear()
-            _say(f"The session {thread} is cleared." if cleared else f"The session {thread} was empty already.")
+            _say(
+                f"The session {thread} is cleared."
+                if cleared
+                else f"The session {thread} was empty already."
+            )
         if memory:
             user = self._settings.user_id
             cleared = self._memory.clear()
-            _say(f"What was known about {user} is cleared." if cleared else f"Nothing was known about {user}.")
+            _say(
+                f"What was known about {user} is cleared."
+                if cleared
+                else f"Nothing was known about {user}."
+            )
 
     def _export(self, path: str) -> None:
         lines = "".join(f"{fact.line}\n" for fact in self._memory.all())
@@ -165,7 +189,8 @@ class Chat:
             stream.write(lines.encode())
         _say(f"{lines.count(chr(10))} facts are written to {_shown(path)}.")
 
-    # --- loading ---------------------------------------------------------------------------------------------------
+    # --- loading
+    # ---------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
         try:
@@ -173,7 +198,9 @@ class Chat:
             from memories.integrations.chat.agent import Agent
             from memories.integrations.chat.memory import recall_of
 
-            self._agent = Agent(self._settings, session, self._memory, recall_of(self._settings, self._memory))
+            self._agent = Agent(
+                self._settings, session, self._memory, recall_of(self._settings, self._memory)
+            )
         except Exception as exc:  # noqa: BLE001 - raised when an answer is needed
             self._loading_error = _load_error(exc)
 
@@ -187,7 +214,8 @@ class Chat:
     def _open_session(self) -> ShortTerm:
         with self._opening:
             if self._session is None:
-                thread = f"{self._settings.user_id}:{self._settings.thread_id}"  # two users never share a session
+                # two users never share a session
+                thread = f"{self._settings.user_id}:{self._settings.thread_id}"
                 self._session = ShortTerm(self._settings.data / FILE, thread)
             return self._session
 
@@ -201,7 +229,9 @@ def _load_error(exc: Exception) -> MemoriesError:
     if isinstance(exc, MemoriesError):
         return exc
     if isinstance(exc, ImportError):
-        return ConfigError(f"a package of the chat is missing ({exc}); run: pip install 'memoriae[chat]'")
+        return ConfigError(
+            f"a package of the chat is missing ({exc}); run: pip install 'memoriae[chat]'"
+        )
     return ConfigError(f"the chat can't begin ({type(exc).__name__}: {exc})")
 
 
@@ -211,7 +241,9 @@ def _shown(text: str) -> str:
 
 
 def _stream(piece: str) -> None:
-    sys.stdout.write(unseen.shown(piece, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200c\u200d\ufe0f"))
+    sys.stdout.write(
+        unseen.shown(piece, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200c\u200d\ufe0f")
+    )
     sys.stdout.flush()
 
 
@@ -235,7 +267,9 @@ class _Notes(logging.Handler):
 
 @contextlib.contextmanager
 def _logging(folder: Path) -> Iterator[None]:
-    """Log the duration of each step, without contents, to `chat.log`; print warnings on standard error as well."""
+    """Log the duration of each step, without contents, to `chat.log`; print warnings on standard
+    error as well.
+    """
     logger = logging.getLogger("memories.chat")
     disk.make_folder(folder)
     path = folder / "chat.log"
@@ -258,7 +292,9 @@ def _logging(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _completing(talks: bool) -> Iterator[None]:
-    """Let the terminal complete commands and repeat earlier lines, none of which are kept on disk."""
+    """Let the terminal complete commands and repeat earlier lines, none of which are kept on
+    disk.
+    """
     if not talks:
         yield
         return

@@ -1,9 +1,11 @@
-"""The memory of a chat: the session of a thread, the facts about a user, and which facts the model is given.
+"""The memory of a chat: the session of a thread, the facts about a user, and which facts the model
+is given.
 
-A session is LangGraph's checkpoints in one SQLite file, of which only the last state is kept. The facts about a user
-are in `{user_id}.jsonl`, one JSON object a line, append-only. A line has the fields of the chat agent's contract and no
-others, so a files store reads the folder as it is. A file that can't be read counts as empty until the chat ends and is
-left as it is: a line behind a broken one would be lost.
+A session is LangGraph's checkpoints in one SQLite file, of which only the last state is kept. The
+facts about a user are in `{user_id}.jsonl`, one JSON object a line, append-only. A line has the
+fields of the chat agent's contract and no others, so a files store reads the folder as it is. A
+file that can't be read counts as empty until the chat ends and is left as it is: a line behind a
+broken one would be lost.
 """
 
 import hashlib
@@ -56,7 +58,9 @@ class ShortTerm:
         saver_class = importlib.import_module("langgraph.checkpoint.sqlite").SqliteSaver
         serde = importlib.import_module("langgraph.checkpoint.serde.jsonplus").JsonPlusSerializer
         try:
-            self.connection = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_MS / 1000)
+            self.connection = sqlite3.connect(
+                path, check_same_thread=False, timeout=_BUSY_MS / 1000
+            )
             self.connection.execute("PRAGMA secure_delete = ON")
             self.connection.execute("PRAGMA synchronous = FULL")
             # A checkpoint may create messages only, even if the file was tampered with.
@@ -74,15 +78,21 @@ class ShortTerm:
 
     def keep_last(self) -> None:
         """Drop every state of the session but the last: each holds the whole conversation."""
-        self._delete("checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = :thread)")
+        self._delete(
+            "checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = :thread)"
+        )
 
     def drop_after(self, checkpoint_id: str | None) -> None:
         """Drop the states after one of them; all of them if that is None."""
         self._delete("checkpoint_id > :last", last=checkpoint_id or "")
 
     def clear(self) -> bool:
-        """Remove the session, so that no byte of it stays in the file; return whether there was one."""
-        row = self.connection.execute("SELECT 1 FROM checkpoints WHERE thread_id = ?", (self.thread,)).fetchone()
+        """Remove the session, so that no byte of it stays in the file; return whether there was
+        one.
+        """
+        row = self.connection.execute(
+            "SELECT 1 FROM checkpoints WHERE thread_id = ?", (self.thread,)
+        ).fetchone()
         self._delete("TRUE")
         self.connection.execute("VACUUM")
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -103,7 +113,10 @@ class ShortTerm:
         with self.saver.lock, self.connection:
             # `writes` first: its condition looks at `checkpoints`.
             for table in ("writes", "checkpoints"):
-                self.connection.execute(f"DELETE FROM {table} WHERE thread_id = :thread AND {condition}", parameters)  # noqa: S608
+                self.connection.execute(
+                    f"DELETE FROM {table} WHERE thread_id = :thread AND {condition}",  # noqa: S608
+                    parameters,
+                )
 
 
 def _sqlite() -> Any:
@@ -169,7 +182,9 @@ class LongTerm:
         self._unreadable = ""
 
     def all(self) -> list[Fact]:
-        """Return the facts, oldest first; none if the file is not there or can't be read, which is logged once."""
+        """Return the facts, oldest first; none if the file is not there or can't be read, which is
+        logged once.
+        """
         if self._unreadable:
             return []
         try:
@@ -233,7 +248,9 @@ class LongTerm:
         if self._redactor is not None:
             text = self._redactor.text(text).text
         if len(text) > MAX_CHARACTERS:
-            raise InvalidInput(f"a fact has at most {MAX_CHARACTERS} characters; say it in one sentence")
+            raise InvalidInput(
+                f"a fact has at most {MAX_CHARACTERS} characters; say it in one sentence"
+            )
         return text
 
     def _line(self, content: str, kind: str, turn_id: str) -> dict[str, str]:
@@ -255,7 +272,9 @@ class LongTerm:
         try:
             size = os.fstat(fd).st_size
             whole = size == 0 or os.pread(fd, 1, size - 1) == b"\n"
-            disk.write_all(fd, f"{'' if whole else chr(10)}{json.dumps(line, ensure_ascii=False)}\n".encode())
+            disk.write_all(
+                fd, f"{'' if whole else chr(10)}{json.dumps(line, ensure_ascii=False)}\n".encode()
+            )
             os.fsync(fd)
         except OSError:
             os.ftruncate(fd, size)  # half a line would make the next one unreadable
@@ -270,7 +289,11 @@ class LongTerm:
             text = disk.read_file(self.path).decode("utf-8-sig")
         except FileNotFoundError:
             return []
-        return [_fact(number, line, self.user_id) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        return [
+            _fact(number, line, self.user_id)
+            for number, line in enumerate(text.split("\n"), 1)
+            if line.strip()
+        ]
 
 
 def _fact(number: int, line: str, user_id: str) -> Fact:
@@ -280,7 +303,9 @@ def _fact(number: int, line: str, user_id: str) -> Fact:
         shape = None
     except ValueError:
         raise ValueError(f"line {number} is no JSON") from None
-    if not isinstance(shape, dict) or not all(isinstance(shape.get(name), str) for name in _REQUIRED):
+    if not isinstance(shape, dict) or not all(
+        isinstance(shape.get(name), str) for name in _REQUIRED
+    ):
         raise ValueError(f"line {number} lacks one of {', '.join(_REQUIRED)}")
     if shape["user_id"] != user_id:
         raise ValueError(f"line {number} belongs to another user")
@@ -296,7 +321,9 @@ def _fact(number: int, line: str, user_id: str) -> Fact:
 
 
 def newest(facts: Sequence[Fact], count: int) -> list[Fact]:
-    """Return the newest facts, newest first; of two with the same time the one appended later comes first."""
+    """Return the newest facts, newest first; of two with the same time the one appended later comes
+    first.
+    """
     by_time = sorted(enumerate(facts), key=lambda pair: (pair[1].updated_at, pair[0]), reverse=True)
     return [fact for _, fact in by_time[:count]]
 
@@ -305,7 +332,9 @@ _MAX_QUERY = 4_000
 
 
 def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact]]:
-    """Return a function that finds the facts for a message: the last ones, or the hits of a search."""
+    """Return a function that finds the facts for a message: the last ones, or the hits of a
+    search.
+    """
     if settings.recall == "recency":
         return lambda _message: memory.latest()
     from memories.config import load_config
@@ -320,7 +349,8 @@ def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact
         hits = memories.search(message[:_MAX_QUERY], limit=KNOWN, min_confidence=0.0)
         found = [hit.memory for hit in hits]
         return [
-            Fact(known.id, known.content, known.tags.get("type", "fact"), to_iso(known.updated_at)) for known in found
+            Fact(known.id, known.content, known.tags.get("type", "fact"), to_iso(known.updated_at))
+            for known in found
         ]
 
     return search

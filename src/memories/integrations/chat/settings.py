@@ -54,11 +54,14 @@ class Settings(NamedTuple):
         return self.root / "data"
 
 
-def read(root: Path, env_file: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+def read(
+    root: Path, env_file: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
     """Read the settings.
 
     Args:
-        root: The folder whose `data` is written, and whose `.env` is read; never that of a folder above it.
+        root: The folder whose `data` is written, and whose `.env` is read; never that of a folder
+            above it.
         env_file: Read this file instead.
         environment: Used instead of the process's own.
 
@@ -90,7 +93,9 @@ def read(root: Path, env_file: Path | None = None, environment: Mapping[str, str
 
 
 def _dotenv(root: Path, env_file: Path | None) -> tuple[Mapping[str, str], list[str]]:
-    """Return the settings in a `.env`, and the names that were ignored because the user has not approved the file."""
+    """Return the settings in a `.env`, and the names that were ignored because the user has not
+    approved the file.
+    """
     if env_file is not None:
         if not env_file.is_file():
             raise ConfigError(f"there is no file {env_file}; name the .env that has {KEY}")
@@ -98,7 +103,11 @@ def _dotenv(root: Path, env_file: Path | None) -> tuple[Mapping[str, str], list[
     file = trust.read(root / ".env", registers())
     if file.approved:
         return file.values, []
-    ours = [name for name in file.values if name in (KEY, BASE) or name.startswith(("MEMCLI_", *_FOR_TRACING))]
+    ours = [
+        name
+        for name in file.values
+        if name in (KEY, BASE) or name.startswith(("MEMCLI_", *_FOR_TRACING))
+    ]
     accepted = {} if file.doubt else {name: file.values[name] for name in ours if name in _HARMLESS}
     return accepted, [name for name in ours if name not in accepted]
 
@@ -138,5 +147,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 1 <= seconds <= 600:
-        raise ConfigError(f'MEMCLI_TIMEOUT must be a number of seconds from 1 to 600, not "{shown(text)}"')
+        raise ConfigError(
+            f'MEMCLI_TIMEOUT must be a number of seconds from 1 to 600, not "{shown(text)}"'
+        )
     return seconds

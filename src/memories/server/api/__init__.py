@@ -1,1 +1,3 @@
-"""What may be asked over HTTP, by whom, and what each route does: the application that `server` runs."""
+"""What may be asked over HTTP, by whom, and what each route does: the application that `server`
+runs.
+"""

@@ -1,4 +1,6 @@
-"""Who sends a request, and their rights: the owner on the Unix socket, a token, a browser or an OAuth client."""
+"""Who sends a request, and their rights: the owner on the Unix socket, a token, a browser or an
+OAuth client.
+"""
 
 import base64
 import binascii
@@ -89,24 +91,38 @@ class Principal(NamedTuple):
         level = self.everywhere if namespace is None else self.level(namespace)
         if level < SCOPES[scope]:
             where = "the whole store" if namespace is None else f"namespace {namespace}"
-            raise Refused(403, f"your token may not {_MAY[scope]} {where}; it needs {_LEVELS[SCOPES[scope]]} there")
+            raise Refused(
+                403,
+                f"your token may not {_MAY[scope]} {where}; it needs {_LEVELS[SCOPES[scope]]} there",
+            )
 
 
-_MAY = {"read": "read", "write": "write to", "admin": "manage", "unredacted": "switch redaction off in"}
+_MAY = {
+    "read": "read",
+    "write": "write to",
+    "admin": "manage",
+    "unredacted": "switch redaction off in",
+}
 OWNER = Principal("owner", "owner", {tokens.ALL: "admin"})
 Verify = Callable[[str], Principal | None]
 
 
 class Access:
-    """Identifies senders by the token or the cookie of a request. Changes to the token file take effect at once."""
+    """Identifies senders by the token or the cookie of a request. Changes to the token file take
+    effect at once.
+    """
 
-    def __init__(self, home: Path, port: int = 0, *, verify: Verify | None = None, challenge: str = "") -> None:
+    def __init__(
+        self, home: Path, port: int = 0, *, verify: Verify | None = None, challenge: str = ""
+    ) -> None:
         """Prepare.
 
         Args:
             home: The folder with the tokens.
-            port: The server's port, part of the cookie's name: browsers send a cookie to every port of a host.
-            verify: Identifies the sender by a foreign token, such as one of an OAuth server; it may block.
+            port: The server's port, part of the cookie's name: browsers send a cookie to every port
+                of a host.
+            verify: Identifies the sender by a foreign token, such as one of an OAuth server; it may
+                block.
             challenge: Added to `WWW-Authenticate` for clients without a token: where to get one.
         """
         self.cookie = f"memories_{port}"
@@ -127,10 +143,12 @@ class Access:
         return self._verify is None
 
     def principal(self, scope: Scope) -> Principal:
-        """Return the sender of a request. Call it in a thread: it may read files and ask an OAuth server.
+        """Return the sender of a request. Call it in a thread: it may read files and ask an OAuth
+        server.
 
         Raises:
-            Refused: 401 if the sender is unknown, 403 for a browser that sends no origin, 429 after too many requests.
+            Refused: 401 if the sender is unknown, 403 for a browser that sends no origin, 429 after
+                too many requests.
         """
         principal = self._identify(scope)
         if principal is None:
@@ -167,7 +185,10 @@ class Access:
         principal = None if cookie is None else self._of_cookie(cookie)
         if principal is None:
             return None
-        if scope["method"] not in ("GET", "HEAD") and not {b"origin", b"sec-fetch-site"} & headers.keys():
+        if (
+            scope["method"] not in ("GET", "HEAD")
+            and not {b"origin", b"sec-fetch-site"} & headers.keys()
+        ):
             raise Refused(403, "a browser's request has to say from where it comes (Origin)")
         return principal
 
@@ -189,7 +210,9 @@ class Access:
             try:
                 with self._lock:
                     self._tokens, self._stamp = tokens.read(self._home), stamp
-            except ConfigError as exc:  # its message names a path, which an unknown sender must not see
+            except (
+                ConfigError
+            ) as exc:  # its message names a path, which an unknown sender must not see
                 _logger.warning("%s", exc)
                 raise Refused(503, "the server can't read its tokens; its log tells why") from exc
         return self._tokens
@@ -211,7 +234,9 @@ class Access:
             tokens.used(self._home, used_at)
 
     def session(self, token: str) -> str | None:
-        """Return the signed value of a session cookie for the owner of a token; None if the token is unknown."""
+        """Return the signed value of a session cookie for the owner of a token; None if the token
+        is unknown.
+        """
         principal = self.of_token(token)
         if principal is None or (principal.id != OWNER.id and not token.startswith(tokens.PREFIX)):
             return None
@@ -223,7 +248,9 @@ class Access:
         encoded, _, signature = cookie.partition(".")
         try:
             payload = _from_base64(encoded)
-            if not hmac.compare_digest(_from_base64(signature), hmac.digest(self._key, payload, "sha256")):
+            if not hmac.compare_digest(
+                _from_base64(signature), hmac.digest(self._key, payload, "sha256")
+            ):
                 return None
             name, token_id, expires, session = json.loads(payload)
         except (ValueError, binascii.Error):
@@ -239,26 +266,39 @@ class Access:
         return None
 
     def end_session(self, scope: Scope) -> None:
-        """Invalidate the valid cookie of a request, and every copy of it; do nothing without one."""
+        """Invalidate the valid cookie of a request, and every copy of it; do nothing without
+        one.
+        """
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         cookie = _read_cookie(headers.get(b"cookie", ""), self.cookie)
         if cookie is None or self._of_cookie(cookie) is None:
             return
         _, _, expires, session = json.loads(_from_base64(cookie.partition(".")[0]))
         with locked(self._ended.with_name(f"{self._ended.name}.lock")):
-            ended = {name: until for name, until in self._read_ended_sessions().items() if until > time.time()}
+            ended = {
+                name: until
+                for name, until in self._read_ended_sessions().items()
+                if until > time.time()
+            }
             with replacing(self._ended) as stream:
                 stream.write(json.dumps(ended | {session: expires}).encode())
 
     def _read_ended_sessions(self) -> dict[str, int]:
-        """Return the sessions that were signed out early, with the time at which each would have expired."""
+        """Return the sessions that were signed out early, with the time at which each would have
+        expired.
+        """
         try:
             sessions: dict[str, int] = json.loads(read_file(self._ended))
         except FileNotFoundError:
             return {}
         except ValueError as exc:
-            _logger.warning("cannot read %s; remove it, and sessions that were signed out expire by time", self._ended)
-            raise Refused(503, "the server can't read which sessions have ended; its log tells why") from exc
+            _logger.warning(
+                "cannot read %s; remove it, and sessions that were signed out expire by time",
+                self._ended,
+            )
+            raise Refused(
+                503, "the server can't read which sessions have ended; its log tells why"
+            ) from exc
         return sessions
 
     def _count(self, sender: str, rate: float, burst: float) -> None:
@@ -279,7 +319,9 @@ class Access:
 
 
 def _read_cookie(header: str, name: str) -> str | None:
-    """Return the value of a cookie; None if it is missing, or there twice: another service may have set the second."""
+    """Return the value of a cookie; None if it is missing, or there twice: another service may have
+    set the second.
+    """
     pairs = (part.strip().partition("=") for part in header.split(";"))
     values = [value for key, _, value in pairs if key == name]
     return values[0] if len(values) == 1 else None
@@ -295,9 +337,18 @@ def _from_base64(text: str) -> bytes:
 
 OAUTH_SCOPES = {"memory:read": "r", "memory:write": "rw", "memory:admin": "admin"}
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
-_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")  # none with a shared secret
+_ALGORITHMS = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "ES256",
+    "ES384",
+    "EdDSA",
+)  # none with a shared secret
 _LEEWAY_SECONDS = 30
-_AGAIN_SECONDS = 30.0  # between two requests for the issuer's keys, however many unknown tokens arrive
+# between two requests for the issuer's keys, however many unknown tokens arrive
+_AGAIN_SECONDS = 30.0
 _SILENT_SECONDS = 5.0  # the same while the issuer has not answered
 _KEPT_SECONDS = 3600.0
 _SECONDS = 5.0
@@ -308,8 +359,8 @@ _DOCUMENTS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-co
 class Issuer:
     """Identifies senders by the JWTs of an OAuth issuer, so that remote MCP clients can sign in.
 
-    Tokens are checked against the issuer's keys; call it in a thread, since it may fetch them. The server is a
-    protected resource (RFC 9728), never an issuer.
+    Tokens are checked against the issuer's keys; call it in a thread, since it may fetch them. The
+    server is a protected resource (RFC 9728), never an issuer.
     """
 
     def __init__(self, url: str, resource: str, namespace: str) -> None:
@@ -324,7 +375,9 @@ class Issuer:
             ConfigError: The URL of the issuer is not acceptable.
         """
         parts = urlsplit(url)
-        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+        if parts.scheme != "https" and not (
+            parts.scheme == "http" and is_loopback(parts.hostname or "")
+        ):
             raise ConfigError("the issuer must be an https:// URL")
         self.url, self.resource, self._namespace = url.rstrip("/"), resource, namespace
         self._named = url
@@ -348,7 +401,8 @@ class Issuer:
         return f'resource_metadata="{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path}", scope="memory:read"'
 
     def __call__(self, token: str) -> Principal | None:
-        """Return the owner of a token; None if another issuer made it, it is for another resource, or has expired.
+        """Return the owner of a token; None if another issuer made it, it is for another resource,
+        or has expired.
 
         Raises:
             Refused: 503, the issuer's keys are unavailable.
@@ -379,7 +433,14 @@ class Issuer:
             scopes = scopes.split()
         elif not isinstance(scopes, list):
             scopes = []
-        most = max((tokens.LEVELS[OAUTH_SCOPES[name]] for name in map(str, scopes) if name in OAUTH_SCOPES), default=0)
+        most = max(
+            (
+                tokens.LEVELS[OAUTH_SCOPES[name]]
+                for name in map(str, scopes)
+                if name in OAUTH_SCOPES
+            ),
+            default=0,
+        )
         namespaces = claims.get("namespaces")
         if not isinstance(namespaces, dict):
             namespaces = {self._namespace: "admin"}
@@ -391,27 +452,37 @@ class Issuer:
                 continue
             allowed = min(most, tokens.LEVELS.get(str(level), 0))
             if allowed:
-                grants[namespace] = next(word for word, number in tokens.LEVELS.items() if number == allowed)
+                grants[namespace] = next(
+                    word for word, number in tokens.LEVELS.items() if number == allowed
+                )
         if not grants:
             return None
         client = claims.get("client_id") or claims.get("azp") or claims["sub"]
         return Principal(f"oauth:{claims['sub']}", str(client), grants)
 
     def _key(self, kid: str | None) -> Any:
-        """Return the key of this id; an unknown one makes the server fetch the keys again, but not too often."""
+        """Return the key of this id; an unknown one makes the server fetch the keys again, but not
+        too often.
+        """
         age = time.monotonic() - self._looked_at
         pause = _AGAIN_SECONDS if self._keys else _SILENT_SECONDS
         is_due = age > _KEPT_SECONDS or (kid not in self._keys and age > pause)
-        if is_due and self._lock.acquire(blocking=False):  # no second request waits for a slow issuer
+        if is_due and self._lock.acquire(
+            blocking=False
+        ):  # no second request waits for a slow issuer
             try:
                 self._keys = self._fetch_keys()
             except (NoAnswer, LookupError, TypeError, ValueError) as exc:
-                _logger.warning("the keys of the OAuth issuer can't be read: %s", type(exc).__name__)
+                _logger.warning(
+                    "the keys of the OAuth issuer can't be read: %s", type(exc).__name__
+                )
             finally:
                 self._looked_at = time.monotonic()
                 self._lock.release()
         if not self._keys:
-            raise Refused(503, "the issuer of this token does not answer", headers={"retry-after": "5"})
+            raise Refused(
+                503, "the issuer of this token does not answer", headers={"retry-after": "5"}
+            )
         return self._keys.get(kid)
 
     def _fetch_keys(self) -> Mapping[str | None, Any]:
@@ -422,7 +493,10 @@ class Issuer:
             metadata = _get_json(f"{parts.scheme}://{parts.netloc}{document}{parts.path}")
             if metadata is None:
                 metadata = _get_json(f"{self.url}{document}")
-            if isinstance(metadata, dict) and str(metadata.get("issuer", "")).rstrip("/") == self.url:
+            if (
+                isinstance(metadata, dict)
+                and str(metadata.get("issuer", "")).rstrip("/") == self.url
+            ):
                 keys = jwt.PyJWKSet.from_dict(_get_json(str(metadata["jwks_uri"])) or {})
                 return {key.key_id: key for key in keys.keys}
         raise LookupError(self.url)

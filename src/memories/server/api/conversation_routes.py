@@ -46,14 +46,18 @@ def conversations(call: Call) -> Any:
 def conversation(call: Call) -> Any:
     """Return one conversation."""
     return shapes.conversation(
-        call.memories.conversation(call.arguments["conversation"], as_of=call.arguments.get("as_of"))
+        call.memories.conversation(
+            call.arguments["conversation"], as_of=call.arguments.get("as_of")
+        )
     )
 
 
 def name(call: Call) -> Any:
     """Give a conversation a title, a user and tags."""
     arguments = dict(call.arguments)
-    return shapes.conversation(call.memories.update_conversation(arguments.pop("conversation"), **arguments))
+    return shapes.conversation(
+        call.memories.update_conversation(arguments.pop("conversation"), **arguments)
+    )
 
 
 def turns(call: Call) -> Any:
@@ -79,7 +83,9 @@ def add(call: Call) -> Answer:
             digest = hashlib.sha256(f"{call.who.id}/{call.key}".encode()).hexdigest()
             turn.setdefault("message_id", f"{digest[:32]}-{number}")
         drafts.append(TurnDraft(**turn))
-    result = call.memories.add_turns(call.arguments["conversation"], drafts, redact=call.arguments.get("redact", True))
+    result = call.memories.add_turns(
+        call.arguments["conversation"], drafts, redact=call.arguments.get("redact", True)
+    )
     shape = added(call.arguments["conversation"], result)
     if shape["refused"]:
         return Answer(shape, 409)
@@ -91,7 +97,9 @@ def forget(call: Call) -> Any:
     arguments = dict(call.arguments)
     with_memories, dry_run = arguments.get("with_memories", False), arguments.get("dry_run", False)
     forgotten = call.memories.forget_turns(arguments.pop("conversation"), **arguments)
-    return shapes.forgotten_turns(forgotten, forgotten.memories if with_memories else None, dry_run=dry_run)
+    return shapes.forgotten_turns(
+        forgotten, forgotten.memories if with_memories else None, dry_run=dry_run
+    )
 
 
 def waiting(call: Call) -> Any:
@@ -109,14 +117,18 @@ def build_context(call: Call) -> Any:
     )
     if budget is not None and not 1 <= budget <= 100_000_000:
         raise InvalidInput("budget must be a whole number of tokens from 1 to 100000000")
-    engine = EngineBackend(call.memories, include_corrected=arguments.pop("include_corrected", False))
-    options = {name: arguments.get(name, False) for name in ("include_suspicious", "include_tool_turns")}
+    engine = EngineBackend(
+        call.memories, include_corrected=arguments.pop("include_corrected", False)
+    )
+    options = {
+        name: arguments.get(name, False) for name in ("include_suspicious", "include_tool_turns")
+    }
     gateway = MemoryGateway(ENGINE, backend=engine)
     agent = call.memories.event_figures()["agent"]
     config = call.memories.config._replace(namespace=call.memories.namespace, identity=agent)
     builder = ContextBuilder.from_config(gateway, config, budget, **options)
     with contextlib.closing(gateway):
-        if conversation_id is None:
+        if conversation_id is None:  # noqa: SIM108
             context = builder.build_everywhere(query)
         else:
             context = builder.build_context(conversation_id, query)
@@ -124,7 +136,9 @@ def build_context(call: Call) -> Any:
 
 
 def scratchpad(call: Call) -> Any:
-    """Return the scratchpad that a session begins with; its path is shown only to managers of the whole store."""
+    """Return the scratchpad that a session begins with; its path is shown only to managers of the
+    whole store.
+    """
     shape = shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
@@ -137,8 +151,13 @@ def prompt(call: Call) -> Any:
         raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
     project = next(iter(names_of(arguments.get("project") or "")), None)
     with noting(config, "prompt", **call.memories.event_figures()) as figures:
-        block = build(call.memories, project=project, budget=budget, client=arguments.get("for", CLIENTS[0]))
-        figures["tokens"], figures["results"] = block.tokens, len(block.entries) + len(block.sessions)
+        block = build(
+            call.memories, project=project, budget=budget, client=arguments.get("for", CLIENTS[0])
+        )
+        figures["tokens"], figures["results"] = (
+            block.tokens,
+            len(block.entries) + len(block.sessions),
+        )
     shape = prompt_shape(block)
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 

@@ -1,8 +1,8 @@
 """Idempotency keys: a retried write is applied once, even if the server was killed in between.
 
-Servers of one store share the record of requests: in the store's own table (`stores.claims`) or in a file. It holds no
-content and no keys. An answer that is no longer in memory is rebuilt from ids, or the write runs again, which is safe
-because it recognizes what it has stored.
+Servers of one store share the record of requests: in the store's own table (`stores.claims`) or in
+a file. It holds no content and no keys. An answer that is no longer in memory is rebuilt from ids,
+or the write runs again, which is safe because it recognizes what it has stored.
 """
 
 import contextlib
@@ -31,7 +31,9 @@ from memories.stores.claims import Claim, Claims, Taken
 
 
 def file_of(config: Config) -> Path:
-    """Return the file for a store: beside a SQLite store, so that all servers share it, else in the server's home."""
+    """Return the file for a store: beside a SQLite store, so that all servers share it, else in the
+    server's home.
+    """
     path = local_path(config.store)
     if path is not None and config.store.startswith("sqlite:"):
         path = path.resolve()
@@ -57,7 +59,8 @@ class _Entry(NamedTuple):
 
 
 class FileClaims:
-    """Implements `Claims` in a file of JSON lines, read and extended by each process under the lock of the file.
+    """Implements `Claims` in a file of JSON lines, read and extended by each process under the lock
+    of the file.
 
     A request has one line when it begins and another when it ends; the last line counts.
     """
@@ -92,7 +95,9 @@ class FileClaims:
                 raise Taken(other=True)
             entry = _Entry(digest, time.time()) if before is None else before
             self._add(name, entry._replace(by=self._by))
-            fd = os.dup(self._fd) if before is None and sync else None  # survives a rewrite of the file
+            fd = (
+                os.dup(self._fd) if before is None and sync else None
+            )  # survives a rewrite of the file
         if fd is not None:
             try:
                 os.fsync(fd)
@@ -105,7 +110,9 @@ class FileClaims:
         with self._shared():
             entry = self._entries.get(claim.name)
             if entry is not None:  # else it was dropped because too many came after it
-                self._add(claim.name, entry._replace(told=entry.told if told is None else told, by=None))
+                self._add(
+                    claim.name, entry._replace(told=entry.told if told is None else told, by=None)
+                )
 
     def drop(self, claim: Claim) -> None:
         """See `Claims.drop`."""
@@ -167,7 +174,9 @@ class FileClaims:
         self._end = self._lines = 0
 
     def _read(self, size: int) -> None:
-        """Read the lines that were added since the last time; a line that was cut off does not count."""
+        """Read the lines that were added since the last time; a line that was cut off does not
+        count.
+        """
         data = os.pread(self._fd, size - self._end, self._end)
         if data and not data.endswith(b"\n"):
             write_all(self._fd, b"\n")
@@ -183,8 +192,12 @@ class FileClaims:
             entry = None
             if "digest" in shape:
                 by = shape.get("by")
-                is_valid = isinstance(by, str) and by.isalnum()  # since it becomes part of a file's name
-                entry = _Entry(shape["digest"], float(shape["at"]), shape.get("done"), by if is_valid else None)
+                is_valid = (
+                    isinstance(by, str) and by.isalnum()
+                )  # since it becomes part of a file's name
+                entry = _Entry(
+                    shape["digest"], float(shape["at"]), shape.get("done"), by if is_valid else None
+                )
             self._put(shape["request"], entry)
 
     def _put(self, name: str, entry: _Entry | None) -> None:
@@ -207,7 +220,9 @@ class FileClaims:
             return
         oldest = time.time() - claims.KEPT_SECONDS
         with replacing(self._file) as stream:
-            stream.writelines(_line(name, entry) for name, entry in self._entries.items() if entry.at > oldest)
+            stream.writelines(
+                _line(name, entry) for name, entry in self._entries.items() if entry.at > oldest
+            )
         os.close(self._fd)
         self._open()
         self._read(self._take_lock())
@@ -232,10 +247,12 @@ class Work(NamedTuple):
     """A write that is done once.
 
     Attributes:
-        run: Does it. The arguments: when it was first begun, and whether it may have been done before, because a server
-            was stopped or the answer can't be rebuilt.
-        brief: Returns the summary of an answer to save; None if it failed and a retry should run again.
-        revive: Rebuilds the answer from its summary; None if the write has to run again, which is harmless.
+        run: Does it. The arguments: when it was first begun, and whether it may have been done
+            before, because a server was stopped or the answer can't be rebuilt.
+        brief: Returns the summary of an answer to save; None if it failed and a retry should run
+            again.
+        revive: Rebuilds the answer from its summary; None if the write has to run again, which is
+            harmless.
         size: Returns the size of an answer.
     """
 
@@ -249,7 +266,8 @@ class _Answer(NamedTuple):
     """An answer of this process.
 
     Attributes:
-        at: When its request was begun, which distinguishes it from an earlier one with the same key.
+        at: When its request was begun, which distinguishes it from an earlier one with the same
+            key.
         size: Its size in bytes.
     """
 
@@ -284,13 +302,17 @@ class Once:
             sync: Flush the record of the beginning to disk, to survive a power cut.
 
         Raises:
-            Refused: 400, the key is not acceptable; 409, the same request is being done; 422, the key was used for
-                another request.
+            Refused: 400, the key is not acceptable; 409, the same request is being done; 422, the
+                key was used for another request.
         """
         if not (1 <= len(key) <= _MAX_KEY and key.isascii() and key.isprintable()):
-            raise Refused(400, f"Idempotency-Key must be 1 to {_MAX_KEY} printable ASCII characters")
+            raise Refused(
+                400, f"Idempotency-Key must be 1 to {_MAX_KEY} printable ASCII characters"
+            )
         name = hashlib.sha256(f"{sender}\0{key}".encode()).hexdigest()
-        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode("utf-8", "backslashreplace")).hexdigest()
+        digest = hashlib.sha256(
+            json.dumps(request, sort_keys=True).encode("utf-8", "backslashreplace")
+        ).hexdigest()
         claim = self._claim(name, digest, sync=sync)
         summary, changed_nothing = None, False
         try:
@@ -298,7 +320,9 @@ class Once:
                 answer = self._cached(claim) or work.revive(claim.told)
                 if answer is not None:
                     return answer
-            begun_at = datetime.fromtimestamp(int(claim.at * 1_000) / 1_000, UTC)  # as exact as times in a store
+            begun_at = datetime.fromtimestamp(
+                int(claim.at * 1_000) / 1_000, UTC
+            )  # as exact as times in a store
             answer = work.run(begun_at, claim.number > 1)
             summary = work.brief(answer)
             changed_nothing = summary is None
@@ -321,19 +345,27 @@ class Once:
         except Taken as exc:
             if exc.other:
                 raise Refused(
-                    422, "this Idempotency-Key was used for another request; make a new one for each"
+                    422,
+                    "this Idempotency-Key was used for another request; make a new one for each",
                 ) from None
-            raise Refused(409, "the same request is being done; ask again", headers={"retry-after": "1"}) from None
+            raise Refused(
+                409, "the same request is being done; ask again", headers={"retry-after": "1"}
+            ) from None
 
     def _end(self, claim: Claim, summary: dict[str, Any] | None, *, changed_nothing: bool) -> None:
-        """Record how a write ended; if that fails, a retry is treated as if this server had been killed."""
+        """Record how a write ended; if that fails, a retry is treated as if this server had been
+        killed.
+        """
         assert self._claims is not None
         try:
             if changed_nothing:
                 self._claims.drop(claim)
             else:
                 self._claims.settle(claim, summary)
-        except (StoreError, OSError) as exc:  # the write is done all the same, and its answer says so
+        except (
+            StoreError,
+            OSError,
+        ) as exc:  # the write is done all the same, and its answer says so
             _logger.warning("how a request with a key ended could not be written down: %s", exc)
 
     def _cached(self, claim: Claim) -> Any | None:

@@ -50,9 +50,15 @@ LISTING: Fields = {
 }  # fmt: skip
 DRAFT: Fields = {
     "content": Field("text", "The statement.", required=True),
-    "tags": Field("tags", "Free pairs; agent, personality, project, type and global are known ones."),
-    "decay": Field("text", "How its confidence ages.", choices=("stable", "contextual", "reinforceable")),
-    "key": Field("text", "Stable key, such as user/editor; creating with one that exists adds a version."),
+    "tags": Field(
+        "tags", "Free pairs; agent, personality, project, type and global are known ones."
+    ),
+    "decay": Field(
+        "text", "How its confidence ages.", choices=("stable", "contextual", "reinforceable")
+    ),
+    "key": Field(
+        "text", "Stable key, such as user/editor; creating with one that exists adds a version."
+    ),
     "supersedes": Field("text", "Id of a memory that this one replaces."),
     "confidence": Field("number", "How sure the writer is, 0 to 1."),
     "source": Field("text", "Conversation, or turn of one, that it was made from."),
@@ -124,22 +130,33 @@ def _created_answer(created: Created) -> Answer:
     return Answer(shapes.created(created), 409 if created.memory is None else 200)
 
 
-def _store(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int = 0) -> Sequence[Created]:
-    """Store drafts; with an idempotency key, their ids are the same when the request is sent again."""
+def _store(
+    call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int = 0
+) -> Sequence[Created]:
+    """Store drafts; with an idempotency key, their ids are the same when the request is sent
+    again.
+    """
     if call.key is not None and call.begun_at is not None:
         seed = f"{call.who.id}/{call.key}"
         ids = (same_id(call.begun_at, seed, number) for number in range(first, first + len(drafts)))
-        drafts = [replace(draft, id=id_, fresh=not call.again) for draft, id_ in zip(drafts, ids, strict=True)]
+        drafts = [
+            replace(draft, id=id_, fresh=not call.again)
+            for draft, id_ in zip(drafts, ids, strict=True)
+        ]
     return call.server.create(call.memories, drafts, force, redact)
 
 
 def get(call: Call) -> Answer:
     """Return a memory, with its version as the ETag."""
-    return _memory_answer(call.memories.get(call.arguments["id"], as_of=call.arguments.get("as_of")))
+    return _memory_answer(
+        call.memories.get(call.arguments["id"], as_of=call.arguments.get("as_of"))
+    )
 
 
 def create_many(call: Call) -> Answer:
-    """Store many memories, some hundreds in a transaction; a refused one does not affect the others."""
+    """Store many memories, some hundreds in a transaction; a refused one does not affect the
+    others.
+    """
     drafts = [Draft(**arguments) for arguments in call.arguments["memories"]]
     if not 1 <= len(drafts) <= MAX_BATCH:
         raise InvalidInput(f"memories must have 1 to {MAX_BATCH} objects; it has {len(drafts)}")
@@ -151,7 +168,9 @@ def create_many(call: Call) -> Answer:
     return Answer({"results": results, "count": len(results)})
 
 
-def _store_batch(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int) -> list[dict[str, Any]]:
+def _store_batch(
+    call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int
+) -> list[dict[str, Any]]:
     """Store drafts in one transaction, or one by one if that fails; return the result of each."""
     try:
         return [shapes.created(created) for created in _store(call, drafts, force, redact, first)]
@@ -168,7 +187,9 @@ def by_key(call: Call) -> Answer:
     """Return the memory that has a key."""
     arguments = dict(call.arguments)
     as_of = arguments.pop("as_of", None)
-    return get(call._replace(arguments={"id": call.memories.id_of_key(**arguments), "as_of": as_of}))
+    return get(
+        call._replace(arguments={"id": call.memories.id_of_key(**arguments), "as_of": as_of})
+    )
 
 
 def _memory_answer(memory: Memory) -> Answer:
@@ -206,7 +227,9 @@ def _if_match(call: Call) -> Iterator[None]:
 
 
 def _find_logged(call: Call, action: str) -> Change | None:
-    """Return the change that an earlier try of this request has logged before its server was stopped."""
+    """Return the change that an earlier try of this request has logged before its server was
+    stopped.
+    """
     if not call.again:
         return None
     for entry in call.own.log(call.arguments["id"], since=call.begun_at):
@@ -217,9 +240,15 @@ def _find_logged(call: Call, action: str) -> Change | None:
 
 
 def _is_updated(call: Call) -> bool:
-    """Return whether an earlier try of this request has added its version; others may have added more since."""
+    """Return whether an earlier try of this request has added its version; others may have added
+    more since.
+    """
     arguments = call.arguments
-    if not call.again or call.begun_at is None or not arguments.keys() & {"content", "tags", "remove_tags"}:
+    if (
+        not call.again
+        or call.begun_at is None
+        or not arguments.keys() & {"content", "tags", "remove_tags"}
+    ):
         return False
     history = call.memories.history(arguments["id"])
     return history.namespace == call.memories.namespace and any(
@@ -248,7 +277,9 @@ def update(call: Call) -> Answer:
     try:
         with _if_match(call) if several else contextlib.nullcontext():
             return _memory_answer(
-                call.memories.update(arguments.pop("id"), arguments.pop("content", None), **arguments)
+                call.memories.update(
+                    arguments.pop("id"), arguments.pop("content", None), **arguments
+                )
             )
     except Conflict as exc:
         if allowed is None:
@@ -269,7 +300,9 @@ def restore(call: Call) -> Answer:
     if _find_logged(call, "restore"):
         return _memory_answer(call.own.get(call.arguments["id"]))
     with _if_match(call):
-        return _memory_answer(call.memories.restore(call.arguments["id"], version=call.arguments.get("version")))
+        return _memory_answer(
+            call.memories.restore(call.arguments["id"], version=call.arguments.get("version"))
+        )
 
 
 def reinforce(call: Call) -> Any:
@@ -316,7 +349,9 @@ def get_history(call: Call) -> Any:
 def duplicates(call: Call) -> Any:
     """Return memories that say the same as older ones."""
     groups = call.memories.duplicates(**call.arguments)
-    results = [shapes.memory(group.memory) | {"duplicates": shapes.similar(group.of)} for group in groups]
+    results = [
+        shapes.memory(group.memory) | {"duplicates": shapes.similar(group.of)} for group in groups
+    ]
     return {"results": results, "count": len(results)}
 
 
@@ -437,7 +472,9 @@ def reject(call: Call) -> Any:
     """Delete memories that wait for review."""
     named, selected = _select(call)
     dry_run = call.arguments.get("dry_run", False)
-    return shapes.rejected(call.memories.review.reject([*named, *selected], dry_run=dry_run), dry_run=dry_run)
+    return shapes.rejected(
+        call.memories.review.reject([*named, *selected], dry_run=dry_run), dry_run=dry_run
+    )
 
 
 _ID = "/api/memories/{id}"

@@ -1,4 +1,6 @@
-"""ASGI middleware: the guard that checks every request before its route, and the log and the counts of requests."""
+"""ASGI middleware: the guard that checks every request before its route, and the log and the counts
+of requests.
+"""
 
 import asyncio
 import json
@@ -15,7 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memories.server.api.problems import Refused, failed, stopped
 
-LOG = "memories.log"  # key in a scope for values that routes add to the log: their path and the id of the token
+# key in a scope for values that routes add to the log: their path and the id of the token
+LOG = "memories.log"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
@@ -32,7 +35,9 @@ class Gauge(NamedTuple):
 class Metrics:
     """Counts requests; `text` is what Prometheus reads."""
 
-    def __init__(self, on_request: Callable[[], None] | None = None, gauges: tuple[Gauge, ...] = ()) -> None:
+    def __init__(
+        self, on_request: Callable[[], None] | None = None, gauges: tuple[Gauge, ...] = ()
+    ) -> None:
         """Begin at 0.
 
         Args:
@@ -42,7 +47,9 @@ class Metrics:
         self._gauges, self._on_request = gauges, on_request
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str, int], int] = {}
-        self._seconds: dict[str, list[float]] = {}  # by route: how many took up to each bound, the total, the sum
+        self._seconds: dict[
+            str, list[float]
+        ] = {}  # by route: how many took up to each bound, the total, the sum
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -59,17 +66,29 @@ class Metrics:
 
     def text(self) -> str:
         """Return all numbers in the text format of Prometheus, version 0.0.4."""
-        lines = ["# HELP memories_requests_total HTTP requests.", "# TYPE memories_requests_total counter"]
+        lines = [
+            "# HELP memories_requests_total HTTP requests.",
+            "# TYPE memories_requests_total counter",
+        ]
         with self._lock:
             for (method, route, status), count in sorted(self._counts.items()):
                 labels = _labels({"method": method, "route": route, "status": str(status)})
                 lines.append(f"memories_requests_total{labels} {count}")
-            lines += ["# HELP memories_request_seconds Time to answer.", "# TYPE memories_request_seconds histogram"]
+            lines += [
+                "# HELP memories_request_seconds Time to answer.",
+                "# TYPE memories_request_seconds histogram",
+            ]
             for route, histogram in sorted(self._seconds.items()):
                 for bound, total in zip((*map(str, _BUCKETS), "+Inf"), histogram, strict=False):
-                    lines.append(f"memories_request_seconds_bucket{_labels({'route': route, 'le': bound})} {total:g}")
-                lines.append(f"memories_request_seconds_count{_labels({'route': route})} {histogram[-2]:g}")
-                lines.append(f"memories_request_seconds_sum{_labels({'route': route})} {histogram[-1]:.6f}")
+                    lines.append(
+                        f"memories_request_seconds_bucket{_labels({'route': route, 'le': bound})} {total:g}"
+                    )
+                lines.append(
+                    f"memories_request_seconds_count{_labels({'route': route})} {histogram[-2]:g}"
+                )
+                lines.append(
+                    f"memories_request_seconds_sum{_labels({'route': route})} {histogram[-1]:.6f}"
+                )
         for gauge in self._gauges:
             lines += [f"# HELP {gauge.name} {gauge.help}", f"# TYPE {gauge.name} {gauge.kind}"]
             lines.append(f"{gauge.name} {gauge.read():g}")
@@ -77,7 +96,9 @@ class Metrics:
 
 
 class _Lines:
-    """Writes lines to standard error, once per turn of the event loop, since each write lets other threads run."""
+    """Writes lines to standard error, once per turn of the event loop, since each write lets other
+    threads run.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[str] = []
@@ -95,7 +116,9 @@ class _Lines:
 class Logged:
     """Counts each request to an application, and logs it as a line of JSON."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, write: Callable[[str], object] | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, write: Callable[[str], object] | None = None
+    ) -> None:
         self._app, self._metrics = app, metrics
         self._write = write or _Lines()
 
@@ -155,8 +178,13 @@ MAX_STORE = 67_108_864  # a batch of records with their vectors
 BODY_SECONDS = 10.0  # for a whole body; for a streamed one, for each piece of it
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 SAFE = frozenset({"GET", "HEAD"})
-READS = frozenset("scan groups candidates matches read values count labels days used vectors info refs".split())
-STREAMED: Mapping[str, int] = {"/api/import": MAX_IMPORT, "/store/v1/": MAX_STORE}  # by how the path begins
+READS = frozenset(
+    "scan groups candidates matches read values count labels days used vectors info refs".split()
+)
+STREAMED: Mapping[str, int] = {
+    "/api/import": MAX_IMPORT,
+    "/store/v1/": MAX_STORE,
+}  # by how the path begins
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?)(?::(\d{1,5}))?")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
 _ONCE = (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"authorization", b"if-match",
@@ -198,14 +226,20 @@ class Rules(NamedTuple):
         if match is None:
             raise Refused(400, "the request needs one Host header that names this server")
         if match[1] not in self.hosts:
-            raise Refused(421, "this server does not answer to that host name; add it with --host-name")
+            raise Refused(
+                421, "this server does not answer to that host name; add it with --host-name"
+            )
         if headers.get(b"sec-fetch-site", "same-origin").lower() not in ("same-origin", "none"):
-            raise Refused(403, "another site sent this request; open the page of this server itself")
+            raise Refused(
+                403, "another site sent this request; open the page of this server itself"
+            )
         origin = headers.get(b"origin")
         if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             raise Refused(403, "another site sent this request (Origin)")
         if scope["method"] not in METHODS:
-            raise Refused(405, "this method is not known here", headers={"allow": ", ".join(sorted(METHODS))})
+            raise Refused(
+                405, "this method is not known here", headers={"allow": ", ".join(sorted(METHODS))}
+            )
         _check_body(scope, headers)
 
 
@@ -224,7 +258,11 @@ def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
     if b"transfer-encoding" in headers and (
         b"content-length" in headers or headers[b"transfer-encoding"].lower() != "chunked"
     ):
-        raise Refused(400, "the request does not say clearly where its body ends", headers={"connection": "close"})
+        raise Refused(
+            400,
+            "the request does not say clearly where its body ends",
+            headers={"connection": "close"},
+        )
     length = headers.get(b"content-length", "0")
     if not (length.isascii() and length.isdigit()):
         raise Refused(400, "Content-Length is not a number", headers={"connection": "close"})
@@ -232,28 +270,38 @@ def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
         raise _too_large(limit_of(scope))
     if scope["method"] in SAFE:
         if int(length) or b"transfer-encoding" in headers:
-            raise Refused(400, "a request that only reads has no body", headers={"connection": "close"})
+            raise Refused(
+                400, "a request that only reads has no body", headers={"connection": "close"}
+            )
         return
     kind, _, parameter = headers.get(b"content-type", "").lower().partition(";")
     empty = length == "0" and b"transfer-encoding" not in headers
-    if (kind.strip() not in _JSON and not (empty and not kind)) or parameter.strip() not in ("", "charset=utf-8"):
+    if (kind.strip() not in _JSON and not (empty and not kind)) or parameter.strip() not in (
+        "",
+        "charset=utf-8",
+    ):
         raise Refused(415, "send JSON, in UTF-8: Content-Type: application/json")
 
 
 def limit_of(scope: Scope) -> int:
     """Return the largest allowed size of a request's body."""
-    return next((most for begin, most in STREAMED.items() if scope["path"].startswith(begin)), MAX_BODY)
+    return next(
+        (most for begin, most in STREAMED.items() if scope["path"].startswith(begin)), MAX_BODY
+    )
 
 
 def _too_large(most: int) -> Refused:
-    return Refused(413, f"the body has more than {most} bytes, the limit", headers={"connection": "close"})
+    return Refused(
+        413, f"the body has more than {most} bytes, the limit", headers={"connection": "close"}
+    )
 
 
 class Guard:
-    """Passes on the requests that `Rules` allow, bounds bodies in size and time, and adds headers to every answer.
+    """Passes on the requests that `Rules` allow, bounds bodies in size and time, and adds headers
+    to every answer.
 
-    It guards pages, API and MCP alike. The path that it passes on stays percent-encoded, so that a `/` in an id does
-    not separate segments. Rights are a matter of `access`.
+    It guards pages, API and MCP alike. The path that it passes on stays percent-encoded, so that a
+    `/` in an id does not separate segments. Rights are a matter of `access`.
     """
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
@@ -293,7 +341,11 @@ class Guard:
 def _is_read(scope: Scope) -> bool:
     """Return whether a request changes nothing, so that its outcome is never in doubt."""
     path = scope["path"]
-    return scope["method"] in SAFE or path in ("/api/context", "/login") or path.removeprefix("/store/v1/") in READS
+    return (
+        scope["method"] in SAFE
+        or path in ("/api/context", "/login")
+        or path.removeprefix("/store/v1/") in READS
+    )
 
 
 def _path(scope: Scope) -> str:
@@ -319,7 +371,9 @@ def _bound_body(receive: Receive, scope: Scope) -> Receive:
             async with asyncio.timeout(BODY_SECONDS) if is_streamed else asyncio.timeout_at(until):
                 message = await receive()
         except TimeoutError:
-            raise Refused(408, "the body did not arrive in time", headers={"connection": "close"}) from None
+            raise Refused(
+                408, "the body did not arrive in time", headers={"connection": "close"}
+            ) from None
         size += len(message.get("body", b""))
         is_complete = not message.get("more_body", False)
         if size > limit:

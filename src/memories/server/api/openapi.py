@@ -30,7 +30,9 @@ _TYPES: dict[str, Schema] = {
 
 
 def _type(name: str) -> Schema:
-    """Return a schema by its name: of a type above, of an object below, or of a list of those, such as `[Memory]`."""
+    """Return a schema by its name: of a type above, of an object below, or of a list of those, such
+    as `[Memory]`.
+    """
     if name.startswith("["):
         return {"type": "array", "items": _type(name[1:-1])}
     return _TYPES.get(name) or {"$ref": f"#/components/schemas/{name}"}
@@ -45,7 +47,10 @@ def _object(always: str, sometimes: str = "", base: str = "") -> Schema:
         base: An object whose members it also has.
     """
     required = [pair.partition(":")[0] for pair in always.split()]
-    members = {name: _type(kind) for name, _, kind in (pair.partition(":") for pair in f"{always} {sometimes}".split())}
+    members = {
+        name: _type(kind)
+        for name, _, kind in (pair.partition(":") for pair in f"{always} {sometimes}".split())
+    }
     shape: Schema = {"type": "object", "required": required, "properties": members}
     return {"allOf": [_type(base), shape]} if base else shape
 
@@ -75,14 +80,16 @@ SCHEMAS: dict[str, Schema] = {
     "CreatedMany": _object("results:[object] count:whole"),
     "Listed": {"anyOf": [_type("Hit"), _type("Memory")]},
     "Results": _object(
-        "results:[Listed] count:whole", "next_cursor:text? note:text tier:text explain:object damaged:[object]"
+        "results:[Listed] count:whole",
+        "next_cursor:text? note:text tier:text explain:object damaged:[object]",
     ),
     "Page": _object("results:[Memory] count:whole", "next_cursor:text?"),
     "Deleted": _object("id:text deleted:flag"),
     "Reinforced": _object("id:text confidence:number last_reinforced_at:text"),
     "Forgotten": _object("id:text forgotten:flag versions:whole also_in:texts"),
     "ForgottenTurns": _object(
-        "conversation_id:text forgotten:flag turns:whole also_in:texts", "memories:whole dry_run:flag"
+        "conversation_id:text forgotten:flag turns:whole also_in:texts",
+        "memories:whole dry_run:flag",
     ),
     "Version": _shape(*VERSION, sometimes="origin:object diff:[object]"),
     "History": _object(
@@ -95,7 +102,8 @@ SCHEMAS: dict[str, Schema] = {
     "Tags": _object("", "keys:[object] key:text values:[object]"),
     "Step": _object("id:text action:text content:text", "reason:text"),
     "Affected": _object(
-        "count:whole dry_run:flag counts:counts steps:[object]", "left:whole undo:object also_in:texts"
+        "count:whole dry_run:flag counts:counts steps:[object]",
+        "left:whole undo:object also_in:texts",
     ),
     "Accepted": _object("accepted:whole left:whole results:[object] dry_run:flag"),
     "Rejected": _object("rejected:whole results:[object] dry_run:flag"),
@@ -119,7 +127,9 @@ SCHEMAS: dict[str, Schema] = {
         "access_count:whole",
         "key:text written_by:text trust:text suspicious:texts cut:whole",
     ),
-    "Scratchpad": _object("results:[Entry] count:whole namespace:text pending_count:whole", "file:text? notes:texts"),
+    "Scratchpad": _object(
+        "results:[Entry] count:whole namespace:text pending_count:whole", "file:text? notes:texts"
+    ),
     "Prompt": _object(
         "prompt:text memories:texts sessions:texts pending_count:whole left_out:counts tokens:whole degraded:flag",
         "error:text notes:texts",
@@ -154,7 +164,8 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Ok": _object("ok:flag"),
     "Problem": _object(
-        "type:text title:text status:whole detail:text error:text", "kind:text exit_code:whole matches:texts"
+        "type:text title:text status:whole detail:text error:text",
+        "kind:text exit_code:whole matches:texts",
     ),
 }
 
@@ -199,7 +210,9 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": SCHEMAS,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "memory tokens create"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "memory tokens create"}
+            },
         },
     }
 
@@ -207,16 +220,21 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 def _operation(route: Route) -> dict[str, Any]:
     path_names = re.findall(r"{(\w+)}", route.path)
     operation: dict[str, Any] = {
-        "operationId": "_".join(re.findall(r"\w+", f"{route.method.lower()} {route.path.replace('-', '_')}")),
+        "operationId": "_".join(
+            re.findall(r"\w+", f"{route.method.lower()} {route.path.replace('-', '_')}")
+        ),
         "summary": route.summary,
         "description": f"Scope: {route.scope}.",
         "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in path_names
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in path_names
         ],
         "responses": {str(status): _answer(schema) for status, schema in route.answers.items()},
     }
     space = {} if route.scope in ("open", "signed", "store") else SPACE
-    operation["parameters"] += [_parameter(name, field) for name, field in {**route.query, **space}.items()]
+    operation["parameters"] += [
+        _parameter(name, field) for name, field in {**route.query, **space}.items()
+    ]
     operation["parameters"] += [_header(name) for name in _HEADERS if _takes(route, name)]
     if route.scope == "open":
         operation["security"] = []
@@ -244,24 +262,46 @@ def _takes(route: Route, header: str) -> bool:
 
 def _answer(schema: str) -> dict[str, Any]:
     if schema in _STREAMS:
-        return {"description": schema, "content": {_STREAMS[schema]: {"schema": {"type": "string"}}}}
+        return {
+            "description": schema,
+            "content": {_STREAMS[schema]: {"schema": {"type": "string"}}},
+        }
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
     return {"description": schema, "content": content}
 
 
 def _parameter(name: str, field: Input) -> dict[str, Any]:
     schema = _KINDS["texts"] if field.kind == "tags" else _schema(field)
-    return {"name": name, "in": "query", "required": field.required, "description": field.about, "schema": schema}
+    return {
+        "name": name,
+        "in": "query",
+        "required": field.required,
+        "description": field.about,
+        "schema": schema,
+    }
 
 
 def _header(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "header", "required": False, "description": _HEADERS[name], "schema": _KINDS["text"]}
+    return {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": _HEADERS[name],
+        "schema": _KINDS["text"],
+    }
 
 
 def _members(fields: Mapping[str, Input]) -> dict[str, Any]:
     required = [name for name, field in fields.items() if field.required]
-    members = {name: _schema(field) | {"description": field.about} for name, field in fields.items()}
-    return {"type": "object", "properties": members, "required": required, "additionalProperties": False}
+    members = {
+        name: _schema(field) | {"description": field.about} for name, field in fields.items()
+    }
+    return {
+        "type": "object",
+        "properties": members,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 def _schema(field: Input) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Errors as HTTP answers: the sentences of the command as problem details (RFC 9457), one status for each error."""
+"""Errors as HTTP answers: the sentences of the command as problem details (RFC 9457), one status
+for each error.
+"""
 
 import errno
 import json
@@ -17,7 +19,8 @@ from memories.guard.redactor import redact
 _logger = logging.getLogger(__name__)
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-# The first that fits counts. The exit code is the one that the command has for it. 500 is for bugs alone.
+# The first that fits counts. The exit code is the one that the command has for it. 500 is for bugs
+# alone.
 STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.InvalidInput, 400, 2),
     (errors.ConfigError, 503, 2),
@@ -26,7 +29,11 @@ STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.StoreFull, 507, 1),
     (errors.SystemFault, 503, 1),
 )
-_PASSING = (errors.StoreBusy, errors.StoreUnreachable, errors.EmbedderError)  # trying again helps, without an operator
+_PASSING = (
+    errors.StoreBusy,
+    errors.StoreUnreachable,
+    errors.EmbedderError,
+)  # trying again helps, without an operator
 TITLES = {
     400: "Bad request", 401: "Not signed in", 403: "Forbidden", 404: "Not found", 405: "Method not allowed",
     408: "Request timeout", 409: "Conflict", 411: "Length required", 412: "Precondition failed", 413: "Too large",
@@ -62,7 +69,9 @@ def encoded(value: Any) -> bytes:
     return _json(value).encode("utf-8", "backslashreplace")
 
 
-def problem(status: int, detail: str, more: Mapping[str, Any] | None = None, **headers: str) -> Response:
+def problem(
+    status: int, detail: str, more: Mapping[str, Any] | None = None, **headers: str
+) -> Response:
     """Return an error as an answer.
 
     Args:
@@ -72,20 +81,29 @@ def problem(status: int, detail: str, more: Mapping[str, Any] | None = None, **h
         **headers: More headers, `_` for `-`.
     """
     detail = " ".join(redact(detail).text.split())
-    shape = {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail}
+    shape = {
+        "type": "about:blank",
+        "title": TITLES.get(status, "Error"),
+        "status": status,
+        "detail": detail,
+    }
     body = encoded({**shape, "error": detail, **(more or {})})
     header_values = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(body, status, header_values, media_type="application/problem+json")
 
 
 def failed(exc: Exception) -> Response:
-    """Return the answer to a request that raised; unexpected errors are logged by their place, never by content."""
+    """Return the answer to a request that raised; unexpected errors are logged by their place,
+    never by content.
+    """
     if isinstance(exc, Refused):
         return problem(exc.status, str(exc), exc.more, **exc.headers)
     for kind, status, code in STATUS:
         if isinstance(exc, kind):
             matches = getattr(exc, "matches", ())
-            more = {"kind": _kind(exc), "exit_code": code} | ({"matches": list(matches)} if matches else {})
+            more = {"kind": _kind(exc), "exit_code": code} | (
+                {"matches": list(matches)} if matches else {}
+            )
             wait = {"retry_after": "1"} if isinstance(exc, _PASSING) else {}
             return problem(status, str(exc), more, **wait)
     if isinstance(exc, ClientDisconnect):
@@ -95,7 +113,9 @@ def failed(exc: Exception) -> Response:
         detail = f"the server met an error of its system: {exc.strerror or type(exc).__name__}"
         _logger.error("%s (%s)", detail, exc.filename)
         return problem(507 if exc.errno in FULL else 503, detail, {"exit_code": 1}, **wait)
-    places = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(exc.__traceback__)]
+    places = [
+        f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(exc.__traceback__)
+    ]
     _logger.error("%s at %s", type(exc).__name__, " < ".join(reversed(places[-5:])))
     return problem(500, "something went wrong in the server; its log tells where", {"exit_code": 1})
 
@@ -110,7 +130,9 @@ def stopped(*, in_doubt: bool) -> Response:
     if in_doubt:
         advice = "this may or may not have been done: read before you send it again"
     more = {"kind": "StoreUnreachable", "exit_code": 1}
-    return problem(503, f"the server is stopping; {advice}", more, retry_after="1", connection="close")
+    return problem(
+        503, f"the server is stopping; {advice}", more, retry_after="1", connection="close"
+    )
 
 
 def _kind(exc: Exception) -> str:

@@ -1,7 +1,8 @@
-"""The store itself over HTTP, for a command or a library elsewhere: `POST /store/v1/METHOD`; see `stores.http`.
+"""The store itself over HTTP, for a command or a library elsewhere: `POST /store/v1/METHOD`; see
+`stores.http`.
 
-Reading requires the right to read each namespace that is named; writing requires admin, since records carry their own
-origin and a writer could forge it.
+Reading requires the right to read each namespace that is named; writing requires admin, since
+records carry their own origin and a writer could forge it.
 """
 
 import contextlib
@@ -62,7 +63,9 @@ class _Rollback(Exception):
 
 
 class _Transaction:
-    """A transaction of a client, in a thread of its own, since a transaction belongs to a thread."""
+    """A transaction of a client, in a thread of its own, since a transaction belongs to a
+    thread.
+    """
 
     def __init__(self, store: Store, who: Principal) -> None:
         self.store, self.who = store, who
@@ -70,7 +73,9 @@ class _Transaction:
         self._inner: list[tuple[AbstractContextManager[None], int]] = []
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
         self.ended = threading.Event()
-        self.rollback_error: StoreError = StoreError(_UNHEARD)  # raised by requests after a rollback
+        self.rollback_error: StoreError = StoreError(
+            _UNHEARD
+        )  # raised by requests after a rollback
         self._begun: Future[None] = Future()
         threading.Thread(target=self._run, daemon=True, name="memories-transaction").start()
 
@@ -79,7 +84,9 @@ class _Transaction:
         self._begun.result()
 
     def end(self) -> None:
-        """Roll back after the current step, or keep the transaction from beginning; return at once."""
+        """Roll back after the current step, or keep the transaction from beginning; return at
+        once.
+        """
         self.rollback_error = StoreBusy(_STOPPING)
         with contextlib.suppress(InvalidStateError):
             self._begun.set_exception(self.rollback_error)
@@ -164,7 +171,13 @@ class _Transaction:
             with contextlib.suppress(_Inner):
                 inner.__exit__(_Inner, error, None)
 
-        steps = {"enter": enter, "leave": leave, "undo": undo, "rollback": self._rollback, "commit": lambda: None}
+        steps = {
+            "enter": enter,
+            "leave": leave,
+            "undo": undo,
+            "rollback": self._rollback,
+            "commit": lambda: None,
+        }
         self.do(steps[name], is_last=name == "commit")
 
 
@@ -173,14 +186,17 @@ class _Inner(Exception):
 
 
 class Records:
-    """The stores that remote clients use, one for each space of vectors, and their open transactions.
+    """The stores that remote clients use, one for each space of vectors, and their open
+    transactions.
 
     Every change is passed on to the scratchpads in the server's home; a removal before it happens.
     """
 
     def __init__(self, server: Server) -> None:
         self._server, config = server, server.config
-        self._mirror = Mirror(lambda name: place_of(config, name), lambda: datetime.now(UTC), make=lambda _: False)
+        self._mirror = Mirror(
+            lambda name: place_of(config, name), lambda: datetime.now(UTC), make=lambda _: False
+        )
         self._lock = threading.Lock()
         self._stores: dict[Space | None, Store] = {}
         self._transactions: dict[str, _Transaction] = {}
@@ -188,7 +204,8 @@ class Records:
         self._answered: OrderedDict[str, bytes] = OrderedDict()
 
     def _update_scratchpads(self, changes: Sequence[Change]) -> None:
-        """Remove changed and deleted records from the scratchpads; new ones appear at their next refresh.
+        """Remove changed and deleted records from the scratchpads; new ones appear at their next
+        refresh.
 
         Raises:
             StoreError: A scratchpad still shows a removed record.
@@ -198,15 +215,21 @@ class Records:
         for namespace in {ref.namespace for ref in refs if ref.collection is Collection.MEMORY}:
             place = place_of(self._server.config, namespace)
             if scratchpad.exists(place):
-                with contextlib.suppress(OSError):  # the folder can't be written, so the file isn't either
+                with contextlib.suppress(
+                    OSError
+                ):  # the folder can't be written, so the file isn't either
                     scratchpad.mark_stale(place)
 
     def _store(self, space: Space | None) -> Store:
         with self._lock:
             if space not in self._stores:
                 if len(self._stores) >= MAX_SPACES:
-                    raise InvalidInput("clients of this server use too many spaces of vectors; use its embedder")
-                self._stores[space] = open_store(self._server.config.store, space, self._server.config)
+                    raise InvalidInput(
+                        "clients of this server use too many spaces of vectors; use its embedder"
+                    )
+                self._stores[space] = open_store(
+                    self._server.config.store, space, self._server.config
+                )
             return self._stores[space]
 
     def answer(self, who: Principal, store_request: _StoreRequest) -> bytes:
@@ -220,7 +243,9 @@ class Records:
             value, findings = self._step(who, store_request), list[Finding]()
         else:
             value, findings = self._call(who, store_request)
-        data = encoded({"value": to_wire(value), **({"damaged": to_wire(findings)} if findings else {})})
+        data = encoded(
+            {"value": to_wire(value), **({"damaged": to_wire(findings)} if findings else {})}
+        )
         if store_request.method in _WRITES | _STEPS:
             with self._lock:
                 self._answered[call_id] = data
@@ -229,7 +254,11 @@ class Records:
         return data
 
     def _call(self, who: Principal, store_request: _StoreRequest) -> tuple[Any, list[Finding]]:
-        transaction = None if store_request.transaction is None else self._transaction(who, store_request.transaction)
+        transaction = (
+            None
+            if store_request.transaction is None
+            else self._transaction(who, store_request.transaction)
+        )
         store = self._store(store_request.space) if transaction is None else transaction.store
         mark = store.damaged.mark()
         method = getattr(store, store_request.method)
@@ -250,7 +279,9 @@ class Records:
         namespaces = namespaces_of([store_request.arguments, dict(store_request.named)])
         findings = store.damaged.since(mark)
         return value, [
-            finding for finding in findings if finding.ref is not None and finding.ref.namespace in namespaces
+            finding
+            for finding in findings
+            if finding.ref is not None and finding.ref.namespace in namespaces
         ]
 
     def _step(self, who: Principal, store_request: _StoreRequest) -> str | None:
@@ -261,7 +292,10 @@ class Records:
                     for name, transaction in self._transactions.items()
                     if not transaction.ended.is_set()
                 }
-                if sum(transaction.has_begun for transaction in self._transactions.values()) >= MAX_OPEN:
+                if (
+                    sum(transaction.has_begun for transaction in self._transactions.values())
+                    >= MAX_OPEN
+                ):
                     raise StoreBusy(f"{MAX_OPEN} transactions are open; try again in a second")
             return self._begin(_Transaction(self._store(store_request.space), who))
         if store_request.transaction is None:
@@ -318,7 +352,9 @@ class Records:
 
 
 def _changes(store_request: _StoreRequest) -> list[Change]:
-    """Return the changes in a request, except those in invalid namespaces, which have no scratchpad."""
+    """Return the changes in a request, except those in invalid namespaces, which have no
+    scratchpad.
+    """
     if store_request.method not in _CHANGES:
         return []
     changes: list[Change] = []
@@ -351,7 +387,9 @@ def _permit(who: Principal, store_request: _StoreRequest) -> None:
                 namespaces |= set(names)
             case _:
                 raise InvalidInput("the body is no request to a store")
-    if store_request.method in _WHOLE and not (store_request.method == "check" and not store_request.named.get("deep")):
+    if store_request.method in _WHOLE and not (
+        store_request.method == "check" and not store_request.named.get("deep")
+    ):
         who.require("admin")
     for namespace in namespaces:
         who.require("read" if store_request.method in READS else "admin", namespace)
@@ -363,7 +401,9 @@ def _without_ref(finding: Finding, who: Principal) -> Finding:
     """Return a finding without details of namespaces that the sender may not read."""
     if finding.ref is None or who.level(finding.ref.namespace):
         return finding
-    return Finding("a record of another namespace is damaged", "memory doctor tells more", finding.derived)
+    return Finding(
+        "a record of another namespace is damaged", "memory doctor tells more", finding.derived
+    )
 
 
 def _parse_request(method: str, data: bytes) -> _StoreRequest:
@@ -371,12 +411,21 @@ def _parse_request(method: str, data: bytes) -> _StoreRequest:
         raise InvalidInput("the store has no such method")
     try:
         shape = json.loads(data)
-        space, arguments, named = (from_wire(shape.get(name)) for name in ("space", "arguments", "named"))
+        space, arguments, named = (
+            from_wire(shape.get(name)) for name in ("space", "arguments", "named")
+        )
         transaction, call = shape.get("transaction"), shape["call"]
     except (ValueError, RecursionError, AttributeError, LookupError, TypeError) as exc:
         raise InvalidInput("the body is no request to a store") from exc
-    is_valid = isinstance(space, Space | None) and isinstance(arguments, list) and isinstance(named, dict)
-    if not is_valid or not isinstance(transaction, str | None) or not isinstance(call, str) or len(call) > 64:
+    is_valid = (
+        isinstance(space, Space | None) and isinstance(arguments, list) and isinstance(named, dict)
+    )
+    if (
+        not is_valid
+        or not isinstance(transaction, str | None)
+        or not isinstance(call, str)
+        or len(call) > 64
+    ):
         raise InvalidInput("the body is no request to a store")
     return _StoreRequest(method, space, arguments, named, transaction, call)
 
@@ -388,10 +437,14 @@ def route() -> Named:
         server: Server = request.app.state.server
         records: Records = request.app.state.records
         try:
-            who = await anyio.to_thread.run_sync(server.access.principal, request.scope, limiter=server.limits["sign"])
+            who = await anyio.to_thread.run_sync(
+                server.access.principal, request.scope, limiter=server.limits["sign"]
+            )
             store_request = _parse_request(str(request.path_params["method"]), await request.body())
             async with server.limit("store") as limiter:
-                data = await anyio.to_thread.run_sync(records.answer, who, store_request, limiter=limiter)
+                data = await anyio.to_thread.run_sync(
+                    records.answer, who, store_request, limiter=limiter
+                )
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer
             return failed(exc)
         return Response(data, media_type="application/json")

@@ -1,4 +1,6 @@
-"""The table of routes: each is one verb of `Memories`; Starlette's routes, OpenAPI and the tests are made from it."""
+"""The table of routes: each is one verb of `Memories`; Starlette's routes, OpenAPI and the tests
+are made from it.
+"""
 
 import asyncio
 import contextlib
@@ -42,8 +44,8 @@ class Field(NamedTuple):
     """A value that a route takes.
 
     Attributes:
-        kind: `text`, `whole`, `number`, `flag`, `tags`, `texts` or `objects`. In a query, tags are `KEY=VALUE` and,
-            like texts, repeat the name for each value.
+        kind: `text`, `whole`, `number`, `flag`, `tags`, `texts` or `objects`. In a query, tags are
+            `KEY=VALUE` and, like texts, repeat the name for each value.
         about: Its description.
         required: Whether it is required.
         choices: The allowed values; empty for any.
@@ -90,7 +92,9 @@ def from_body(data: bytes, fields: Fields) -> dict[str, Any]:
     try:
         body = read_json(data.decode()) if data else {}
     except UnicodeDecodeError as exc:
-        raise InvalidInput(f"the body is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start})") from None
+        raise InvalidInput(
+            f"the body is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start})"
+        ) from None
     except InvalidInput as exc:
         raise InvalidInput(f"the body {exc}") from exc
     return _read_object(body, fields, "the body")
@@ -116,14 +120,18 @@ def _check(name: str, field: Field, value: Any) -> Any:
     if field.kind == "tags" and not all(type(text) is str for text in value.values()):
         raise InvalidInput(f"{name} must be an object whose values are texts")
     if field.kind == "objects":
-        return [_read_object(shape, field.of or {}, f"{name}[{at}]") for at, shape in enumerate(value)]
+        return [
+            _read_object(shape, field.of or {}, f"{name}[{at}]") for at, shape in enumerate(value)
+        ]
     _check_choice(name, field, value)
     return value
 
 
 def _find_field(name: str, fields: Fields) -> Field:
     if name not in fields:
-        raise InvalidInput(f'there is no "{shown(name)}" here; use {", ".join(fields) or "nothing"}')
+        raise InvalidInput(
+            f'there is no "{shown(name)}" here; use {", ".join(fields) or "nothing"}'
+        )
     return fields[name]
 
 
@@ -177,7 +185,8 @@ class Call(NamedTuple):
         shared: Whether the namespace shared is read too.
         key: Its idempotency key.
         begun_at: When the request with this key was first begun.
-        again: Whether it may have been done before, because a server was stopped in the middle of it.
+        again: Whether it may have been done before, because a server was stopped in the middle of
+            it.
     """
 
     server: Server
@@ -192,7 +201,9 @@ class Call(NamedTuple):
 
     @property
     def own(self) -> Memories:
-        """The memory without the namespace shared, which may have other memories with the same ids."""
+        """The memory without the namespace shared, which may have other memories with the same
+        ids.
+        """
         return self.server.handles.of(self.who, self.memories.namespace, shared=False)
 
     @property
@@ -225,13 +236,14 @@ class Route(NamedTuple):
     """One route.
 
     Attributes:
-        handle: The handler. It runs in a thread and returns JSON or an `Answer`; with `streams`, it runs on the event
-            loop and returns a response.
-        scope: The required right in the namespace of the request: `read`, `write`, `admin`; `store` is `admin` in the
-            whole store, `signed` any token at all, and `open` none.
+        handle: The handler. It runs in a thread and returns JSON or an `Answer`; with `streams`, it
+            runs on the event loop and returns a response.
+        scope: The required right in the namespace of the request: `read`, `write`, `admin`; `store`
+            is `admin` in the whole store, `signed` any token at all, and `open` none.
         answers: The schema of each successful status; see `openapi`.
         kind: The limit that it counts against; see `Server.limits`.
-        submit: Handler that does not wait for the end, used if the server can and the request has no idempotency key.
+        submit: Handler that does not wait for the end, used if the server can and the request has
+            no idempotency key.
     """
 
     method: str
@@ -248,7 +260,9 @@ class Route(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a retry with the same Idempotency-Key gets the same answer instead of being done again."""
+        """Whether a retry with the same Idempotency-Key gets the same answer instead of being done
+        again.
+        """
         return self.method != "GET" and self.scope != "open" and self.kind == "write"
 
 
@@ -272,9 +286,17 @@ async def _answer(route: Route, request: Request) -> Response:
     elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
         raise InvalidInput("this request takes no body")
     async with server.limit(route.kind) as limiter:
-        if route.submit and server.submit and server.access.is_quick and "idempotency-key" not in request.headers:
-            return json_answer(await _later(server, functools.partial(_submit, server, route, request, arguments)))
-        # In one thread if authorizing waits for nothing: starting another one takes a fifth of a create.
+        if (
+            route.submit
+            and server.submit
+            and server.access.is_quick
+            and "idempotency-key" not in request.headers
+        ):
+            return json_answer(
+                await _later(server, functools.partial(_submit, server, route, request, arguments))
+            )
+        # In one thread if authorizing waits for nothing: starting another one takes a fifth of a
+        # create.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
             return await anyio.to_thread.run_sync(
                 lambda: _run(route, _authorize(server, route, request, arguments)), limiter=limiter
@@ -330,7 +352,9 @@ def _read_address(route: Route, request: Request) -> dict[str, Any]:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
-        raise InvalidInput("the query can't be read; percent-encode it as UTF-8, and keep it short") from None
+        raise InvalidInput(
+            "the query can't be read; percent-encode it as UTF-8, and keep it short"
+        ) from None
     return from_query(pairs, fields) | path_values(request)
 
 
@@ -341,7 +365,10 @@ def path_values(request: Request) -> dict[str, Any]:
         InvalidInput: One is not UTF-8.
     """
     try:
-        return {name: unquote(str(value), errors="strict") for name, value in request.path_params.items()}
+        return {
+            name: unquote(str(value), errors="strict")
+            for name, value in request.path_params.items()
+        }
     except UnicodeDecodeError:
         raise InvalidInput("the path is not UTF-8; percent-encode it so") from None
 
@@ -354,7 +381,9 @@ def _authorize(server: Server, route: Route, request: Request, arguments: dict[s
     """
     who = server.access.principal(request.scope)
     namespace = arguments.pop("namespace", None)
-    named = who.home(server.config.namespace) if namespace is None else canonical_namespace(namespace)
+    named = (
+        who.home(server.config.namespace) if namespace is None else canonical_namespace(namespace)
+    )
     if route.scope == "store":
         who.require("admin")
     elif route.scope != "signed":
@@ -378,7 +407,9 @@ def _run(route: Route, call: Call) -> Response:
         lambda answer: len(encoded(answer.shape)),
     )
     call = call._replace(arguments=dict(call.arguments), key=key)
-    answer = call.server.once.do(key, call.who.id, body, work, sync=bool(call.arguments.get("force")))
+    answer = call.server.once.do(
+        key, call.who.id, body, work, sync=bool(call.arguments.get("force"))
+    )
     return json_answer(answer)
 
 
@@ -409,7 +440,9 @@ def _summarize(route: Route, answer: Answer) -> dict[str, Any] | None:
 
 
 def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an answer that may be saved: no content and no names, only ids and counts."""
+    """Return the part of an answer that may be saved: no content and no names, only ids and
+    counts.
+    """
     if schema in _WITHOUT_CONTENT:
         return {"shape": {name: value for name, value in shape.items() if name not in _CONTENT}}
     if schema in ("Memory", "Created"):
@@ -419,13 +452,19 @@ def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
         return {"results": [result["status"] for result in results]}
     if schema == "CreatedMany" and all(result["id"] for result in results):
         return {"results": [[result["id"], result["stored"]] for result in results]}
-    if schema == "Accepted" and not shape["dry_run"] and all(result["accepted"] for result in results):
+    if (
+        schema == "Accepted"
+        and not shape["dry_run"]
+        and all(result["accepted"] for result in results)
+    ):
         return {"results": [[result["id"], result["memory"]["id"]] for result in results]}
     return {}
 
 
 def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | None:
-    """Rebuild an answer from its summary and the memories as they are now; None if the request has to run again."""
+    """Rebuild an answer from its summary and the memories as they are now; None if the request has
+    to run again.
+    """
     schema, status = summary["schema"], summary["status"]
     if "shape" in summary:
         shape = dict(summary["shape"])
@@ -440,7 +479,11 @@ def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | No
         return None
     memory = call.own.get(summary["id"])
     is_created = schema != "Memory"
-    shape = shapes.created(Created(bool(summary["stored"]), memory)) if is_created else shapes.memory(memory)
+    shape = (
+        shapes.created(Created(bool(summary["stored"]), memory))
+        if is_created
+        else shapes.memory(memory)
+    )
     return Answer(shape, status, {"etag": f'"{memory.version}"'})
 
 
@@ -455,7 +498,9 @@ def _revive_created(_: Route, call: Call, results: Sequence[Any]) -> Any:
 
 
 def _revive_accepted(_: Route, call: Call, results: Sequence[Any]) -> Any:
-    reviewed = [Reviewed(pending_id, True, call.own.get(memory_id)) for pending_id, memory_id in results]
+    reviewed = [
+        Reviewed(pending_id, True, call.own.get(memory_id)) for pending_id, memory_id in results
+    ]
     return shapes.accepted(reviewed, dry_run=False)
 
 
@@ -472,4 +517,6 @@ _REVIVERS = {"CreatedMany": _revive_created, "Accepted": _revive_accepted, "Adde
 
 def json_answer(answer: Answer) -> Response:
     """Return an answer as Starlette sends it."""
-    return Response(encoded(answer.shape), answer.status, dict(answer.headers), media_type="application/json")
+    return Response(
+        encoded(answer.shape), answer.status, dict(answer.headers), media_type="application/json"
+    )

@@ -1,4 +1,6 @@
-"""State that all requests to one server share: the store, its memories, limits, and the feed of changes."""
+"""State that all requests to one server share: the store, its memories, limits, and the feed of
+changes.
+"""
 
 import asyncio
 import contextlib
@@ -24,13 +26,16 @@ from memories.write.create import Created
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-# Stores drafts. The arguments: the memory, the drafts, whether to store duplicates, and whether to redact.
+# Stores drafts. The arguments: the memory, the drafts, whether to store duplicates, and whether to
+# redact.
 Create = Callable[[Memories, Sequence[Draft], bool, bool], Sequence[Created]]
 # Does the same with one draft and returns before it is done.
 Submit = Callable[[Memories, Draft, bool, bool], "Future[list[Created]]"]
 
 
-def create_at_once(memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> Sequence[Created]:
+def create_at_once(
+    memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool
+) -> Sequence[Created]:
     """Store drafts in a transaction of their own."""
     return memories.create_many(drafts, force=force, redact=redact)
 
@@ -38,7 +43,9 @@ def create_at_once(memories: Memories, drafts: Sequence[Draft], force: bool, red
 class Handles:
     """Gives each principal the memory of each namespace; many threads may share it."""
 
-    def __init__(self, config: Config, *, store: Store | None = None, embedder: Embedder | None = None) -> None:
+    def __init__(
+        self, config: Config, *, store: Store | None = None, embedder: Embedder | None = None
+    ) -> None:
         """Open the store and the model, unless they are passed in.
 
         Args:
@@ -53,7 +60,9 @@ class Handles:
         self.store: Store = store if store is not None else self._owned  # type: ignore[assignment]
         self._of = functools.lru_cache(maxsize=512)(self._open_memories)
 
-    def of(self, who: Principal, namespace: str, *, shared: bool = True, channel: str = "") -> Memories:
+    def of(
+        self, who: Principal, namespace: str, *, shared: bool = True, channel: str = ""
+    ) -> Memories:
         """Return the memory of a namespace for one sender, whose rights were checked before.
 
         Args:
@@ -66,7 +75,9 @@ class Handles:
         return self._of(namespace, shared, writer, self._identity(who), channel or who.channel)
 
     def _identity(self, who: Principal) -> str | None:
-        """Return the sender's own namespace; for the server's user that of the settings, if they name one."""
+        """Return the sender's own namespace; for the server's user that of the settings, if they
+        name one.
+        """
         return self.config.identity if who.id == OWNER.id else who.home(self.config.namespace)
 
     def _open_memories(
@@ -102,7 +113,8 @@ class Feed:
         """Prepare; listening begins with the first stream.
 
         Args:
-            store: The store; its method `listen`, if it has one as that of PostgreSQL, reports other processes' writes.
+            store: The store; its method `listen`, if it has one as that of PostgreSQL, reports
+                other processes' writes.
         """
         self._listen = getattr(store, "listen", None)
         self._listener: Any = None
@@ -138,16 +150,31 @@ class Feed:
             self._listener.close()
 
 
-_MAX_WAITING = {"read": 256, "search": 256, "write": 2_000, "transfer": 8, "stream": 32, "store": 512}
-_AT_ONCE = {"read": 16, "search": max(4, os.cpu_count() or 1), "write": 64, "transfer": 1, "store": 64}
-_PREPARERS = 32  # so that a slow model's vectors for many requests are ready together, for one transaction
+_MAX_WAITING = {
+    "read": 256,
+    "search": 256,
+    "write": 2_000,
+    "transfer": 8,
+    "stream": 32,
+    "store": 512,
+}
+_AT_ONCE = {
+    "read": 16,
+    "search": max(4, os.cpu_count() or 1),
+    "write": 64,
+    "transfer": 1,
+    "store": 64,
+}
+# so that a slow model's vectors for many requests are ready together, for one transaction
+_PREPARERS = 32
 
 
 class Server:
     """The state of a server.
 
     Attributes:
-        limits: The number of requests of each kind that run at once; streams are bounded by the number of open ones.
+        limits: The number of requests of each kind that run at once; streams are bounded by the
+            number of open ones.
         create: Stores drafts; see `handles.Create`.
         submit: Stores a draft, and returns before; see `handles.Submit`.
         preparers: The threads that prepare what is submitted.
@@ -159,12 +186,19 @@ class Server:
     closing: anyio.Event
 
     def __init__(
-        self, config: Config, access: Access, handles: Handles, create: Create, submit: Submit | None = None
+        self,
+        config: Config,
+        access: Access,
+        handles: Handles,
+        create: Create,
+        submit: Submit | None = None,
     ) -> None:
         self.config, self.access, self.handles = config, access, handles
         self.create, self.submit = create, submit
         self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
-        shared = getattr(handles.store, "claims", None)  # stores that servers on several machines share have it
+        shared = getattr(
+            handles.store, "claims", None
+        )  # stores that servers on several machines share have it
         self.once = Once(shared or (lambda: FileClaims(file_of(config))))
         self.feed = Feed(handles.store)
         self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
@@ -172,7 +206,10 @@ class Server:
 
     def begin(self) -> None:
         """Create the parts that need the event loop."""
-        self.limits = {kind: anyio.CapacityLimiter(most) for kind, most in {**_AT_ONCE, "sign": 16, "poll": 4}.items()}
+        self.limits = {
+            kind: anyio.CapacityLimiter(most)
+            for kind, most in {**_AT_ONCE, "sign": 16, "poll": 4}.items()
+        }
         self.closing = anyio.Event()
         self.feed.begin()
 
@@ -197,7 +234,11 @@ class Server:
             Refused: 503.
         """
         if self._open[kind] >= _MAX_WAITING[kind]:
-            raise Refused(503, "the server has too much to do; try again in a second", headers={"retry-after": "1"})
+            raise Refused(
+                503,
+                "the server has too much to do; try again in a second",
+                headers={"retry-after": "1"},
+            )
 
     def end_streams(self) -> None:
         """End the streams, which would keep the server from stopping; call it on the event loop."""

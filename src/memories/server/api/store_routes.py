@@ -1,4 +1,6 @@
-"""Routes about a namespace or the whole store: status, log, change stream, export, import, backup."""
+"""Routes about a namespace or the whole store: status, log, change stream, export, import,
+backup.
+"""
 
 import functools
 import json
@@ -50,12 +52,18 @@ def me(call: Call) -> Any:
 def list_namespaces(call: Call) -> Any:
     """List the namespaces that the token reads, with how much is in each."""
     namespaces = call.memories.namespaces(as_of=call.arguments.get("as_of"))
-    rows = [shapes.present(namespace._asdict()) for namespace in namespaces if call.who.level(namespace.name)]
+    rows = [
+        shapes.present(namespace._asdict())
+        for namespace in namespaces
+        if call.who.level(namespace.name)
+    ]
     return {"namespaces": rows, "count": len(rows)}
 
 
 def status(call: Call) -> Any:
-    """Return the state of the memory; paths on the server are shown only to managers of the whole store."""
+    """Return the state of the memory; paths on the server are shown only to managers of the whole
+    store.
+    """
     shape = shapes.status(call.memories.status())
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
@@ -80,7 +88,9 @@ def backup(call: Call) -> Any:
     """Copy the whole store into a file in the folder of backups."""
     config = call.server.config
     with noting(config, "backup", **call.memories.event_figures()):
-        result = back_up(config, None, keep=call.arguments.get("keep"), now=datetime.now(UTC), progress=_silent)
+        result = back_up(
+            config, None, keep=call.arguments.get("keep"), now=datetime.now(UTC), progress=_silent
+        )
     return transfers.backed_up(result, config.store, queued_turns(config))
 
 
@@ -89,7 +99,9 @@ def _silent(*_: object) -> None:
 
 
 async def export_lines(call: Call) -> Response:
-    """Stream an export; it is written to a temporary file first, so that a slow reader does not block writers."""
+    """Stream an export; it is written to a temporary file first, so that a slow reader does not
+    block writers.
+    """
     names = _namespaces_to_export(call)
     where = call.arguments.get("where")
     chosen = None if where is None else _select(call, where)
@@ -102,7 +114,9 @@ async def export_lines(call: Call) -> Response:
                 lambda line: spool.write(line.encode()),
                 namespaces=names,
                 with_vectors=call.arguments.get("vectors", False),
-                prove=(lambda: own_key(registers(), make=True)) if call.who.everywhere >= 3 else (lambda: None),
+                prove=(lambda: own_key(registers(), make=True))
+                if call.who.everywhere >= 3
+                else (lambda: None),
                 chosen=chosen,
                 progress=_silent,
             )
@@ -133,8 +147,12 @@ def _select(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Ite
     """Return a filter of records by an expression."""
     moment = Moment(datetime.now(UTC), call.server.config.decay_half_life_hours)
     kinds = collections_of(call.arguments.get("in", "all"))
-    selectors = {kind: read(where, kind, moment, any_state=kind is Collection.MEMORY) for kind in kinds}
-    return lambda kind, records: with_versions(selectors[kind], records) if kind in selectors else iter(())
+    selectors = {
+        kind: read(where, kind, moment, any_state=kind is Collection.MEMORY) for kind in kinds
+    }
+    return lambda kind, records: (
+        with_versions(selectors[kind], records) if kind in selectors else iter(())
+    )
 
 
 async def import_lines(call: Call) -> Response:
@@ -161,7 +179,9 @@ def _import(call: Call, spool: IO[bytes]) -> Response:
 def _store(
     call: Call, spool: IO[bytes], names: tuple[str, ...] | None, *, trusted: bool, dry_run: bool
 ) -> tuple[Imported, str | None]:
-    """Check an export and store it; return the result, and the id of the import if its records wait for review."""
+    """Check an export and store it; return the result, and the id of the import if its records wait
+    for review.
+    """
     config, model, into = call.server.config, call.server.handles.embedder, call.arguments.get("as")
     redactor = config.redactor() if call.arguments.get("redact", True) else None
     key = None if trusted or call.who.everywhere < 3 else own_key(registers())
@@ -170,17 +190,25 @@ def _store(
     by = None if proven else _importer(call, into or call.memories.namespace, trusted=trusted)
     admit = admission(config.namespace_quota)
     store = logged(
-        call.server.handles.store, call.who.channel, lambda: datetime.now(UTC), by, action="import", admit=admit
+        call.server.handles.store,
+        call.who.channel,
+        lambda: datetime.now(UTC),
+        by,
+        action="import",
+        admit=admit,
     )
     intake = Intake(import_id, redactor, into=into, accepted=by is None)
     try:
-        return import_(store, _lines(spool), model, namespaces=names, dry_run=dry_run, intake=intake), import_id
+        return import_(
+            store, _lines(spool), model, namespaces=names, dry_run=dry_run, intake=intake
+        ), import_id
     finally:  # an import that fails half way keeps its earlier batches
         mark_all_stale(config.home)
 
 
 def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Origin] | None:
-    """Return the origin of imported records that no key proves to be the user's; None if records keep theirs.
+    """Return the origin of imported records that no key proves to be the user's; None if records
+    keep theirs.
 
     A token belongs to a program; only on the page does a person trust a file.
     """
@@ -191,7 +219,8 @@ def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Orig
 
 
 def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
-    """Return the namespaces of an export to import; None for all: they are renamed, or the sender manages the store.
+    """Return the namespaces of an export to import; None for all: they are renamed, or the sender
+    manages the store.
 
     Raises:
         Refused: 403.
@@ -199,7 +228,9 @@ def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | Non
     into = call.arguments.get("as")
     if into is not None:
         if call.arguments.get("all_namespaces"):
-            raise InvalidInput("as takes an export of one namespace, so it does not go with all_namespaces")
+            raise InvalidInput(
+                "as takes an export of one namespace, so it does not go with all_namespaces"
+            )
         call.arguments["as"] = into = checked_namespace(into)
         call.who.require("admin" if trusted else "write", into)
         return None
@@ -213,17 +244,22 @@ def _lines(spool: IO[bytes]) -> Iterator[bytes]:
     spool.seek(0)
     while line := spool.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
-            raise InvalidInput(f"the body has a line of more than {MAX_LINE_BYTES} bytes; it is not an export")
+            raise InvalidInput(
+                f"the body has a line of more than {MAX_LINE_BYTES} bytes; it is not an export"
+            )
         yield line
 
 
-MAX_MISSED = 1_000  # changes that are sent after a reconnection; beyond that the client has to read everything again
+# changes that are sent after a reconnection; beyond that the client has to read everything again
+MAX_MISSED = 1_000
 
 Seen = dict[str, int]  # the number of the last entry that was sent, by namespace
 
 
 async def changes(call: Call) -> Response:
-    """Stream the changes in the namespaces of the request, made by this server or another process (SSE)."""
+    """Stream the changes in the namespaces of the request, made by this server or another process
+    (SSE).
+    """
     server = call.server
     after = call.request.headers.get("last-event-id")
     seen = await _to_thread(server, _last_entries, server, call.readable)
@@ -231,7 +267,9 @@ async def changes(call: Call) -> Response:
     if after is not None:
         seen = _parse(after, seen)
     headers = {"x-accel-buffering": "no"}
-    return _Stream(server, _events(call, seen, first), media_type="text/event-stream", headers=headers)
+    return _Stream(
+        server, _events(call, seen, first), media_type="text/event-stream", headers=headers
+    )
 
 
 class _Stream(StreamingResponse):
@@ -271,7 +309,9 @@ async def _to_thread(server: Server, run: Any, *arguments: Any) -> Any:
 
 
 def position(server: Server, readable: Sequence[str]) -> str:
-    """Return the position at which a stream of namespaces would begin now: the id of its first event."""
+    """Return the position at which a stream of namespaces would begin now: the id of its first
+    event.
+    """
     return _format_position(_last_entries(server, readable))
 
 
@@ -294,7 +334,10 @@ def _new_events(call: Call, seen: Seen) -> list[str]:
     for namespace in call.readable:
         after = seen[namespace]
         newest = call.server.handles.store.scan(
-            chain_of(namespace), limit=1, after=(CHAIN, after) if after else None, newest_first=False
+            chain_of(namespace),
+            limit=1,
+            after=(CHAIN, after) if after else None,
+            newest_first=False,
         )
         if not newest:
             continue
@@ -311,7 +354,9 @@ def _new_events(call: Call, seen: Seen) -> list[str]:
 
 
 def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | None, int]:
-    """Return the log entries after a number, newest first, and how many there are; None for the entries if too many."""
+    """Return the log entries after a number, newest first, and how many there are; None for the
+    entries if too many.
+    """
     memories = call.server.handles.of(call.who, namespace, shared=False)
     while True:
         missed = _last_entries(call.server, (namespace,))[namespace] - after
@@ -319,7 +364,9 @@ def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntr
             return None, missed
         entries = memories.log(limit=missed)
         if len(entries) < missed or entries[-1].number <= after + 1:
-            return [entry for entry in entries if entry.number > after], missed  # else more was written meanwhile
+            return [
+                entry for entry in entries if entry.number > after
+            ], missed  # else more was written meanwhile
 
 
 def _is_still_allowed(call: Call) -> bool:
@@ -338,7 +385,9 @@ def _event(name: str, seen: Seen, data: Any) -> str:
 
 
 def _parse(text: str, now: Seen) -> Seen:
-    """Parse `Last-Event-ID`, the position that a client has seen; namespaces that it does not name begin now."""
+    """Parse `Last-Event-ID`, the position that a client has seen; namespaces that it does not name
+    begin now.
+    """
     seen = dict(now)
     for part in text.split(","):
         namespace, _, position = part.strip().rpartition(":")

@@ -54,13 +54,17 @@ class NotThen(NotFound):
         links: Addresses where the item can be seen, with their labels.
     """
 
-    def __init__(self, error: NotFound, title: str, sentence: str, links: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, error: NotFound, title: str, sentence: str, links: Sequence[tuple[str, str]]
+    ) -> None:
         super().__init__(str(error))
         self.error, self.title, self.sentence, self.links = error, title, sentence, links
 
 
 def end_of(day: str) -> str:
-    """Return the end of a UTC day as an address has it: just the day, where that is the same in local time."""
+    """Return the end of a UTC day as an address has it: just the day, where that is the same in
+    local time.
+    """
     end = f"{day}T23:59:59.999Z"
     moment = to_moment(day, datetime.now(UTC), end_of_day=True)
     return day if moment is not None and to_iso(moment) == end else end
@@ -152,7 +156,9 @@ class PageRequest(NamedTuple):
             **query: Its parameters; None removes one.
         """
         kept = {key: self.text(key) for key in _KEPT if self.text(key) and key not in query}
-        text = urlencode({key: value for key, value in {**query, **kept}.items() if value is not None})
+        text = urlencode(
+            {key: value for key, value in {**query, **kept}.items() if value is not None}
+        )
         return path + quote(name, safe="") + (f"?{text}" if text else "")
 
     def call(self, path: str) -> str:
@@ -161,14 +167,28 @@ class PageRequest(NamedTuple):
 
     def link(self, **changes: str | None) -> str:
         """Return the address of this page with some parameters changed; None removes one."""
-        kept = [(name, value) for name, value in self.params if value and name not in changes and name != "format"]
-        query = urlencode([*kept, *((name, value) for name, value in changes.items() if value is not None)])
+        kept = [
+            (name, value)
+            for name, value in self.params
+            if value and name not in changes and name != "format"
+        ]
+        query = urlencode(
+            [*kept, *((name, value) for name, value in changes.items() if value is not None)]
+        )
         return f"?{query}"
 
     def link_tag(self, key: str, value: str, *, wanted: bool) -> str:
-        """Return the address of this search with a tag added to its filters, or removed from them."""
-        pairs = [(name, text) for name, text in self.params if text and name not in ("format", "cursor", "before")]
-        pairs = [(name, text) for name, text in pairs if name != "tag" or text.partition("=")[0] != key]
+        """Return the address of this search with a tag added to its filters, or removed from
+        them.
+        """
+        pairs = [
+            (name, text)
+            for name, text in self.params
+            if text and name not in ("format", "cursor", "before")
+        ]
+        pairs = [
+            (name, text) for name, text in pairs if name != "tag" or text.partition("=")[0] != key
+        ]
         if wanted:
             pairs.append(("tag", f"{key}={value}"))
         return f"?{urlencode(pairs)}"
@@ -248,7 +268,9 @@ def plot(
     for place, (label, value) in enumerate(values):
         height = round(max(HEIGHT * value / most, 1.0 if value else 0.0), 2)
         address = link(label) if link else None
-        bars.append(Bar(place * 10, HEIGHT - height, height, label, value, address, label == chosen))
+        bars.append(
+            Bar(place * 10, HEIGHT - height, height, label, value, address, label == chosen)
+        )
     return Plot(title, max(len(bars) * 10, 10), bars, unit)
 
 
@@ -266,7 +288,8 @@ def excerpt(text: str, start: int = 0) -> str:
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Group counts into equal spans without gaps, oldest first, named by their last day: single days if they are few.
+    """Group counts into equal spans without gaps, oldest first, named by their last day: single
+    days if they are few.
 
     Args:
         days: Counts by day, such as `2026-05-31`.
@@ -279,4 +302,6 @@ def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
     counts: Counter[int] = Counter()
     for day, count in by_day.items():
         counts[(last - day).days // length] += count
-    return [(str(last - timedelta(back * length)), counts[back]) for back in range(max(counts), -1, -1)]
+    return [
+        (str(last - timedelta(back * length)), counts[back]) for back in range(max(counts), -1, -1)
+    ]

@@ -1,4 +1,6 @@
-"""The pages as routes of the application: each as HTML or, with `format=json`, as the JSON of the API."""
+"""The pages as routes of the application: each as HTML or, with `format=json`, as the JSON of the
+API.
+"""
 
 import hashlib
 import json
@@ -36,7 +38,13 @@ if TYPE_CHECKING:
 CHANGES = "/api/changes"
 _MAX_FIELDS = 100
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_LOST = ("/{name}", *(f"/{view}/{{rest:path}}" for view in ("memories", "conversations", "review", "tags", "status")))
+_LOST = (
+    "/{name}",
+    *(
+        f"/{view}/{{rest:path}}"
+        for view in ("memories", "conversations", "review", "tags", "status")
+    ),
+)
 _STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 
 
@@ -63,7 +71,10 @@ PAGES = (
 def routes() -> list[BaseRoute]:
     """Return the routes of all pages, of signing in and of what pages load."""
     return [
-        *(Named(page.path, _answer(page), methods=["GET"], name=f"page {page.path}") for page in PAGES),
+        *(
+            Named(page.path, _answer(page), methods=["GET"], name=f"page {page.path}")
+            for page in PAGES
+        ),
         Named("/login", _login, methods=["GET"], name="page /login"),
         *(Named(f"/static/{name}", _static(name), methods=["GET"], name=name) for name in _STATIC),
         *(Named(path, _nowhere, methods=_METHODS, name=f"no page {path}") for path in _LOST),
@@ -75,7 +86,9 @@ def _answer(page: Page) -> Callable[[Request], object]:
         server: Server = request.app.state.server
         try:
             async with server.limit(page.kind) as limiter:
-                return await anyio.to_thread.run_sync(_shown, server, page, request, limiter=limiter)
+                return await anyio.to_thread.run_sync(
+                    _shown, server, page, request, limiter=limiter
+                )
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
             answer = failed(exc)
             if request.query_params.get("format") == "json":
@@ -92,7 +105,9 @@ def _answer(page: Page) -> Callable[[Request], object]:
 def _shown(server: Server, page: Page, request: Request) -> Response:
     """Return a page for its sender, as HTML or JSON."""
     who = server.access.principal(request.scope)
-    page_request = PageRequest(_pairs(request), {}, lambda name: who.level(name) > 0, who.everywhere >= 3)
+    page_request = PageRequest(
+        _pairs(request), {}, lambda name: who.level(name) > 0, who.everywhere >= 3
+    )
     as_json = page_request.text("format") == "json"
     accepted, namespace = list[str](), who.home(server.config.namespace)
     try:
@@ -114,11 +129,24 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         answer = failed(exc.error if isinstance(exc, NotThen) else exc)
         if as_json:
             return answer
-        then = {"title": exc.title, "detail": exc.sentence, "links": exc.links} if isinstance(exc, NotThen) else {}
-        view = View("error.html", {**json.loads(bytes(answer.body)), **then}, status=answer.status_code)
-        about = {"namespace": namespace if accepted else "", "pending_count": 0, "path": page.path, "seen": ""}
+        then = (
+            {"title": exc.title, "detail": exc.sentence, "links": exc.links}
+            if isinstance(exc, NotThen)
+            else {}
+        )
+        view = View(
+            "error.html", {**json.loads(bytes(answer.body)), **then}, status=answer.status_code
+        )
+        about = {
+            "namespace": namespace if accepted else "",
+            "pending_count": 0,
+            "path": page.path,
+            "seen": "",
+        }
         # No link on the error page repeats the parameters that were not acceptable.
-        page_request = page_request._replace(params=[pair for pair in page_request.params if pair[0] in accepted])
+        page_request = page_request._replace(
+            params=[pair for pair in page_request.params if pair[0] in accepted]
+        )
     if as_json:
         return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
     return _html(view, page_request, changes=page_request.call(CHANGES), **about)
@@ -129,12 +157,20 @@ def _pairs(request: Request) -> list[tuple[str, str]]:
     try:
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
-        raise InvalidInput("the address can't be read; percent-encode it as UTF-8, and keep it short") from None
+        raise InvalidInput(
+            "the address can't be read; percent-encode it as UTF-8, and keep it short"
+        ) from None
 
 
 def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
-    """Return a page; values that are missing in `about` are empty, as for readers who are not signed in."""
-    text = html(view, page_request, **{"changes": "", "seen": "", "namespace": "", "pending_count": 0, **about})
+    """Return a page; values that are missing in `about` are empty, as for readers who are not
+    signed in.
+    """
+    text = html(
+        view,
+        page_request,
+        **{"changes": "", "seen": "", "namespace": "", "pending_count": 0, **about},
+    )
     return Response(text, view.status, HEADERS, media_type="text/html")
 
 
@@ -146,7 +182,9 @@ async def _nowhere(request: Request) -> Response:
     """Answer a mistyped address, for a browser with a page."""
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
         return problem(404, "there is nothing at this path; /openapi.json lists all routes")
-    view = View("error.html", {"title": "Not found", "detail": "There is no such page."}, status=404)
+    view = View(
+        "error.html", {"title": "Not found", "detail": "There is no such page."}, status=404
+    )
     return _html(view, PageRequest(()), path=request.url.path)
 
 
@@ -182,7 +220,8 @@ def html(view: View, page_request: PageRequest, **about: Any) -> str:
     Args:
         view: What to show.
         page_request: The request.
-        **about: The values that all pages show: `namespace`, `pending_count`, `path`, `changes` and `seen`.
+        **about: The values that all pages show: `namespace`, `pending_count`, `path`, `changes` and
+            `seen`.
     """
     given = {
         "data": view.data,
@@ -200,7 +239,10 @@ def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(
-        loader=PackageLoader("memories.server.pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("memories.server.pages"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )  # a memory's JSON leaves out unknown values, so an undefined name counts as empty
     environment.filters |= {
         "moment": moment,
@@ -228,4 +270,6 @@ def _short(name: str) -> str:
 
 def _make_visible(text: str) -> str:
     """Return a text with invisible characters made visible: they could hide or reorder words."""
-    return shown(text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200d\ufe0f")  # joined emoji stay whole
+    return shown(
+        text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200d\ufe0f"
+    )  # joined emoji stay whole

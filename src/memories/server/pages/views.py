@@ -1,4 +1,6 @@
-"""The views: search and timeline, one memory, conversations, review, tags, namespaces and health."""
+"""The views: search and timeline, one memory, conversations, review, tags, namespaces and
+health.
+"""
 
 import contextlib
 import re
@@ -12,7 +14,16 @@ from memories.core.times import to_iso, to_moment
 from memories.errors import InvalidInput, NotFound
 from memories.languages.text import normal_form
 from memories.models import PENDING
-from memories.server.pages.request import NotThen, PageRequest, View, end_of, excerpt, moment, plot, spans
+from memories.server.pages.request import (
+    NotThen,
+    PageRequest,
+    View,
+    end_of,
+    excerpt,
+    moment,
+    plot,
+    spans,
+)
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -48,7 +59,9 @@ class Facet(NamedTuple):
 def home(memories: "Memories", request: PageRequest) -> View:
     """Show the results of a search, or without a question everything by day, newest first."""
     view = _results(memories, request) if request.text("q") else _timeline(memories, request)
-    return view._replace(more={**view.more, "narrowed": list(_narrowing(request)), **_shown_day(memories, request)})
+    return view._replace(
+        more={**view.more, "narrowed": list(_narrowing(request)), **_shown_day(memories, request)}
+    )
 
 
 def _narrowing(request: PageRequest) -> Iterator[tuple[str, str]]:
@@ -67,10 +80,16 @@ def _results(memories: "Memories", request: PageRequest) -> View:
     explanation = memories.explain(request.text("q"), scope=scope, limit=limit, **request.filters())
     data = shapes.found(explanation, explain=bool(request.text("explain")))
     terms = explanation.terms
-    considered = {candidate.id: candidate for candidate in explanation.considered if not candidate.dropped}
+    considered = {
+        candidate.id: candidate for candidate in explanation.considered if not candidate.dropped
+    }
     more = {
         "hits": [
-            {"shape": shape, "text": mark(_around(shape["content"], terms), terms), "why": _why(considered.get(hit.id))}
+            {
+                "shape": shape,
+                "text": mark(_around(shape["content"], terms), terms),
+                "why": _why(considered.get(hit.id)),
+            }
             for shape, hit in zip(data["results"], explanation.hits, strict=True)
         ],
         "facets": _facets(data["results"], request),
@@ -85,7 +104,9 @@ def _why(candidate: "Considered | None") -> list[tuple[str, float | int]]:
         return []
     neutral = {"freshness": 1.0, "boost": 1.0, "confidence": 1.0}
     numbers = ((name, candidate.features.get(name)) for name in _REASONS)
-    return [(_REASONS[name], value) for name, value in numbers if value and value != neutral.get(name)]
+    return [
+        (_REASONS[name], value) for name, value in numbers if value and value != neutral.get(name)
+    ]
 
 
 def _words(terms: Sequence[str]) -> set[str]:
@@ -113,17 +134,25 @@ def mark(text: str, terms: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 def _facets(results: Sequence[Mapping[str, Any]], request: PageRequest) -> dict[str, list[Facet]]:
-    """Return the filters by which the results can be narrowed, with the number of results for each value."""
-    chosen = request.tags() | {name: request.text(name) for name in ("kind", "trust") if request.text(name)}
+    """Return the filters by which the results can be narrowed, with the number of results for each
+    value.
+    """
+    chosen = request.tags() | {
+        name: request.text(name) for name in ("kind", "trust") if request.text(name)
+    }
     facets: dict[str, list[Facet]] = {}
     for name in FACETS:
         counts = Counter(_value(result, name) for result in results) - Counter()
         counts.pop("", None)
-        values = dict(counts.most_common(8)) | ({chosen[name]: counts[chosen[name]]} if name in chosen else {})
+        values = dict(counts.most_common(8)) | (
+            {chosen[name]: counts[chosen[name]]} if name in chosen else {}
+        )
         rows = []
         for value, count in values.items():
             is_chosen = chosen.get(name) == value
-            rows.append(Facet(value, count, _facet_link(request, name, value, add=not is_chosen), is_chosen))
+            rows.append(
+                Facet(value, count, _facet_link(request, name, value, add=not is_chosen), is_chosen)
+            )
         if len(rows) > 1 or name in chosen:
             facets[name] = rows
     return facets
@@ -143,23 +172,33 @@ def _facet_link(request: PageRequest, name: str, value: str, *, add: bool) -> st
 
 
 def _timeline(memories: "Memories", request: PageRequest) -> View:
-    """Show memories and conversations by day, newest first, as they are or as they were on a day."""
+    """Show memories and conversations by day, newest first, as they are or as they were on a
+    day.
+    """
     limit = request.number("limit", _PAGE) or _PAGE
     page = memories.list(limit=limit, cursor=request.text("cursor") or None, **request.filters())
     data = shapes.page(page)
     since = page.memories[-1].created_at if page.next_cursor else None
     entries = [
-        ("memory", shape, memory.created_at) for shape, memory in zip(data["results"], page.memories, strict=True)
+        ("memory", shape, memory.created_at)
+        for shape, memory in zip(data["results"], page.memories, strict=True)
     ]
     more_link = None
-    if not (request.tags() or request.text("where") or request.text("trust") or request.text("kind") == "memory"):
+    if not (
+        request.tags()
+        or request.text("where")
+        or request.text("trust")
+        or request.text("kind") == "memory"
+    ):
         talks, more_link = _conversations(memories, request, since, limit)
         entries += [("conversation", shapes.conversation(talk), talk.last_at) for talk in talks]
     entries.sort(key=lambda entry: entry[2], reverse=True)
     more = {
         "days": _by_day(entries),
         "rest": more_link,
-        "next": request.link(cursor=page.next_cursor, before=to_iso(since)) if page.next_cursor and since else None,
+        "next": request.link(cursor=page.next_cursor, before=to_iso(since))
+        if page.next_cursor and since
+        else None,
     }
     return View("home.html", data, more)
 
@@ -167,7 +206,9 @@ def _timeline(memories: "Memories", request: PageRequest) -> View:
 def _conversations(
     memories: "Memories", request: PageRequest, since: datetime | None, limit: int
 ) -> "tuple[list[Conversation], str | None]":
-    """Return the conversations of the same time as the memories shown, and the address of a list of more."""
+    """Return the conversations of the same time as the memories shown, and the address of a list of
+    more.
+    """
     begins = to_iso(since) if since else request.text("since")
     ends = request.text("before") or request.text("until")
     span = {name: text for name, text in (("since", begins), ("until", ends)) if text}
@@ -203,7 +244,11 @@ def _shown_day(memories: "Memories", request: PageRequest) -> dict[str, Any]:
         lambda day: request.link(as_of=times[day], cursor=None, before=None),
         chosen,
     )
-    return {"plot": found if len(days) > 1 else None, "chosen": chosen, "times": list(times.values())}
+    return {
+        "plot": found if len(days) > 1 else None,
+        "chosen": chosen,
+        "times": list(times.values()),
+    }
 
 
 _TURNS = 100
@@ -241,15 +286,23 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
         history = memories.history(name)
         since = _visible_since(memories, history)
         links = [(request.address("/memories/", history.id, as_of=None), "See it as it is now")]
-        title, sentence = f"Not there yet on {request.past.name}", "It had to wait for review, and was not accepted."
+        title, sentence = (
+            f"Not there yet on {request.past.name}",
+            "It had to wait for review, and was not accepted.",
+        )
         if since is not None:
-            links.insert(0, (request.address("/memories/", history.id, as_of=since), "See it as it was first"))
+            links.insert(
+                0,
+                (request.address("/memories/", history.id, as_of=since), "See it as it was first"),
+            )
             sentence = f"This memory is there since {moment(since)}."
         raise NotThen(exc, title, sentence, links) from exc
 
 
 def _visible_since(memories: "Memories", history: "History") -> str | None:
-    """Return the time since which a memory is visible; None if it waits for review or was rejected."""
+    """Return the time since which a memory is visible; None if it waits for review or was
+    rejected.
+    """
     first = next((version for version in history.versions if version.ended_by != PENDING), None)
     if first is None:
         return None
@@ -271,11 +324,17 @@ def _today(then: "History", now: "History") -> dict[str, str]:
         return {"sentence": "Today another memory has replaced it."}
     if last.content != was.content:
         return {"sentence": "Today it says:", "content": last.content}
-    return {"sentence": "Today it has other tags." if last.tags != was.tags else "It says the same today."}
+    return {
+        "sentence": "Today it has other tags."
+        if last.tags != was.tags
+        else "It says the same today."
+    }
 
 
 def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str, Any]:
-    """Return a memory; for a deleted one the fields of its last version, which can still be read."""
+    """Return a memory; for a deleted one the fields of its last version, which can still be
+    read.
+    """
     last = past.versions[-1]
     if last.ended_by != "delete":
         return shapes.memory(memories.get(past.id, as_of=as_of))
@@ -351,11 +410,21 @@ def _about(memories: "Memories", request: PageRequest) -> "Conversation":
 
 def conversations(memories: "Memories", request: PageRequest) -> View:
     """List conversations, those with the newest turn first."""
-    filters = {name: request.text(name) for name in ("title", "user", "since", "until", "as_of") if request.text(name)}
+    filters: dict[str, Any] = {
+        name: request.text(name)
+        for name in ("title", "user", "since", "until", "as_of")
+        if request.text(name)
+    }
     limit = request.number("limit", 50) or 50
-    page = memories.list_conversations(limit=limit, cursor=request.text("cursor") or None, **filters)  # type: ignore[arg-type]
+    page = memories.list_conversations(
+        limit=limit, cursor=request.text("cursor") or None, **filters
+    )
     data = shapes.conversations(page)
-    return View("conversations.html", data, {"next": page.next_cursor and request.link(cursor=page.next_cursor)})
+    return View(
+        "conversations.html",
+        data,
+        {"next": page.next_cursor and request.link(cursor=page.next_cursor)},
+    )
 
 
 _REVIEW_PAGE = 50
@@ -364,35 +433,55 @@ _REVIEW_PAGE = 50
 def review(memories: "Memories", request: PageRequest) -> View:
     """List the memories that wait for review, newest first."""
     if request.as_of:
-        return _of_now(request, "Review", "When something stopped waiting is not kept, and decisions are about now.")
+        return _of_now(
+            request,
+            "Review",
+            "When something stopped waiting is not kept, and decisions are about now.",
+        )
     page = memories.review.page(
-        limit=request.number("limit", _REVIEW_PAGE) or _REVIEW_PAGE, cursor=request.text("cursor") or None
+        limit=request.number("limit", _REVIEW_PAGE) or _REVIEW_PAGE,
+        cursor=request.text("cursor") or None,
     )
-    return View("review.html", shapes.page(page), {"next": page.next_cursor and request.link(cursor=page.next_cursor)})
+    return View(
+        "review.html",
+        shapes.page(page),
+        {"next": page.next_cursor and request.link(cursor=page.next_cursor)},
+    )
 
 
 def namespaces(memories: "Memories", request: PageRequest) -> View:
     """List the namespaces that the reader may see, with forms to import and export."""
     listed = memories.namespaces(as_of=request.as_of)
-    rows = [shapes.present(namespace._asdict()) for namespace in listed if request.reads(namespace.name)]
+    rows = [
+        shapes.present(namespace._asdict()) for namespace in listed if request.reads(namespace.name)
+    ]
     return View("namespaces.html", {"namespaces": rows, "count": len(rows)})
 
 
 def tags(memories: "Memories", request: PageRequest) -> View:
     """List tag keys, or the values of one, with how many memories have each."""
     key = request.text("key") or None
-    return View("tags.html", shapes.tags(key, memories.tags(key, as_of=request.as_of)), {"key": key})
+    return View(
+        "tags.html", shapes.tags(key, memories.tags(key, as_of=request.as_of)), {"key": key}
+    )
 
 
 def health(memories: "Memories", request: PageRequest) -> View:
     """Show the state of the store and statistics of its use."""
     if request.as_of:
-        readable = [namespace for namespace in memories.namespaces(as_of=request.as_of) if namespace.read]
+        readable = [
+            namespace for namespace in memories.namespaces(as_of=request.as_of) if namespace.read
+        ]
         figures = [
             ("memories", f"{sum(namespace.memory_count for namespace in readable):,}"),
             ("turns of conversations", f"{sum(namespace.turn_count for namespace in readable):,}"),
         ]
-        return _of_now(request, "Health", "How the store was and what had been done with it is not kept.", figures)
+        return _of_now(
+            request,
+            "Health",
+            "How the store was and what had been done with it is not kept.",
+            figures,
+        )
     status = memories.status()
     stats = memories.stats(since=request.text("since") or None)
     figures = [
@@ -406,7 +495,9 @@ def health(memories: "Memories", request: PageRequest) -> View:
     ]
     more = {
         "figures": figures,
-        "plots": [plot("Memories by the day they were first written", spans(stats.per_day), "memories")],
+        "plots": [
+            plot("Memories by the day they were first written", spans(stats.per_day), "memories")
+        ],
         "operations": stats.operations,
         "counts": [("By agent", stats.agents), ("By project", stats.projects)],
         "used": [("Most read", stats.most_used), ("Oldest never read", stats.never_used)],
@@ -415,7 +506,9 @@ def health(memories: "Memories", request: PageRequest) -> View:
     return View("health.html", shape if request.manages else shapes.without_place(shape), more)
 
 
-def _of_now(request: PageRequest, title: str, why: str, figures: Sequence[tuple[str, str]] = ()) -> View:
+def _of_now(
+    request: PageRequest, title: str, why: str, figures: Sequence[tuple[str, str]] = ()
+) -> View:
     """Say that a view shows only the present, not the day that is shown elsewhere.
 
     Raises:
@@ -430,5 +523,8 @@ def size(count: int | None) -> str:
     """Return a number of bytes as a person reads it."""
     if count is None:
         return "unknown"
-    unit, of = next((pair for pair in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)) if count >= pair[1]), ("bytes", 1))
+    unit, of = next(
+        (pair for pair in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)) if count >= pair[1]),
+        ("bytes", 1),
+    )
     return f"{count / of:.1f} {unit}" if of > 1 else f"{count} {unit}"

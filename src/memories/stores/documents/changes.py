@@ -1,4 +1,6 @@
-"""Writing to a document server: the changes of a transaction, the writers' lock, and the order of requests."""
+"""Writing to a document server: the changes of a transaction, the writers' lock, and the order of
+requests.
+"""
 
 import contextlib
 import hashlib
@@ -46,11 +48,12 @@ _BUSY_SECONDS = 30
 
 
 class WriterLock:
-    """The lock of this machine's writers while it is held, and what it has seen of writes by other machines.
+    """The lock of this machine's writers while it is held, and what it has seen of writes by other
+    machines.
 
-    The clocks of two machines may differ by hours, so a record that another machine has begun is dead when it has been
-    pending for a minute by the clock of this one. When it was first seen is kept in a file beside the lock, for the
-    next process.
+    The clocks of two machines may differ by hours, so a record that another machine has begun is
+    dead when it has been pending for a minute by the clock of this one. When it was first seen is
+    kept in a file beside the lock, for the next process.
     """
 
     def __init__(self, machine: str, seen: Path) -> None:
@@ -65,7 +68,8 @@ class WriterLock:
         self._seen: dict[str, float] | None = None
 
     def has_died(self, point: Point) -> bool:
-        """Return whether a record is pending and its transaction has died; remember that it was seen.
+        """Return whether a record is pending and its transaction has died; remember that it was
+        seen.
 
         While this lock is held, no other transaction of this machine is alive.
         """
@@ -84,15 +88,26 @@ class WriterLock:
                 with replacing(self._file, self._file.with_suffix(".part")) as file:
                     file.write(json.dumps(self._seen).encode())
         except OSError as exc:
-            raise StoreError(f"cannot note in {self._file} what others are writing: {exc.strerror or exc}") from exc
+            raise StoreError(
+                f"cannot note in {self._file} what others are writing: {exc.strerror or exc}"
+            ) from exc
         return now - self._seen[write_id] > _UNCHANGED_SECONDS
 
     def _read(self, now: float) -> dict[str, float]:
-        """Return when each pending write was first seen, without those so old that nobody asks for them any more."""
+        """Return when each pending write was first seen, without those so old that nobody asks for
+        them any more.
+        """
         try:
             found = json.loads(read_file(self._file))
-            return {write_id: at for write_id, at in found.items() if 0 <= now - at < _CLOCKS_SECONDS}
-        except (FileNotFoundError, ValueError, TypeError, AttributeError):  # torn by a crash: they wait a minute again
+            return {
+                write_id: at for write_id, at in found.items() if 0 <= now - at < _CLOCKS_SECONDS
+            }
+        except (
+            FileNotFoundError,
+            ValueError,
+            TypeError,
+            AttributeError,
+        ):  # torn by a crash: they wait a minute again
             return {}
 
 
@@ -107,18 +122,24 @@ def writer_lock(url: str) -> Iterator[WriterLock]:
             held = stack.enter_context(tried(path, _BUSY_SECONDS))
             found = path.stat()
         except OSError as exc:
-            raise StoreError(f"cannot take the lock of the writers of {url}, {path}: {exc.strerror}") from exc
+            raise StoreError(
+                f"cannot take the lock of the writers of {url}, {path}: {exc.strerror}"
+            ) from exc
         if not held:
-            raise StoreBusy(f"another process has been writing to {url} for {_BUSY_SECONDS} seconds; try again")
+            raise StoreBusy(
+                f"another process has been writing to {url} for {_BUSY_SECONDS} seconds; try again"
+            )
         machine = f"{platform.node()}:{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"
         yield WriterLock(machine, path.with_suffix(".seen"))
 
 
 def _lock_file(url: str) -> Path:
-    """Return the lock file that the writers of one user on this machine share, in a folder of that user alone.
+    """Return the lock file that the writers of one user on this machine share, in a folder of that
+    user alone.
 
     Raises:
-        StoreError: Others may write in that folder, so they could put their own files in the place of ours.
+        StoreError: Others may write in that folder, so they could put their own files in the place
+            of ours.
     """
     folder = cache_folder() / "locks"
     try:
@@ -126,7 +147,9 @@ def _lock_file(url: str) -> Path:
         if doubt := others_may_write(folder):
             raise StoreError(f"the folder of locks, {folder}, {doubt}")
     except OSError as exc:
-        raise StoreError(f"cannot make the folder of locks, {folder}: {exc.strerror}; set XDG_CACHE_HOME") from exc
+        raise StoreError(
+            f"cannot make the folder of locks, {folder}: {exc.strerror}; set XDG_CACHE_HOME"
+        ) from exc
     return folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
 
 
@@ -181,7 +204,11 @@ class Changes:
 
     def patch(self, record: Record, patch: Patch) -> None:
         """Change a record, which is in the overlay or as the server has it."""
-        fields = {name: value for name, value in {**record.fields, **patch.fields}.items() if value is not None}
+        fields = {
+            name: value
+            for name, value in {**record.fields, **patch.fields}.items()
+            if value is not None
+        }
         changed = record._replace(ended_at=patch.ended_at, ended_by=patch.ended_by, fields=fields)
         self._change(changed, changes_of(patch))
 
@@ -200,16 +227,20 @@ class Changes:
 
 
 class Flush:
-    """Writes the changes of one transaction, in an order that leaves nothing wrong if it is interrupted.
+    """Writes the changes of one transaction, in an order that leaves nothing wrong if it is
+    interrupted.
 
-    First come labels and vectors, which nothing refers to yet. Then the records: at once if nothing else changes and
-    they fit into one step, else as pending, which no reader sees. They are read back, since the server silently skips
-    what somebody else has written first. Then one update completes it: pending records become live, others ended. An
-    interruption before leaves pending records, which the next writer of these refs removes. Last the labels are added
-    again, since a removal by another machine may have deleted them meanwhile; it checks again, too.
+    First come labels and vectors, which nothing refers to yet. Then the records: at once if nothing
+    else changes and they fit into one step, else as pending, which no reader sees. They are read
+    back, since the server silently skips what somebody else has written first. Then one update
+    completes it: pending records become live, others ended. An interruption before leaves pending
+    records, which the next writer of these refs removes. Last the labels are added again, since a
+    removal by another machine may have deleted them meanwhile; it checks again, too.
     """
 
-    def __init__(self, driver: Driver, changes: Changes, lock: WriterLock, space: str | None) -> None:
+    def __init__(
+        self, driver: Driver, changes: Changes, lock: WriterLock, space: str | None
+    ) -> None:
         """Prepare.
 
         Args:
@@ -234,7 +265,9 @@ class Flush:
             StoreUnreachable: The server stopped answering; all of it may be stored, or nothing.
         """
         text = sum(len(record.text) for record in self._changes.new.values())
-        fits = text <= MAX_TEXT and all(len(refs) <= self._driver.max_batch for refs in self._new.values())
+        fits = text <= MAX_TEXT and all(
+            len(refs) <= self._driver.max_batch for refs in self._new.values()
+        )
         pending = bool(self._updates) or len(self._new) > 1 or not fits
         for part, refs in self._new.items():
             self._add_labels(part, refs)
@@ -259,10 +292,15 @@ class Flush:
             self._withdraw()
             raise
         for part in {**self._new, **self._updates}:
-            updates = {record_id(ref): self._changes.updates[ref] for ref in self._updates.get(part, ())}
+            updates = {
+                record_id(ref): self._changes.updates[ref] for ref in self._updates.get(part, ())
+            }
             if pending:
                 new = [self._changes.new[ref] for ref in self._new.get(part, ())]
-                updates |= {record_id(record.ref): {"ended": ended_of(record), **settled()} for record in new}
+                updates |= {
+                    record_id(record.ref): {"ended": ended_of(record), **settled()}
+                    for record in new
+                }
             if updates:
                 self._driver.update(part, updates)
         for part, refs in self._new.items():
@@ -284,7 +322,9 @@ class Flush:
         for ref in refs:
             vectors = self._changes.new[ref].vectors
             if vectors is not None:
-                yield from zip(window_ids(ref, Windows(self._write_id, len(vectors))), vectors, strict=True)
+                yield from zip(
+                    window_ids(ref, Windows(self._write_id, len(vectors))), vectors, strict=True
+                )
 
     def _point(self, ref: Ref, *, pending: bool) -> Point:
         record = self._changes.new[ref]
@@ -300,15 +340,22 @@ class Flush:
         """Raise if another writer has taken a position or a key meanwhile."""
         own = {record_id(ref) for ref in refs}
         for point in key_holders(self._driver, part, (self._changes.new[ref] for ref in refs)):
-            if (point.id in own and write_id_of(point) == self._write_id) or self._lock.has_died(point):
+            if (point.id in own and write_id_of(point) == self._write_id) or self._lock.has_died(
+                point
+            ):
                 continue
             after = [self._changes.known(stored.record.ref) for stored in decode(part, [point])]
             if not any(record is not None and record.ended_at is not None for record in after):
-                raise Conflict(f"another record of {part.namespace} has the same key now; read it again")
+                raise Conflict(
+                    f"another record of {part.namespace} has the same key now; read it again"
+                )
         self._check_writers(part, refs)
 
     def _check_writers(self, part: Part, refs: Sequence[Ref]) -> None:
-        writers = {point.id: write_id_of(point) for point in self._driver.get(part, [record_id(ref) for ref in refs])}
+        writers = {
+            point.id: write_id_of(point)
+            for point in self._driver.get(part, [record_id(ref) for ref in refs])
+        }
         for ref in refs:
             if writers.get(record_id(ref)) != self._write_id:
                 raise Conflict(
@@ -319,15 +366,22 @@ class Flush:
         """Remove the points of this write, and no other."""
         for part, refs in self._new.items():
             ids = [record_id(ref) for ref in refs]
-            own = [point.id for point in self._driver.get(part, ids) if write_id_of(point) == self._write_id]
+            own = [
+                point.id
+                for point in self._driver.get(part, ids)
+                if write_id_of(point) == self._write_id
+            ]
             self._driver.delete(part, own)
             if self._space is not None:
                 windows = part._replace(kind=Kind.VECTORS, space=self._space)
                 self._driver.delete(windows, [name for name, _ in self._windows(refs)])
 
 
-def check_free(driver: Driver, records: Sequence[Record], changes: Changes, lock: WriterLock) -> None:
-    """Check that positions and keys are free, on the server, in the overlay, and among the records themselves.
+def check_free(
+    driver: Driver, records: Sequence[Record], changes: Changes, lock: WriterLock
+) -> None:
+    """Check that positions and keys are free, on the server, in the overlay, and among the records
+    themselves.
 
     Removes what a dead transaction has left there.
 
@@ -341,17 +395,23 @@ def check_free(driver: Driver, records: Sequence[Record], changes: Changes, lock
             if lock.has_died(point):
                 driver.delete(part, [point.id])
             elif not decode(part, [point]):
-                raise Conflict(f"somebody else is writing a record of {part.namespace} there; try again in a minute")
+                raise Conflict(
+                    f"somebody else is writing a record of {part.namespace} there; try again in a minute"
+                )
             else:
                 taken |= {ref for ref in own if record_id(ref) == point.id}
     for ref in refs:
         if ref in taken:
-            raise Conflict(f"version {ref.position} of {ref.group} was written by somebody else first; read it again")
+            raise Conflict(
+                f"version {ref.position} of {ref.group} was written by somebody else first; read it again"
+            )
         taken.add(ref)
     check_keys(driver, records, changes, lock)
 
 
-def check_keys(driver: Driver, records: Sequence[Record], changes: Changes, lock: WriterLock) -> None:
+def check_keys(
+    driver: Driver, records: Sequence[Record], changes: Changes, lock: WriterLock
+) -> None:
     """Check that no other live record has the key of one of these, as far as they are live.
 
     Raises:
@@ -379,19 +439,29 @@ def check_keys(driver: Driver, records: Sequence[Record], changes: Changes, lock
                 holders[part, holder.key] = holder.ref
         for record in own:
             if holders.setdefault((part, record.key), record.ref) != record.ref:
-                raise Conflict(f"another record has the key of {record.ref.group} now; read it again")
+                raise Conflict(
+                    f"another record has the key of {record.ref.group} now; read it again"
+                )
 
 
 def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[Point]:
-    """Return the live or pending records of the server that have the key of one of these, as far as they are live."""
-    keys = sorted({record.key for record in records if record.key is not None and record.ended_at is None})
+    """Return the live or pending records of the server that have the key of one of these, as far as
+    they are live.
+    """
+    keys = sorted(
+        {record.key for record in records if record.key is not None and record.ended_at is None}
+    )
     if not keys:
         return []
     return driver.find(part, [Condition("key", "in", keys), Condition("ended", ">=", LIVE)])
 
 
-def unfinished(driver: Driver, part: Part, refs: Iterable[Ref], lock: WriterLock) -> tuple[list[Stored], list[Stored]]:
-    """Return the pending records in the groups of these refs: the dead ones, and those that may still be written."""
+def unfinished(
+    driver: Driver, part: Part, refs: Iterable[Ref], lock: WriterLock
+) -> tuple[list[Stored], list[Stored]]:
+    """Return the pending records in the groups of these refs: the dead ones, and those that may
+    still be written.
+    """
     groups = sorted({ref.group for ref in refs})
     points = driver.find(part, [Condition("group", "in", groups), Condition("ended", "=", PENDING)])
     dead = [point for point in points if lock.has_died(point)]

@@ -13,9 +13,23 @@ _ANSWER_SECONDS = 10  # to connect, and to begin the answer to a question
 _WRITE_SECONDS = 120  # a large write on a busy server
 _SILENT_SECONDS = 10  # a server that did not answer is not asked again for this long
 _MAYBE_DONE = (408, 502, 504)  # whoever says so does not know what became of the request
-_LATER = (408, 425, 429, 502, 503, 504)  # it, or a proxy before it, is starting or has too much to do
+_LATER = (
+    408,
+    425,
+    429,
+    502,
+    503,
+    504,
+)  # it, or a proxy before it, is starting or has too much to do
 _UNSURE = "what was written may be stored or not: read it before you write it again"
-_SWITCH: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_SWITCH: Mapping[str, bool] = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "0": False,
+    "false": False,
+    "no": False,
+}
 
 
 class StoreClient:
@@ -36,7 +50,8 @@ class StoreClient:
             method: As in HTTP.
             path: With the query.
             body: What is sent as JSON; None for nothing.
-            writes: Whether it changes something: then it may take longer, and one that is not answered may be done.
+            writes: Whether it changes something: then it may take longer, and one that is not
+                answered may be done.
 
         Raises:
             StoreUnreachable: There is no answer.
@@ -51,11 +66,15 @@ class StoreClient:
             answer = self._client.ask(method, path, body, seconds=seconds)
         except NoAnswer as exc:
             if isinstance(exc, TimedOut):
-                self._silent_until = time.monotonic() + _SILENT_SECONDS  # the next ones need not wait for it
+                self._silent_until = (
+                    time.monotonic() + _SILENT_SECONDS
+                )  # the next ones need not wait for it
             raise StoreUnreachable(self._why(exc, writes=writes)) from exc
         self._silent_until = 0.0
         if writes and answer.status in _MAYBE_DONE:
-            raise StoreUnreachable(f"{self.address} did not finish a write (status {answer.status}); {_UNSURE}")
+            raise StoreUnreachable(
+                f"{self.address} did not finish a write (status {answer.status}); {_UNSURE}"
+            )
         return answer
 
     def refusal(self, answer: Answer, doing: str) -> StoreError:
@@ -65,7 +84,11 @@ class StoreClient:
             answer: What the server said.
             doing: What it was asked for, as in "adding records".
         """
-        said = answer.value if isinstance(answer.value, str) else json.dumps(answer.value, ensure_ascii=False)
+        said = (
+            answer.value
+            if isinstance(answer.value, str)
+            else json.dumps(answer.value, ensure_ascii=False)
+        )
         because = self.address.quoted(said) or "no reason given"
         if self.is_not_now(answer):
             return self.not_now(answer, because)
@@ -73,7 +96,9 @@ class StoreClient:
 
     def not_now(self, answer: Answer, because: str) -> StoreUnreachable:
         """Return the error for an answer that only asks to try again later."""
-        return StoreUnreachable(f"{self.address} is not ready (status {answer.status}): {because}; try again later")
+        return StoreUnreachable(
+            f"{self.address} is not ready (status {answer.status}): {because}; try again later"
+        )
 
     @staticmethod
     def is_not_now(answer: Answer) -> bool:
@@ -106,9 +131,13 @@ def tls_of(query: str, product: str) -> bool | None:
         ConfigError: Something else stands there.
     """
     options = parse_qsl(query, keep_blank_values=True)
-    wanted = {_SWITCH.get(value.lower()) if name in ("ssl", "tls") else None for name, value in options}
+    wanted = {
+        _SWITCH.get(value.lower()) if name in ("ssl", "tls") else None for name, value in options
+    }
     if None in wanted or len(wanted) > 1 or (query and not options):
-        raise ConfigError(f"after the ? of a {product} store only tls=1 or tls=0 may stand, or ssl=true or ssl=false")
+        raise ConfigError(
+            f"after the ? of a {product} store only tls=1 or tls=0 may stand, or ssl=true or ssl=false"
+        )
     return next(iter(wanted), None)
 
 

@@ -16,7 +16,8 @@ Value = str | int | list[str]
 
 MAX_TEXT = 4_000_000  # characters of text in one request
 
-# The fields of a record's payload that conditions name, and their types; all other fields are only returned.
+# The fields of a record's payload that conditions name, and their types; all other fields are only
+# returned.
 FIELDS: Mapping[str, type] = {
     "group": str,
     "key": str,
@@ -29,7 +30,9 @@ FIELDS: Mapping[str, type] = {
 
 
 class Kind(StrEnum):
-    """Kind of the points of a part: whole records, windows of vectors, or the labels that records have had."""
+    """Kind of the points of a part: whole records, windows of vectors, or the labels that records
+    have had.
+    """
 
     RECORDS = "records"
     VECTORS = "vectors"
@@ -37,16 +40,18 @@ class Kind(StrEnum):
 
 
 class Part(NamedTuple):
-    """A set of points that is read and searched by itself; no request about one part reveals another.
+    """A set of points that is read and searched by itself; no request about one part reveals
+    another.
 
-    A server that supports many collections should have one for each part; another server keeps several parts in one
-    collection and narrows every request to a part.
+    A server that supports many collections should have one for each part; another server keeps
+    several parts in one collection and narrows every request to a part.
 
     Attributes:
         kind: What its points are.
         collection: Memories or turns.
         namespace: The namespace.
-        space: For vectors, the id of their space; empty for other kinds. Two spaces may differ in their dimension.
+        space: For vectors, the id of their space; empty for other kinds. Two spaces may differ in
+            their dimension.
     """
 
     kind: Kind
@@ -59,12 +64,15 @@ class Point(NamedTuple):
     """One document of a server.
 
     Attributes:
-        id: Its name in its part: any text, up to some thousand characters. If a server takes only numbers or UUIDs, its
-            driver derives one from part and name and keeps the name in the payload.
-        payload: Its content; never empty for records, empty for vectors and labels. Besides `FIELDS` it has texts and
-            integers under names with a dot, which must be returned as they were given.
+        id: Its name in its part: any text, up to some thousand characters. If a server takes only
+            numbers or UUIDs, its driver derives one from part and name and keeps the name in the
+            payload.
+        payload: Its content; never empty for records, empty for vectors and labels. Besides
+            `FIELDS` it has texts and integers under names with a dot, which must be returned as
+            they were given.
         vector: For vectors, a window of unit length, shape (dimension,); None for other kinds.
-        words: For records, the tokens of its text in order (see `words.tokens_of`), to find it by; write only.
+        words: For records, the tokens of its text in order (see `words.tokens_of`), to find it by;
+            write only.
     """
 
     id: str
@@ -78,7 +86,8 @@ class Condition(NamedTuple):
 
     Attributes:
         field: One of `FIELDS`.
-        relation: How it compares to the value; `has`: the list contains this text; `in`: the text is one of these.
+        relation: How it compares to the value; `has`: the list contains this text; `in`: the text
+            is one of these.
         value: What it is compared with; a list of texts for `in`.
     """
 
@@ -93,20 +102,22 @@ Where = Sequence[Condition]  # all must hold; if empty, every point of the part 
 class Driver(Protocol):
     """Talks to one server about the parts of one store.
 
-    Rules for every driver; `tests/stores/test_documents.py` has one that keeps everything in memory:
+    Rules for every driver; `tests/stores/test_documents.py` has one that keeps everything in
+    memory:
 
     - *Reading* creates nothing: a part or a store that does not exist reads as empty.
-    - *Writing* creates the part if it is missing. Once a call has returned, what it wrote survives a crash of the
-      server, and every later request, from anywhere, sees it.
-    - *One step.* `add` and `update` are done completely or not at all, up to `max_batch` points and `MAX_TEXT`
-      characters, even if this process or the server is killed; a driver that can't guarantee this says in the docstring
-      of its class what may happen. The driver splits more points into several requests, in their order; reads may be
-      split as the server needs it.
+    - *Writing* creates the part if it is missing. Once a call has returned, what it wrote survives
+      a crash of the server, and every later request, from anywhere, sees it.
+    - *One step.* `add` and `update` are done completely or not at all, up to `max_batch` points and
+      `MAX_TEXT` characters, even if this process or the server is killed; a driver that can't
+      guarantee this says in the docstring of its class what may happen. The driver splits more
+      points into several requests, in their order; reads may be split as the server needs it.
     - *Complete answers.* Without a limit nothing is ever cut off, however long the answer.
     - *Threads* may share it.
-    - *Errors* are `StoreError` and `StoreDamaged` of `memories.errors`, each with one sentence that says which server
-      and what to do, never a password or a key. A request that may have been carried out is sent again only if sending
-      it twice does no harm; all of these methods can safely be repeated.
+    - *Errors* are `StoreError` and `StoreDamaged` of `memories.errors`, each with one sentence that
+      says which server and what to do, never a password or a key. A request that may have been
+      carried out is sent again only if sending it twice does no harm; all of these methods can
+      safely be repeated.
     """
 
     @property
@@ -135,9 +146,11 @@ class Driver(Protocol):
         """
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """Set those of the values that are not set yet, and return the resulting state; this creates the store.
+        """Set those of the values that are not set yet, and return the resulting state; this
+        creates the store.
 
-        Of two that claim at once, one wins, and both get the resulting state, as far as the server can tell.
+        Of two that claim at once, one wins, and both get the resulting state, as far as the server
+        can tell.
         """
 
     def set_state(self, values: Mapping[str, str]) -> None:
@@ -150,13 +163,16 @@ class Driver(Protocol):
         """Remove a part with all its points; no error if there is none."""
 
     def add(self, part: Part, points: Sequence[Point]) -> None:
-        """Add points; one whose id is taken is silently skipped, and the existing one stays as it is.
+        """Add points; one whose id is taken is silently skipped, and the existing one stays as it
+        is.
 
-        To learn whose point it is, read it back: a record's payload contains the id of the write that made it.
+        To learn whose point it is, read it back: a record's payload contains the id of the write
+            that made it.
         """
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Set fields of the payloads of points, by id; None removes a field, and all others stay as they are.
+        """Set fields of the payloads of points, by id; None removes a field, and all others stay as
+        they are.
 
         Ids that don't exist are ignored: this creates nothing.
         """
@@ -165,28 +181,37 @@ class Driver(Protocol):
         """Remove points; ids that don't exist are ignored."""
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
-        """Return the points with these ids that exist, without vectors and words, in no particular order."""
+        """Return the points with these ids that exist, without vectors and words, in no particular
+        order.
+        """
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
-        """Return points that fulfil the conditions, without vectors and words; with a limit, the same ones each time.
+        """Return points that fulfil the conditions, without vectors and words; with a limit, the
+        same ones each time.
 
         They come in no particular order.
         """
 
     def ids(self, part: Part, where: Where) -> list[str]:
-        """Return the ids of all points that fulfil the conditions, in no particular order, as fast as possible."""
+        """Return the ids of all points that fulfil the conditions, in no particular order, as fast
+        as possible.
+        """
 
     def count(self, part: Part) -> int:
         """Return how many points a part has, or a few more."""
 
     def holders(self, part: Part, term: "Term") -> list[str]:
-        """Return the ids of the records whose words include a term, and possibly a few more, which are checked later.
+        """Return the ids of the records whose words include a term, and possibly a few more, which
+        are checked later.
 
         For a term of several tokens, return the records that have all of them, in whatever order.
         """
 
-    def nearest(self, part: Part, vector: "NDArray[np.float32]", *, k: int) -> list[tuple[str, float]]:
-        """Return the ids of the `k` windows with the highest cosine, and its cosine; 99 in 100 are the right ones.
+    def nearest(
+        self, part: Part, vector: "NDArray[np.float32]", *, k: int
+    ) -> list[tuple[str, float]]:
+        """Return the ids of the `k` windows with the highest cosine, and its cosine; 99 in 100 are
+        the right ones.
 
         Args:
             part: Where.
@@ -195,7 +220,9 @@ class Driver(Protocol):
         """
 
     def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
-        """Return the vectors of windows by id, shape (dimension,); ids that don't exist are left out."""
+        """Return the vectors of windows by id, shape (dimension,); ids that don't exist are left
+        out.
+        """
 
     def close(self) -> None:
         """Release connections."""

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Place = tuple[str, str]  # namespace and id: thousands of them are handled for each record that is read
+Place = tuple[
+    str, str
+]  # namespace and id: thousands of them are handled for each record that is read
 
 
 class View:
-    """The records of a server overlaid with the changes of a transaction; every answer is checked by the filter."""
+    """The records of a server overlaid with the changes of a transaction; every answer is checked
+    by the filter.
+    """
 
     def __init__(self, driver: Driver, changes: Changes, damaged: Damaged) -> None:
         """Prepare.
@@ -42,37 +46,51 @@ class View:
         self.damaged = damaged
 
     def places(self, where: Filter, *more: Condition) -> set[Place]:
-        """Return the places of matching records; further conditions are not checked on the overlay."""
+        """Return the places of matching records; further conditions are not checked on the
+        overlay.
+        """
         found: set[Place] = set()
         for part in parts_of(where):
-            found |= {(part.namespace, name) for name in self.driver.ids(part, [*conditions(where), *more])}
+            found |= {
+                (part.namespace, name)
+                for name in self.driver.ids(part, [*conditions(where), *more])
+            }
         if where.prefix and where.group:
             found = {place for place in found if ref_at(where, place).group.startswith(where.group)}
         if not self.changes:
             return found
         matching = {place_of(record.ref) for record in self.changes.matching(where)}
         changed = {
-            place_of(record.ref) for record in self.changes.records() if record.ref.collection is where.collection
+            place_of(record.ref)
+            for record in self.changes.records()
+            if record.ref.collection is where.collection
         }
         return (found - changed) | (matching & found if more else matching)
 
     def refs(self, where: Filter, *more: Condition) -> set[Ref]:
-        """Return the refs of matching records; further conditions are not checked on the overlay."""
+        """Return the refs of matching records; further conditions are not checked on the
+        overlay.
+        """
         return {ref_at(where, place) for place in self.places(where, *more)}
 
     def around(self, where: Filter) -> set[Ref]:
         """Return refs that include all matching records, for callers who check the records as well.
 
-        Most records are live, and a condition that most fulfil takes a server longer than listing all ids.
+        Most records are live, and a condition that most fulfil takes a server longer than listing
+        all ids.
         """
         if is_narrow(where):
             return self.refs(where)
-        refs = {ref_of(part, name) for part in parts_of(where) for name in self.driver.ids(part, [])}
+        refs = {
+            ref_of(part, name) for part in parts_of(where) for name in self.driver.ids(part, [])
+        }
         return refs | {record.ref for record in self.changes.matching(where)}
 
     def matching(self, where: Filter) -> list[Stored]:
         """Return all matching records, in no particular order."""
-        return self._overlaid(where, [(part, self.driver.find(part, conditions(where))) for part in parts_of(where)])
+        return self._overlaid(
+            where, [(part, self.driver.find(part, conditions(where))) for part in parts_of(where)]
+        )
 
     def few(self, where: Filter, most: int) -> list[Stored] | None:
         """Return all matching records; None if a part has more than `most` of them."""
@@ -85,7 +103,11 @@ class View:
 
     def _overlaid(self, where: Filter, points: Iterable[tuple[Part, list[Point]]]) -> list[Stored]:
         found = [stored for part, own in points for stored in decode(part, own, self.damaged)]
-        unchanged = [each for each in found if each.record.ref not in self.changes and where.fits(each.record)]
+        unchanged = [
+            each
+            for each in found
+            if each.record.ref not in self.changes and where.fits(each.record)
+        ]
         return unchanged + self.stored(record.ref for record in self.changes.matching(where))
 
     def stored(self, refs: Iterable[Ref]) -> list[Stored]:
@@ -101,7 +123,9 @@ class View:
         return found + [Stored(record, {}) for record in new if record]
 
     def vectors(self, found: Iterable[Stored], space: str) -> "dict[Ref, NDArray[np.float32]]":
-        """Return vectors of records in a space, shape (windows, dimension); records without any are left out."""
+        """Return vectors of records in a space, shape (windows, dimension); records without any are
+        left out.
+        """
         import numpy as np
 
         ids: dict[Ref, list[str]] = {}
@@ -124,7 +148,10 @@ class View:
 
 def parts_of(where: Filter) -> Sequence[Part]:
     """Return the parts of the records that a filter may match."""
-    return [Part(Kind.RECORDS, where.collection, namespace) for namespace in dict.fromkeys(where.namespaces)]
+    return [
+        Part(Kind.RECORDS, where.collection, namespace)
+        for namespace in dict.fromkeys(where.namespaces)
+    ]
 
 
 def place_of(ref: Ref) -> Place:
@@ -153,11 +180,15 @@ def check(view: View, space: str) -> Iterator[Finding]:
         left = len(driver.ids(part, [Condition("ended", "=", PENDING)]))
         if left:
             what = f"{left} records of namespace {part.namespace} were begun and not finished"
-            yield Finding(what, "if no other machine is writing, the next write to them removes them")
+            yield Finding(
+                what, "if no other machine is writing, the next write to them removes them"
+            )
         found = [stored for page in _pages(driver, part) for stored in decode(part, page, damaged)]
         missing = len(_missing_labels(driver, part, found))
         if missing:
-            yield Finding(f"{missing} labels of namespace {part.namespace} are not listed", _FIX, derived=True)
+            yield Finding(
+                f"{missing} labels of namespace {part.namespace} are not listed", _FIX, derived=True
+            )
         lost = _without_windows(driver, part, found, space)
         if lost:
             what = f"{lost} records of namespace {part.namespace} have lost vectors"
@@ -169,7 +200,9 @@ def repair(driver: Driver) -> list[str]:
     """Add unlisted labels; return a description of the repair."""
     added = 0
     for part in (part for part in driver.parts() if part.kind is Kind.RECORDS):
-        found = [stored for page in _pages(driver, part) for stored in decode(part, page, Damaged())]
+        found = [
+            stored for page in _pages(driver, part) for stored in decode(part, page, Damaged())
+        ]
         labels = sorted(_missing_labels(driver, part, found))
         driver.add(part._replace(kind=Kind.LABELS), [Point(label, {}) for label in labels])
         added += len(labels)
@@ -190,6 +223,8 @@ def _missing_labels(driver: Driver, part: Part, found: list[Stored]) -> set[str]
 
 def _without_windows(driver: Driver, part: Part, found: list[Stored], space: str) -> int:
     """Return how many records name vectors that are not there."""
-    named = {stored.record.ref: stored.windows[space] for stored in found if space in stored.windows}
+    named = {
+        stored.record.ref: stored.windows[space] for stored in found if space in stored.windows
+    }
     there = set(driver.ids(part._replace(kind=Kind.VECTORS, space=space), [])) if named else set()
     return sum(not there.issuperset(window_ids(ref, windows)) for ref, windows in named.items())

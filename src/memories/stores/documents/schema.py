@@ -11,8 +11,8 @@ from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
 from memories.stores.sound import problem
 
-# The state of a record is one number, so that every filter is a plain conjunction: the millisecond at which it ended,
-# or one of these two, which no time reaches.
+# The state of a record is one number, so that every filter is a plain conjunction: the millisecond
+# at which it ended, or one of these two, which no time reaches.
 LIVE = 2**53 - 2
 PENDING = 2**53 - 1  # written, but its transaction has not ended: it does not exist yet
 
@@ -21,7 +21,9 @@ _VECTORS = "vectors."  # before the id of a space
 
 
 class Windows(NamedTuple):
-    """The vectors of a record in one space: the id of the write that made them, and how many there are."""
+    """The vectors of a record in one space: the id of the write that made them, and how many there
+    are.
+    """
 
     write_id: str
     size: int
@@ -50,9 +52,13 @@ def record_id(ref: Ref) -> str:
 
 
 def ref_of(part: Part, point_id: str) -> Ref:
-    """Return the ref of the record with this id, or of the record that a window with this id belongs to."""
+    """Return the ref of the record with this id, or of the record that a window with this id
+    belongs to.
+    """
     try:
-        position, group = point_id.split("/", 3)[2:] if part.kind is Kind.VECTORS else point_id.split("/", 1)
+        position, group = (
+            point_id.split("/", 3)[2:] if part.kind is Kind.VECTORS else point_id.split("/", 1)
+        )
         return Ref(part.collection, part.namespace, group, int(position))
     except ValueError as exc:
         raise _damaged(part, point_id) from exc
@@ -63,10 +69,13 @@ def window_ids(ref: Ref, windows: Windows) -> list[str]:
     return [f"{windows.write_id}/{number}/{record_id(ref)}" for number in range(windows.size)]
 
 
-# --- payloads --------------------------------------------------------------------------------------------------------
+# --- payloads
+# --------------------------------------------------------------------------------------------------------
 
 
-def encode(record: Record, write_id: str, windows: Mapping[str, Windows], *, pending: bool) -> dict[str, Value]:
+def encode(
+    record: Record, write_id: str, windows: Mapping[str, Windows], *, pending: bool
+) -> dict[str, Value]:
     """Return the payload of a new record.
 
     Args:
@@ -113,7 +122,10 @@ def vectors_payload(windows: Mapping[str, Windows]) -> dict[str, Value]:
 
 def changes_of(patch: Patch) -> dict[str, Value | None]:
     """Return a patch as changes of a payload."""
-    fields = {f"{_FIELD}{name}": json.dumps(value, ensure_ascii=False) for name, value in patch.fields.items()}
+    fields = {
+        f"{_FIELD}{name}": json.dumps(value, ensure_ascii=False)
+        for name, value in patch.fields.items()
+    }
     ended = LIVE if patch.ended_at is None else to_millis(patch.ended_at)
     return {"ended": ended, "by": patch.ended_by, **fields}
 
@@ -121,7 +133,8 @@ def changes_of(patch: Patch) -> dict[str, Value | None]:
 def decode(
     part: Part, points: Iterable[Point], damaged: Damaged | None = None, *, pending: bool = False
 ) -> list[Stored]:
-    """Return the records of points, without those whose transaction has not ended, or of these only.
+    """Return the records of points, without those whose transaction has not ended, or of these
+    only.
 
     Args:
         part: Where they are.
@@ -214,15 +227,22 @@ def _damaged(part: Part, point_id: str) -> StoreDamaged:
     )
 
 
-# --- filters ---------------------------------------------------------------------------------------------------------
+# --- filters
+# ---------------------------------------------------------------------------------------------------------
 
 
 def conditions(where: Filter) -> list[Condition]:
-    """Return a filter as conditions on the payload; the prefix of a group is left to `Filter.fits`."""
+    """Return a filter as conditions on the payload; the prefix of a group is left to
+    `Filter.fits`.
+    """
     found: list[Condition] = []
     if where.as_of is not None:
         moment = to_millis(where.as_of)
-        found += [Condition("created", "<=", moment), Condition("ended", ">", moment), Condition("ended", "<=", LIVE)]
+        found += [
+            Condition("created", "<=", moment),
+            Condition("ended", ">", moment),
+            Condition("ended", "<=", LIVE),
+        ]
     elif where.state == "live":
         found.append(Condition("ended", "=", LIVE))
     else:
@@ -241,10 +261,18 @@ def conditions(where: Filter) -> list[Condition]:
 
 
 def is_narrow(where: Filter) -> bool:
-    """Return whether a filter asks for more than that records are live, or that they exist at all."""
-    return len(conditions(where)) > 1 or where.state == "ended" or (where.prefix and bool(where.group))
+    """Return whether a filter asks for more than that records are live, or that they exist at
+    all.
+    """
+    return (
+        len(conditions(where)) > 1 or where.state == "ended" or (where.prefix and bool(where.group))
+    )
 
 
 def is_specific(where: Filter) -> bool:
     """Return whether a filter names what mostly few records have."""
-    return bool(where.labels) or where.key is not None or (where.group is not None and not where.prefix)
+    return (
+        bool(where.labels)
+        or where.key is not None
+        or (where.group is not None and not where.prefix)
+    )

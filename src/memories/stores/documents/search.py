@@ -1,4 +1,6 @@
-"""Searching a document server: the best by vector and by words that match a filter, and the turns beside them."""
+"""Searching a document server: the best by vector and by words that match a filter, and the turns
+beside them.
+"""
 
 import functools
 import heapq
@@ -54,7 +56,9 @@ class Sample(NamedTuple):
 class Search:
     """One search, with a cache of the records that it has read."""
 
-    def __init__(self, view: View, where: Filter, space: str | None, samples: dict[Part, Sample]) -> None:
+    def __init__(
+        self, view: View, where: Filter, space: str | None, samples: dict[Part, Sample]
+    ) -> None:
         """Prepare.
 
         Args:
@@ -71,13 +75,19 @@ class Search:
         self._known: dict[Ref, Stored | None] = {}
         self._words: dict[Ref, list[str]] = {}
         self._matching = self._narrowed() if is_narrow(where) else None
-        self._soon: Sequence[Ref] = ()  # needed later, and read in one request with what is read next
+        self._soon: Sequence[
+            Ref
+        ] = ()  # needed later, and read in one request with what is read next
         self._overlay = [record.ref for record in view.changes.matching(where)]
         self._load(self._overlay)
 
     def _narrowed(self) -> set[Place]:
         """Return the places of matching records; a few are also read, to be scored one by one."""
-        few = self._view.few(self._where, _AMONG) if self._space is not None and is_specific(self._where) else None
+        few = (
+            self._view.few(self._where, _AMONG)
+            if self._space is not None and is_specific(self._where)
+            else None
+        )
         if few is None:
             return self._view.places(self._where)
         self._known |= {stored.record.ref: stored for stored in few}
@@ -102,7 +112,9 @@ class Search:
         refs = list(dict.fromkeys([*heapq.nlargest(k, worded, key=worded.__getitem__), *similar]))
         found = [stored for ref in refs if (stored := self._known[ref]) is not None]
         if vector is not None:
-            similar |= self._exact([stored for stored in found if stored.record.ref not in similar], vector)
+            similar |= self._exact(
+                [stored for stored in found if stored.record.ref not in similar], vector
+            )
         scores = score([self._tokens(stored) for stored in found], terms, corpus).scores.tolist()
         return [
             Candidate(stored.record, similar.get(stored.record.ref), by_words)
@@ -113,26 +125,35 @@ class Search:
         """See `Store.matches`."""
         corpus, holders = self._corpus(query.terms)
         if self._total <= SMALL:
-            self._known |= {stored.record.ref: stored for stored in self._view.matching(self._where)}
+            self._known |= {
+                stored.record.ref: stored for stored in self._view.matching(self._where)
+            }
             wanted = set(self._known)
             similar = {} if query.vector is None else self._nearest(query.vector, self._total)
         else:
             ordered = self._ordered(corpus, holders)
             self._soon = [ref_at(self._where, place) for place in ordered[:_RANKED_MATCHES]]
             similar = {} if query.vector is None else self._nearest(query.vector, query.k)
-            words = self._best_by_words(query.terms, corpus, ordered, query.k, least=_RANKED_MATCHES)
+            words = self._best_by_words(
+                query.terms, corpus, ordered, query.k, least=_RANKED_MATCHES
+            )
             wanted = {*similar, *words, *self._of_days(query), *self._beside(words, similar)}
         found = [stored for ref in wanted if (stored := self._known[ref]) is not None]
         if query.vector is not None:
-            similar |= self._exact([stored for stored in found if stored.record.ref not in similar], query.vector)
+            similar |= self._exact(
+                [stored for stored in found if stored.record.ref not in similar], query.vector
+            )
         return matches_of(
             [stored.record for stored in found],
             score([self._tokens(stored) for stored in found], query.terms, corpus),
-            np.array([similar.get(stored.record.ref, math.nan) for stored in found], dtype=np.float64),
+            np.array(
+                [similar.get(stored.record.ref, math.nan) for stored in found], dtype=np.float64
+            ),
             searched=self._total,
         )
 
-    # --- records ---------------------------------------------------------------------------------------------------
+    # --- records
+    # ---------------------------------------------------------------------------------------------------
 
     def _load(self, refs: Iterable[Ref]) -> list[Stored]:
         """Return the records of these refs that match, and keep them."""
@@ -146,13 +167,16 @@ class Search:
         return [stored for ref in wanted if (stored := self._known[ref]) is not None]
 
     def _tokens(self, stored: Stored) -> list[str]:
-        """Return the words of a record in order; computing them is faster than reading them from the server."""
+        """Return the words of a record in order; computing them is faster than reading them from
+        the server.
+        """
         ref = stored.record.ref
         if ref not in self._words:
             self._words[ref] = tokens_of(stored.record)
         return self._words[ref]
 
-    # --- words -----------------------------------------------------------------------------------------------------
+    # --- words
+    # -----------------------------------------------------------------------------------------------------
 
     def _corpus(self, terms: Sequence[str]) -> tuple[Corpus, dict[str, set[Place]]]:
         """Return what BM25 needs to know of all records, and the records that have each term."""
@@ -162,30 +186,47 @@ class Search:
         samples = {part: self._sample(part, total) for part, total in self._totals.items()}
         common = self._common(parsed, samples)
         holders: dict[str, set[Place]] = {
-            term: {(part.namespace, name) for part in self._parts for name in self._view.driver.holders(part, found)}
+            term: {
+                (part.namespace, name)
+                for part in self._parts
+                for name in self._view.driver.holders(part, found)
+            }
             for term, found in parsed.items()
             if term not in common
         }
-        for term, places in holders.items():  # of a phrase the server knows only who has all of its words
+        for (
+            term,
+            places,
+        ) in holders.items():  # of a phrase the server knows only who has all of its words
             if len(parsed[term].tokens) > 1 and len(places) <= _CHECKED:
                 having = self._view.stored(ref_at(self._where, place) for place in places)
-                fits = (stored.record.ref for stored in having if occurrences(self._tokens(stored), parsed[term]))
+                fits = (
+                    stored.record.ref
+                    for stored in having
+                    if occurrences(self._tokens(stored), parsed[term])
+                )
                 holders[term] = set(map(place_of, fits))
         for stored in self._load(self._overlay):
             for term, places in holders.items():
                 if occurrences(self._tokens(stored), parsed[term]):
                     places.add(place_of(stored.record.ref))
-        length = sum(samples[part].length * total for part, total in self._totals.items()) / max(1, self._total)
+        length = sum(samples[part].length * total for part, total in self._totals.items()) / max(
+            1, self._total
+        )
         total = self._total + len(self._view.changes.new)
         counts = common | {term: len(places) for term, places in holders.items()}
         return Corpus(total, max(length, 1.0), counts), holders
 
     def _sample(self, part: Part, total: int) -> Sample:
-        """Return a sample of a part with this many records; one is kept until there are many more, or many fewer."""
+        """Return a sample of a part with this many records; one is kept until there are many more,
+        or many fewer.
+        """
         known = self._samples.get(part)
         if known is None or not known.total * 0.9 <= total <= known.total * 1.1:
             points = self._view.driver.find(part, [], limit=_SAMPLE)
-            texts = [tokens_of(stored.record) for stored in decode(part, points, self._view.damaged)]
+            texts = [
+                tokens_of(stored.record) for stored in decode(part, points, self._view.damaged)
+            ]
             counted = Counter(word for text in texts for word in set(text))
             shares = {word: count / len(texts) for word, count in counted.items() if count > 1}
             length = sum(map(len, texts)) / max(1, len(texts))
@@ -193,7 +234,8 @@ class Search:
         return known
 
     def _common(self, parsed: Mapping[str, Term], samples: Mapping[Part, Sample]) -> dict[str, int]:
-        """Return how many records have each of the very common words, without the rarest if all words are common.
+        """Return how many records have each of the very common words, without the rarest if all
+        words are common.
 
         Which records have them is not asked: the list would be long, and such words tell the least.
         """
@@ -201,7 +243,10 @@ class Search:
             return {}
         found: dict[str, int] = {}
         for term, (words, open_ended) in parsed.items():
-            held = sum(samples[part].shares.get(words[0], 0.0) * total for part, total in self._totals.items())
+            held = sum(
+                samples[part].shares.get(words[0], 0.0) * total
+                for part, total in self._totals.items()
+            )
             if len(words) == 1 and not open_ended and held >= _COMMON * self._total:
                 found[term] = round(held)
         if len(found) == len(parsed):
@@ -209,7 +254,9 @@ class Search:
         return found
 
     def _ordered(self, corpus: Corpus, holders: dict[str, set[Place]]) -> list[Place]:
-        """Return the places of records that have any of the terms, those with the rarest ones first."""
+        """Return the places of records that have any of the terms, those with the rarest ones
+        first.
+        """
         weights: dict[Place, float] = {}
         for places in holders.values():
             rarity = math.log1p((corpus.documents - len(places) + 0.5) / (len(places) + 0.5))
@@ -220,24 +267,40 @@ class Search:
     def _best_by_words(
         self, terms: Sequence[str], corpus: Corpus, ordered: Sequence[Place], k: int, *, least: int
     ) -> Scores:
-        """Return the word scores of the first records in order: at least `least` of them, and until `k` are found."""
+        """Return the word scores of the first records in order: at least `least` of them, and until
+        `k` are found.
+        """
         scores: Scores = {}
         start = 0
         while start < len(ordered) and len(scores) < k:
-            found = self._load([ref_at(self._where, place) for place in ordered[start : start + least]])
+            found = self._load(
+                [ref_at(self._where, place) for place in ordered[start : start + least]]
+            )
             start, least = start + least, least * _SURPLUS
-            scored = score([self._tokens(stored) for stored in found], terms, corpus).scores.tolist()
-            scores |= {stored.record.ref: value for stored, value in zip(found, scored, strict=True) if value > 0}
+            scored = score(
+                [self._tokens(stored) for stored in found], terms, corpus
+            ).scores.tolist()
+            scores |= {
+                stored.record.ref: value
+                for stored, value in zip(found, scored, strict=True)
+                if value > 0
+            }
         return scores
 
-    # --- vectors ---------------------------------------------------------------------------------------------------
+    # --- vectors
+    # ---------------------------------------------------------------------------------------------------
 
     def _nearest(self, vector: "Vector", k: int) -> Scores:
         """Return the `k` nearest of the matching records, with the cosine of their best window."""
         if self._space is None:
             return self._of_overlay(vector)
         if self._matching is not None and len(self._matching) <= _AMONG:
-            return best(self._exact(self._load(ref_at(self._where, place) for place in self._matching), vector), k)
+            return best(
+                self._exact(
+                    self._load(ref_at(self._where, place) for place in self._matching), vector
+                ),
+                k,
+            )
         share = 1.0 if self._matching is None else len(self._matching) / max(1, self._total)
         found: Scores = {}
         for part in self._parts:
@@ -251,7 +314,9 @@ class Search:
         return best(found | self._of_overlay(vector), k)
 
     def _ask(self, part: Part, vector: "Vector", asked: int, k: int) -> tuple[Scores, bool]:
-        """Return the `k` nearest matching records, and whether there are no more windows to request."""
+        """Return the `k` nearest matching records, and whether there are no more windows to
+        request.
+        """
         windows = part._replace(kind=Kind.VECTORS, space=self._space or "")
         hits = self._view.driver.nearest(windows, vector, k=asked)
         near = [(ref_of(windows, name), name.partition("/")[0], cosine) for name, cosine in hits]
@@ -276,36 +341,63 @@ class Search:
         """Return the cosines of the records that the running transaction has added."""
         new = self._view.changes.new
         vectors = {ref: new[ref].vectors for ref in self._overlay if ref in new}
-        return {ref: float((found @ vector).max()) for ref, found in vectors.items() if found is not None}
+        return {
+            ref: float((found @ vector).max())
+            for ref, found in vectors.items()
+            if found is not None
+        }
 
     def _exact(self, found: Sequence[Stored], vector: "Vector") -> Scores:
         """Return the cosines of those records that have vectors."""
         vectors = self._view.vectors(found, self._space or "")
         return {ref: float((windows @ vector).max()) for ref, windows in vectors.items()}
 
-    # --- turns -----------------------------------------------------------------------------------------------------
+    # --- turns
+    # -----------------------------------------------------------------------------------------------------
 
     def _beside(self, words: Scores, similar: Scores) -> set[Ref]:
         """Return the turns up to two before and after the best ones, in the same session."""
         best_ones = [self._known[ref] for ref in leading(words, similar)]
-        turns = [stored.record for stored in best_ones if stored is not None and stored.record.session is not None]
-        near = {turn.ref: [turn.ref._replace(position=turn.ref.position + step) for step in _STEPS] for turn in turns}
+        turns = [
+            stored.record
+            for stored in best_ones
+            if stored is not None and stored.record.session is not None
+        ]
+        near = {
+            turn.ref: [turn.ref._replace(position=turn.ref.position + step) for step in _STEPS]
+            for turn in turns
+        }
         beside = {
-            stored.record.ref: stored.record for stored in self._load(ref for refs in near.values() for ref in refs)
+            stored.record.ref: stored.record
+            for stored in self._load(ref for refs in near.values() for ref in refs)
         }
         return {
-            ref for turn in turns for ref in near[turn.ref] if ref in beside and beside[ref].session == turn.session
+            ref
+            for turn in turns
+            for ref in near[turn.ref]
+            if ref in beside and beside[ref].session == turn.session
         }
 
     def _of_days(self, query: TurnQuery) -> set[Ref]:
         """Return some turns of each of the days that the query asks about."""
         found: set[Ref] = set()
         for first, last in query.days:
-            span = [Condition("created", ">=", to_millis(first)), Condition("created", "<=", to_millis(last))]
-            places = {(part.namespace, name) for part in self._parts for name in self._view.driver.ids(part, span)}
+            span = [
+                Condition("created", ">=", to_millis(first)),
+                Condition("created", "<=", to_millis(last)),
+            ]
+            places = {
+                (part.namespace, name)
+                for part in self._parts
+                for name in self._view.driver.ids(part, span)
+            }
             among = places if self._matching is None else places & self._matching
             refs = sorted(ref_at(self._where, place) for place in among)
-            turns = [each.record for each in self._load(refs[: 2 * OF_A_DAY]) if each.record.session is not None]
+            turns = [
+                each.record
+                for each in self._load(refs[: 2 * OF_A_DAY])
+                if each.record.session is not None
+            ]
             middle = first + (last - first) / 2
             turns.sort(key=lambda turn: abs(turn.created_at - middle))
             found |= {turn.ref for turn in turns[:OF_A_DAY]}

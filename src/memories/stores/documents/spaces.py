@@ -1,4 +1,6 @@
-"""The spaces of vectors on a document server: which one is in use, which is staged, and the switch between them."""
+"""The spaces of vectors on a document server: which one is in use, which is staged, and the switch
+between them.
+"""
 
 import os
 from collections.abc import Mapping
@@ -35,8 +37,9 @@ _ASKED = 500  # ids in one look at records that may have no vectors
 class Spaces:
     """The space in use and the one that is staged, as the store's state names them.
 
-    The state has the model, the dimension, and an id of each: a new one each time that a space is begun, so that it is
-    never confused with the remains of an earlier one. A record lists the spaces in which it has vectors.
+    The state has the model, the dimension, and an id of each: a new one each time that a space is
+    begun, so that it is never confused with the remains of an earlier one. A record lists the
+    spaces in which it has vectors.
     """
 
     def __init__(self, driver: Driver, space: Space | None, damaged: Damaged) -> None:
@@ -61,7 +64,9 @@ class Spaces:
         state = self._driver.state()
         schema = state.get("schema", str(SCHEMA))
         if not schema.isdecimal() or int(schema) > SCHEMA:
-            raise SchemaTooNew(f"{self._driver.url} was written by a newer program (schema {schema}); update this one")
+            raise SchemaTooNew(
+                f"{self._driver.url} was written by a newer program (schema {schema}); update this one"
+            )
         return state
 
     def searched(self) -> str | None:
@@ -90,7 +95,11 @@ class Spaces:
     def _claimed(self, space: Space) -> Mapping[str, str]:
         """Return the state, with a space in use: this one if there was none."""
         state = self.state()
-        return state if "space" in state else self._driver.claim(_named(space, _USED) | {"schema": str(SCHEMA)})
+        return (
+            state
+            if "space" in state
+            else self._driver.claim(_named(space, _USED) | {"schema": str(SCHEMA)})
+        )
 
     def _checked(self, state: Mapping[str, str]) -> str:
         space = required(self._space)
@@ -98,10 +107,13 @@ class Spaces:
             raise other_space(state["model"], int(state["dimension"]), space)
         return state["space"]
 
-    # --- changing over ---------------------------------------------------------------------------------------------
+    # --- changing over
+    # ---------------------------------------------------------------------------------------------
 
     def unstaged(self, space: Space, collection: Collection, limit: int) -> list[Record]:
-        """See `Store.unstaged`; the list of waiting records is kept, and each page of it checked again."""
+        """See `Store.unstaged`; the list of waiting records is kept, and each page of it checked
+        again.
+        """
         space_id = _id_of(self.state(), space, *_EITHER)
         waiting = self._waiting.get((space_id, collection), [])
         found: list[Record] = []
@@ -115,9 +127,13 @@ class Spaces:
                 renewed = True
                 continue
             asked, waiting = waiting[:_ASKED], waiting[_ASKED:]
-            still = [stored for stored in self._view.stored(asked) if space_id not in stored.windows]
+            still = [
+                stored for stored in self._view.stored(asked) if space_id not in stored.windows
+            ]
             found += [stored.record for stored in still]
-        self._waiting = {(space_id, collection): [record.ref for record in found] + waiting} if space_id else {}
+        self._waiting = (
+            {(space_id, collection): [record.ref for record in found] + waiting} if space_id else {}
+        )
         return found[:limit]
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
@@ -138,11 +154,18 @@ class Spaces:
             self._write(part._replace(kind=Kind.VECTORS, space=space_id), own, vectors, kept)
 
     def _write(
-        self, part: Part, found: list[Stored], vectors: "Mapping[Ref, NDArray[np.float32]]", kept: set[str]
+        self,
+        part: Part,
+        found: list[Stored],
+        vectors: "Mapping[Ref, NDArray[np.float32]]",
+        kept: set[str],
     ) -> None:
         """Add vectors, then list them in the records, then remove those that they replace."""
         write_id = os.urandom(8).hex()
-        windows = {stored.record.ref: Windows(write_id, len(vectors[stored.record.ref])) for stored in found}
+        windows = {
+            stored.record.ref: Windows(write_id, len(vectors[stored.record.ref]))
+            for stored in found
+        }
         self._driver.add(
             part,
             [
@@ -160,7 +183,9 @@ class Spaces:
         }
         self._driver.update(part._replace(kind=Kind.RECORDS, space=""), listed)
         replaced = [(stored.record.ref, stored.windows.get(part.space)) for stored in found]
-        self._driver.delete(part, [name for ref, own in replaced if own for name in window_ids(ref, own)])
+        self._driver.delete(
+            part, [name for ref, own in replaced if own for name in window_ids(ref, own)]
+        )
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
@@ -175,7 +200,9 @@ class Spaces:
             changed["space"] = staged
         self._driver.set_state(changed)
         try:
-            self._refuse_incomplete(space, changed["space"])  # a machine that shares no lock may have added some
+            self._refuse_incomplete(
+                space, changed["space"]
+            )  # a machine that shares no lock may have added some
         except Conflict:
             self._driver.set_state(state)
             raise
@@ -199,12 +226,16 @@ class Spaces:
             if part.kind is Kind.RECORDS and part.collection is collection:
                 ids = set(self._driver.ids(part, there))
                 if space_id and ids:
-                    ids -= set(self._driver.ids(part, [*there, Condition("spaces", "has", space_id)]))
+                    ids -= set(
+                        self._driver.ids(part, [*there, Condition("spaces", "has", space_id)])
+                    )
                 found += [ref_of(part, name) for name in sorted(ids)]
         return found
 
     def _drop_all_but(self, kept: set[str]) -> None:
-        """Drop the vectors of all spaces but these, including the remains of an interrupted switch."""
+        """Drop the vectors of all spaces but these, including the remains of an interrupted
+        switch.
+        """
         for part in self._driver.parts():
             if part.kind is Kind.VECTORS and part.space not in kept:
                 self._driver.drop(part)
@@ -217,8 +248,13 @@ def _named(space: Space, prefix: str) -> dict[str, str]:
 
 
 def _id_of(state: Mapping[str, str], space: Space, *prefixes: str) -> str:
-    """Return the id of a space if it is the one that the state names after one of the prefixes; else nothing."""
+    """Return the id of a space if it is the one that the state names after one of the prefixes;
+    else nothing.
+    """
     for prefix in prefixes:
-        if (state.get(f"{prefix}model"), state.get(f"{prefix}dimension")) == (space.model, str(space.dimension)):
+        if (state.get(f"{prefix}model"), state.get(f"{prefix}dimension")) == (
+            space.model,
+            str(space.dimension),
+        ):
             return state.get(f"{prefix}space", "")
     return ""

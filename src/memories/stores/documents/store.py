@@ -25,7 +25,17 @@ from memories.stores.documents.query import View, check, repair
 from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.protocol import used_among
-from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.records import (
+    Candidate,
+    Collection,
+    Filter,
+    Finding,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    StoreInfo,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,9 +52,9 @@ _FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
 class Chains:
     """The chains of a server.
 
-    Entries are written before what they tell, in a step of their own: so what was done is in the log, though a crash in
-    between leaves an entry for what was not. Writers on other machines may add to the same chain: then an entry that
-    comes too late follows theirs, with a hash of its own.
+    Entries are written before what they tell, in a step of their own: so what was done is in the
+    log, though a crash in between leaves an entry for what was not. Writers on other machines may
+    add to the same chain: then an entry that comes too late follows theirs, with a hash of its own.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -55,8 +65,8 @@ class Chains:
     def last(self, namespace: str, view: View) -> list[Record]:
         """Return the last entry of a chain, if it has one.
 
-        A server can only list all ids of a chain. Since a chain has no gaps, some positions are tried instead: those
-        beside the last one known, else ever closer ones.
+        A server can only list all ids of a chain. Since a chain has no gaps, some positions are
+        tried instead: those beside the last one known, else ever closer ones.
         """
         first = Ref(Collection.LOG, namespace, CHAIN, 0)
         known, steps = self._known.get(namespace, 0), _NEAR
@@ -74,7 +84,9 @@ class Chains:
                 return []
             known, steps = top, (0, *_FAR)
 
-    def write(self, entries: Sequence[Record], lock: WriterLock, begin: Callable[[], object]) -> list[Record]:
+    def write(
+        self, entries: Sequence[Record], lock: WriterLock, begin: Callable[[], object]
+    ) -> list[Record]:
         """Add entries to their chains; return them as they were written.
 
         Raises:
@@ -86,14 +98,22 @@ class Chains:
             begin()
             for _ in range(_ATTEMPTS):
                 try:
-                    Flush(self._driver, Changes({entry.ref: entry for entry in own}), lock, None).run()
+                    Flush(
+                        self._driver, Changes({entry.ref: entry for entry in own}), lock, None
+                    ).run()
                     break
                 except Conflict:
                     with contextlib.suppress(Conflict):
-                        check_free(self._driver, own, Changes(), lock)  # takes out what a dead writer has left
-                    own = relinked(own, self.last(part.namespace, View(self._driver, Changes(), Damaged())))
+                        check_free(
+                            self._driver, own, Changes(), lock
+                        )  # takes out what a dead writer has left
+                    own = relinked(
+                        own, self.last(part.namespace, View(self._driver, Changes(), Damaged()))
+                    )
             else:
-                raise StoreBusy(f"others kept writing to the log of {part.namespace}; nothing was written; try again")
+                raise StoreBusy(
+                    f"others kept writing to the log of {part.namespace}; nothing was written; try again"
+                )
             self._known[part.namespace] = own[-1].ref.position
             written += own
         return written
@@ -103,25 +123,32 @@ _PAGE = 1_000  # records in one request
 
 
 class RemoteStore:
-    """Implements `Store` on a server that keeps documents with payloads and vectors, and has no transactions.
+    """Implements `Store` on a server that keeps documents with payloads and vectors, and has no
+    transactions.
 
     What it can't guarantee, and what repairs it:
 
-    - Transactions are buffered here as an overlay on what is read inside them, and written when they end. Writers of
-      one user on one machine exclude each other by a lock on a file. Those of different machines do not: of two that
-      write one position or one key at once, one gets `Conflict`, or both, and no acknowledged write is lost by it. But
-      another machine may change what a transaction has read before it ends, and of two patches of one field the last
-      one wins. The service protects what it read by appending the next version, whose position only one can take.
-    - The changes of a transaction become visible in one step if they lie in one namespace of one collection and fit
-      into one request (`Driver.max_batch`). Otherwise readers may see a part of them for a moment, and a crash between
-      two requests may leave it so; `Memories` writes to one namespace at a time.
-    - What another machine was writing when it died is in the way for a minute after this one has first seen it.
-    - `remove` hides records from every read; the server may keep their bytes until it rewrites its files, which the
-      result says.
-    - Words: how rare a term is, and how long a text, is computed from all records of the namespaces that are read,
-      including ended ones. Of very many records that have a term those with the rarest terms are ranked, and among more
-      than 2,000 a word that a fifth of them has is not searched for beside rarer ones.
-    - `scan` and `groups` list the ids of all matching records before a page is read: some ms for a thousand.
+    - Transactions are buffered here as an overlay on what is read inside them, and written when
+      they end. Writers of one user on one machine exclude each other by a lock on a file. Those of
+      different machines do not: of two that write one position or one key at once, one gets
+      `Conflict`, or both, and no acknowledged write is lost by it. But another machine may change
+      what a transaction has read before it ends, and of two patches of one field the last one wins.
+      The service protects what it read by appending the next version, whose position only one can
+      take.
+    - The changes of a transaction become visible in one step if they lie in one namespace of one
+      collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of
+      them for a moment, and a crash between two requests may leave it so; `Memories` writes to one
+      namespace at a time.
+    - What another machine was writing when it died is in the way for a minute after this one has
+      first seen it.
+    - `remove` hides records from every read; the server may keep their bytes until it rewrites its
+      files, which the result says.
+    - Words: how rare a term is, and how long a text, is computed from all records of the namespaces
+      that are read, including ended ones. Of very many records that have a term those with the
+      rarest terms are ranked, and among more than 2,000 a word that a fifth of them has is not
+      searched for beside rarer ones.
+    - `scan` and `groups` list the ids of all matching records before a page is read: some ms for a
+      thousand.
     """
 
     def __init__(self, driver: Driver, space: Space | None) -> None:
@@ -138,7 +165,8 @@ class RemoteStore:
         self._samples: dict[Part, Sample] = {}
         self._chains = Chains(driver)
 
-    # --- writing ---------------------------------------------------------------------------------------------------
+    # --- writing
+    # ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -163,11 +191,15 @@ class RemoteStore:
 
     def _flush(self, changes: Changes) -> None:
         entries = [changes.new.pop(ref) for ref in list(changes.new) if ref.group == CHAIN]
-        written = self._chains.write(entries, self._local.lock, self._spaces.begin) if entries else []
+        written = (
+            self._chains.write(entries, self._local.lock, self._spaces.begin) if entries else []
+        )
         try:
             self._flush_records(changes)
         except Conflict:
-            self._chains.write([undone(entry) for entry in written], self._local.lock, self._spaces.begin)
+            self._chains.write(
+                [undone(entry) for entry in written], self._local.lock, self._spaces.begin
+            )
             raise
 
     def _flush_records(self, changes: Changes) -> None:
@@ -188,7 +220,12 @@ class RemoteStore:
             changes: Changes = self._local.changes
             if any(record.vectors is not None for record in records):
                 self._spaces.check()
-            check_free(self._driver, [each for each in records if each.ref.group != CHAIN], changes, self._local.lock)
+            check_free(
+                self._driver,
+                [each for each in records if each.ref.group != CHAIN],
+                changes,
+                self._local.lock,
+            )
             changes.new |= {record.ref: record for record in records}
 
     def patch(self, patches: Sequence[Patch]) -> None:
@@ -226,7 +263,9 @@ class RemoteStore:
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`; the result also names what only the server can erase."""
         if self._changes is not None:
-            raise StoreError("removing for good can't be undone and so can't be part of a transaction")
+            raise StoreError(
+                "removing for good can't be undone and so can't be part of a transaction"
+            )
         remains: list[str] = []
         with self.transaction():
             for part, own in by_part(refs).items():
@@ -236,15 +275,20 @@ class RemoteStore:
                     for ref in (stored.record.ref for stored in alive)
                 ]
                 found = self._view.stored(own) + dead
-                # Vectors first: of a record that is still there, a second call finds what a first one has left.
+                # Vectors first: of a record that is still there, a second call finds what a first
+                # one has left.
                 for space in {space for stored in found for space in stored.windows}:
                     windows = [(stored.record.ref, stored.windows.get(space)) for stored in found]
-                    names = [name for ref, some in windows if some for name in window_ids(ref, some)]
+                    names = [
+                        name for ref, some in windows if some for name in window_ids(ref, some)
+                    ]
                     self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), names)
                 damaged = set(own).difference(stored.record.ref for stored in found + alive)
                 self._delete_unread(part, damaged)
                 self._driver.delete(part, [record_id(stored.record.ref) for stored in found])
-                self._forget_labels(part, {label_of(*pair) for each in found for pair in each.record.labels.items()})
+                self._forget_labels(
+                    part, {label_of(*pair) for each in found for pair in each.record.labels.items()}
+                )
         self.damaged.forget(set(refs).__contains__)
         return (*self._driver.remains, *remains)
 
@@ -254,28 +298,44 @@ class RemoteStore:
         there = {point.id for point in self._driver.get(part, sorted(names))}
         for other in self._driver.parts() if there else ():
             if other.kind is Kind.VECTORS and other[1:3] == part[1:3]:
-                windows = [name for name in self._driver.ids(other, []) if name.split("/", 2)[-1] in there]
+                windows = [
+                    name for name in self._driver.ids(other, []) if name.split("/", 2)[-1] in there
+                ]
                 self._driver.delete(other, windows)
         self._driver.delete(part, sorted(there))
 
     def _forget_labels(self, part: Part, labels: Iterable[str]) -> None:
-        """Remove labels that no record has; a writer on another machine adds its own before and after its record."""
+        """Remove labels that no record has; a writer on another machine adds its own before and
+        after its record.
+        """
 
         def unused(names: Iterable[str]) -> list[str]:
-            return [name for name in names if not self._driver.find(part, [Condition("labels", "has", name)], limit=1)]
+            return [
+                name
+                for name in names
+                if not self._driver.find(part, [Condition("labels", "has", name)], limit=1)
+            ]
 
         removed = unused(labels)
         if removed:
             part_of_labels = part._replace(kind=Kind.LABELS)
             self._driver.delete(part_of_labels, removed)
             used = sorted(set(removed).difference(unused(removed)))
-            if used:  # somebody saw the label before it was removed, and wrote the record after our check
+            if (
+                used
+            ):  # somebody saw the label before it was removed, and wrote the record after our check
                 self._driver.add(part_of_labels, [Point(label, {}) for label in used])
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- reading
+    # ---------------------------------------------------------------------------------------------------
 
     def scan(
-        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+        self,
+        where: Filter,
+        *,
+        limit: int,
+        after: tuple[str, int] | None = None,
+        newest_first: bool = False,
     ) -> list[Record]:
         """See `Store.scan`."""
         view = self._view
@@ -291,14 +351,20 @@ class RemoteStore:
         )
         if after is not None:
             places = ((ref, (ref.group, ref.position)) for ref in ordered)
-            ordered = [ref for ref, place in places if (place < after if newest_first else place > after)]
+            ordered = [
+                ref for ref, place in places if (place < after if newest_first else place > after)
+            ]
         records: list[Record] = []
         size = max(1, min(_PAGE, limit))
         for start in range(0, len(ordered), size):
             if len(records) >= limit:
                 break
             page = ordered[start : start + size]
-            found = known or {each.record.ref: each.record for each in view.stored(page) if where.fits(each.record)}
+            found = known or {
+                each.record.ref: each.record
+                for each in view.stored(page)
+                if where.fits(each.record)
+            }
             records += [found[ref] for ref in page if ref in found]
         return records[:limit]
 
@@ -320,7 +386,9 @@ class RemoteStore:
         pairs: list[tuple[str, str]] = []
         for namespace in dict.fromkeys(namespaces):
             pairs += map(pair_of, self._driver.ids(Part(Kind.LABELS, collection, namespace), []))
-        for record in self._view.changes.matching(Filter(collection, tuple(namespaces), state="any")):
+        for record in self._view.changes.matching(
+            Filter(collection, tuple(namespaces), state="any")
+        ):
             pairs += record.labels.items()
         return sorted({value for name, value in pairs if name == key})
 
@@ -331,8 +399,12 @@ class RemoteStore:
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        pairs = (pair for stored in self._view.matching(where) for pair in stored.record.labels.items())
-        counted = Counter(name if key is None else value for name, value in pairs if key in (None, name))
+        pairs = (
+            pair for stored in self._view.matching(where) for pair in stored.record.labels.items()
+        )
+        counted = Counter(
+            name if key is None else value for name, value in pairs if key in (None, name)
+        )
         return dict(sorted(counted.items()))
 
     def days(self, where: Filter) -> Mapping[int, int]:
@@ -367,12 +439,17 @@ class RemoteStore:
             collection=self._driver.collection,
         )
 
-    # --- moving a whole store ---------------------------------------------------------------------------------------
+    # --- moving a whole store
+    # ---------------------------------------------------------------------------------------
 
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
         there = [Condition("ended", "<=", LIVE)]
-        parts = [part for part in self._driver.parts() if (part.kind, part.collection) == (Kind.RECORDS, collection)]
+        parts = [
+            part
+            for part in self._driver.parts()
+            if (part.kind, part.collection) == (Kind.RECORDS, collection)
+        ]
         found = {part.namespace for part in parts if self._driver.find(part, there, limit=1)}
         new = self._view.changes.new
         return sorted(found | {ref.namespace for ref in new if ref.collection is collection})
@@ -412,7 +489,8 @@ class RemoteStore:
         """See `Store.close`."""
         self._driver.close()
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------------
 
     @property
     def _changes(self) -> Changes | None:
@@ -431,4 +509,6 @@ class RemoteStore:
 
     def _refuse_unwritten(self) -> None:
         if self._changes:
-            raise StoreError("vectors can't be staged in a transaction that has written records; end it first")
+            raise StoreError(
+                "vectors can't be staged in a transaction that has written records; end it first"
+            )

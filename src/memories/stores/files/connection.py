@@ -1,4 +1,6 @@
-"""The folder of the files store: its lock, its files as they are read, added to and replaced, and its journal."""
+"""The folder of the files store: its lock, its files as they are read, added to and replaced, and
+its journal.
+"""
 
 import contextlib
 import json
@@ -19,7 +21,8 @@ from memories.errors import StoreBusy, StoreError, StoreFull
 
 BUSY_SECONDS = 30.0
 INNER = ".memories"  # for the index and what is in the making; git leaves it out
-FORMER = "spaces.json"  # of the first format: the model of vectors that lie in files of their own; see `index`
+# of the first format: the model of vectors that lie in files of their own; see `index`
+FORMER = "spaces.json"
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _GUARD = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LEFT = (_SCRATCH, ".vectors", ".accesses")
@@ -41,8 +44,8 @@ class Stamp(NamedTuple):
 class Folder:
     """The files of one store.
 
-    A file is added to or replaced. What is more than one line is written to a journal first: once that is whole the
-    lines count, and who locks the folder next finishes what a crash has left.
+    A file is added to or replaced. What is more than one line is written to a journal first: once
+    that is whole the lines count, and who locks the folder next finishes what a crash has left.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,13 +65,17 @@ class Folder:
             StoreBusy: Somebody else kept it for `BUSY_SECONDS`.
         """
         if os.name != "posix":
-            raise StoreError(f"{self.path} can't be used: this system has no file locks; use sqlite:///path")
+            raise StoreError(
+                f"{self.path} can't be used: this system has no file locks; use sqlite:///path"
+            )
         until = time.monotonic() + BUSY_SECONDS
         with contextlib.ExitStack() as stack:
             while True:
                 with translated(self.path):
                     self._make()
-                    held = stack.enter_context(tried(self.inner / _LOCK, max(0.0, until - time.monotonic())))
+                    held = stack.enter_context(
+                        tried(self.inner / _LOCK, max(0.0, until - time.monotonic()))
+                    )
                 if not held:
                     raise StoreBusy(
                         f"{self.path} was kept busy for {BUSY_SECONDS:.0f} s; nothing was written; try again"
@@ -97,7 +104,8 @@ class Folder:
         _write(self.inner / _JOURNAL, b"")
         flush_folder(self.inner)
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- reading
+    # ---------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
         """Return whether anything was ever written here."""
@@ -120,7 +128,8 @@ class Folder:
         return _read(self.path / name, whole=False)[0]
 
     def read(self, name: str, *, inner: bool = False) -> tuple[Stamp | None, bytes]:
-        """Return a file, or one of the inner folder, and its stamp from just before; nothing if there is none.
+        """Return a file, or one of the inner folder, and its stamp from just before; nothing if
+        there is none.
 
         Raises:
             StoreError: It can't be read, or is no plain file.
@@ -137,13 +146,19 @@ class Folder:
         with translated(self.path):
             for folder in (self.path, self.inner):
                 with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-                    total += sum(part.stat(follow_symlinks=False).st_size for part in entries if part.is_file())
+                    total += sum(
+                        part.stat(follow_symlinks=False).st_size
+                        for part in entries
+                        if part.is_file()
+                    )
         return total
 
-    # --- writing, under the lock -----------------------------------------------------------------------------------
+    # --- writing, under the lock
+    # -----------------------------------------------------------------------------------
 
     def append(self, name: str, data: bytes, whole: int) -> None:
-        """Add lines to a file, which is made if it is not there; a failure leaves the file as it was.
+        """Add lines to a file, which is made if it is not there; a failure leaves the file as it
+        was.
 
         Args:
             name: The file.
@@ -200,19 +215,29 @@ class Folder:
             flush_folder(self.path)
 
     def discard(self, *names: str) -> None:
-        """Remove files of the inner folder, those that a crash left half made, and the vectors of an earlier format."""
+        """Remove files of the inner folder, those that a crash left half made, and the vectors of
+        an earlier format.
+        """
         with translated(self.path):
-            for name in (*names, *(left for left in self.names(self.inner) if left.endswith(_LEFT))):
+            for name in (
+                *names,
+                *(left for left in self.names(self.inner) if left.endswith(_LEFT)),
+            ):
                 (self.inner / name).unlink(missing_ok=True)
             flush_folder(self.inner)
 
-    # --- the journal -----------------------------------------------------------------------------------------------
+    # --- the journal
+    # -----------------------------------------------------------------------------------------------
 
     def promise(self, plan: Plan) -> None:
-        """Write the plan of a commit to the journal, so that it survives a crash; an empty plan clears it."""
+        """Write the plan of a commit to the journal, so that it survives a crash; an empty plan
+        clears it.
+        """
         data = json.dumps(plan).encode()
         with translated(self.path):
-            _write(self.inner / _JOURNAL, f"{zlib.crc32(data):08x}".encode() + data if plan else b"")
+            _write(
+                self.inner / _JOURNAL, f"{zlib.crc32(data):08x}".encode() + data if plan else b""
+            )
 
     def promised(self) -> Plan:
         """Return the plan of an interrupted commit."""
@@ -225,13 +250,16 @@ class Folder:
         stamp = _read(self.inner / _JOURNAL, whole=False)[0]
         return stamp is not None and stamp.size > 0
 
-    def commit(self, added: Mapping[str, bytes], whole: Mapping[str, int], ahead: Container[str] = ()) -> None:
+    def commit(
+        self, added: Mapping[str, bytes], whole: Mapping[str, int], ahead: Container[str] = ()
+    ) -> None:
         """Add lines to several files in one step: all of them or none, also when it is cut short.
 
         Args:
             added: The lines, by the name of their file.
             whole: See `append`.
-            ahead: Files whose lines may be there without the others, and not the others without them.
+            ahead: Files whose lines may be there without the others, and not the others without
+                them.
         """
         added = dict(sorted(added.items(), key=lambda item: item[0] not in ahead))
         # One line is all or nothing by itself.
@@ -269,7 +297,9 @@ def translated(path: Path) -> Iterator[None]:
 def _read(path: Path, *, whole: bool = True) -> tuple[Stamp | None, bytes]:
     """Return the stamp of a file and, if `whole`, its contents."""
     try:
-        fd = os.open(path, os.O_RDONLY | _GUARD | getattr(os, "O_NONBLOCK", 0))  # what is no file must not keep us
+        fd = os.open(
+            path, os.O_RDONLY | _GUARD | getattr(os, "O_NONBLOCK", 0)
+        )  # what is no file must not keep us
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):

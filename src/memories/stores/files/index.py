@@ -1,7 +1,9 @@
-"""Index of the files store: a SQLite store of the records in the files, which can be deleted at any time.
+"""Index of the files store: a SQLite store of the records in the files, which can be deleted at any
+time.
 
-It holds words, vectors and read counts, and for each file the stamp that it had when it was last read. The first format
-of the store kept vectors and read counts in files of their own; they are moved into the index once.
+It holds words, vectors and read counts, and for each file the stamp that it had when it was last
+read. The first format of the store kept vectors and read counts in files of their own; they are
+moved into the index once.
 """
 
 import json
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 
 ALL = 1_000_000_000
 _FORMER_PREFIX_BYTES = 16  # what a file of vectors begins with
-_FORMER_HEADER = struct.Struct("<16sII")  # the key of a record, the bytes of its vectors, and a checksum of both
+_FORMER_HEADER = struct.Struct(
+    "<16sII"
+)  # the key of a record, the bytes of its vectors, and a checksum of both
 _MOST_READS = 1_000  # no order depends on more
 
 
@@ -82,7 +86,9 @@ class Index(SQLiteStore):
         sql = "SELECT name, value FROM meta WHERE name IN (SELECT value FROM json_each(?))"
         with self._file.read() as db:
             rows = fetch(db, sql, (keys,))
-        return {name.removeprefix("file:"): _parse_state(*json.loads(value)) for name, value in rows}
+        return {
+            name.removeprefix("file:"): _parse_state(*json.loads(value)) for name, value in rows
+        }
 
     def files(self) -> list[str]:
         """Return the names of all files with a state."""
@@ -97,12 +103,18 @@ class Index(SQLiteStore):
                 db.execute("DELETE FROM meta WHERE name = ?", (f"file:{name}",))
             else:
                 value = json.dumps([*state] if state else [[0, 0, 0, 0]])
-                db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (f"file:{name}", value))
+                db.execute(
+                    "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)",
+                    (f"file:{name}", value),
+                )
 
     def created_by(self, refs: Iterable[Ref]) -> dict[Ref, str]:
         """Return the ids of the events that created records."""
         with self._file.read() as db:
-            rows_of = {ref: fetch(db, "SELECT value FROM meta WHERE name = ?", (_event_key(ref),)) for ref in refs}
+            rows_of = {
+                ref: fetch(db, "SELECT value FROM meta WHERE name = ?", (_event_key(ref),))
+                for ref in refs
+            }
         return {ref: rows[0][0] for ref, rows in rows_of.items() if rows}
 
     def name_events(self, ids: Iterable[tuple[Ref, str]]) -> None:
@@ -112,34 +124,55 @@ class Index(SQLiteStore):
             db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
     def replace_file(self, collection: Collection, namespace: str, folded: Folded) -> None:
-        """Set the records of a file to the result of its lines; unchanged texts keep vectors and counts."""
+        """Set the records of a file to the result of its lines; unchanged texts keep vectors and
+        counts.
+        """
         with self._file.write() as db:
             where = Filter(collection, (namespace,), state="any")
             before = {record.ref: record for record in self.scan(where, limit=ALL)}
             after = {record.ref: record for record in folded.records.values()}
-            same = {ref for ref in before.keys() & after.keys() if immutable(before[ref]) == immutable(after[ref])}
+            same = {
+                ref
+                for ref in before.keys() & after.keys()
+                if immutable(before[ref]) == immutable(after[ref])
+            }
             twins = {(record.ref.group, record.text): record for record in before.values()}
             new = [record for ref, record in after.items() if ref not in same]
             copies = [(record, twins.get((record.ref.group, record.text))) for record in new]
             vectors = self.vectors([twin.ref for _, twin in copies if twin])
             stored = spaces.in_use(db)
-            if gone := set(self.refs(where)) - same:  # what is damaged, too, so that it is as the lines have it
+            if (
+                gone := set(self.refs(where)) - same
+            ):  # what is damaged, too, so that it is as the lines have it
                 self._drop(db, sorted(gone))
             patches = [change(after[ref], before[ref]) for ref in same]
             for batch in ends_first([patch for patch in patches if patch is not None]):
                 self.patch(batch)
-            self.append([record._replace(accesses=twin.accesses if twin else 0) for record, twin in copies])
+            self.append(
+                [record._replace(accesses=twin.accesses if twin else 0) for record, twin in copies]
+            )
             if stored and vectors:
-                moved = {record.ref: vectors[twin.ref] for record, twin in copies if twin and twin.ref in vectors}
+                moved = {
+                    record.ref: vectors[twin.ref]
+                    for record, twin in copies
+                    if twin and twin.ref in vectors
+                }
                 self.stage(space_named(*stored[:2]), moved)
             file = file_name(collection, namespace)
-            db.execute("DELETE FROM meta WHERE name > ? AND name < ?", (f"event:{file}:", f"event:{file};"))
-            self.name_events((Ref(collection, namespace, *place), own) for place, own in folded.ids.items())
+            db.execute(
+                "DELETE FROM meta WHERE name > ? AND name < ?", (f"event:{file}:", f"event:{file};")
+            )
+            self.name_events(
+                (Ref(collection, namespace, *place), own) for place, own in folded.ids.items()
+            )
 
     def drop_other_stages(self, space: Space) -> None:
         """Drop the vectors staged for another space than this one."""
         with self._file.write() as db:
-            rows = fetch(db, "SELECT value FROM meta WHERE name IN ('staged_dimension', 'staged_model') ORDER BY name")
+            rows = fetch(
+                db,
+                "SELECT value FROM meta WHERE name IN ('staged_dimension', 'staged_model') ORDER BY name",
+            )
             if rows and [value for (value,) in rows] != [space.dimension, space.model]:
                 spaces.drop_staged(db)
 
@@ -168,14 +201,18 @@ def _event_key(ref: Ref) -> str:
 def _parse_state(
     stamp: list[int] | None, whole: int = 0, last: str = "", damage: list[int | str] | None = None
 ) -> FileState:
-    return FileState(Stamp(*stamp) if stamp else None, whole, last, Damage(*damage) if damage else None)  # type: ignore[arg-type]
+    found = Damage(*damage) if damage else None  # type: ignore[arg-type]
+    return FileState(Stamp(*stamp) if stamp else None, whole, last, found)
 
 
-# --- the first format ------------------------------------------------------------------------------------------------
+# --- the first format
+# ------------------------------------------------------------------------------------------------
 
 
 def former_space(folder: Folder) -> Space | None:
-    """Return the space of the vectors in the first format; None if there are none, or its name can't be read."""
+    """Return the space of the vectors in the first format; None if there are none, or its name
+    can't be read.
+    """
     try:
         model, dimension = json.loads(folder.read(FORMER, inner=True)[1])["used"]
     except (ValueError, TypeError, LookupError):
@@ -188,7 +225,9 @@ def former_space(folder: Folder) -> Space | None:
 def former_vectors(
     folder: Folder, name: str, space: Space, records: Iterable[Record]
 ) -> "dict[Ref, NDArray[np.float32]]":
-    """Return the vectors in the first format of those records of a file whose text is still the one embedded."""
+    """Return the vectors in the first format of those records of a file whose text is still the one
+    embedded.
+    """
     import numpy as np
 
     tag = blake2b(f"{space.model}\0{space.dimension}".encode(), digest_size=4).hexdigest()
@@ -216,14 +255,20 @@ def _former_entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def former_accesses(folder: Folder, name: str) -> "Counter[tuple[str, int]]":
-    """Return the read counts in the first format of the records of a file, by group and position."""
+    """Return the read counts in the first format of the records of a file, by group and
+    position.
+    """
     counts: Counter[tuple[str, int]] = Counter()
     for line in folder.read(f"{name}.accesses", inner=True)[1].splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
             continue  # cut short by a crash; it is only a statistic
-        if isinstance(entry, list) and [type(part) for part in entry] == [str, int, int] and entry[2] > 0:
+        if (
+            isinstance(entry, list)
+            and [type(part) for part in entry] == [str, int, int]
+            and entry[2] > 0
+        ):
             group, position, count = entry
             counts[group, position] = min(_MOST_READS, counts[group, position] + count)
     return counts

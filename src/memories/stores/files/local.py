@@ -1,4 +1,6 @@
-"""Records in the files of one folder: reads through an up-to-date index, and transactions that add lines."""
+"""Records in the files of one folder: reads through an up-to-date index, and transactions that add
+lines.
+"""
 
 import contextlib
 import logging
@@ -53,14 +55,19 @@ class LocalFiles:
     """The records of one folder, of all namespaces that have not moved."""
 
     def __init__(
-        self, folder: Folder, space: Space | None, after_commit: Callable[[set[str]], None], damaged: Damaged
+        self,
+        folder: Folder,
+        space: Space | None,
+        after_commit: Callable[[set[str]], None],
+        damaged: Damaged,
     ) -> None:
         """Prepare; nothing is opened or written yet.
 
         Args:
             folder: Where the files are.
             space: The space of the vectors that will be written and searched.
-            after_commit: Called under the lock with the namespaces that were written to; it may use `working`.
+            after_commit: Called under the lock with the namespaces that were written to; it may use
+                `working`.
             damaged: Takes what is left out because it can't be read.
         """
         self._damaged = damaged
@@ -70,14 +77,17 @@ class LocalFiles:
         self._warned: dict[str, Stamp | None] = {}
         self._opened: tuple[tuple[int, int] | None, Index] | None = None
 
-    # --- transactions ----------------------------------------------------------------------------------------------
+    # --- transactions
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def work(self) -> Work | None:
         """The transaction that this thread is inside."""
         work: Work | None = getattr(self._local, "work", None)
         if work is not None and work.pid != os.getpid():
-            raise StoreError(f"{self.folder.path} was being written when this process was forked; start it by spawn")
+            raise StoreError(
+                f"{self.folder.path} was being written when this process was forked; start it by spawn"
+            )
         return work
 
     @property
@@ -103,8 +113,9 @@ class LocalFiles:
     def transaction(self) -> Iterator[Work]:
         """Collect lines and add them in the end; inside another one, undo a failure's own part.
 
-        The index comes first, marked as uncertain; then the lines, which count; then it is marked as certain. So a
-        crash in between loses nothing: what the lines don't have is taken out of the index again.
+        The index comes first, marked as uncertain; then the lines, which count; then it is marked
+        as certain. So a crash in between loses nothing: what the lines don't have is taken out of
+        the index again.
         """
         outer = self.work
         if outer is not None:
@@ -129,7 +140,9 @@ class LocalFiles:
                         )
                     work.index.save_state(name, None)
             self._write(work)
-            self._after_commit(set() if work.dropped else {_place(name)[1] for name, _ in work.lines})
+            self._after_commit(
+                set() if work.dropped else {_place(name)[1] for name, _ in work.lines}
+            )
             if not work.dropped:
                 with contextlib.suppress(StoreError):  # the next removal erases it
                     if self.index.erasing():
@@ -153,16 +166,24 @@ class LocalFiles:
             added[name] = added.get(name, b"") + f"{line}\n".encode()
         if work.dropped:
             self.folder.promise(
-                {name: {"drop": ids, "add": added[name].decode()} for name, ids in work.dropped.items()}
+                {
+                    name: {"drop": ids, "add": added[name].decode()}
+                    for name, ids in work.dropped.items()
+                }
             )
             self._recover()
         elif added:
             logs = [name for name in added if _place(name)[0] is Collection.LOG]
             self.folder.commit(added, {name: work.states[name].whole for name in added}, ahead=logs)
-            with contextlib.suppress(StoreError):  # the lines are stored; the next read reads unknown files again
+            with contextlib.suppress(
+                StoreError
+            ):  # the lines are stored; the next read reads unknown files again
                 for name, data in added.items():
                     stamp, state = self.folder.stamp(name), work.states[name]
-                    if stamp and stamp.size - len(data) - state.whole in (0, 1):  # else others were faster
+                    if stamp and stamp.size - len(data) - state.whole in (
+                        0,
+                        1,
+                    ):  # else others were faster
                         work.index.save_state(name, FileState(stamp, stamp.size, state.last))
 
     def _recover(self) -> None:
@@ -174,7 +195,9 @@ class LocalFiles:
             if parsed.damage:
                 raise self._damage_error(name, parsed.damage)
             there = set(data.split(b"\n"))
-            missing = [line for line in todo["add"].encode().split(b"\n") if line and line not in there]
+            missing = [
+                line for line in todo["add"].encode().split(b"\n") if line and line not in there
+            ]
             added = b"".join(line + b"\n" for line in missing)
             if "drop" in todo:
                 self.folder.replace(name, without(data, set(todo["drop"]), parsed.events) + added)
@@ -200,18 +223,25 @@ class LocalFiles:
                     if self.sync(collection, namespace).damage:
                         continue
                     name = file_name(collection, namespace)
-                    records = work.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
+                    records = work.index.scan(
+                        Filter(collection, (namespace,), state="any"), limit=ALL
+                    )
                     if space is not None and work.index.stored_space() in (None, space):
                         work.index.stage(space, former_vectors(self.folder, name, space, records))
                     counts = former_accesses(self.folder, name)
-                    reads += [ref for ref, *_ in records for _ in range(counts[ref.group, ref.position])]
+                    reads += [
+                        ref for ref, *_ in records for _ in range(counts[ref.group, ref.position])
+                    ]
             work.index.touch(reads, "former")
         self.folder.discard(FORMER)
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- reading
+    # ---------------------------------------------------------------------------------------------------
 
     def sync(self, collection: Collection, namespace: str) -> FileState:
-        """Bring the index up to date with a file, in a transaction; return the state of the file."""
+        """Bring the index up to date with a file, in a transaction; return the state of the
+        file.
+        """
         name, work = file_name(collection, namespace), self.work
         assert work is not None
         if name not in work.states:
@@ -250,10 +280,14 @@ class LocalFiles:
         return name
 
     @contextlib.contextmanager
-    def current(self, collection: Collection, namespaces: Sequence[str]) -> Iterator[tuple[Index, tuple[str, ...]]]:
-        """Read one state of the files inside; yield the index and the namespaces whose files can be read.
+    def current(
+        self, collection: Collection, namespaces: Sequence[str]
+    ) -> Iterator[tuple[Index, tuple[str, ...]]]:
+        """Read one state of the files inside; yield the index and the namespaces whose files can be
+        read.
 
-        A damaged file reads as empty, except in a transaction, whose decisions would be wrong for good.
+        A damaged file reads as empty, except in a transaction, whose decisions would be wrong for
+        good.
 
         Raises:
             StoreDamaged: The file of one can't be read, in a transaction.
@@ -276,7 +310,9 @@ class LocalFiles:
             states = {name: self.sync(collection, namespace) for name, namespace in files.items()}
             yield work.index, self._readable(files, states)
 
-    def _readable(self, files: Mapping[str, str], states: Mapping[str, FileState]) -> tuple[str, ...]:
+    def _readable(
+        self, files: Mapping[str, str], states: Mapping[str, FileState]
+    ) -> tuple[str, ...]:
         """Return the namespaces whose files can be read, and warn of the others."""
         readable: list[str] = []
         for name, namespace in files.items():
@@ -288,7 +324,11 @@ class LocalFiles:
             if self._warned.get(name) != stamp:
                 self._warned[name] = stamp
                 path = self.folder.path / name
-                _log.warning("%s:%d can't be read: %s; it was left as it is, and reads as empty", path, *damage)
+                _log.warning(
+                    "%s:%d can't be read: %s; it was left as it is, and reads as empty",
+                    path,
+                    *damage,
+                )
         return tuple(readable)
 
     def _damage_error(self, name: str, damage: Damage) -> StoreDamaged:
@@ -299,10 +339,15 @@ class LocalFiles:
 
     def _finding(self, name: str, damage: Damage) -> Finding:
         what = f"{self.folder.path / name}:{damage.line} can't be read: {damage.reason}"
-        return Finding(f"{what}; all of {name} reads as empty", "mend the line or put it aside; nothing was changed")
+        return Finding(
+            f"{what}; all of {name} reads as empty",
+            "mend the line or put it aside; nothing was changed",
+        )
 
     def check(self, *, deep: bool) -> list[Finding]:
-        """Return unreadable lines and errors in the index; deep also compares the index with the lines."""
+        """Return unreadable lines and errors in the index; deep also compares the index with the
+        lines.
+        """
         findings: list[Finding] = []
         for collection in Collection:
             for namespace in self.files(collection):
@@ -313,7 +358,9 @@ class LocalFiles:
                 findings += [damaged_record(ref, f"it {what}") for ref, what in problems if what]
                 if parsed.damage:
                     findings.append(self._finding(name, parsed.damage))
-                elif deep and self.index.read_states([name]).get(name, FileState()).stamp == self.folder.stamp(name):
+                elif deep and self.index.read_states([name]).get(
+                    name, FileState()
+                ).stamp == self.folder.stamp(name):
                     findings += self._out_of_step(collection, namespace, records)
         if (self.folder.inner / "index.db").exists():
             reported = {finding.ref for finding in findings} - {None}
@@ -323,14 +370,22 @@ class LocalFiles:
                     findings.append(finding._replace(remedy=remedy, ref=None))
         return findings
 
-    def _out_of_step(self, collection: Collection, namespace: str, records: Iterable[Record]) -> Iterator[Finding]:
+    def _out_of_step(
+        self, collection: Collection, namespace: str, records: Iterable[Record]
+    ) -> Iterator[Finding]:
         """Yield a finding if the index has other records than the lines of a file."""
-        expected = {record.ref: (immutable(record), mutable(record)) for record in records if not problem(record)}
+        expected = {
+            record.ref: (immutable(record), mutable(record))
+            for record in records
+            if not problem(record)
+        }
         indexed = {
             record.ref: (immutable(record), mutable(record))
             for record in self.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
         }
-        count = sum(expected.get(ref) != indexed.get(ref) for ref in expected.keys() | indexed.keys())
+        count = sum(
+            expected.get(ref) != indexed.get(ref) for ref in expected.keys() | indexed.keys()
+        )
         if count:
             what = f"the index of {file_name(collection, namespace)} differs from its lines in {count} places"
             yield Finding(what, "run: memory doctor --fix", derived=True)
@@ -360,8 +415,14 @@ class LocalFiles:
                 self.intact(collection, namespace)
 
     def files(self, collection: Collection) -> list[str]:
-        """Return the namespaces that have a file, or had one when it was read last, or get one in this transaction."""
-        names = {*self.folder.names(), *self.index.files(), *(self.work.states if self.work else ())}
+        """Return the namespaces that have a file, or had one when it was read last, or get one in
+        this transaction.
+        """
+        names = {
+            *self.folder.names(),
+            *self.index.files(),
+            *(self.work.states if self.work else ()),
+        }
         namespaces = (namespace_of(name, collection) for name in names)
         return sorted(namespace for namespace in namespaces if namespace is not None)
 
@@ -369,12 +430,17 @@ class LocalFiles:
         """Return those of some namespaces that have records, or a file that can't be read."""
         if self.work is not None:
             damaged = {namespace for namespace in among if self.sync(collection, namespace).damage}
-            return [name for name in among if name in damaged or name in self.index.namespaces(collection)]
+            return [
+                name
+                for name in among
+                if name in damaged or name in self.index.namespaces(collection)
+            ]
         with self.current(collection, among) as (index, readable):
             filled = set(index.namespaces(collection))
             return [name for name in among if name in filled or name not in readable]
 
-    # --- writing ---------------------------------------------------------------------------------------------------
+    # --- writing
+    # ---------------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
@@ -400,7 +466,10 @@ class LocalFiles:
             for after in work.index.read(refs):
                 if mutable(before[after.ref]) != mutable(after):
                     name = names[after.ref[:2]]
-                    work.add(name, changed(work.states[name].last, before[after.ref], after, ids[after.ref]))
+                    work.add(
+                        name,
+                        changed(work.states[name].last, before[after.ref], after, ids[after.ref]),
+                    )
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
@@ -416,9 +485,13 @@ class LocalFiles:
                     where = Filter(place[0], (place[1],), state="any")
                     groups = Counter(ref.group for ref in ids)
                     whole = [
-                        group for group in groups if work.index.count(where._replace(group=group)) == groups[group]
+                        group
+                        for group in groups
+                        if work.index.count(where._replace(group=group)) == groups[group]
                     ]
-                    work.add(name, removal(work.states[name].last, next(iter(ids)), ids.values(), whole))
+                    work.add(
+                        name, removal(work.states[name].last, next(iter(ids)), ids.values(), whole)
+                    )
                     work.dropped[name] = sorted(ids.values())
         return self.index.remove([])
 

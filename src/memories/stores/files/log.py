@@ -1,7 +1,7 @@
 """The log of one file: its lines as events, and the records that result from them. Pure.
 
-Events are applied in the order of their times, then of their ids, whatever the order of the lines. So the lines of two
-branches together, in any order, always come to the same:
+Events are applied in the order of their times, then of their ids, whatever the order of the lines.
+So the lines of two branches together, in any order, always come to the same:
 
 - Of two versions that both claim one position, the later gets the next free one and ends the other.
 - Of two memories with one key, the later ends the other.
@@ -65,8 +65,8 @@ class Folded(NamedTuple):
 def parse(data: bytes, collection: Collection, namespace: str) -> Parsed:
     """Return the events of a file.
 
-    What stands behind the last line's end counts if it is whole, as editors leave it; else a crash has cut it off, and
-    it was never promised to anyone. A byte-order mark is left out.
+    What stands behind the last line's end counts if it is whole, as editors leave it; else a crash
+    has cut it off, and it was never promised to anyone. A byte-order mark is left out.
     """
     end = data.rfind(b"\n") + 1
     events: list[Event] = []
@@ -88,16 +88,23 @@ def parse(data: bytes, collection: Collection, namespace: str) -> Parsed:
 
 
 def without(data: bytes, dead: Some[str], events: Sequence[Event]) -> bytes:
-    """Return the whole lines of a file without those of these events that are about versions with these ids."""
+    """Return the whole lines of a file without those of these events that are about versions with
+    these ids.
+    """
     lines = [line for line in data.removeprefix(_BOM).split(b"\n") if line.strip()]
-    kept = zip(lines, _distinct(events), strict=False)  # a line that a crash has cut off is no event
+    kept = zip(
+        lines, _distinct(events), strict=False
+    )  # a line that a crash has cut off is no event
     return b"".join(line + b"\n" for line, event in kept if event.of not in dead)
 
 
 def fold(events: Sequence[Event]) -> Folded:
     """Return the records that result from events."""
     folding, removed = _Fold(), dict[str, str]()
-    ordered = sorted(_distinct(events), key=lambda event: (event.time, event.id, event.op != CREATE, _said(event)))
+    ordered = sorted(
+        _distinct(events),
+        key=lambda event: (event.time, event.id, event.op != CREATE, _said(event)),
+    )
     for event in ordered:
         if event.op == REMOVE:
             removed |= dict.fromkeys(event.names, event.time)
@@ -105,15 +112,24 @@ def fold(events: Sequence[Event]) -> Folded:
         folding.last = event.time
         if event.op == REMOVE:
             continue
-        if removed and (event.of in removed or removed.get(digest(event.record.ref.group), "") >= event.time):
+        if removed and (
+            event.of in removed or removed.get(digest(event.record.ref.group), "") >= event.time
+        ):
             folding.dead.add(event.of)
         else:
             folding.apply(event)
-    return Folded(folding.records, {where: of for of, where in folding.places.items()}, folding.last, folding.dead)
+    return Folded(
+        folding.records,
+        {where: of for of, where in folding.places.items()},
+        folding.last,
+        folding.dead,
+    )
 
 
 def _distinct(events: Sequence[Event]) -> Sequence[Event]:
-    """Return events with another id where two lines of one id say different things, as a copy by hand does."""
+    """Return events with another id where two lines of one id say different things, as a copy by
+    hand does.
+    """
     said: dict[str, set[tuple[str, ...]]] = {}
     for event in events:
         if event.op == CREATE:
@@ -133,7 +149,11 @@ def _distinct(events: Sequence[Event]) -> Sequence[Event]:
 
 def _said(event: Event) -> tuple[str, ...]:
     record = event.record
-    return record.ref.group, record.text, *(part for pair in sorted(record.labels.items()) for part in pair)
+    return (
+        record.ref.group,
+        record.text,
+        *(part for pair in sorted(record.labels.items()) for part in pair),
+    )
 
 
 class _Fold:
@@ -154,7 +174,9 @@ class _Fold:
             self._create(event.of, event.record)
         elif event.op != CREATE:
             self._change(event, place)
-        elif event.record.ended_at is not None and self.records[place].ended_at is None:  # the same line twice
+        elif (
+            event.record.ended_at is not None and self.records[place].ended_at is None
+        ):  # the same line twice
             ended = event.record._replace(ref=self.records[place].ref)
             self._put(place, ended)
 
@@ -171,7 +193,10 @@ class _Fold:
         if session is not None:
             session = self._claimed.get((group, session), session)
         self.places[of] = group, position
-        self._put((group, position), record._replace(ref=record.ref._replace(position=position), session=session))
+        self._put(
+            (group, position),
+            record._replace(ref=record.ref._replace(position=position), session=session),
+        )
 
     def _change(self, event: Event, place: Address) -> None:
         record, after = self.records[place], event.record
@@ -197,10 +222,14 @@ class _Fold:
         record = self.records[place]
         if record.ended_at is None:
             ended_at = max(moment, record.created_at)
-            self._put(place, record._replace(ended_at=ended_at, ended_by=by, fields={**record.fields, **fields}))
+            self._put(
+                place,
+                record._replace(ended_at=ended_at, ended_by=by, fields={**record.fields, **fields}),
+            )
 
 
-# --- new events ------------------------------------------------------------------------------------------------------
+# --- new events
+# ------------------------------------------------------------------------------------------------------
 
 
 def created(last: str, record: Record) -> Event:
@@ -215,15 +244,20 @@ def created(last: str, record: Record) -> Event:
 
 
 def changed(last: str, before: Record, after: Record, of: str) -> Event:
-    """Return the event that makes one record the other, which was only changed or ended; see `created`."""
+    """Return the event that makes one record the other, which was only changed or ended; see
+    `created`.
+    """
     names = before.fields.keys() | after.fields.keys()
     ended = (before.ended_at, before.ended_by) != (after.ended_at, after.ended_by)
     names = {name for name in names if before.fields.get(name) != after.fields.get(name)}
-    return created(last, after)._replace(op=END if ended else CHANGE, of=of, names=tuple(sorted(names)))
+    return created(last, after)._replace(
+        op=END if ended else CHANGE, of=of, names=tuple(sorted(names))
+    )
 
 
 def removal(last: str, ref: Ref, gone: Iterable[str], groups: Iterable[str]) -> Event:
-    """Return the event that keeps what was removed from coming back; nothing of it can be read there.
+    """Return the event that keeps what was removed from coming back; nothing of it can be read
+    there.
 
     Args:
         last: See `created`.
@@ -232,4 +266,6 @@ def removal(last: str, ref: Ref, gone: Iterable[str], groups: Iterable[str]) -> 
         groups: The names of memories or conversations of which nothing is left.
     """
     record = Record(ref._replace(group=REMOVE, position=0), "", datetime.now(UTC))
-    return created(last, record)._replace(op=REMOVE, names=(*sorted(gone), *sorted(map(digest, groups))))
+    return created(last, record)._replace(
+        op=REMOVE, names=(*sorted(gone), *sorted(map(digest, groups)))
+    )

@@ -1,9 +1,11 @@
-"""How a namespace moves from its files to a larger store: copied, compared, marked, and its files kept.
+"""How a namespace moves from its files to a larger store: copied, compared, marked, and its files
+kept.
 
-It moves only to a store that has no memories of it, so what it finds there later is what it brought: nothing is mixed
-with what others wrote, and nothing that an earlier move left behind comes back. Each step can be cut short. Until the
-marker is there the files count, and another attempt takes back what the last one copied and begins anew; from then on
-the larger store counts, in every process, and the next writer puts the files aside.
+It moves only to a store that has no memories of it, so what it finds there later is what it
+brought: nothing is mixed with what others wrote, and nothing that an earlier move left behind comes
+back. Each step can be cut short. Until the marker is there the files count, and another attempt
+takes back what the last one copied and begins anew; from then on the larger store counts, in every
+process, and the next writer puts the files aside.
 """
 
 import contextlib
@@ -46,7 +48,8 @@ class Marker(NamedTuple):
     """Marker of a moved namespace.
 
     Attributes:
-        store: The URL of the store, without a password, or the name of a SQLite file in the same folder.
+        store: The URL of the store, without a password, or the name of a SQLite file in the same
+            folder.
         originals: The names of the files that it had.
     """
 
@@ -58,7 +61,9 @@ class Marker(NamedTuple):
 class Mover:
     """Moves the namespaces of one folder, and knows which have moved."""
 
-    def __init__(self, folder: Folder, space: Space | None, config: Config | None, open_store: OpenStore) -> None:
+    def __init__(
+        self, folder: Folder, space: Space | None, config: Config | None, open_store: OpenStore
+    ) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
@@ -72,7 +77,12 @@ class Mover:
         """
         self._most = config.file_migrate_at if config else None
         self._target = config.file_migrate_to if config else None
-        self._folder, self._space, self._config, self._open_store = folder, space, config, open_store
+        self._folder, self._space, self._config, self._open_store = (
+            folder,
+            space,
+            config,
+            open_store,
+        )
         self._checked: set[str] = set()
         if self._target is not None:
             if self._target.startswith("files:"):
@@ -82,7 +92,8 @@ class Mover:
             if not _PLAUSIBLE.match(self._target):  # else its driver is loaded when it is needed
                 open_store(self._target, None, config).close()
 
-    # --- what has moved --------------------------------------------------------------------------------------------
+    # --- what has moved
+    # --------------------------------------------------------------------------------------------
 
     def marker(self, namespace: str) -> Marker | None:
         """Return where a namespace has moved to; None if its files count.
@@ -121,7 +132,9 @@ class Mover:
 
     def markers(self) -> list[Marker]:
         """Return all that have moved."""
-        return [marker for marker in map(self.marker, _named(self._folder.names(), MARKED)) if marker]
+        return [
+            marker for marker in map(self.marker, _named(self._folder.names(), MARKED)) if marker
+        ]
 
     def here(self, namespaces: Sequence[str]) -> list[str]:
         """Return those of some namespaces that have not moved."""
@@ -153,18 +166,24 @@ class Mover:
         if self._target is not None and without_password(self._target) == store:
             url = self._target
         elif _MASKED.search(store):
-            raise StoreError(f"memories were moved to {store}; set FILE_MIGRATE_TO to it, with its password")
+            raise StoreError(
+                f"memories were moved to {store}; set FILE_MIGRATE_TO to it, with its password"
+            )
         return self._open_store(url, space, self._config)
 
     def also_in(self, namespace: str, refs: Sequence[Ref]) -> list[str]:
-        """Return where else records may still be: the files from before a move, and stores that were gone back from."""
+        """Return where else records may still be: the files from before a move, and stores that
+        were gone back from.
+        """
         marker, names = self.marker(namespace), self._folder.names()
         log = file_name(Collection.LOG, namespace)  # which has nothing of what they say
         originals = set(marker.originals) - {log} if marker else set()
         places = [name for name in names if KEPT in name and name.partition(KEPT)[0] in originals]
         left = {name for name in names if _BESIDE.fullmatch(name)}
         backs = [name for name in names if name.startswith(f"{stem(namespace)}{BACK}")]
-        left |= {back.store for back in (self._read_marker(name, namespace) for name in backs) if back}
+        left |= {
+            back.store for back in (self._read_marker(name, namespace) for name in backs) if back
+        }
         for store in sorted(left - {marker.store if marker else ""}):
             try:
                 with contextlib.closing(self._open(store, None)) as there:
@@ -175,10 +194,12 @@ class Mover:
                 places.append(store)
         return [name if "://" in name else str(self._folder.path / name) for name in places]
 
-    # --- moving, under the lock ------------------------------------------------------------------------------------
+    # --- moving, under the lock
+    # ------------------------------------------------------------------------------------
 
     def move(self, namespace: str, here: Store, space: Space | None) -> None:
-        """Move a namespace if it has become too large; a failure is only logged, since its records are safe here.
+        """Move a namespace if it has become too large; a failure is only logged, since its records
+        are safe here.
 
         Args:
             namespace: The namespace.
@@ -194,12 +215,17 @@ class Mover:
             if _count(namespace, here, SEARCHED) > self._most:
                 self._move(namespace, store, here, space or self._space)
         except MemoriesError as exc:
-            _log.warning("%s could not move to a larger store and stays in its files: %s", namespace, exc)
+            _log.warning(
+                "%s could not move to a larger store and stays in its files: %s", namespace, exc
+            )
             self._folder.replace(f"{stem(namespace)}{_FAILED}", store.encode(), self._folder.inner)
 
     def _move(self, namespace: str, store: str, here: Store, space: Space | None) -> None:
         began = time.monotonic()
-        stamps = {name: self._folder.stamp(name) for name in (file_name(each, namespace) for each in Collection)}
+        stamps = {
+            name: self._folder.stamp(name)
+            for name in (file_name(each, namespace) for each in Collection)
+        }
         records = list(_everything(namespace, here))
         if len(records) < _count(namespace, here):
             raise StoreDamaged("some of its records are damaged; memory doctor names them")
@@ -209,10 +235,14 @@ class Mover:
             self._copy(namespace, store, records, here, there)
             digest = _digest(records)
             if _digest(_read_back(records, there)) != digest:
-                raise StoreError(f"what {store} gives back of {namespace} is not what was copied to it")
+                raise StoreError(
+                    f"what {store} gives back of {namespace} is not what was copied to it"
+                )
             count = _count(namespace, there)
         if count != len(records):
-            raise StoreError(f"{store} has {count} records of it, not {len(records)}: others write to it too")
+            raise StoreError(
+                f"{store} has {count} records of it, not {len(records)}: others write to it too"
+            )
         if stamps != {name: self._folder.stamp(name) for name in stamps}:
             raise StoreError("one of its files was changed by another program")
         originals = [name for name, stamp in stamps.items() if stamp is not None]
@@ -237,7 +267,9 @@ class Mover:
         )
 
     def _free_file(self, namespace: str) -> str:
-        """Return the SQLite file to move to: one that has nothing of the namespace, as a file gone back from has."""
+        """Return the SQLite file to move to: one that has nothing of the namespace, as a file gone
+        back from has.
+        """
         for number in range(1, 1_000):
             name = "memories.db" if number == 1 else f"memories-{number}.db"
             if not (self._folder.path / name).exists():
@@ -245,10 +277,15 @@ class Mover:
             with contextlib.closing(self._open(name, None)) as there:
                 if not _count(namespace, there):
                     return name
-        raise StoreError(f"{self._folder.path} is full of stores that were gone back from; remove them")
+        raise StoreError(
+            f"{self._folder.path} is full of stores that were gone back from; remove them"
+        )
 
-    def _copy(self, namespace: str, store: str, records: Sequence[Record], here: Store, there: Store) -> None:
-        """Copy all records, having written down which copies an attempt that is cut short may leave there.
+    def _copy(
+        self, namespace: str, store: str, records: Sequence[Record], here: Store, there: Store
+    ) -> None:
+        """Copy all records, having written down which copies an attempt that is cut short may leave
+        there.
 
         Raises:
             StoreError: The store has records of the namespace already.
@@ -258,7 +295,9 @@ class Mover:
                 f"{store} has memories of {namespace} already, of others or of an earlier move; to join them run: "
                 "memory migrate; else remove them there, or set FILE_MIGRATE_TO to another store"
             )
-        copies = [(record.ref.collection, record.ref.group, record.ref.position) for record in records]
+        copies = [
+            (record.ref.collection, record.ref.group, record.ref.position) for record in records
+        ]
         data = json.dumps({"store": store, "copies": copies}).encode()
         self._folder.replace(f"{stem(namespace)}{_BEGUN}", data, self._folder.inner)
         for batch in by_count(records, _BATCH):
@@ -266,7 +305,8 @@ class Mover:
             there.append([record._replace(vectors=vectors.get(record.ref)) for record in batch])
 
     def _begun(self, namespace: str) -> tuple[str, list[Ref]] | None:
-        """Return the store that a move which was not finished went to, and the records that it may have copied there.
+        """Return the store that a move which was not finished went to, and the records that it may
+        have copied there.
 
         Raises:
             StoreDamaged: It can't be read.
@@ -277,7 +317,10 @@ class Mover:
             return None
         try:
             fields = json.loads(data)
-            copies = [Ref(Collection(each), namespace, group, position) for each, group, position in fields["copies"]]
+            copies = [
+                Ref(Collection(each), namespace, group, position)
+                for each, group, position in fields["copies"]
+            ]
             return str(fields["store"]), copies
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
@@ -286,7 +329,9 @@ class Mover:
             ) from exc
 
     def remove_copies(self, namespace: str, among: Container[Ref] | None = None) -> None:
-        """Remove what a move that was not finished has copied, or of that what is among some records."""
+        """Remove what a move that was not finished has copied, or of that what is among some
+        records.
+        """
         begun = self._begun(namespace)
         if begun:
             store, copies = begun
@@ -299,8 +344,13 @@ class Mover:
             marker = self.marker(namespace)
             for name in marker.originals if marker else ():
                 if self._folder.stamp(name) is not None:
-                    kept = (f"{name}{KEPT}{number}" for number in ("", *(f".{count}" for count in range(2, 1_000))))
-                    self._folder.rename(name, next(free for free in kept if self._folder.stamp(free) is None))
+                    kept = (
+                        f"{name}{KEPT}{number}"
+                        for number in ("", *(f".{count}" for count in range(2, 1_000)))
+                    )
+                    self._folder.rename(
+                        name, next(free for free in kept if self._folder.stamp(free) is None)
+                    )
             if marker:
                 self._folder.discard(f"{stem(namespace)}{_BEGUN}", f"{stem(namespace)}{_FAILED}")
 
@@ -308,7 +358,9 @@ class Mover:
 def _named(names: Sequence[str], ending: str) -> list[str]:
     """Return the namespaces that have a file of this ending."""
     namespaces = (
-        namespace_of(f"{name.removesuffix(ending)}.jsonl", Collection.MEMORY) for name in names if name.endswith(ending)
+        namespace_of(f"{name.removesuffix(ending)}.jsonl", Collection.MEMORY)
+        for name in names
+        if name.endswith(ending)
     )
     return [namespace for namespace in namespaces if namespace is not None]
 
@@ -320,16 +372,24 @@ def _count(namespace: str, store: Store, among: Iterable[Collection] = Collectio
 def _everything(namespace: str, store: Store) -> Iterator[Record]:
     for collection in Collection:
         after: tuple[str, int] | None = None
-        while batch := store.scan(Filter(collection, (namespace,), state="any"), limit=_BATCH, after=after):
+        while batch := store.scan(
+            Filter(collection, (namespace,), state="any"), limit=_BATCH, after=after
+        ):
             yield from batch
             after = batch[-1].ref.group, batch[-1].ref.position
 
 
 def _read_back(records: Sequence[Record], there: Store) -> list[Record]:
-    return [found for batch in by_count(records, _BATCH) for found in there.read([record.ref for record in batch])]
+    return [
+        found
+        for batch in by_count(records, _BATCH)
+        for found in there.read([record.ref for record in batch])
+    ]
 
 
 def _digest(records: Sequence[Record]) -> str:
     """Return the hash of the contents of records, independent of their order."""
-    lines: list[Any] = sorted(json.dumps([immutable(record), mutable(record)]) for record in records)
+    lines: list[Any] = sorted(
+        json.dumps([immutable(record), mutable(record)]) for record in records
+    )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,7 +1,9 @@
-"""Events as lines of JSON that people, grep and git can read, and the names of the files that they are in.
+"""Events as lines of JSON that people, grep and git can read, and the names of the files that they
+are in.
 
-A line states a version of a memory, or a turn, with the fields of the chat agent's contract, whatever happened to it;
-`op` says what did. A line without `op`, of another program or written by hand, creates what it states.
+A line states a version of a memory, or a turn, with the fields of the chat agent's contract,
+whatever happened to it; `op` says what did. A line without `op`, of another program or written by
+hand, creates what it states.
 """
 
 import json
@@ -15,7 +17,11 @@ from memories.stores.records import Collection, Record, Ref
 
 UNTYPED = "memory"  # the kind of a memory without a tag `type`
 _KINDS = {Collection.MEMORY: UNTYPED, Collection.HISTORY: "turn", Collection.LOG: "log"}
-_PARTS = {Collection.MEMORY: "", Collection.HISTORY: ".turns", Collection.LOG: "~log"}  # no namespace ends so
+_PARTS = {
+    Collection.MEMORY: "",
+    Collection.HISTORY: ".turns",
+    Collection.LOG: "~log",
+}  # no namespace ends so
 _PLAIN = re.compile(r"[a-z0-9._-]")
 _ESCAPED = re.compile(r"%([0-9a-f]{2})")
 _DEVICE = re.compile(r"(con|nul|aux|prn|com\d|lpt\d)(?=\.|$)")  # no file on Windows may be named so
@@ -32,11 +38,12 @@ class Event(NamedTuple):
     Attributes:
         time: When, as text that sorts; the later one of two counts.
         id: Tells it from all others; of two at one time the greater one counts.
-        op: `create`, `end` (its end was set or undone), `change` (of fields), or `remove` (for good).
+        op: `create`, `end` (its end was set or undone), `change` (of fields), or `remove` (for
+            good).
         of: The id of the event that created it.
         record: How it was afterwards.
-        names: The fields that changed; of what was removed, the ids of their creation, and digests of the memories
-            of which nothing was left.
+        names: The fields that changed; of what was removed, the ids of their creation, and digests
+            of the memories of which nothing was left.
     """
 
     time: str
@@ -50,8 +57,8 @@ class Event(NamedTuple):
 def file_name(collection: Collection, namespace: str) -> str:
     """Return the name of the file for the records of a namespace: `ann.jsonl`, `ann.turns.jsonl`.
 
-    Lower-case letters, digits and `._-` stand for themselves; anything else is `%` and two digits for each of its
-    bytes, so that no two namespaces share a file where case does not count.
+    Lower-case letters, digits and `._-` stand for themselves; anything else is `%` and two digits
+    for each of its bytes, so that no two namespaces share a file where case does not count.
     """
     return f"{stem(namespace)}{_PARTS[collection]}.jsonl"
 
@@ -61,7 +68,9 @@ def stem(namespace: str) -> str:
     if not namespace:
         return "%"
     written = "".join(
-        sign if _PLAIN.fullmatch(sign) else "".join(f"%{byte:02x}" for byte in sign.encode("utf-8", "surrogatepass"))
+        sign
+        if _PLAIN.fullmatch(sign)
+        else "".join(f"%{byte:02x}" for byte in sign.encode("utf-8", "surrogatepass"))
         for sign in namespace
     )
     for ending in (".turns", ".jsonl"):  # else it would look like another namespace's other file
@@ -73,7 +82,9 @@ def stem(namespace: str) -> str:
 
 
 def namespace_of(name: str, collection: Collection) -> str | None:
-    """Return the namespace whose records of a collection a file of that name holds; None if it is no such file."""
+    """Return the namespace whose records of a collection a file of that name holds; None if it is
+    no such file.
+    """
     ending = f"{_PARTS[collection]}.jsonl"
     written = name.removesuffix(ending)
     if written == name:
@@ -89,11 +100,17 @@ def namespace_of(name: str, collection: Collection) -> str | None:
 
 
 def to_json(record: Record) -> Json:
-    """Return a record as the object of its line; a memory's has the fields of the chat agent's contract."""
+    """Return a record as the object of its line; a memory's has the fields of the chat agent's
+    contract.
+    """
     fields = {name: value for name, value in record.fields.items() if value is not None}
     labels = dict(record.labels)
     turn = record.ref.collection is Collection.HISTORY
-    typed = record.ref.collection is Collection.MEMORY and labels.get("type") not in (None, "", UNTYPED)
+    typed = record.ref.collection is Collection.MEMORY and labels.get("type") not in (
+        None,
+        "",
+        UNTYPED,
+    )
     created_at = record.created_at if turn else _first_written(record, fields)
     ref = record.ref
     line: Json = {
@@ -134,7 +151,8 @@ def to_line(event: Event) -> str:
 
 
 def to_event(line: object, collection: Collection, namespace: str) -> Event:
-    """Return the event of a line; one without `op` creates what it states, at the time at which that was written.
+    """Return the event of a line; one without `op` creates what it states, at the time at which
+    that was written.
 
     Raises:
         ValueError: It is none; the message says why, and the line is not shown.
@@ -164,8 +182,8 @@ def time_text(moment: datetime) -> str:
 def to_record(line: object, collection: Collection, namespace: str) -> Record:
     """Return the record of a line.
 
-    A line of another program, with nothing but the six fields of the chat agent's contract, is a memory's first
-    version; its kind is the tag `type`, and its id is read as ours are written.
+    A line of another program, with nothing but the six fields of the chat agent's contract, is a
+    memory's first version; its kind is the tag `type`, and its id is read as ours are written.
 
     Raises:
         ValueError: It is none; the message says why, and the line is not shown.
@@ -179,11 +197,15 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
     created_at, updated_at = _time(line, "created_at"), _time(line, "updated_at")
     kind = _text(line, "kind")
     if collection is Collection.HISTORY:
-        ref = Ref(collection, namespace, _text(line, "conversation_id"), _number(line, "turn_index"))
+        ref = Ref(
+            collection, namespace, _text(line, "conversation_id"), _number(line, "turn_index")
+        )
     else:
         group = _text(line, "id")
         digits = group.replace("-", "").lower()
-        if "version" not in line and _BARE_ID.fullmatch(digits):  # a UUID has one form among ids of memories
+        if "version" not in line and _BARE_ID.fullmatch(
+            digits
+        ):  # a UUID has one form among ids of memories
             group = hyphenated(digits)
         ref = Ref(collection, namespace, group, _number(line, "version", 1))
         if kind != _KINDS[collection]:
@@ -208,9 +230,15 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
 
 
 def _first_written(record: Record, fields: Json) -> datetime:
-    """Return when the first version of a memory was written, and take it out of the fields if the line tells it."""
+    """Return when the first version of a memory was written, and take it out of the fields if the
+    line tells it.
+    """
     first = fields.get("first_at")
-    if isinstance(first, bool) or not isinstance(first, int) or first == to_millis(record.created_at):
+    if (
+        isinstance(first, bool)
+        or not isinstance(first, int)
+        or first == to_millis(record.created_at)
+    ):
         return record.created_at
     try:
         moment = from_millis(first)

@@ -1,4 +1,6 @@
-"""The files store: readable lines in a folder, together with the larger stores that some namespaces have moved to."""
+"""The files store: readable lines in a folder, together with the larger stores that some namespaces
+have moved to.
+"""
 
 import contextlib
 import logging
@@ -41,27 +43,35 @@ Answer = TypeVar("Answer")
 
 
 class FilesStore:
-    """Implements `Store` on a folder of files; see `log` for what their lines come to, and `index` for searches.
+    """Implements `Store` on a folder of files; see `log` for what their lines come to, and `index`
+    for searches.
 
-    A namespace that becomes too large moves to a larger store by itself, after the write that makes it so, while the
-    folder is locked. From then on it has the guarantees of that store. Besides:
+    A namespace that becomes too large moves to a larger store by itself, after the write that makes
+    it so, while the folder is locked. From then on it has the guarantees of that store. Besides:
 
-    - Vectors and read counts are in the index alone. After the index is deleted, or a line is changed by hand, the
-      vectors have to be made again; `without_vector_count` counts the missing ones.
-    - A transaction that writes to namespaces in both places ends in one after the other: a crash in between leaves the
-      part in the larger store. No operation of the service writes to two namespaces. `switch` likewise: switching
-      again completes it.
-    - A word score is BM25 among the records of one place, so scores of two places compare only roughly.
+    - Vectors and read counts are in the index alone. After the index is deleted, or a line is
+      changed by hand, the vectors have to be made again; `without_vector_count` counts the missing
+      ones.
+    - A transaction that writes to namespaces in both places ends in one after the other: a crash in
+      between leaves the part in the larger store. No operation of the service writes to two
+      namespaces. `switch` likewise: switching again completes it.
+    - A word score is BM25 among the records of one place, so scores of two places compare only
+      roughly.
     """
 
     def __init__(
-        self, folder: Path, space: Space | None, config: Config | None = None, open_store: OpenStore | None = None
+        self,
+        folder: Path,
+        space: Space | None,
+        config: Config | None = None,
+        open_store: OpenStore | None = None,
     ) -> None:
         """Prepare; nothing is opened or written yet.
 
         Args:
             folder: Where the files are.
-            space: The space of the vectors that will be written and searched; None in keyword-only mode.
+            space: The space of the vectors that will be written and searched; None in keyword-only
+                mode.
             config: When namespaces move to which larger store; without it none moves.
             open_store: Opens a larger store.
 
@@ -75,7 +85,8 @@ class FilesStore:
         self._opened: dict[str, Store] = {}
         self._opening = threading.Lock()
 
-    # --- writing ---------------------------------------------------------------------------------------------------
+    # --- writing
+    # ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -109,24 +120,34 @@ class FilesStore:
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
-        counted = [store.touch(some, batch) for store, some in self._by_store(refs, lambda ref: ref)]
+        counted = [
+            store.touch(some, batch) for store, some in self._by_store(refs, lambda ref: ref)
+        ]
         return all(counted)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """See `Store.remove`; names also the files from before a move, and stores that were gone back from."""
+        """See `Store.remove`; names also the files from before a move, and stores that were gone
+        back from.
+        """
         also_in: set[str] = set()
         namespaces = {ref.namespace for ref in refs}
         before = None
         while before != self._places(namespaces):  # again if one has moved meanwhile
             before = self._places(namespaces)
             for namespace in namespaces:
-                self._mover.remove_copies(namespace, [ref for ref in refs if ref.namespace == namespace])
+                self._mover.remove_copies(
+                    namespace, [ref for ref in refs if ref.namespace == namespace]
+                )
             for store, some in (
-                self._by_store(refs, lambda ref: ref) if refs else [(store, []) for store in self._all()]
+                self._by_store(refs, lambda ref: ref)
+                if refs
+                else [(store, []) for store in self._all()]
             ):
                 also_in.update(store.remove(some))
         for namespace in namespaces:
-            also_in.update(self._mover.also_in(namespace, [ref for ref in refs if ref.namespace == namespace]))
+            also_in.update(
+                self._mover.also_in(namespace, [ref for ref in refs if ref.namespace == namespace])
+            )
         self.damaged.forget(set(refs).__contains__)
         return tuple(sorted(also_in))
 
@@ -142,16 +163,26 @@ class FilesStore:
                 for marker in self._mover.markers():
                     self._here.leave(marker.namespace)
         except MemoriesError as exc:
-            _log.warning("stored; the next write decides what moves to a larger store, since that failed now: %s", exc)
+            _log.warning(
+                "stored; the next write decides what moves to a larger store, since that failed now: %s",
+                exc,
+            )
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- reading
+    # ---------------------------------------------------------------------------------------------------
 
     def scan(
-        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+        self,
+        where: Filter,
+        *,
+        limit: int,
+        after: tuple[str, int] | None = None,
+        newest_first: bool = False,
     ) -> list[Record]:
         """See `Store.scan`."""
         parts = self._ask(
-            where, lambda store, own: store.scan(own, limit=limit, after=after, newest_first=newest_first)
+            where,
+            lambda store, own: store.scan(own, limit=limit, after=after, newest_first=newest_first),
         )
         return _join_scans(parts, limit, newest_first=newest_first)
 
@@ -163,7 +194,9 @@ class FilesStore:
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
         """See `Store.used`."""
-        pairs = [pair for part in self._ask(where, lambda store, own: store.used(own)) for pair in part]
+        pairs = [
+            pair for part in self._ask(where, lambda store, own: store.used(own)) for pair in part
+        ]
         return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
@@ -185,7 +218,9 @@ class FilesStore:
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
-        parts = self._ask(where, lambda store, own: store.candidates(own, vector=vector, terms=terms, k=k))
+        parts = self._ask(
+            where, lambda store, own: store.candidates(own, vector=vector, terms=terms, k=k)
+        )
         return _best_candidates(parts, k)
 
     def matches(self, where: Filter, query: TurnQuery) -> Matches:
@@ -194,11 +229,17 @@ class FilesStore:
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
-        return [record for part in self._ask_of(refs, lambda store, own: store.read(own)) for record in part]
+        return [
+            record
+            for part in self._ask_of(refs, lambda store, own: store.read(own))
+            for record in part
+        ]
 
     def refs(self, where: Filter) -> list[Ref]:
         """See `Store.refs`."""
-        return sorted(ref for part in self._ask(where, lambda store, own: store.refs(own)) for ref in part)
+        return sorted(
+            ref for part in self._ask(where, lambda store, own: store.refs(own)) for ref in part
+        )
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
@@ -210,7 +251,9 @@ class FilesStore:
         """See `Store.info`."""
         here = self._places(where.namespaces).get(None, [])
         self._here.refuse_damaged(where.collection, here)
-        parts = self._ask(where._replace(namespaces=(*where.namespaces,)), lambda store, own: store.info(own))
+        parts = self._ask(
+            where._replace(namespaces=(*where.namespaces,)), lambda store, own: store.info(own)
+        )
         own = self._here.index.info(where._replace(namespaces=()))
         sizes = [part.size_bytes for part in parts if part.url != own.url]
         measured = [size for size in sizes if size is not None]
@@ -218,17 +261,23 @@ class FilesStore:
             url=f"files:///{self._folder.path}",
             schema_version=FORMAT if self._folder.exists() else None,
             model=next((part.model for part in (*parts, own) if part.model is not None), None),
-            size_bytes=self._folder.size_bytes() + sum(measured) if len(measured) == len(sizes) else None,
+            size_bytes=self._folder.size_bytes() + sum(measured)
+            if len(measured) == len(sizes)
+            else None,
             without_vector_count=sum(part.without_vector_count for part in parts),
             erasing=own.erasing or any(part.erasing for part in parts),
         )
 
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
-        namespaces = self._here.namespaces(collection, self._mover.here(self._here.files(collection)))
+        namespaces = self._here.namespaces(
+            collection, self._mover.here(self._here.files(collection))
+        )
         for marker in self._mover.markers():
             store = self._there(marker.namespace)
-            if not isinstance(store, LocalFiles) and marker.namespace in store.namespaces(collection):
+            if not isinstance(store, LocalFiles) and marker.namespace in store.namespaces(
+                collection
+            ):
                 namespaces.append(marker.namespace)
         return sorted(namespaces)
 
@@ -247,7 +296,8 @@ class FilesStore:
             store.close()
         self._opened.clear()
 
-    # --- vectors ---------------------------------------------------------------------------------------------------
+    # --- vectors
+    # ---------------------------------------------------------------------------------------------------
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
@@ -281,10 +331,13 @@ class FilesStore:
             for store in reversed(self._all()):
                 store.switch(space)
 
-    # --- places ----------------------------------------------------------------------------------------------------
+    # --- places
+    # ----------------------------------------------------------------------------------------------------
 
     def _places(self, namespaces: "set[str] | Sequence[str]") -> dict[str | None, list[str]]:
-        """Return the namespaces by the URL of the store that they have moved to; None for those in the files."""
+        """Return the namespaces by the URL of the store that they have moved to; None for those in
+        the files.
+        """
         places: dict[str | None, list[str]] = {}
         for namespace in namespaces:
             marker = self._mover.marker(namespace)
@@ -317,7 +370,10 @@ class FilesStore:
     ) -> "list[tuple[Store | LocalFiles, list[Item]]]":
         """Return items by the store that they concern, in order."""
         return [
-            (self._there(namespaces[0]), [item for item in items if ref_of(item).namespace in namespaces])
+            (
+                self._there(namespaces[0]),
+                [item for item in items if ref_of(item).namespace in namespaces],
+            )
             for namespaces in self._places({ref_of(item).namespace for item in items}).values()
         ]
 
@@ -336,14 +392,21 @@ class FilesStore:
             if (self._places(where.namespaces) or {None: []}) == places:
                 return answers
 
-    def _ask_of(self, refs: Sequence[Ref], ask: Callable[[Store, list[Ref]], Answer]) -> list[Answer]:
+    def _ask_of(
+        self, refs: Sequence[Ref], ask: Callable[[Store, list[Ref]], Answer]
+    ) -> list[Answer]:
         """Ask each store about the records that are there."""
         answers: list[Answer] = []
         for collection in Collection:
-            where = Filter(collection, tuple({ref.namespace for ref in refs if ref.collection == collection}))
+            where = Filter(
+                collection, tuple({ref.namespace for ref in refs if ref.collection == collection})
+            )
 
             def ask_by_ref(store: Store, own: Filter) -> Answer:
-                return ask(store, [ref for ref in refs if ref[0] == own.collection and ref[1] in own.namespaces])
+                return ask(
+                    store,
+                    [ref for ref in refs if ref[0] == own.collection and ref[1] in own.namespaces],
+                )
 
             if where.namespaces:
                 answers += self._ask(where, ask_by_ref)
@@ -354,14 +417,21 @@ def _refuse(url: str, _space: Space | None, _config: Config | None) -> Store:
     raise StoreError(f"{url} can't be opened from here; open the folder by its URL, files:///…")
 
 
-# --- several answers as one ------------------------------------------------------------------------------------------
+# --- several answers as one
+# ------------------------------------------------------------------------------------------
 
 
 def _join_scans(parts: Sequence[list[Record]], limit: int, *, newest_first: bool) -> list[Record]:
-    """Return the first records of several scans, in the order of a SQLite store: names before ids."""
+    """Return the first records of several scans, in the order of a SQLite store: names before
+    ids.
+    """
     records = [record for part in parts for record in part]
     records.sort(
-        key=lambda record: (*_group_order(record.ref.group), record.ref.position, record.ref.namespace),
+        key=lambda record: (
+            *_group_order(record.ref.group),
+            record.ref.position,
+            record.ref.namespace,
+        ),
         reverse=newest_first,
     )
     return records[:limit]
@@ -377,7 +447,11 @@ def _best_candidates(parts: Sequence[list[Candidate]], k: int) -> list[Candidate
     candidates = [candidate for part in parts for candidate in part]
     by_words = [candidate for candidate in candidates if candidate.words > 0]
     by_words.sort(key=lambda candidate: -candidate.words)
-    similar = [(candidate.similarity, candidate) for candidate in candidates if candidate.similarity is not None]
+    similar = [
+        (candidate.similarity, candidate)
+        for candidate in candidates
+        if candidate.similarity is not None
+    ]
     similar.sort(key=lambda pair: -pair[0])
     best = [*by_words[:k], *(candidate for _, candidate in similar[:k])]
     return list({candidate.record.ref: candidate for candidate in best}.values())
@@ -399,7 +473,11 @@ def _join_matches(parts: Sequence[Matches]) -> Matches:
         label.append(part.label + labels)
         for row, term in enumerate(part.terms):
             holds[terms.index(term), at : at + len(part.group)] = part.holds[row]
-        groups, labels, at = groups + len(part.groups), labels + len(part.labels), at + len(part.group)
+        groups, labels, at = (
+            groups + len(part.groups),
+            labels + len(part.labels),
+            at + len(part.group),
+        )
     return Matches(
         groups=[place for part in parts for place in part.groups],
         group=np.concatenate(group),

@@ -32,9 +32,13 @@ class Driver:
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
-            raise ConfigError("the port in the URL of the store is not a number from 1 to 65535") from None
+            raise ConfigError(
+                "the port in the URL of the store is not a number from 1 to 65535"
+            ) from None
         if not parts.hostname or parts.query or parts.fragment:
-            raise ConfigError("the URL of a server is http://host:port or https://host, and nothing behind it")
+            raise ConfigError(
+                "the URL of a server is http://host:port or https://host, and nothing behind it"
+            )
         if parts.username is not None or parts.password is not None:
             raise ConfigError("no token belongs into the URL of a store; put it into MEMORY_TOKEN")
         plain = config is not None and config.plain_http
@@ -48,7 +52,13 @@ class Driver:
         headers = {"Authorization": f"Bearer {_token(config, parts.hostname)}"}
         hint = "see whether memory serve runs there"
         address = Address(
-            "the memory server", parts.hostname, port, parts.scheme == "https", headers, hint, proxies=True
+            "the memory server",
+            parts.hostname,
+            port,
+            parts.scheme == "https",
+            headers,
+            hint,
+            proxies=True,
         )
         self._client = JsonClient(address, max_bytes=MAX_ANSWER_BYTES)
 
@@ -76,16 +86,28 @@ class Driver:
     def _refusal(self, answer: Answer, method: str) -> Exception:
         address = self._client.address
         value = answer.value if isinstance(answer.value, dict) else {}
-        said = value.get("detail") or (answer.value if isinstance(answer.value, str) else json.dumps(answer.value))
+        said = value.get("detail") or (
+            answer.value if isinstance(answer.value, str) else json.dumps(answer.value)
+        )
         kind = getattr(errors, str(value.get("kind")), None)
-        if isinstance(kind, type) and issubclass(kind, errors.MemoriesError) and kind is not errors.AmbiguousId:
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, errors.MemoriesError)
+            and kind is not errors.AmbiguousId
+        ):
             return kind(str(said))
         because = address.quoted(str(said)) or "no reason given"
         if answer.status in (401, 403):
             return ConfigError(f"{address} refused the token: {because}")
         if answer.status in (408, 429, 502, 503, 504):
-            unsure = f"; {_UNSURE}" if method in _WRITES and answer.status in (408, 502, 504) else "; try again later"
-            return StoreUnreachable(f"{address} is not ready (status {answer.status}): {because}{unsure}")
+            unsure = (
+                f"; {_UNSURE}"
+                if method in _WRITES and answer.status in (408, 502, 504)
+                else "; try again later"
+            )
+            return StoreUnreachable(
+                f"{address} is not ready (status {answer.status}): {because}{unsure}"
+            )
         return StoreError(f"{address} refused with status {answer.status}: {because}")
 
     def close(self) -> None:
@@ -94,7 +116,8 @@ class Driver:
 
 
 def _token(config: Config | None, host: str) -> str:
-    """Return the token to show: the one of the settings, or on this machine that of the server's own user.
+    """Return the token to show: the one of the settings, or on this machine that of the server's
+    own user.
 
     Raises:
         ConfigError: There is none.
@@ -108,4 +131,6 @@ def _token(config: Config | None, host: str) -> str:
     own = None if config is None else config.home / "server.token"
     if own is not None and is_loopback(host) and own.exists():
         return read_secret(own)
-    raise ConfigError("the server wants a token; set MEMORY_TOKEN, or MEMORY_TOKEN_FILE to a file of your own")
+    raise ConfigError(
+        "the server wants a token; set MEMORY_TOKEN, or MEMORY_TOKEN_FILE to a file of your own"
+    )

@@ -9,7 +9,17 @@ from memories.errors import MemoriesError, StoreError
 from memories.settings import Config
 from memories.stores.damage import Damaged
 from memories.stores.http.driver import Driver
-from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.records import (
+    Candidate,
+    Collection,
+    Filter,
+    Finding,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    StoreInfo,
+)
 from memories.stores.wire import from_wire, to_wire
 
 if TYPE_CHECKING:
@@ -18,14 +28,15 @@ if TYPE_CHECKING:
 
     from memories.stores.records import Matches, TurnQuery
 
-BATCH_BYTES = 16_777_216  # of texts and vectors in one request; more goes in several, of one transaction
+# of texts and vectors in one request; more goes in several, of one transaction
+BATCH_BYTES = 16_777_216
 
 
 class HttpStore:
     """Keeps records where a server keeps them; see `Store` for the rules.
 
-    A transaction is held open on the server for this thread. The server undoes it if nothing is heard of it for ten
-    seconds, as when this process dies.
+    A transaction is held open on the server for this thread. The server undoes it if nothing is
+    heard of it for ten seconds, as when this process dies.
     """
 
     def __init__(self, url: str, space: Space | None, config: Config | None = None) -> None:
@@ -46,7 +57,11 @@ class HttpStore:
 
     def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
         transaction = getattr(self._local, "transaction", None)
-        body: dict[str, Any] = {"space": self._space, "arguments": to_wire(list(arguments)), "named": to_wire(named)}
+        body: dict[str, Any] = {
+            "space": self._space,
+            "arguments": to_wire(list(arguments)),
+            "named": to_wire(named),
+        }
         if transaction is not None:
             body["transaction"] = transaction
         answer = self._driver.ask(method, body)
@@ -66,7 +81,9 @@ class HttpStore:
             yield
         except BaseException:
             try:
-                with contextlib.suppress(MemoriesError):  # the server undoes it by itself; the first error counts
+                with contextlib.suppress(
+                    MemoriesError
+                ):  # the server undoes it by itself; the first error counts
                     self._ask("undo" if inner else "rollback")
             finally:
                 self._local.transaction = self._local.transaction if inner else None
@@ -107,10 +124,18 @@ class HttpStore:
         return also_in
 
     def scan(
-        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+        self,
+        where: Filter,
+        *,
+        limit: int,
+        after: tuple[str, int] | None = None,
+        newest_first: bool = False,
     ) -> list[Record]:
         """See `Store.scan`."""
-        return cast("list[Record]", self._ask("scan", where, limit=limit, after=after, newest_first=newest_first))
+        return cast(
+            "list[Record]",
+            self._ask("scan", where, limit=limit, after=after, newest_first=newest_first),
+        )
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
@@ -120,7 +145,9 @@ class HttpStore:
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
-        return cast("list[Candidate]", self._ask("candidates", where, vector=vector, terms=list(terms), k=k))
+        return cast(
+            "list[Candidate]", self._ask("candidates", where, vector=vector, terms=list(terms), k=k)
+        )
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
@@ -191,7 +218,11 @@ def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
     batch: list[Record] = []
     size = 0
     for record in records:
-        more = 2 * len(record.text) + (0 if record.vectors is None else 2 * record.vectors.nbytes) + 1_000
+        more = (
+            2 * len(record.text)
+            + (0 if record.vectors is None else 2 * record.vectors.nbytes)
+            + 1_000
+        )
         if batch and size + more > BATCH_BYTES:
             yield batch
             batch, size = [], 0

@@ -19,16 +19,18 @@ from memories.stores.postgres.errors import translated
 if TYPE_CHECKING:
     from memories.stores.postgres.driver import Connection
 
-LEASE_SECONDS = 30.0  # after which a request counts as left, if its server does not say that it still does it
+# after which a request counts as left, if its server does not say that it still does it
+LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 _SWEPT = 500  # requests between two looks for what is too old
 
-# No statement waits for the disk: what is begun is in the log of the database before the write that follows, which does
-# wait; a request of which only the end was lost is run again. All is one step, settings too, as a pooler may give the
-# session to somebody else afterwards.
+# No statement waits for the disk: what is begun is in the log of the database before the write that
+# follows, which does wait; a request of which only the end was lost is run again. All is one step,
+# settings too, as a pooler may give the session to somebody else afterwards.
 _STEP = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off; {statement}; COMMIT"
-# Somebody does a request while the session that began it is there and its time is not up. A session ends with its
-# process; time ends it where that shows late, as with a machine that has lost its power, or never, as with a pooler's.
+# Somebody does a request while the session that began it is there and its time is not up. A session
+# ends with its process; time ends it where that shows late, as with a machine that has lost its
+# power, or never, as with a pooler's.
 _CLAIM = """
 INSERT INTO {request} AS r (name, digest, at, number, session, until)
 VALUES (%(name)s, %(digest)s, %(at)s, 1, pg_backend_pid(), clock_timestamp() + %(lease)s::interval)
@@ -64,8 +66,8 @@ _log = logging.getLogger(__name__)
 class PostgresClaims:
     """Implements `Claims` on a table that all servers of a store share.
 
-    It has one connection, whose end tells the others that this process is gone. A thread says now and then what is
-    still being done, also on a new connection after the old one was lost.
+    It has one connection, whose end tells the others that this process is gone. A thread says now
+    and then what is still being done, also on a new connection after the old one was lost.
     """
 
     def __init__(self, server: Server) -> None:
@@ -85,7 +87,12 @@ class PostgresClaims:
     def claim(self, name: str, digest: str, *, sync: bool) -> Claim:  # noqa: ARG002 - the write that follows is synced
         """See `Claims.claim`."""
         now = time.time()
-        values: dict[str, Any] = {"name": name, "digest": digest, "at": now, "oldest": now - claims.KEPT_SECONDS}
+        values: dict[str, Any] = {
+            "name": name,
+            "digest": digest,
+            "at": now,
+            "oldest": now - claims.KEPT_SECONDS,
+        }
         with translated(self._server.shown), self._lock:
             self._sweep(values["oldest"])
             while not (rows := self._rows(_CLAIM, values)):
@@ -116,10 +123,13 @@ class PostgresClaims:
             if self._connection is not None:
                 self._connection.close()
 
-    # --- statements, while the lock is held --------------------------------------------------------------------------
+    # --- statements, while the lock is held
+    # --------------------------------------------------------------------------
 
     def _rows(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Run a statement; once more on a new connection if the old one was lost, as each may be repeated."""
+        """Run a statement; once more on a new connection if the old one was lost, as each may be
+        repeated.
+        """
         kept = self._connection
         if kept is not None and not kept.closed:
             try:
@@ -143,8 +153,12 @@ class PostgresClaims:
             self._renewing.start()
         return self._connection
 
-    def _run(self, connection: "Connection", statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        step = _STEP.format(statement=statement.format(request=f'"{self._server.url.schema}".request'))
+    def _run(
+        self, connection: "Connection", statement: str, values: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        step = _STEP.format(
+            statement=statement.format(request=f'"{self._server.url.schema}".request')
+        )
         cursor = psycopg.ClientCursor(connection)
         try:
             cursor.execute(step, {"lease": f"{LEASE_SECONDS} s", **values})

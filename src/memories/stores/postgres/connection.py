@@ -66,12 +66,16 @@ def parse_url(url: str) -> StoreURL:
     scheme = _SCHEME.match(url)
     user, place, query = _parts(url[scheme.end() :] if scheme else "")
     if scheme is None or place.count("[") != place.count("]"):
-        raise ConfigError("the URL of the PostgreSQL store is not one; write postgresql://user@host/database")
+        raise ConfigError(
+            "the URL of the PostgreSQL store is not one; write postgresql://user@host/database"
+        )
     options = [(unquote(pair.partition("=")[0]), pair) for pair in query.split("&") if pair]
     by_name = {name: unquote(pair.partition("=")[2]) for name, pair in options}
     schema, partitions = by_name.get("schema", "memories"), by_name.get("partitions")
     if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
-        raise ConfigError(f'schema "{schema[:80]}" in {shown} must consist of lower-case letters, digits and _')
+        raise ConfigError(
+            f'schema "{schema[:80]}" in {shown} must consist of lower-case letters, digits and _'
+        )
     pairs = [pair for name, pair in options if name not in _OURS]
     pairs += [f"{name}={value}" for name, value in _DEFAULTS.items() if name not in by_name]
     if any("password" in name for name in by_name):
@@ -97,12 +101,16 @@ def checked_partitions(number: str | int, where: str = "") -> int:
     """
     text = str(number)
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MAX_PARTITIONS:
-        raise ConfigError(f"partitions={text[:20]} {where}must be a number from 1 to {MAX_PARTITIONS}")
+        raise ConfigError(
+            f"partitions={text[:20]} {where}must be a number from 1 to {MAX_PARTITIONS}"
+        )
     return int(text)
 
 
 def _parts(rest: str) -> tuple[str, str, str]:
-    """Return user and password with their @, hosts and database, and the options, as libpq divides them."""
+    """Return user and password with their @, hosts and database, and the options, as libpq divides
+    them.
+    """
     at = next((number for number, sign in enumerate(rest) if sign in "@/"), len(rest))
     user = rest[: at + 1] if rest[at : at + 1] == "@" else ""
     place, _, query = rest[len(user) :].partition("?")
@@ -122,42 +130,49 @@ SELECT current_setting('server_version_num')::int, current_setting('server_encod
        current_setting('default_transaction_read_only')::boolean AND NOT pg_is_in_recovery(),
        (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector')
 """
-# What each transaction sets for itself: behind a pooler the next one may run in another session of the server.
-# Computing the words of every row, as a scan without their index does, takes longer than the planner thinks. A scan of
-# the vectors' index continues until enough rows match.
+# What each transaction sets for itself: behind a pooler the next one may run in another session of
+# the server. Computing the words of every row, as a scan without their index does, takes longer
+# than the planner thinks. A scan of the vectors' index continues until enough rows match.
 _SETTINGS = """
 SET LOCAL enable_seqscan = off; SET LOCAL enable_partitionwise_join = on; SET LOCAL jit = off;
 SET LOCAL idle_in_transaction_session_timeout = '300s';
 SET LOCAL hnsw.ef_search = 300; SET LOCAL hnsw.iterative_scan = relaxed_order; SET LOCAL hnsw.max_scan_tuples = 50000
 """
-# Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum does it a minute after a
-# load or never, and until then a search may take ten times as long.
+# Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum does it
+# a minute after a load or never, and until then a search may take ten times as long.
 _GROWN = """
 SELECT oid::regclass::text FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND pg_has_role(relowner, 'USAGE')
 AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
 """
 LISTENED_SECONDS = 60  # for which who listens says so
-# Commits that tell something wait for each other in the whole server, so nobody is told where nobody listens.
+# Commits that tell something wait for each other in the whole server, so nobody is told where
+# nobody listens.
 _TELL = """
 SELECT pg_notify('{channel}', '') FROM meta
 WHERE name = 'listened' AND value::bigint > extract(epoch FROM clock_timestamp());
 """
-_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # seconds between tries to get a connection from a server that has none left
+_FIRST_PAUSE, _LAST_PAUSE = (
+    0.05,
+    1.0,
+)  # seconds between tries to get a connection from a server that has none left
 _log = logging.getLogger(__name__)
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-# Before the first snapshot: tables are replaced by copies, in which an older snapshot would see no rows.
+# Before the first snapshot: tables are replaced by copies, in which an older snapshot would see no
+# rows.
 _READ_STORE = f"LOCK TABLE ONLY record IN ACCESS SHARE MODE; {READ_META}"
-_REPLICA_WAIT = "SyncRepWaitForLSN"  # the function of the server that warns of a wait that was ended
+# the function of the server that warns of a wait that was ended
+_REPLICA_WAIT = "SyncRepWaitForLSN"
 
 
 class Server:
     """One store on a server, and this process's connections to it.
 
-    Writers of a namespace queue by an advisory lock on it, so those of different namespaces do not wait for each other.
-    Every writer also holds a shared lock on the whole store; a migration and a switch of the space take it exclusively.
+    Writers of a namespace queue by an advisory lock on it, so those of different namespaces do not
+    wait for each other. Every writer also holds a shared lock on the whole store; a migration and a
+    switch of the space take it exclusively.
     """
 
     def __init__(self, url: str) -> None:
@@ -183,15 +198,19 @@ class Server:
         self._exists = False
         self._unsafe: str | None = None
 
-    # --- reading and writing ---------------------------------------------------------------------------------------
+    # --- reading and writing
+    # ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def read(self, namespaces: Iterable[str] = (), *, whole: bool = False) -> Iterator[Transaction]:
-        """Yield a transaction whose statements all see one state of the store, or an empty store if there is none.
+        """Yield a transaction whose statements all see one state of the store, or an empty store if
+        there is none.
 
         Args:
-            namespaces: What is read; inside `write` other writers are excluded from them from now on.
-            whole: Whether the whole store is read; inside `write` other writers are excluded from now on.
+            namespaces: What is read; inside `write` other writers are excluded from them from now
+                on.
+            whole: Whether the whole store is read; inside `write` other writers are excluded from
+                now on.
         """
         with translated(self.shown):
             if (current := self._current()) is not None:
@@ -212,7 +231,8 @@ class Server:
     ) -> Iterator[Transaction]:
         """Yield a transaction that excludes other writers of these namespaces; commit at the end.
 
-        Inside another `write` this is a savepoint: its failure undoes its own part, even if it is caught.
+        Inside another `write` this is a savepoint: its failure undoes its own part, even if it is
+        caught.
 
         Args:
             namespaces: What is written.
@@ -234,7 +254,11 @@ class Server:
                     self._found(transaction)
             if not self._exists:
                 self._create()
-            waiting = "" if wait_seconds is None else f"SET LOCAL lock_timeout = '{wait_seconds * 1000:.0f}ms'; "
+            waiting = (
+                ""
+                if wait_seconds is None
+                else f"SET LOCAL lock_timeout = '{wait_seconds * 1000:.0f}ms'; "
+            )
             commit = "" if durable else "SET LOCAL synchronous_commit = off; "
             kind = "" if whole else "_shared"
             first = f"{waiting}{commit}SELECT pg_advisory_xact_lock{kind}({self._lock_key()}); {READ_META}"
@@ -261,7 +285,9 @@ class Server:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator["Connection"]:
-        """Yield a connection outside of any transaction and without a deadline; name tables with their schema."""
+        """Yield a connection outside of any transaction and without a deadline; name tables with
+        their schema.
+        """
         with translated(self.shown), self._begun("") as transaction:
             transaction.run("ROLLBACK")
             transaction.connection.patience = None
@@ -293,16 +319,20 @@ class Server:
     def _lock_key(self, namespace: str | None = None) -> int:
         """Return the number of the advisory lock on a namespace, or on the whole store."""
         name = self.url.schema if namespace is None else f"{self.url.schema}\0{namespace}"
-        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+        return int.from_bytes(
+            hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True
+        )
 
-    # --- transactions ----------------------------------------------------------------------------------------------
+    # --- transactions
+    # ----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _begun(self, first: str, *, to_write: bool = False) -> Iterator[Transaction]:
         """Begin a transaction, yield it, and end it; one that only reads is rolled back.
 
         Args:
-            first: What is run first, in the same step; `READ_META` at its end saves reading that later.
+            first: What is run first, in the same step; `READ_META` at its end saves reading that
+                later.
             to_write: Whether to commit.
         """
         import psycopg
@@ -312,10 +342,14 @@ class Server:
                 if to_write and self._unsafe:
                     raise StoreError(f"{self.shown}: {self._unsafe}")
                 known = first.endswith(READ_META)
-                transaction = Transaction(connection, self._lock_key, last_rows(answer) if known else None)
+                transaction = Transaction(
+                    connection, self._lock_key, last_rows(answer) if known else None
+                )
                 yield transaction
             except BaseException:
-                with contextlib.suppress(psycopg.Error):  # a connection that is lost is closed when it is given back
+                with contextlib.suppress(
+                    psycopg.Error
+                ):  # a connection that is lost is closed when it is given back
                     connection.execute("ROLLBACK")
                 raise
             if to_write:
@@ -355,16 +389,26 @@ class Server:
             ) from exc
         finally:
             connection.remove_notice_handler(note)
-        if answer.statusmessage != "COMMIT":  # the server's way of saying that a statement inside failed
-            raise StoreError(f"{self.shown}: what failed inside a transaction undid all of it; nothing was written")
-        if warnings:  # an administrator ended the wait for a replica: no error, but only half a commit
+        if (
+            answer.statusmessage != "COMMIT"
+        ):  # the server's way of saying that a statement inside failed
+            raise StoreError(
+                f"{self.shown}: what failed inside a transaction undid all of it; nothing was written"
+            )
+        if (
+            warnings
+        ):  # an administrator ended the wait for a replica: no error, but only half a commit
             raise StoreError(
                 f"{self.shown} stored it, but not on its replicas ({warnings[0]}); it can be lost if the server is"
             )
 
     @contextlib.contextmanager
-    def _borrowed(self, first: str, *, to_write: bool) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
-        """Yield a connection of the pool on which a transaction has begun, and the answer to the first statement."""
+    def _borrowed(
+        self, first: str, *, to_write: bool
+    ) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
+        """Yield a connection of the pool on which a transaction has begun, and the answer to the
+        first statement.
+        """
         from psycopg.pq import TransactionStatus
 
         self._forget_if_forked()
@@ -377,21 +421,26 @@ class Server:
             try:
                 yield connection, answer
             finally:
-                idle = not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
+                idle = (
+                    not connection.closed
+                    and connection.info.transaction_status == TransactionStatus.IDLE
+                )
                 with self._given_back:
                     if self._closed or not idle:
                         connection.close()
                     else:
                         self._idle.append(connection)
-                    self._given_back.notify()  # of one that is closed, too: the server has room for another
+                    # of one that is closed, too: the server has room for another
+                    self._given_back.notify()
         finally:
             self._free.release()
 
     def _ready(self, first: str, *, to_write: bool) -> tuple["Connection", "psycopg.Cursor"]:
-        """Return a connection on which a transaction has begun, and the answer to the first statement.
+        """Return a connection on which a transaction has begun, and the answer to the first
+        statement.
 
-        The server may have closed an idle one. Nothing has happened then, and a new one is opened. If the server has no
-        room for a new one, one that is given back is waited for.
+        The server may have closed an idle one. Nothing has happened then, and a new one is opened.
+        If the server has no room for a new one, one that is given back is waited for.
         """
         until, pause = time.monotonic() + BUSY_SECONDS, _FIRST_PAUSE
         while True:
@@ -414,7 +463,9 @@ class Server:
                 connection.close()
                 raise
 
-    def _on_idle(self, first: str, *, to_write: bool) -> tuple["Connection", "psycopg.Cursor"] | None:
+    def _on_idle(
+        self, first: str, *, to_write: bool
+    ) -> tuple["Connection", "psycopg.Cursor"] | None:
         """Begin a transaction on an idle connection, if there is one that still works."""
         import psycopg
 
@@ -437,7 +488,9 @@ class Server:
 
     def _forget_if_forked(self) -> None:
         if self._guard.forked:
-            self._inherited += self._idle  # never closed here: the parent talks through the same sockets
+            self._inherited += (
+                self._idle
+            )  # never closed here: the parent talks through the same sockets
             self._reset()
 
     def connect(self) -> "Connection":
@@ -447,12 +500,15 @@ class Server:
         from memories.stores.postgres.driver import Connection
 
         try:
-            # Statements are not prepared on the server: behind a pooler the next one may reach another session.
+            # Statements are not prepared on the server: behind a pooler the next one may reach
+            # another session.
             connection = Connection.connect(
                 self.url.full, autocommit=True, client_encoding="utf8", prepare_threshold=None
             )
         except psycopg.ProgrammingError as exc:  # its message may hold the password
-            raise ConfigError(f"{self.shown} is not a URL that PostgreSQL knows; check its parts and options") from exc
+            raise ConfigError(
+                f"{self.shown} is not a URL that PostgreSQL knows; check its parts and options"
+            ) from exc
         except psycopg.Error as exc:
             raise refusal(exc, self.shown, self.url.password) from exc
         connection.shown = self.shown
@@ -465,15 +521,25 @@ class Server:
 
     def _prepare(self, connection: "Connection") -> None:
         """Check the server, and make the settings that a connection needs."""
-        version, encoding, fsync, commit, reads_only, extension = connection.execute(_LOOK).fetchall()[0]
+        version, encoding, fsync, commit, reads_only, extension = connection.execute(
+            _LOOK
+        ).fetchall()[0]
         if version < OLDEST:
             raise StoreError(
                 f"{self.shown} is PostgreSQL {version // 10_000}; this needs {OLDEST // 10_000} or newer: upgrade it"
             )
         if encoding != "UTF8":
-            raise StoreError(f"the database of {self.shown} has the encoding {encoding}; use one with UTF8")
-        self._unsafe = None if fsync == "on" else "fsync is off there, so a power cut loses writes; set fsync = on"
-        path = ", ".join(f'"{name}"' for name in dict.fromkeys((self.url.schema, "public", extension)) if name)
+            raise StoreError(
+                f"the database of {self.shown} has the encoding {encoding}; use one with UTF8"
+            )
+        self._unsafe = (
+            None
+            if fsync == "on"
+            else "fsync is off there, so a power cut loses writes; set fsync = on"
+        )
+        path = ", ".join(
+            f'"{name}"' for name in dict.fromkeys((self.url.schema, "public", extension)) if name
+        )
         kept = commit if commit in ("on", "remote_apply") else "on"
         connection.settings = (
             f"SET LOCAL search_path = {path}; SET LOCAL lock_timeout = '{BUSY_SECONDS * 1000:.0f}ms'; "
@@ -483,7 +549,9 @@ class Server:
         connection.access = " READ WRITE" if reads_only else ""
 
     def _analyze_grown(self) -> None:
-        """Analyze tables that have grown; the records are stored already, so a failure is only logged."""
+        """Analyze tables that have grown; the records are stored already, so a failure is only
+        logged.
+        """
         try:
             with translated(self.shown), self._begun("", to_write=True) as transaction:
                 for (table,) in transaction.rows(_GROWN):
@@ -491,10 +559,13 @@ class Server:
         except StoreError as exc:
             _log.warning("the planner's statistics were not brought up to date: %s", exc)
 
-    # --- creating and migrating ------------------------------------------------------------------------------------
+    # --- creating and migrating
+    # ------------------------------------------------------------------------------------
 
     def _found(self, transaction: Transaction) -> Transaction:
-        """Return the transaction if the store exists, after migrating an older one; else an empty one."""
+        """Return the transaction if the store exists, after migrating an older one; else an empty
+        one.
+        """
         connection, name = transaction.connection, f"{self.url.schema}.meta"
         if not self._exists:
             if transaction.value("SELECT to_regclass(%s)", (name,)) is None:
@@ -519,7 +590,9 @@ class Server:
         return Transaction(connection, self._lock_key, last_rows(answer))
 
     def _check_schema(self, meta: Meta) -> int:
-        """Return the schema's version; checked in every transaction, since a newer program may migrate at any time."""
+        """Return the schema's version; checked in every transaction, since a newer program may
+        migrate at any time.
+        """
         newest = len(schema.MIGRATIONS)
         if meta.schema > newest:
             raise SchemaTooNew(
@@ -530,7 +603,9 @@ class Server:
 
     def _create(self) -> None:
         """Create the tables, or migrate older ones step by step; others wait meanwhile."""
-        with self._begun(f"SELECT pg_advisory_xact_lock({self._lock_key()})", to_write=True) as transaction:
+        with self._begun(
+            f"SELECT pg_advisory_xact_lock({self._lock_key()})", to_write=True
+        ) as transaction:
             transaction.connection.patience = None
             if transaction.value("SELECT to_regnamespace(%s)", (self.url.schema,)) is None:
                 transaction.run(f'CREATE SCHEMA "{self.url.schema}"')
@@ -545,7 +620,9 @@ class Server:
 
 
 def _begin(connection: "Connection", first: str, *, to_write: bool) -> "psycopg.Cursor":
-    """Begin a transaction with all that it sets, and run a first statement, in one step; return its answer."""
+    """Begin a transaction with all that it sets, and run a first statement, in one step; return its
+    answer.
+    """
     connection.patience = WRITE_SECONDS if to_write else READ_SECONDS
     begin = f"{_BEGIN_WRITE}{connection.access}" if to_write else _BEGIN_READ
     return connection.execute(f"{begin}; {connection.settings}; {first}")

@@ -1,6 +1,7 @@
 """Counts of records, tokens, vectors and labels of each namespace, and their repair.
 
-Every transaction that writes keeps them in step, so neither a status nor a list of tags takes longer in a larger store.
+Every transaction that writes keeps them in step, so neither a status nor a list of tags takes
+longer in a larger store.
 """
 
 from collections import Counter
@@ -57,7 +58,9 @@ class Counted(NamedTuple):
     embedded: bool
 
 
-def change(db: Transaction, *, gone: Iterable[Counted] = (), new: Iterable[Counted] = ()) -> list[Place]:
+def change(
+    db: Transaction, *, gone: Iterable[Counted] = (), new: Iterable[Counted] = ()
+) -> list[Place]:
     """Count records that are gone, or were as they are no longer, and those that are there now.
 
     Args:
@@ -66,7 +69,8 @@ def change(db: Transaction, *, gone: Iterable[Counted] = (), new: Iterable[Count
         new: What is counted from now on.
 
     Returns:
-        Which collections and namespaces, of those that changed, have many live records with vectors.
+        Which collections and namespaces, of those that changed, have many live records with
+        vectors.
     """
     sums: dict[tuple[str, str, bool], list[int]] = {}
     live: Counter[tuple[str, str, str, str]] = Counter()
@@ -86,19 +90,32 @@ def change(db: Transaction, *, gone: Iterable[Counted] = (), new: Iterable[Count
     names = sorted(label for label in {*live, *ended} if live[label] or ended[label])
     if names:
         columns = [list(column) for column in zip(*names, strict=True)]
-        db.run(_ADD_LABELS, [*columns, [live[label] for label in names], [ended[label] for label in names]])
-    return [(collection, namespace) for collection, namespace, embedded in found if embedded >= MANY_VECTORS]
+        db.run(
+            _ADD_LABELS,
+            [*columns, [live[label] for label in names], [ended[label] for label in names]],
+        )
+    return [
+        (collection, namespace)
+        for collection, namespace, embedded in found
+        if embedded >= MANY_VECTORS
+    ]
 
 
 def forget_labels(db: Transaction, gone: Iterable[Counted]) -> bool:
-    """Remove the labels of records that are gone, as far as no other record has them; return whether there were any."""
-    names = sorted({(r.ref.namespace, str(r.ref.collection), *pair) for r in gone for pair in r.labels.items()})
+    """Remove the labels of records that are gone, as far as no other record has them; return
+    whether there were any.
+    """
+    names = sorted(
+        {(r.ref.namespace, str(r.ref.collection), *pair) for r in gone for pair in r.labels.items()}
+    )
     columns = [list(column) for column in zip(*names, strict=True)]
     return bool(names and db.rows(f"{_FORGET_LABELS} RETURNING 1", columns))
 
 
 def total(db: Transaction, selected: Selection, column: str = "documents") -> int:
-    """Return how many records a filter without further conditions selects, or another sum of theirs."""
+    """Return how many records a filter without further conditions selects, or another sum of
+    theirs.
+    """
     among, values = one_of("namespace", selected.namespaces)
     sql = f"SELECT sum({column})::bigint FROM corpus WHERE {among} AND collection = %s AND ended = ANY(%s)"
     return int(db.value(sql, (*values, selected.collection, list(selected.states))) or 0)
@@ -109,7 +126,9 @@ def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
     if selected.whole:
         return total(db, selected)
     deleted = where.state == "ended" and where.ended_by == "delete"
-    if deleted and where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):
+    if deleted and where == Filter(
+        where.collection, where.namespaces, state="ended", ended_by="delete"
+    ):
         return total(db, selected, "deleted")
     return None
 
@@ -133,7 +152,9 @@ _BEHIND = "(r.namespace, r.seq) > (%s, %s) ORDER BY r.namespace, r.seq"
 
 
 class _Derived(NamedTuple):
-    """A table whose rows follow from those of `record`: what it holds, its columns, and a query for what it should."""
+    """A table whose rows follow from those of `record`: what it holds, its columns, and a query for
+    what it should.
+    """
 
     what: str
     table: str
@@ -161,16 +182,22 @@ _INVALID = """
 SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE c.relnamespace = current_schema()::regnamespace AND NOT (i.indisvalid AND i.indisready) AND c.relkind = 'i'
 """
-_OF_NO_RECORD = "NOT EXISTS (SELECT 1 FROM record r WHERE r.namespace = t.namespace AND r.seq = t.seq)"
+_OF_NO_RECORD = (
+    "NOT EXISTS (SELECT 1 FROM record r WHERE r.namespace = t.namespace AND r.seq = t.seq)"
+)
 
 
 def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
     """Yield problems; see `Store.check`."""
     for (name,) in db.rows(_INVALID):
-        yield Finding(f"the index {name} is not valid, so searches go without it", _FIX, derived=True)
+        yield Finding(
+            f"the index {name} is not valid, so searches go without it", _FIX, derived=True
+        )
     if not deep or not db.meta.schema:
         return
-    db.rows("SELECT sum(length(text)) + sum(length(tokens)) FROM record")  # a page that can't be read is an error
+    db.rows(
+        "SELECT sum(length(text)) + sum(length(tokens)) FROM record"
+    )  # a page that can't be read is an error
     for derived in _DERIVED:
         rows = f"SELECT {derived.columns} FROM {derived.table} WHERE {_EMPTY[derived.table]}"
         count = sum(
@@ -178,11 +205,15 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
             for one, other in ((derived.expected, rows), (rows, derived.expected))
         )
         if count:
-            yield Finding(f"{derived.what} differ from the records in {count} places", _FIX, derived=True)
+            yield Finding(
+                f"{derived.what} differ from the records in {count} places", _FIX, derived=True
+            )
     for table in ("access", *db.meta.vector_tables):
         count = int(db.value(f"SELECT count(*) FROM {table} t WHERE {_OF_NO_RECORD}") or 0)
         if count:
-            yield Finding(f"{table} has {count} rows of records that do not exist", _FIX, derived=True)
+            yield Finding(
+                f"{table} has {count} rows of records that do not exist", _FIX, derived=True
+            )
 
 
 def damaged_records(db: Transaction) -> Iterator[Finding]:

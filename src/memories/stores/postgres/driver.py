@@ -20,7 +20,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         shown: The URL without its password.
         patience: How many seconds the server may send nothing; None for no limit.
         settings: What each transaction on it sets for itself.
-        access: How one that writes begins, as far as this differs from what the server does by itself.
+        access: How one that writes begins, as far as this differs from what the server does by
+            itself.
     """
 
     shown = "the server"

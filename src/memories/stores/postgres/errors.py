@@ -1,10 +1,20 @@
-"""The errors of PostgreSQL and of its driver, each turned into one of ours with one clear sentence."""
+"""The errors of PostgreSQL and of its driver, each turned into one of ours with one clear
+sentence.
+"""
 
 import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, StoreError, StoreFull, StoreUnreachable
+from memories.errors import (
+    ConfigError,
+    Conflict,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -15,8 +25,14 @@ _REFUSED = (
     ("name or service not known", "its host is not known; check the name"),
     ("failed to resolve host", "its host is not known; check the name"),
     ("password authentication failed", "the server refused the user or the password; check both"),
-    ("no password supplied", "the server wants a password and the URL has none; add it, or use ~/.pgpass"),
-    ("no pg_hba.conf entry", "the server lets no one in from here; ask its administrator for an entry in pg_hba.conf"),
+    (
+        "no password supplied",
+        "the server wants a password and the URL has none; add it, or use ~/.pgpass",
+    ),
+    (
+        "no pg_hba.conf entry",
+        "the server lets no one in from here; ask its administrator for an entry in pg_hba.conf",
+    ),
     ("does not support ssl", "it does not speak TLS, which the URL demands; change sslmode"),
     ("certificate", "its certificate can't be trusted; check sslmode and sslrootcert"),
     (
@@ -26,14 +42,29 @@ _REFUSED = (
 )
 _FULL = (  # a connection that somebody gives back helps
     ("too many clients", "it has no connection left; try again, or raise max_connections"),
-    ("remaining connection slots", "it has no connection left; try again, or raise max_connections"),
-    ("no more connections allowed", "its connection pooler has no connection left; try again, or raise its limit"),
-    ("too many connections for", "the user or the database has no connection left; try again, or raise its limit"),
+    (
+        "remaining connection slots",
+        "it has no connection left; try again, or raise max_connections",
+    ),
+    (
+        "no more connections allowed",
+        "its connection pooler has no connection left; try again, or raise its limit",
+    ),
+    (
+        "too many connections for",
+        "the user or the database has no connection left; try again, or raise its limit",
+    ),
     ("too many connections", "it has no connection left; try again, or raise its limit"),
 )
 _UNREACHABLE = (  # trying again may help
-    ("connection refused", "nothing listens at that address; start the server, or check host and port"),
-    ("no such file or directory", "nothing listens at that address; start the server, or check host and port"),
+    (
+        "connection refused",
+        "nothing listens at that address; start the server, or check host and port",
+    ),
+    (
+        "no such file or directory",
+        "nothing listens at that address; start the server, or check host and port",
+    ),
     ("starting up", "it is just starting; try again"),
     ("recovery mode", "it recovers from a crash; try again"),
     ("accepting connections", "it is just starting; try again"),  # not yet
@@ -50,13 +81,27 @@ _UNREACHABLE = (  # trying again may help
     ("eof detected", "the server closed the connection; it may be restarting: try again"),
     ("terminating connection", "the server closed the connection; it may be restarting: try again"),
     ("server login", "its connection pooler can't reach the server; try again when it is back"),
-    ("cannot connect to server", "its connection pooler can't reach the server; try again when it is back"),
+    (
+        "cannot connect to server",
+        "its connection pooler can't reach the server; try again when it is back",
+    ),
 )
 _STANDBY = (  # of several hosts; where one could not be reached at all, trying again may help
-    ("session is read-only", "it is a read-only replica and the URL demands one that can be written"),
-    ("server is in hot standby", "it is a read-only replica and the URL demands one that can be written"),
+    (
+        "session is read-only",
+        "it is a read-only replica and the URL demands one that can be written",
+    ),
+    (
+        "server is in hot standby",
+        "it is a read-only replica and the URL demands one that can be written",
+    ),
 )
-_NAMELESS = (("temporary failure in name resolution", "its host is not known for now: no name server answered"),)
+_NAMELESS = (
+    (
+        "temporary failure in name resolution",
+        "its host is not known for now: no name server answered",
+    ),
+)
 INSTALL = "run: pip install 'psycopg[binary]'"
 _MISSING = (
     ("database", "has no such database; create it, or check its name in the URL"),
@@ -94,12 +139,19 @@ def translated(shown: str) -> Iterator[None]:
     except psycopg.Error as exc:
         raise translation(exc, shown) from exc
     except UnicodeError as exc:
-        raise StoreError(f"{shown} can't hold this text, which is not valid Unicode; nothing was written") from exc
+        raise StoreError(
+            f"{shown} can't hold this text, which is not valid Unicode; nothing was written"
+        ) from exc
 
 
-# By the names of the driver's classes: loading the driver takes time, and not every command needs it.
+# By the names of the driver's classes: loading the driver takes time, and not every command needs
+# it.
 _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
-    ("LockNotAvailable", StoreBusy, "{shown} was kept busy by another writer; nothing was written; try again"),
+    (
+        "LockNotAvailable",
+        StoreBusy,
+        "{shown} was kept busy by another writer; nothing was written; try again",
+    ),
     (
         *("DeadlockDetected SerializationFailure", StoreBusy),
         "{shown}: two writers waited for each other; nothing was written; try again",
@@ -139,14 +191,17 @@ def translation(exc: "psycopg.Error", shown: str) -> StoreError | Conflict:
     for names, kind, message in _TRANSLATIONS:
         if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):
             return kind(message.format(shown=shown, detail=detail))
-    lost = isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and exc.sqlstate is None
+    lost = (
+        isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and exc.sqlstate is None
+    )
     if lost or str(exc.sqlstate).startswith(_LOST):
         return Interrupted(f"the connection to {shown} was lost; nothing was written; try again")
     return StoreError(f"{shown} could not do it ({detail}); nothing was written")
 
 
-# Besides a broken socket, which has no code: the server crashed, is starting or stopping, or an administrator ended the
-# session; it waited too long; a connection could not be made, or a pooler lost it; no connection is left.
+# Besides a broken socket, which has no code: the server crashed, is starting or stopping, or an
+# administrator ended the session; it waited too long; a connection could not be made, or a pooler
+# lost it; no connection is left.
 _LOST = ("57P", "25P03", "25P04", "08", "53300")
 
 

@@ -1,4 +1,6 @@
-"""Notices writes of any process by one listening connection, which is opened again when it is lost."""
+"""Notices writes of any process by one listening connection, which is opened again when it is
+lost.
+"""
 
 import contextlib
 import logging
@@ -31,8 +33,8 @@ class Listener:
     """Calls a function after each transaction that wrote the log, until it is closed.
 
     Attributes:
-        hearing: Whether it would hear of one now. It is false while the server is gone, and behind a pooler that shares
-            sessions: PostgreSQL tells nobody there, and one has to look.
+        hearing: Whether it would hear of one now. It is false while the server is gone, and behind
+            a pooler that shares sessions: PostgreSQL tells nobody there, and one has to look.
     """
 
     def __init__(self, server: Server, told: Callable[[], None]) -> None:
@@ -40,8 +42,8 @@ class Listener:
 
         Args:
             server: Whose store it is.
-            told: Called for each message, once it begins to hear, and when it no longer does: something may have been
-                written that it has not heard of.
+            told: Called for each message, once it begins to hear, and when it no longer does:
+                something may have been written that it has not heard of.
         """
         self._server, self._told = server, told
         self.hearing = False
@@ -50,7 +52,9 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more; one that is just asking a silent server for a connection is left behind."""
+        """Listen no more; one that is just asking a silent server for a connection is left
+        behind.
+        """
         self._ended.set()
         self._thread.join(2 * _LOOK_SECONDS)
 
@@ -61,7 +65,11 @@ class Listener:
                 with contextlib.closing(self._server.connect()) as connection:
                     self._listen(connection)
             except (psycopg.Error, MemoriesError) as exc:
-                _log.info("what others write in %s is looked for: %s", self._server.shown, type(exc).__name__)
+                _log.info(
+                    "what others write in %s is looked for: %s",
+                    self._server.shown,
+                    type(exc).__name__,
+                )
             if self.hearing:
                 self.hearing, pause = False, _FIRST_PAUSE
                 self._told()
@@ -76,7 +84,9 @@ class Listener:
         """
         connection.execute(f'LISTEN "{self._server.channel}"')
         while not self._ended.is_set():
-            connection.execute(_LISTENED.format(schema=self._server.url.schema, seconds=LISTENED_SECONDS))
+            connection.execute(
+                _LISTENED.format(schema=self._server.url.schema, seconds=LISTENED_SECONDS)
+            )
             probe = os.urandom(8).hex()
             connection.execute("SELECT pg_notify(%s, %s)", (self._server.channel, probe))
             if not self._heard(connection, probe) and not self._ended.is_set():

@@ -1,4 +1,6 @@
-"""How the PostgreSQL store asks: filters as SQL conditions, refs as conditions, and how much there is."""
+"""How the PostgreSQL store asks: filters as SQL conditions, refs as conditions, and how much there
+is.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -51,7 +53,11 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
     if where.labels:
         plain.append(("r.labels @> ?", (jsonb(where.labels),)))
     # The collection is part of the text, so that the planner knows which indexes hold it.
-    conditions = [among, f"r.collection = '{where.collection}'", *(sql.replace("?", "%s") for sql, _ in plain)]
+    conditions = [
+        among,
+        f"r.collection = '{where.collection}'",
+        *(sql.replace("?", "%s") for sql, _ in plain),
+    ]
     states = {"live": (False,), "ended": (True,), "any": (False, True)}[where.state]
     whole = len(plain) == 1 and where.as_of is None
     return Selection(
@@ -66,16 +72,22 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
 
 
 def one_of(column: str, values: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition that a column has one of these values, and the values of its placeholders."""
-    return (f"{column} = %s", (values[0],)) if len(values) == 1 else (f"{column} = ANY(%s::text[])", (list(values),))
+    """Return the condition that a column has one of these values, and the values of its
+    placeholders.
+    """
+    return (
+        (f"{column} = %s", (values[0],))
+        if len(values) == 1
+        else (f"{column} = ANY(%s::text[])", (list(values),))
+    )
 
 
 class Extent(NamedTuple):
     """How much there is in the namespaces of a filter.
 
     Attributes:
-        corpora: Of the live records (False) and the ended ones (True), as far as they may match: how many there are,
-            and how many tokens they have.
+        corpora: Of the live records (False) and the ended ones (True), as far as they may match:
+            how many there are, and how many tokens they have.
         documents: How many there are of both.
         live: How many live ones each namespace has.
         matching: How many match, or a few more if all are few; counted up to `COUNTED` only.
@@ -109,7 +121,8 @@ def extent(db: Transaction, selected: Selection) -> Extent:
 
 
 def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Record]:
-    """Return the records of rows of `RECORDS` by their seq, in the same order; what is not sound is left out and noted.
+    """Return the records of rows of `RECORDS` by their seq, in the same order; what is not sound is
+    left out and noted.
 
     The server's own checksums tell of damaged pages; but others may write to its tables.
     """
@@ -137,7 +150,9 @@ def by_namespace(refs: Iterable[Ref]) -> dict[tuple[Collection, str], list[Ref]]
 
 
 def at_refs(db: Transaction, select: str, refs: Iterable[Ref]) -> list[tuple[Any, ...]]:
-    """Return the rows of a statement, given up to its condition on `record r`, for the records of these refs."""
+    """Return the rows of a statement, given up to its condition on `record r`, for the records of
+    these refs.
+    """
     sql = (
         f"{select} WHERE r.namespace = %s AND r.collection = %s "
         "AND (r.grp, r.position) IN (SELECT * FROM unnest(%s::text[], %s::bigint[]))"
@@ -151,5 +166,7 @@ def at_refs(db: Transaction, select: str, refs: Iterable[Ref]) -> list[tuple[Any
 
 def seqs_of(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, int]:
     """Return the seq of each ref that exists."""
-    rows = at_refs(db, "SELECT r.collection, r.namespace, r.grp, r.position, r.seq FROM record r", refs)
+    rows = at_refs(
+        db, "SELECT r.collection, r.namespace, r.grp, r.position, r.seq FROM record r", refs
+    )
     return {Ref(Collection(collection), *place): seq for collection, *place, seq in rows}

@@ -1,10 +1,12 @@
-"""Replaces tables of the PostgreSQL store by copies while others read and write: to erase, or to repartition.
+"""Replaces tables of the PostgreSQL store by copies while others read and write: to erase, or to
+repartition.
 
-A copy holds only live rows, in files of its own, and the old files are dropped with the old table. All of it is one
-transaction: a crash leaves everything as it was. A trigger notes what others write meanwhile; it is repeated at the
-end, when they wait for a moment.
+A copy holds only live rows, in files of its own, and the old files are dropped with the old table.
+All of it is one transaction: a crash leaves everything as it was. A trigger notes what others write
+meanwhile; it is repeated at the end, when they wait for a moment.
 
-Deleting rows alone leaves their bytes: the server marks the space of a row as free and overwrites it some day.
+Deleting rows alone leaves their bytes: the server marks the space of a row as free and overwrites
+it some day.
 """
 
 import contextlib
@@ -58,7 +60,8 @@ class Leaf(NamedTuple):
 
     Attributes:
         name: The table.
-        local: Whether its files are on this server; else it is a foreign table, or one that Citus has distributed.
+        local: Whether its files are on this server; else it is a foreign table, or one that Citus
+            has distributed.
         owned: Whether we may replace it.
     """
 
@@ -89,12 +92,15 @@ def leaves(db: Transaction, table: str) -> list[Leaf]:
         return []
     distributed = db.value(_CITUS) is not None
     return [
-        Leaf(name, kind == "r" and not distributed, owned) for name, kind, owned in db.rows(_LEAVES, (table, table))
+        Leaf(name, kind == "r" and not distributed, owned)
+        for name, kind, owned in db.rows(_LEAVES, (table, table))
     ]
 
 
 def watch(server: Server, tables: Sequence[str]) -> None:
-    """Note from now on which rows of these tables change, by a trigger that goes with the table when it is replaced."""
+    """Note from now on which rows of these tables change, by a trigger that goes with the table
+    when it is replaced.
+    """
     for table in tables:
         with server.alone() as db:
             if not watched(db, [table]):
@@ -119,7 +125,9 @@ def watched(db: Transaction, tables: Sequence[str]) -> bool:
 def rewriting(server: Server) -> Iterator[Transaction]:
     """Yield a transaction in which one process at a time replaces tables, however long it takes."""
     with server.alone() as db:
-        db.run("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on")
+        db.run(
+            "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on"
+        )
         db.lock((_REWRITING,))
         db.rows(_MORE_MEMORY)
         yield db
@@ -137,7 +145,8 @@ def replace(
         also: Done in the moment in which nobody else reads or writes.
 
     Returns:
-        Tables from which rows were removed after they had been copied: the copies have these in free space.
+        Tables from which rows were removed after they had been copied: the copies have these in
+        free space.
     """
     for copy in copies:
         _make(db, copy)
@@ -163,7 +172,8 @@ def replace(
 
 
 def _in_turn(server: Server, db: Transaction, action: Callable[[], None]) -> None:
-    """Do what needs locks, and let those who wait behind us go on now and then until they are granted.
+    """Do what needs locks, and let those who wait behind us go on now and then until they are
+    granted.
 
     Raises:
         StoreBusy: They were not granted for a long time.
@@ -190,7 +200,9 @@ def _in_turn(server: Server, db: Transaction, action: Callable[[], None]) -> Non
 def _make(db: Transaction, copy: Copy) -> None:
     """Make the empty copy, with the columns of its table and without indexes."""
     divided = " PARTITION BY HASH (namespace)" if copy.parts > 1 else ""
-    db.run(f"CREATE TABLE {copy.new} (LIKE {copy.old} INCLUDING ALL EXCLUDING INDEXES EXCLUDING STATISTICS){divided}")
+    db.run(
+        f"CREATE TABLE {copy.new} (LIKE {copy.old} INCLUDING ALL EXCLUDING INDEXES EXCLUDING STATISTICS){divided}"
+    )
     if copy.parts > 1:
         for number in range(copy.parts):
             bounds = f"FOR VALUES WITH (MODULUS {copy.parts}, REMAINDER {number})"
@@ -205,7 +217,9 @@ def _make(db: Transaction, copy: Copy) -> None:
 
 
 def _storage(db: Transaction, leaf: str) -> str:
-    """Return how the columns of a table are stored, as the changes that make another one do the same."""
+    """Return how the columns of a table are stored, as the changes that make another one do the
+    same.
+    """
     rows = db.rows(
         "SELECT attname, CASE attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'm' THEN 'MAIN' "
         "ELSE 'EXTENDED' END FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
@@ -231,7 +245,10 @@ def _repeat_changes(db: Transaction, copy: Copy) -> bool:
     same, name = "c.namespace = r.namespace AND c.seq = r.seq", "r.namespace, r.seq"
     if copy.old == "label":
         same, name = "c.namespace = r.namespace", "r.namespace, r.collection, r.key, r.value"
-    changed, parts = "(SELECT DISTINCT namespace, seq FROM change WHERE part = ANY(%s::text[])) c", (list(copy.leaves),)
+    changed, parts = (
+        "(SELECT DISTINCT namespace, seq FROM change WHERE part = ANY(%s::text[])) c",
+        (list(copy.leaves),),
+    )
     db.run("ANALYZE change")
     names = f"SELECT DISTINCT {name} FROM {changed} JOIN {copy.new} r ON {same}"
     before = db.rows(names, parts)
@@ -246,7 +263,10 @@ def _take_place(db: Transaction, copy: Copy) -> None:
     """Drop a table, and give the copy its name and its place."""
     if not copy.parts:
         parent = db.value(_PARENT, (copy.old,))
-        bounds = db.value("SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = %s::regclass", (copy.old,))
+        bounds = db.value(
+            "SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = %s::regclass",
+            (copy.old,),
+        )
         db.run(f"ALTER TABLE {parent} DETACH PARTITION {copy.old}")
     db.run(f"DROP TABLE {copy.old}")
     for table in dict.fromkeys((copy.new, *_new_leaves(copy))):
@@ -254,7 +274,8 @@ def _take_place(db: Transaction, copy: Copy) -> None:
             db.run(f"ALTER INDEX {name} RENAME TO {copy.old}{name.removeprefix(copy.new)}")
         db.run(f"ALTER TABLE {table} RENAME TO {copy.old}{table.removeprefix(copy.new)}")
     if not copy.parts:
-        # The server reads the rows once to check them: the longest part, about a second for a million of them.
+        # The server reads the rows once to check them: the longest part, about a second for a
+        # million of them.
         db.run(f"ALTER TABLE {parent} ATTACH PARTITION {copy.old} {bounds}")
 
 
@@ -287,9 +308,13 @@ def repartition(server: Server, partitions: int) -> int:
         divided = {table: leaves(db, table) for table in _divided(db)}
     for leaf in (leaf for among in divided.values() for leaf in among):
         if not leaf.local:
-            raise StoreError(f"{leaf.name} is on another node, so the store can't be divided anew from here")
+            raise StoreError(
+                f"{leaf.name} is on another node, so the store can't be divided anew from here"
+            )
         if not leaf.owned:
-            raise StoreError(f"only the owner of {leaf.name} may divide the store anew; run it as that user")
+            raise StoreError(
+                f"only the owner of {leaf.name} may divide the store anew; run it as that user"
+            )
     names = [leaf.name for among in divided.values() for leaf in among]
     watch(server, names)
     with rewriting(server) as db:
@@ -300,12 +325,17 @@ def repartition(server: Server, partitions: int) -> int:
         ):
             raise StoreBusy("the store's tables were replaced meanwhile; run it again")
         copies = [
-            Copy(table, [leaf.name for leaf in among], f"{table}_new", partitions) for table, among in divided.items()
+            Copy(table, [leaf.name for leaf in among], f"{table}_new", partitions)
+            for table, among in divided.items()
         ]
         removed = replace(server, db, copies, lambda: db.remember({"partitions": partitions}))
         db.lock((ERASING,))
-        kept = {leaf for copy in copies if copy.old in removed for leaf in _named(copy.old, partitions)}
-        db.remember({"erasing": " ".join(sorted(kept.union(db.meta.erasing) - ({*names} - kept))) or None})
+        kept = {
+            leaf for copy in copies if copy.old in removed for leaf in _named(copy.old, partitions)
+        }
+        db.remember(
+            {"erasing": " ".join(sorted(kept.union(db.meta.erasing) - ({*names} - kept))) or None}
+        )
     return before
 
 
@@ -318,7 +348,9 @@ _COLUMNS = "r.seq, r.grp, r.position, r.ended_at IS NOT NULL, r.ended_by, r.leng
 
 
 def remove(db: Transaction, refs: Sequence[Ref]) -> None:
-    """Delete records with all that belongs to them, and remember which tables still hold their bytes."""
+    """Delete records with all that belongs to them, and remember which tables still hold their
+    bytes.
+    """
     touched: set[str] = set()
     for (collection, namespace), among in by_namespace(refs).items():
         selected = at_refs(db, f"SELECT {_COLUMNS} FROM record r", among)
@@ -336,7 +368,14 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
             if db.meta.used is not None and table == db.meta.used.table:
                 embedded = {seq for _, seq in rows}
         gone = [
-            Counted(Ref(collection, namespace, group, position), ended, ended_by, length, labels, seq in embedded)
+            Counted(
+                Ref(collection, namespace, group, position),
+                ended,
+                ended_by,
+                length,
+                labels,
+                seq in embedded,
+            )
             for seq, group, position, ended, ended_by, length, labels in selected
         ]
         counts.change(db, gone=gone)
@@ -347,7 +386,8 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
 
 
 def erase(server: Server) -> tuple[str, ...]:
-    """Replace the tables from which rows were deleted by copies, so that none of their bytes is left in the files.
+    """Replace the tables from which rows were deleted by copies, so that none of their bytes is
+    left in the files.
 
     Others read and write meanwhile.
 
@@ -387,7 +427,9 @@ def _erase(server: Server, table: str, parts: Sequence[Leaf]) -> None:
     with rewriting(server) as db:
         if table not in db.meta.erasing:
             return
-        if not leaves(db, table):  # dropped by a switch of the space, or divided anew, and its files with it
+        if not leaves(
+            db, table
+        ):  # dropped by a switch of the space, or divided anew, and its files with it
             db.lock((ERASING,))
             _erased(db, {table})
         elif watched(db, [table]):

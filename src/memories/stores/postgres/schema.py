@@ -1,11 +1,13 @@
-"""The tables of the PostgreSQL store, the numbered migrations that make them, and a record as a row.
+"""The tables of the PostgreSQL store, the numbered migrations that make them, and a record as a
+row.
 
-A migration is a function that returns a script; it runs in the transaction that also writes its number into `meta`.
-Released ones never change; to change the schema, add one.
+A migration is a function that returns a script; it runs in the transaction that also writes its
+number into `meta`. Released ones never change; to change the schema, add one.
 
-Records and vectors are partitioned by a hash of the namespace. Every index is one of a partition, not of the whole
-table, and every unique one begins with the namespace: so a partition may lie on another node, as a foreign table, which
-PostgreSQL allows only where the whole table has no unique index.
+Records and vectors are partitioned by a hash of the namespace. Every index is one of a partition,
+not of the whole table, and every unique one begins with the namespace: so a partition may lie on
+another node, as a foreign table, which PostgreSQL allows only where the whole table has no unique
+index.
 """
 
 import json
@@ -21,8 +23,9 @@ from memories.stores.records import Collection, Record, Ref
 if TYPE_CHECKING:
     from psycopg.types.json import Jsonb
 
-# The words that find a record: its tokens, each behind six digits that stand for its namespace, its collection and
-# whether it ended. So a word of one namespace is looked up without reading those of another.
+# The words that find a record: its tokens, each behind six digits that stand for its namespace, its
+# collection and whether it ended. So a word of one namespace is looked up without reading those of
+# another.
 PREFIX_DIGITS = 6
 _PREFIX = (
     "left(md5({r}namespace || '/' || {r}collection || CASE WHEN {r}ended_at IS NULL THEN '/live' ELSE '/ended' END), "
@@ -32,7 +35,9 @@ _WORDS = "array_to_tsvector(string_to_array({prefix} || replace(btrim({r}tokens)
 
 
 def words(alias: str = "") -> str:
-    """Return the expression that is indexed for the words of a record, for a table under an alias such as `r.`."""
+    """Return the expression that is indexed for the words of a record, for a table under an alias
+    such as `r.`.
+    """
     return _WORDS.format(r=alias, prefix=_PREFIX.format(r=alias))
 
 
@@ -86,7 +91,9 @@ CREATE TABLE access (
 """
 
 # Statistics would keep samples of texts and words that no removal reaches.
-_UNSAMPLED = "ALTER TABLE {part} ALTER COLUMN text SET STATISTICS 0, ALTER COLUMN tokens SET STATISTICS 0;\n"
+_UNSAMPLED = (
+    "ALTER TABLE {part} ALTER COLUMN text SET STATISTICS 0, ALTER COLUMN tokens SET STATISTICS 0;\n"
+)
 _RECORD_PART = f"""{_UNSAMPLED}
 CREATE UNIQUE INDEX {{part}}_position ON {{part}} (namespace, collection, grp, position);
 CREATE UNIQUE INDEX {{part}}_seq ON {{part}} (namespace, seq);
@@ -124,7 +131,9 @@ HNSW_DIMENSIONS = 4_000  # pgvector indexes no more; such vectors are scored one
 
 
 def _tables(script: str, table: str, partitions: int, part_script: str) -> str:
-    """Return the script that makes a table and its partitions, if it has several, each with its indexes."""
+    """Return the script that makes a table and its partitions, if it has several, each with its
+    indexes.
+    """
     if partitions == 1:
         return script.format(partitioned="") + part_script.format(part=table)
     made = [script.format(partitioned="PARTITION BY HASH (namespace)")]
@@ -140,7 +149,9 @@ def _first(partitions: int) -> str:
 
 
 def vector_script(table: str, dimension: int, partitions: int) -> str:
-    """Return the script that makes the tables for the vectors of a space; see `hnsw_script` for their last indexes."""
+    """Return the script that makes the tables for the vectors of a space; see `hnsw_script` for
+    their last indexes.
+    """
     part = _VECTOR_PART
     if dimension <= _PLAIN_DIMENSIONS:
         part += _STORAGE_PLAIN
@@ -149,7 +160,8 @@ def vector_script(table: str, dimension: int, partitions: int) -> str:
 
 
 def hnsw_script(schema: str, part: str, collection: Collection, extension: str) -> str:
-    """Return the statement that makes the index by which many vectors are searched, while others read and write.
+    """Return the statement that makes the index by which many vectors are searched, while others
+    read and write.
 
     Args:
         schema: Where the tables are.
@@ -157,7 +169,9 @@ def hnsw_script(schema: str, part: str, collection: Collection, extension: str) 
         collection: Memories or turns.
         extension: The schema of pgvector.
     """
-    return _HNSW.format(schema=f'"{schema}"', part=part, collection=collection, vector=f'"{extension}"')
+    return _HNSW.format(
+        schema=f'"{schema}"', part=part, collection=collection, vector=f'"{extension}"'
+    )
 
 
 _SECOND = """
@@ -209,7 +223,10 @@ _UNSAMPLED_TOO = "ALTER TABLE {part} " + ", ".join(
 
 
 def _second(partitions: int) -> str:
-    parts = ["record", *(f"record_p{number}" for number in range(partitions if partitions > 1 else 0))]
+    parts = [
+        "record",
+        *(f"record_p{number}" for number in range(partitions if partitions > 1 else 0)),
+    ]
     return "\n".join((_SECOND, *(f"{_UNSAMPLED_TOO.format(part=part)};" for part in parts)))
 
 
@@ -232,12 +249,14 @@ def _third(_: int) -> str:
     return _THIRD
 
 
-# What the store remembers about itself: schema, partitions, model, dimension, vectors, and so on; see Meta.
+# What the store remembers about itself: schema, partitions, model, dimension, vectors, and so on;
+# see Meta.
 META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
 MIGRATIONS: tuple[Callable[[int], str], ...] = (_first, _second, _third)
 
-# --- a record as a row -----------------------------------------------------------------------------------------------
+# --- a record as a row
+# -----------------------------------------------------------------------------------------------
 
 ROW = (
     "namespace, seq, collection, grp, position, created_at, ended_at, ended_by, key, session, length, labels, fields, "
@@ -245,7 +264,8 @@ ROW = (
 )
 ROW_TYPES = "text int8 text text int8 int8 int8 text text int8 int4 jsonb jsonb text text".split()
 
-_LEAST_EXPONENT = 1e16  # from here on Python writes a float with an exponent, and PostgreSQL returns it without a point
+# from here on Python writes a float with an exponent, and PostgreSQL returns it without a point
+_LEAST_EXPONENT = 1e16
 _MARKED = re.compile(r'"\\u0000(-?\d+\.0)"')
 
 
@@ -253,8 +273,19 @@ def row_of(record: Record, seq: int, length: int, tokens: str) -> tuple[Any, ...
     """Return the columns of `ROW` for a record, given its number and its tokens."""
     ref = record.ref
     return (
-        *(ref.namespace, seq, str(ref.collection), ref.group, ref.position, to_millis(record.created_at)),
-        *(None if record.ended_at is None else to_millis(record.ended_at), record.ended_by, record.key),
+        *(
+            ref.namespace,
+            seq,
+            str(ref.collection),
+            ref.group,
+            ref.position,
+            to_millis(record.created_at),
+        ),
+        *(
+            None if record.ended_at is None else to_millis(record.ended_at),
+            record.ended_by,
+            record.key,
+        ),
         *(record.session, length, jsonb(record.labels)),
         jsonb({name: value for name, value in record.fields.items() if value is not None}),
         *(record.text, tokens),
@@ -293,14 +324,20 @@ def jsonb(value: Mapping[str, Any]) -> "Jsonb":
 
 
 def _sendable(value: Any) -> Any:
-    """Return the value with its large floats as texts that begin with NUL, which no other text does."""
+    """Return the value with its large floats as texts that begin with NUL, which no other text
+    does.
+    """
     if isinstance(value, str):
         if "\0" in value:
-            raise StoreError("a label or a field has the character NUL, which PostgreSQL can't hold; leave it out")
+            raise StoreError(
+                "a label or a field has the character NUL, which PostgreSQL can't hold; leave it out"
+            )
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise StoreError(f"a field is {value}, and PostgreSQL can't hold it: a number must be finite")
+            raise StoreError(
+                f"a field is {value}, and PostgreSQL can't hold it: a number must be finite"
+            )
         return value if abs(value) < _LEAST_EXPONENT else f"\0{value:.1f}"
     if isinstance(value, Mapping):
         return {_sendable(name): _sendable(part) for name, part in value.items()}

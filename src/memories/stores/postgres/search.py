@@ -1,8 +1,9 @@
-"""Search in the PostgreSQL store: candidates among memories, matches among turns, and the ranking by words.
+"""Search in the PostgreSQL store: candidates among memories, matches among turns, and the ranking
+by words.
 
-An index finds the records that have a word, and BM25 is computed here. The words are the tokens of `stores.words`, the
-same in every store. Current and ended records are two corpora, and so are memories and turns: old versions and turns do
-not change how rare a word is in current memories.
+An index finds the records that have a word, and BM25 is computed here. The words are the tokens of
+`stores.words`, the same in every store. Current and ended records are two corpora, and so are
+memories and turns: old versions and turns do not change how rare a word is in current memories.
 """
 
 import hashlib
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 Scores = dict[int, float]
 
-# Of more records than this, only some are ranked: reading takes time for every one that matches, and words that very
-# many have tell the least.
+# Of more records than this, only some are ranked: reading takes time for every one that matches,
+# and words that very many have tell the least.
 _RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
 _TOKEN_BYTES = 512  # an index takes 2,046
@@ -59,7 +60,8 @@ def candidates(
     terms: Sequence[str],
     k: int,
 ) -> tuple[Scores, Scores]:
-    """Return the best records by vector and by words; each record has both scores, as far as they exist.
+    """Return the best records by vector and by words; each record has both scores, as far as they
+    exist.
 
     Args:
         db: A transaction.
@@ -98,15 +100,26 @@ def indexed_tokens(record: Record) -> tuple[int, str]:
 
 
 def _best_by_words(
-    db: Transaction, selected: Selection, there: Extent, terms: Sequence[str], k: int, also: Sequence[int] = ()
+    db: Transaction,
+    selected: Selection,
+    there: Extent,
+    terms: Sequence[str],
+    k: int,
+    also: Sequence[int] = (),
 ) -> Scores:
-    """Return the `k` best records by BM25 of the terms, any of which may match, and those of `also` that match."""
+    """Return the `k` best records by BM25 of the terms, any of which may match, and those of `also`
+    that match.
+    """
     scores = _rank(db, selected, there, terms, also).scores
     return highest(scores, k) | {seq: scores[seq] for seq in also if seq in scores}
 
 
 def _rank(
-    db: Transaction, selected: Selection, there: Extent, terms: Sequence[str], also: Sequence[int] = ()
+    db: Transaction,
+    selected: Selection,
+    there: Extent,
+    terms: Sequence[str],
+    also: Sequence[int] = (),
 ) -> WordHits:
     """Return how well the terms match; of many records, those that the rarest terms find.
 
@@ -134,7 +147,11 @@ def _rank(
             often = [document.tokens.count(_needle(parts)) for document in found]
             holding = sum(map(bool, often))
             if counts is not None:  # those that were read are not all
-                share = holding * documents // max(there.matching, 1) if few and counts[term] > _RANK_AT_MOST else 0
+                share = (
+                    holding * documents // max(there.matching, 1)
+                    if few and counts[term] > _RANK_AT_MOST
+                    else 0
+                )
                 holding = max(counts[term], share)
             _score(result, term, zip(found, often, strict=True), corpus, holding)
     for term in terms:
@@ -146,10 +163,11 @@ def _rank(
 def _rare_terms(
     db: Transaction, selected: Selection, corpus: _Corpus, terms: dict[str, Term], *, few: bool
 ) -> tuple[dict[str, Term], dict[str, int] | None]:
-    """Return the terms that are rare enough to rank by, at least the rarest of all, and how many records have each.
+    """Return the terms that are rare enough to rank by, at least the rarest of all, and how many
+    records have each.
 
-    The counts are None if all records that have a term will be read. If few match, all terms are kept. A count stops
-    at `_RANK_AT_MOST`, except for the only term that is left.
+    The counts are None if all records that have a term will be read. If few match, all terms are
+    kept. A count stops at `_RANK_AT_MOST`, except for the only term that is left.
     """
     if corpus.documents <= _RANK_ALL or not terms:
         return terms, None
@@ -179,7 +197,9 @@ def _rare_terms(
         if total > max(_RANK_AT_MOST, counts[term]):
             break
         kept[term] = terms[term]
-    return kept, counts if max(counts[term] for term in kept) <= _RANK_AT_MOST else counts | count(kept, None)
+    return kept, counts if max(counts[term] for term in kept) <= _RANK_AT_MOST else counts | count(
+        kept, None
+    )
 
 
 def _documents(
@@ -192,8 +212,8 @@ def _documents(
 ) -> list[_Document]:
     """Return the records that have one of the terms.
 
-    Without counts these are all records of the namespaces, so that they can be counted; else those that match, but for
-    a very common word only those that it fits best, and those of `also`.
+    Without counts these are all records of the namespaces, so that they can be counted; else those
+    that match, but for a very common word only those that it fits best, and those of `also`.
     """
     if counts is not None:
         terms = {term: parsed for term, parsed in terms.items() if counts[term]}
@@ -219,7 +239,10 @@ def _documents(
         often = "(octet_length(r.tokens) - octet_length(replace(r.tokens, %s, ''))) / %s::float8"
         needle = _needle(only)
         if also:
-            extra = [_Document(*row) for row in db.rows(f"{sql} AND r.seq = ANY(%s::bigint[])", (*given, list(also)))]
+            extra = [
+                _Document(*row)
+                for row in db.rows(f"{sql} AND r.seq = ANY(%s::bigint[])", (*given, list(also)))
+            ]
         sql += f" ORDER BY {often} / ({often} + %s * (1 - %s + %s * r.length / %s::float8)) DESC, r.seq LIMIT %s"
         size = len(needle.encode())
         given += (needle, size, needle, size, K1, B, B, corpus.mean_length, _RANK_AT_MOST)
@@ -227,8 +250,16 @@ def _documents(
     return list({document.seq: document for document in (*found, *extra)}.values())
 
 
-def _score(result: WordHits, term: str, often: Iterable[tuple[_Document, int]], corpus: _Corpus, holding: int) -> None:
-    """Add the score of a term to the records that have it; `holding` is how many records of the corpus have it."""
+def _score(
+    result: WordHits,
+    term: str,
+    often: Iterable[tuple[_Document, int]],
+    corpus: _Corpus,
+    holding: int,
+) -> None:
+    """Add the score of a term to the records that have it; `holding` is how many records of the
+    corpus have it.
+    """
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
     for document, count in often:
@@ -244,7 +275,9 @@ def _query(selected: Selection, corpus: _Corpus, terms: Sequence[Term]) -> str:
     queries: list[str] = []
     for namespace in selected.namespaces:
         name = f"{namespace}/{selected.collection}/{'ended' if corpus.ended else 'live'}"
-        prefix = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:PREFIX_DIGITS]  # see `schema.words`
+        prefix = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[
+            :PREFIX_DIGITS
+        ]  # see `schema.words`
         for term in terms:
             quoted = (token.replace("\\", "\\\\").replace("'", "''") for token in term.tokens)
             lexemes = " & ".join(f"'{prefix}/{token}'" for token in quoted)
@@ -266,12 +299,12 @@ def _shortened(token: str) -> str:
 
 
 _FEW = 4_096  # up to this many are all returned
-_PLACE = (
-    "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels::text FROM record r"
-)
+_PLACE = "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels::text FROM record r"
 
 
-def matches(db: Transaction, selected: Selection, used: Vectors | None, query: TurnQuery) -> Matches:
+def matches(
+    db: Transaction, selected: Selection, used: Vectors | None, query: TurnQuery
+) -> Matches:
     """Return all selected records if they are few, else the best by words and by vector.
 
     Args:
@@ -290,23 +323,36 @@ def matches(db: Transaction, selected: Selection, used: Vectors | None, query: T
     few = there.matching <= _FEW
     rows = db.rows(f"{_PLACE} WHERE {selected.sql}", selected.values) if few else []
     if used is not None and query.vector is not None:
-        similar = vectors.best(db, used, selected, there, query.vector, max(1, len(rows)) if few else query.k)
+        similar = vectors.best(
+            db, used, selected, there, query.vector, max(1, len(rows)) if few else query.k
+        )
     if not few:
         wanted = sorted(_best_turns(db, selected, query, words, similar))
-        rows = db.rows(f"{_PLACE} WHERE {selected.sql} AND r.seq = ANY(%s::bigint[])", (*selected.values, wanted))
+        rows = db.rows(
+            f"{_PLACE} WHERE {selected.sql} AND r.seq = ANY(%s::bigint[])",
+            (*selected.values, wanted),
+        )
         if used is not None and query.vector is not None:
             lacking = [row[0] for row in rows if row[0] not in similar]
             similar |= vectors.exact(db, used, selected, lacking, query.vector)
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
-    places = places_of(columns, lambda *names: names, lambda sets: [json.loads(written) for written in sets])
+    places = places_of(
+        columns, lambda *names: names, lambda sets: [json.loads(written) for written in sets]
+    )
     similarity = np.array([similar.get(seq, np.nan) for seq in columns[0]], dtype=np.float64)
     return matches_at(places, words, similarity, len(rows) if few else there.documents)
 
 
 def _best_turns(
-    db: Transaction, selected: Selection, query: TurnQuery, words: WordHits, similar: dict[int, float]
+    db: Transaction,
+    selected: Selection,
+    query: TurnQuery,
+    words: WordHits,
+    similar: dict[int, float],
 ) -> set[int]:
-    """Return the seqs of the best by words and by vector, of turns beside them, and of the days in the query."""
+    """Return the seqs of the best by words and by vector, of turns beside them, and of the days in
+    the query.
+    """
     from memories.stores.columns import OF_A_DAY, leading
 
     among, values = one_of("m.namespace", selected.namespaces)

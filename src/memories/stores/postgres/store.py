@@ -29,7 +29,17 @@ from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.search import indexed_tokens
 from memories.stores.postgres.transaction import Transaction, Vectors
 from memories.stores.protocol import required, used_among
-from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.records import (
+    Candidate,
+    Collection,
+    Filter,
+    Finding,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    StoreInfo,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,34 +83,41 @@ def _repeated(
 
 
 class PostgresStore:
-    """Implements `Store` on PostgreSQL 15 or newer, with pgvector 0.8 or newer where there are vectors.
+    """Implements `Store` on PostgreSQL 15 or newer, with pgvector 0.8 or newer where there are
+    vectors.
 
     Every rule of the protocol holds, also for many processes and machines. Specific to PostgreSQL:
 
-    - *Transactions* wait for each other only if they touch the same namespaces: each locks those that it reads or
-      writes from the first time on. Two that do so in opposite orders get `StoreBusy`. `namespaces` and `unstaged`
-      lock the whole store, so a transaction should begin with them.
-    - *Durability* is the server's. `synchronous_commit` is switched on if it is off, and a server with `fsync = off`
-      is only read. With `synchronous_standby_names` set, acknowledged writes are on the replica too.
-    - *A lost connection*: a read is repeated once, a write never. If the connection was lost during the commit, the
-      error says that the write may or may not be stored. A server that sends nothing for a minute during a read, or
-      two during a write, counts as unreachable, and nothing is repeated; erasing and migrating have no limit.
-    - *Word scores* leave out words that very many of more than 4,000 records have, if there is a rarer one.
-    - *Removal* replaces the partitions that held the records by copies, which takes a while; others read and write
-      meanwhile, and wait for a moment at its end. It can't reach the server's write-ahead log until it is recycled, its
-      archives and backups, and a log of statements.
-    - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the other, so a crash
-      between two can leave `corpus` and `label`, which provide counts and speakers, without a record that was never
-      acknowledged. What was removed there stays in that node's files until VACUUM FULL is run there.
+    - *Transactions* wait for each other only if they touch the same namespaces: each locks those
+      that it reads or writes from the first time on. Two that do so in opposite orders get
+      `StoreBusy`. `namespaces` and `unstaged` lock the whole store, so a transaction should begin
+      with them.
+    - *Durability* is the server's. `synchronous_commit` is switched on if it is off, and a server
+      with `fsync = off` is only read. With `synchronous_standby_names` set, acknowledged writes are
+      on the replica too.
+    - *A lost connection*: a read is repeated once, a write never. If the connection was lost during
+      the commit, the error says that the write may or may not be stored. A server that sends
+      nothing for a minute during a read, or two during a write, counts as unreachable, and nothing
+      is repeated; erasing and migrating have no limit.
+    - *Word scores* leave out words that very many of more than 4,000 records have, if there is a
+      rarer one.
+    - *Removal* replaces the partitions that held the records by copies, which takes a while; others
+      read and write meanwhile, and wait for a moment at its end. It can't reach the server's
+      write-ahead log until it is recycled, its archives and backups, and a log of statements.
+    - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the
+      other, so a crash between two can leave `corpus` and `label`, which provide counts and
+      speakers, without a record that was never acknowledged. What was removed there stays in that
+      node's files until VACUUM FULL is run there.
     """
 
     def __init__(self, url: str, space: Space | None) -> None:
         """Prepare; nothing is opened or written yet.
 
         Args:
-            url: `postgresql://user:password@host:port/database`, with any of libpq's options after a question mark, and
-                two of our own: `schema`, the schema of the tables (default: memories), and `partitions`, how many a
-                new store gets (default: 4; with 1 the tables are not partitioned).
+            url: `postgresql://user:password@host:port/database`, with any of libpq's options after
+                a question mark, and two of our own: `schema`, the schema of the tables (default:
+                memories), and `partitions`, how many a new store gets (default: 4; with 1 the
+                tables are not partitioned).
             space: The space of the vectors to write and search; None in keyword-only mode.
 
         Raises:
@@ -112,7 +129,8 @@ class PostgresStore:
         self._loaded = False  # many records since the indexes of vectors were last looked at
         self._looked_at: set[Place] = set()
 
-    # --- writing ---------------------------------------------------------------------------------------------------
+    # --- writing
+    # ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -161,7 +179,9 @@ class PostgresStore:
         try:
             with self._server.write(wait_seconds=0.1, durable=False) as db:
                 reads = Counter(refs)
-                _count_accesses(db, [(ref.namespace, seq, reads[ref]) for ref, seq in seqs_of(db, refs).items()])
+                _count_accesses(
+                    db, [(ref.namespace, seq, reads[ref]) for ref, seq in seqs_of(db, refs).items()]
+                )
         except StoreDamaged:
             raise
         except StoreError:
@@ -184,11 +204,17 @@ class PostgresStore:
         self.damaged.forget(set(refs).__contains__)
         return rewrite.erase(self._server)
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- reading
+    # ---------------------------------------------------------------------------------------------------
 
     @_repeated
     def scan(
-        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+        self,
+        where: Filter,
+        *,
+        limit: int,
+        after: tuple[str, int] | None = None,
+        newest_first: bool = False,
     ) -> list[Record]:
         """See `Store.scan`."""
         direction, sign = ("DESC", "<") if newest_first else ("ASC", ">")
@@ -235,7 +261,9 @@ class PostgresStore:
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
         selected = selection(where)
-        column, wanted, values = ("key", "true", []) if key is None else ("value", "l.key = %s", [key])
+        column, wanted, values = (
+            ("key", "true", []) if key is None else ("value", "l.key = %s", [key])
+        )
         with self._server.read(where.namespaces) as db:
             if selected.whole:
                 return counts.labels(db, selected, key)
@@ -265,9 +293,16 @@ class PostgresStore:
             similar, words = search.candidates(db, selected, used, vector, terms, k)
             among, values = one_of("r.namespace", selected.namespaces)
             seqs = list({**words, **similar})
-            rows = db.rows(f"{RECORDS} WHERE {among} AND r.seq = ANY(%s::bigint[])", (*values, seqs)) if seqs else []
+            rows = (
+                db.rows(f"{RECORDS} WHERE {among} AND r.seq = ANY(%s::bigint[])", (*values, seqs))
+                if seqs
+                else []
+            )
         records = records_of(rows, self.damaged)
-        return [Candidate(record, similar.get(seq), words.get(seq, 0.0)) for seq, record in records.items()]
+        return [
+            Candidate(record, similar.get(seq), words.get(seq, 0.0))
+            for seq, record in records.items()
+        ]
 
     @_repeated
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
@@ -362,7 +397,8 @@ class PostgresStore:
             return counts.repair(db)
 
     def repartition(self, partitions: int) -> int:
-        """Divide the store into another number of partitions while others read and write; return how many there were.
+        """Divide the store into another number of partitions while others read and write; return
+        how many there were.
 
         Raises:
             ConfigError: It is no number of partitions.
@@ -385,14 +421,18 @@ class PostgresStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        if self._loaded and sys.exc_info()[0] is None:  # who is interrupted does not want to wait for an index
+        if (
+            self._loaded and sys.exc_info()[0] is None
+        ):  # who is interrupted does not want to wait for an index
             self._make_indexes()
         self._server.close()
 
     def _index_later(self, db: Transaction, large: Sequence[Place], *, loading: bool) -> None:
-        """See to the indexes of vectors: after this write or, if it belongs to a load, when the store is closed.
+        """See to the indexes of vectors: after this write or, if it belongs to a load, when the
+        store is closed.
 
-        A load is several times as fast without them. Until they are there, searches score every vector.
+        A load is several times as fast without them. Until they are there, searches score every
+        vector.
         """
         if not {*large} <= self._looked_at:
             if loading:
@@ -402,7 +442,9 @@ class PostgresStore:
                 db.afterwards.append(self._make_indexes)
 
     def _make_indexes(self) -> None:
-        """Make the indexes of vectors that are missing; what was written is stored, so a failure is only logged."""
+        """Make the indexes of vectors that are missing; what was written is stored, so a failure is
+        only logged.
+        """
         try:
             with self._server.read() as db:
                 missing = vector_tables.without_index(db)
@@ -410,7 +452,9 @@ class PostgresStore:
                 vector_tables.make_index(self._server, part, collection, left_over=left_over)
             self._loaded = False
         except StoreError as exc:
-            _log.warning("an index of vectors could not be made, and searches are slower without it: %s", exc)
+            _log.warning(
+                "an index of vectors could not be made, and searches are slower without it: %s", exc
+            )
 
     def _without_vectors(self, db: Transaction, selected: Selection) -> int:
         """Return how many of the selected records have no vectors that are searched."""
@@ -420,7 +464,12 @@ class PostgresStore:
         lacking = ""
         if used is not None:
             lacking = f"AND NOT EXISTS (SELECT 1 FROM {used.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
-        return int(db.value(f"SELECT count(*) FROM record r WHERE {selected.sql} {lacking}", selected.values) or 0)
+        return int(
+            db.value(
+                f"SELECT count(*) FROM record r WHERE {selected.sql} {lacking}", selected.values
+            )
+            or 0
+        )
 
     def _searched(self, db: Transaction) -> Vectors | None:
         """Return the vectors to search, if there are any; raise if they are of another space."""
@@ -428,7 +477,8 @@ class PostgresStore:
         return None if used is None else vector_tables.checked(used, required(self._space))
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
+# --- rows
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _place(row: Sequence[Any]) -> tuple[Any, ...]:
@@ -437,7 +487,9 @@ def _place(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) -> list[Place]:
-    """Add records with their words, labels and vectors, and count them; return which places are large now."""
+    """Add records with their words, labels and vectors, and count them; return which places are
+    large now.
+    """
     numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
     numbered = [(record, int(seq)) for record, (seq,) in zip(records, numbers, strict=True)]
     counted: list[Counted] = []
@@ -446,20 +498,40 @@ def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) ->
         length, tokens = indexed_tokens(record)
         embedded = used is not None and record.vectors is not None
         counted.append(
-            Counted(record.ref, record.ended_at is not None, record.ended_by, length, record.labels, embedded)
+            Counted(
+                record.ref,
+                record.ended_at is not None,
+                record.ended_by,
+                length,
+                record.labels,
+                embedded,
+            )
         )
         rows.append(row_of(record, seq, length, tokens))
     db.copy(f"record ({ROW})", ROW_TYPES, rows)
     db.added += len(records)
     db.logs = db.logs or any(record.ref.collection is Collection.LOG for record in records)
     large = counts.change(db, new=counted)
-    _count_accesses(db, [(record.ref.namespace, seq, record.accesses) for record, seq in numbered if record.accesses])
+    _count_accesses(
+        db,
+        [
+            (record.ref.namespace, seq, record.accesses)
+            for record, seq in numbered
+            if record.accesses
+        ],
+    )
     if used is not None:
         vector_tables.insert(
             db,
             used,
             (
-                (record.ref.namespace, seq, str(record.ref.collection), record.ended_at is None, record.vectors)
+                (
+                    record.ref.namespace,
+                    seq,
+                    str(record.ref.collection),
+                    record.ended_at is None,
+                    record.vectors,
+                )
                 for record, seq in numbered
                 if record.vectors is not None
             ),
@@ -483,9 +555,14 @@ def _change(db: Transaction, seq: int, patch: Patch) -> None:
 
 
 def _set_live(db: Transaction, namespace: str, seq: int, *, live: bool) -> bool:
-    """Repeat in the tables of vectors whether a record is live; return whether it has vectors that are searched."""
+    """Repeat in the tables of vectors whether a record is live; return whether it has vectors that
+    are searched.
+    """
     sql = "UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s RETURNING 1"
-    found = {table: db.rows(sql.format(table=table), (live, namespace, seq)) for table in db.meta.vector_tables}
+    found = {
+        table: db.rows(sql.format(table=table), (live, namespace, seq))
+        for table in db.meta.vector_tables
+    }
     return db.meta.used is not None and bool(found[db.meta.used.table])
 
 

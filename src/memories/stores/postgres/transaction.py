@@ -1,4 +1,6 @@
-"""One transaction of the PostgreSQL store: statements, savepoints, locks, and the store's own settings."""
+"""One transaction of the PostgreSQL store: statements, savepoints, locks, and the store's own
+settings.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +52,8 @@ class Meta(NamedTuple):
 
 
 LockKey = Callable[..., int]
-# What may be locked like a namespace: tables for vectors, and the list of tables to rewrite. No namespace begins so.
+# What may be locked like a namespace: tables for vectors, and the list of tables to rewrite. No
+# namespace begins so.
 SPACES, ERASING = "\0spaces", "\0erasing"
 READ_META = "SELECT name, value FROM meta"
 NOTHING = Meta(0, 0, None, None, ())
@@ -59,12 +62,15 @@ NOTHING = Meta(0, 0, None, None, ())
 class Transaction:
     """Runs statements in a transaction that has begun."""
 
-    def __init__(self, connection: "Connection", lock_key: "LockKey", remembered: Sequence[Row] | None = None) -> None:
+    def __init__(
+        self, connection: "Connection", lock_key: "LockKey", remembered: Sequence[Row] | None = None
+    ) -> None:
         """Take a connection on which a transaction has begun.
 
         Args:
             connection: The connection.
-            lock_key: Returns the number of the lock of a namespace, or of the whole store if none is given.
+            lock_key: Returns the number of the lock of a namespace, or of the whole store if none
+                is given.
             remembered: The rows of `READ_META`, if it was run.
         """
         self.connection = connection
@@ -76,7 +82,8 @@ class Transaction:
         self.afterwards: list[Callable[[], None]] = []  # done once it is committed
         self._meta = None if remembered is None else _meta(remembered)
 
-    # --- statements ------------------------------------------------------------------------------------------------
+    # --- statements
+    # ------------------------------------------------------------------------------------------------
 
     def rows(self, sql: str, values: Sequence[Any] = (), *, binary: bool = False) -> list[Row]:
         """Return all rows."""
@@ -93,15 +100,21 @@ class Transaction:
 
     def copy(self, into: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Add rows to a table, named with its columns by `into`, by the fastest way there is."""
-        with self.connection.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN (FORMAT BINARY)") as copy:
+        with (
+            self.connection.cursor() as cursor,
+            cursor.copy(f"COPY {into} FROM STDIN (FORMAT BINARY)") as copy,
+        ):
             copy.set_types(types)
             for row in rows:
                 copy.write_row(row)
 
-    # --- locks and savepoints --------------------------------------------------------------------------------------
+    # --- locks and savepoints
+    # --------------------------------------------------------------------------------------
 
     def lock(self, namespaces: Iterable[str], *, whole: bool = False) -> None:
-        """Exclude other writers from these namespaces, or from the whole store, until the transaction ends."""
+        """Exclude other writers from these namespaces, or from the whole store, until the
+        transaction ends.
+        """
         if whole:
             self._take(self._lock_key())
         new = frozenset(namespaces) - self._locked
@@ -113,7 +126,9 @@ class Transaction:
     def _take(self, *keys: int) -> None:
         """Wait for locks, and read what the store remembers after the wait."""
         given = ",".join(map(str, keys))
-        lock = f"SELECT pg_advisory_xact_lock(key) FROM unnest('{{{given}}}'::bigint[]) AS given(key)"
+        lock = (
+            f"SELECT pg_advisory_xact_lock(key) FROM unnest('{{{given}}}'::bigint[]) AS given(key)"
+        )
         self._meta = _meta(last_rows(self.connection.execute(f"{lock}; {READ_META}")))
 
     @contextlib.contextmanager
@@ -133,7 +148,8 @@ class Transaction:
             self._depth -= 1
         self.run(f"RELEASE {name}")
 
-    # --- what the store remembers ----------------------------------------------------------------------------------
+    # --- what the store remembers
+    # ----------------------------------------------------------------------------------
 
     @property
     def meta(self) -> Meta:
@@ -150,7 +166,11 @@ class Transaction:
             else:
                 sql = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
                 # The name of the model comes last, since it may contain anything.
-                text = f"{value.table} {value.dimension} {value.model}" if isinstance(value, Vectors) else str(value)
+                text = (
+                    f"{value.table} {value.dimension} {value.model}"
+                    if isinstance(value, Vectors)
+                    else str(value)
+                )
                 self.run(sql, (name, text))
         self._meta = None
 

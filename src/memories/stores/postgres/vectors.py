@@ -11,7 +11,15 @@ from memories.errors import Conflict, StoreError
 from memories.stores.damage import Damaged
 from memories.stores.postgres import counts
 from memories.stores.postgres.connection import Server
-from memories.stores.postgres.query import COUNTED, RECORDS, Extent, Selection, one_of, records_of, seqs_of
+from memories.stores.postgres.query import (
+    COUNTED,
+    RECORDS,
+    Extent,
+    Selection,
+    one_of,
+    records_of,
+    seqs_of,
+)
 from memories.stores.postgres.schema import HNSW_DIMENSIONS, hnsw_script, vector_script
 from memories.stores.postgres.transaction import SPACES, Row, Transaction, Vectors
 from memories.stores.protocol import other_space
@@ -22,18 +30,29 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-EXACT_ROWS = COUNTED  # up to this many are scored one by one, in a microsecond each; for more the index is used
+# up to this many are scored one by one, in a microsecond each; for more the index is used
+EXACT_ROWS = COUNTED
 
 Scores = dict[int, float]
-NewVectors = tuple[str, int, str, bool, "NDArray[np.float32]"]  # namespace, seq, collection, live, windows
+NewVectors = tuple[
+    str, int, str, bool, "NDArray[np.float32]"
+]  # namespace, seq, collection, live, windows
 
 
 def insert(db: Transaction, vectors: Vectors, new: Iterable[NewVectors]) -> None:
     """Keep the vectors of records."""
     columns = "(namespace, seq, win, collection, live, embedding)"
-    # Half vectors as COPY takes them: the dimension, two zero bytes, and the numbers, highest byte first.
+    # Half vectors as COPY takes them: the dimension, two zero bytes, and the numbers, highest byte
+    # first.
     rows = (
-        (namespace, seq, number, collection, live, len(window).to_bytes(2, "big") + b"\0\0" + window.tobytes())
+        (
+            namespace,
+            seq,
+            number,
+            collection,
+            live,
+            len(window).to_bytes(2, "big") + b"\0\0" + window.tobytes(),
+        )
         for namespace, seq, collection, live, windows in new
         for number, window in enumerate(windows.astype(">f2"))
     )
@@ -41,7 +60,12 @@ def insert(db: Transaction, vectors: Vectors, new: Iterable[NewVectors]) -> None
 
 
 def best(
-    db: Transaction, vectors: Vectors, selected: Selection, there: Extent, query: "NDArray[np.float32]", k: int
+    db: Transaction,
+    vectors: Vectors,
+    selected: Selection,
+    there: Extent,
+    query: "NDArray[np.float32]",
+    k: int,
 ) -> Scores:
     """Return the `k` best records, by the cosine of their best window with the query.
 
@@ -61,12 +85,18 @@ def best(
         if there.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, vectors, selected, namespace, query, k)
         # Of very many equal vectors the index finds only some; if it finds too few, all are scored.
-        scores |= nearest if len(nearest) >= k else _scored(db, vectors, selected, (namespace,), query, k)
+        scores |= (
+            nearest if len(nearest) >= k else _scored(db, vectors, selected, (namespace,), query, k)
+        )
     return highest(scores, k)
 
 
 def exact(
-    db: Transaction, vectors: Vectors, selected: Selection, seqs: Sequence[int], query: "NDArray[np.float32]"
+    db: Transaction,
+    vectors: Vectors,
+    selected: Selection,
+    seqs: Sequence[int],
+    query: "NDArray[np.float32]",
 ) -> Scores:
     """Return the score of each of these records that has a vector."""
     if not seqs:
@@ -79,7 +109,9 @@ def exact(
     return _scores(db.rows(sql, (_text(query), *values, list(seqs))))
 
 
-def read(db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]) -> "dict[Ref, NDArray[np.float32]]":
+def read(
+    db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]
+) -> "dict[Ref, NDArray[np.float32]]":
     """Return the vectors of these records, those that have any."""
     import numpy as np
 
@@ -93,10 +125,13 @@ def read(db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]) -> "dict[Re
     )
     windows: dict[Ref, list[NDArray[np.float32]]] = {}
     for seq, code in rows:
-        windows.setdefault(refs[seq], []).append(np.frombuffer(code, ">f2", offset=4).astype(np.float32))
+        windows.setdefault(refs[seq], []).append(
+            np.frombuffer(code, ">f2", offset=4).astype(np.float32)
+        )
     stacked = {ref: np.stack(found) for ref, found in windows.items()}
     return {
-        ref: found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12) for ref, found in stacked.items()
+        ref: found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        for ref, found in stacked.items()
     }
 
 
@@ -123,7 +158,12 @@ def _scored(
 
 
 def _nearest(
-    db: Transaction, vectors: Vectors, selected: Selection, namespace: str, query: "NDArray[np.float32]", k: int
+    db: Transaction,
+    vectors: Vectors,
+    selected: Selection,
+    namespace: str,
+    query: "NDArray[np.float32]",
+    k: int,
 ) -> Scores:
     """Return the best of a namespace by the index, in which a record has a row for each window."""
     text, wanted = _text(query), k + k // 2
@@ -133,9 +173,7 @@ def _nearest(
     )
     values: tuple[object, ...] = (text, namespace)
     if not selected.broad:
-        sql += (
-            f" AND EXISTS (SELECT 1 FROM record r WHERE r.namespace = v.namespace AND r.seq = v.seq AND {selected.sql})"
-        )
+        sql += f" AND EXISTS (SELECT 1 FROM record r WHERE r.namespace = v.namespace AND r.seq = v.seq AND {selected.sql})"
         values += selected.values
     sql += " ORDER BY v.embedding <=> %s::halfvec LIMIT %s"
     while True:
@@ -161,7 +199,9 @@ def _text(query: "NDArray[np.float32]") -> str:
 
 _OLDEST = (0, 8)  # of pgvector: the first that continues a scan until enough rows match a filter
 _TABLES = ("vector_a", "vector_b")  # one is in use, the other is staged; a switch swaps them
-_EXTENSION = "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
+_EXTENSION = (
+    "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
+)
 _GAINED = """
 UPDATE corpus SET embedded = embedded + %s WHERE namespace = %s AND collection = %s AND ended = %s
 """
@@ -217,7 +257,9 @@ def checked(used: Vectors, space: Space) -> Vectors:
     return used
 
 
-def unstaged(db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged) -> list[Record]:
+def unstaged(
+    db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged
+) -> list[Record]:
     """Return records that have no vectors of a space; what is damaged is left out and noted."""
     vectors = _of(db, space)
     lacking = (
@@ -229,7 +271,9 @@ def unstaged(db: Transaction, space: Space, collection: Collection, limit: int, 
     records: list[Record] = []
     behind: tuple[str, int] = ("", 0)
     while len(records) < limit:
-        rows = db.rows(f"{sql} ORDER BY r.namespace, r.seq LIMIT %s", (*behind, limit - len(records)))
+        rows = db.rows(
+            f"{sql} ORDER BY r.namespace, r.seq LIMIT %s", (*behind, limit - len(records))
+        )
         if not rows:
             break
         behind = rows[-1][2], rows[-1][0]
@@ -258,19 +302,25 @@ def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float
     live = {seq for (seq,) in rows}
     if target == db.meta.used:
         gained = Counter(
-            (ref.namespace, str(ref.collection), seq not in live) for ref, seq in seqs.items() if seq not in had
+            (ref.namespace, str(ref.collection), seq not in live)
+            for ref, seq in seqs.items()
+            if seq not in had
         )
         for corpus, number in sorted(gained.items()):
             db.run(_GAINED, (number, *corpus))
     insert(
         db,
         target,
-        ((ref.namespace, seq, str(ref.collection), seq in live, vectors[ref]) for ref, seq in seqs.items()),
+        (
+            (ref.namespace, seq, str(ref.collection), seq in live, vectors[ref])
+            for ref, seq in seqs.items()
+        ),
     )
 
 
 def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
-    """Search by the staged vectors of a space from now on, in a transaction that excludes all other writers.
+    """Search by the staged vectors of a space from now on, in a transaction that excludes all other
+    writers.
 
     Damaged records may lack them.
 
@@ -290,17 +340,21 @@ def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
 
 
 def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
-    """Return the tables whose vectors are so many that they need an index, and have none that is whole.
+    """Return the tables whose vectors are so many that they need an index, and have none that is
+    whole.
 
     Returns:
-        Each with the collection, and whether a part of an index is left over from a process that was killed.
+        Each with the collection, and whether a part of an index is left over from a process that
+        was killed.
     """
     used = db.meta.used
     if used is None or used.dimension > HNSW_DIMENSIONS:
         return []
     missing: list[tuple[str, Collection, bool]] = []
     parts = db.meta.partitions
-    for number, collection in db.rows(_LARGE, (parts, counts.MANY_VECTORS, parts, used.table, parts)):
+    for number, collection in db.rows(
+        _LARGE, (parts, counts.MANY_VECTORS, parts, used.table, parts)
+    ):
         part = used.table if parts == 1 else f"{used.table}_p{number}"
         whole, owned = db.rows(_INDEX_STATE, (f"{part}_{collection}", part))[0]
         if owned and whole is not True:
@@ -320,7 +374,9 @@ def make_index(server: Server, part: str, collection: Collection, *, left_over: 
 
 def _of(db: Transaction, space: Space) -> Vectors | None:
     """Return the table of a space, in use or staged, if it has one."""
-    return next((found for found in (db.meta.used, db.meta.staged) if found and found.are_of(space)), None)
+    return next(
+        (found for found in (db.meta.used, db.meta.staged) if found and found.are_of(space)), None
+    )
 
 
 def _make_staged(db: Transaction, space: Space) -> Vectors:
@@ -342,7 +398,8 @@ def _make_staged(db: Transaction, space: Space) -> Vectors:
 
 
 def _make(db: Transaction, space: Space, table: str) -> Vectors:
-    """Make the table for vectors of a space; add pgvector to the database if it is only installed on the server.
+    """Make the table for vectors of a space; add pgvector to the database if it is only installed
+    on the server.
 
     Raises:
         StoreError: pgvector is not installed on the server, too old, or the user may not add it.

@@ -1,4 +1,5 @@
-"""What is stored where in Qdrant, and the requests that store and find it; a `Transport` carries them.
+"""What is stored where in Qdrant, and the requests that store and find it; a `Transport` carries
+them.
 
 The requests are those of the REST API of Qdrant 1.17 and later.
 """
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 
 OLDEST = (1, 17)  # the first that can insert without overwriting
 _MARK = "memories"  # the key in a collection's metadata that says whose it is
-_SPACE_SIGN = "~"  # before the id of a space in the name of a collection; not allowed in the settings
+# before the id of a space in the name of a collection; not allowed in the settings
+_SPACE_SIGN = "~"
 _PAGE, _IDS_PAGE = 1_000, 10_000  # points in one answer
 _MAX_BYTES = 24_000_000  # of one request; the server takes 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
-# Our own fields of a payload: the part, the name in it, a revision that each change replaces, and the tokens, which
-# include beginnings of words after a "^". No token begins with that.
+# Our own fields of a payload: the part, the name in it, a revision that each change replaces, and
+# the tokens, which include beginnings of words after a "^". No token begins with that.
 PART, NAME, _REVISION, _WORDS, _START = "_part", "_id", "_rev", "_words", "^"
 _STATE = "state"
 _LEAN = {"exclude": [_WORDS]}
@@ -86,8 +88,8 @@ class Transport(Protocol):
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """Return the `result` of the answer, as the REST API documents it.
 
-        What was written is durable, and every later request sees it. Creating a collection that exists, or removing one
-        that does not, is no error.
+        What was written is durable, and every later request sees it. Creating a collection that
+        exists, or removing one that does not, is no error.
 
         Args:
             verb: What it asks for.
@@ -106,22 +108,26 @@ class Transport(Protocol):
 class QdrantDriver:
     """Implements `Driver` with two kinds of collections.
 
-    One, with the name that was given, has the records, the labels and the state as points without vectors; it is one
-    shard, so that each write is one entry of one log, done completely or not at all. For every space of vectors there
-    is another one with its own dimension, sharded as the server does by default. Every request is narrowed by `_part`,
-    which the server indexes as its tenant.
+    One, with the name that was given, has the records, the labels and the state as points without
+    vectors; it is one shard, so that each write is one entry of one log, done completely or not at
+    all. For every space of vectors there is another one with its own dimension, sharded as the
+    server does by default. Every request is narrowed by `_part`, which the server indexes as its
+    tenant.
 
-    Words: a keyword index over the tokens, the same as in every other store; terms that are only the beginning of a
+    Words: a keyword index over the tokens, the same as in every other store; terms that are only
+        the beginning of a
     word are looked up by its first characters.
 
     What is not guaranteed:
 
-    - Points of more than some 24 MB in one call are split into several requests; an interruption may leave only some.
-    - Of two writers that change one point at the same moment, both changes are made, one after the other; then a call
-      of several points with different changes may become visible in parts.
-    - Vectors on several shards are not written in one step; nothing refers to them before all are there.
-    - If the server keeps replicas, reads see every acknowledged write only if its `write_consistency_factor` includes
-      all of them.
+    - Points of more than some 24 MB in one call are split into several requests; an interruption
+      may leave only some.
+    - Of two writers that change one point at the same moment, both changes are made, one after the
+      other; then a call of several points with different changes may become visible in parts.
+    - Vectors on several shards are not written in one step; nothing refers to them before all are
+      there.
+    - If the server keeps replicas, reads see every acknowledged write only if its
+      `write_consistency_factor` includes all of them.
     """
 
     max_batch = 256
@@ -143,7 +149,8 @@ class QdrantDriver:
         """See `Driver.remains`."""
         return self._transport.remains
 
-    # --- the state --------------------------------------------------------------------------------------------------
+    # --- the state
+    # --------------------------------------------------------------------------------------------------
 
     def state(self) -> Mapping[str, str]:
         """See `Driver.state`."""
@@ -159,7 +166,9 @@ class QdrantDriver:
             if revision is None:
                 self._put_state(merged, {"update_mode": "insert_only"})
             else:
-                self._put_state(merged, {"update_mode": "update_only", "update_filter": _unchanged([revision])})
+                self._put_state(
+                    merged, {"update_mode": "update_only", "update_filter": _unchanged([revision])}
+                )
         raise self._busy()
 
     def set_state(self, values: Mapping[str, str]) -> None:
@@ -182,14 +191,22 @@ class QdrantDriver:
             values: dict[str, str] = json.loads(payload["values"])
             return values, payload[_REVISION]
         except (KeyError, TypeError, ValueError) as exc:
-            raise StoreDamaged(f"the state of {self.url} can't be read; restore a snapshot of the collection") from exc
+            raise StoreDamaged(
+                f"the state of {self.url} can't be read; restore a snapshot of the collection"
+            ) from exc
 
     def _put_state(self, values: Mapping[str, str], mode: Mapping[str, Any]) -> None:
-        payload = {PART: _STATE, NAME: "", _REVISION: _new_revision(), "values": json.dumps(dict(values))}
+        payload = {
+            PART: _STATE,
+            NAME: "",
+            _REVISION: _new_revision(),
+            "values": json.dumps(dict(values)),
+        }
         point = {"id": _point_id(_STATE, ""), "vector": {}, "payload": payload}
         self._upsert(self.collection, {"points": [point], **mode})
 
-    # --- parts -------------------------------------------------------------------------------------------------------
+    # --- parts
+    # -------------------------------------------------------------------------------------------------------
 
     def parts(self) -> list[Part]:
         """See `Driver.parts`."""
@@ -214,7 +231,8 @@ class QdrantDriver:
                 self._made.discard(name)
                 self._transport.ask(Verb.REMOVE, name)
 
-    # --- writing -----------------------------------------------------------------------------------------------------
+    # --- writing
+    # -----------------------------------------------------------------------------------------------------
 
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """See `Driver.add`."""
@@ -236,10 +254,14 @@ class QdrantDriver:
                 self._replace(part, some)
 
     def _replace(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Overwrite points that change in different ways in one request; repeat those that others changed meanwhile."""
+        """Overwrite points that change in different ways in one request; repeat those that others
+        changed meanwhile.
+        """
         collection, waiting = self._collection(part), dict(changes)
         for _ in range(_TRIES):
-            entries = {entry["payload"][NAME]: entry for entry in self._entries(part, list(waiting), True)}
+            entries = {
+                entry["payload"][NAME]: entry for entry in self._entries(part, list(waiting), True)
+            }
             if not entries:
                 return
             revision = _new_revision()
@@ -247,13 +269,17 @@ class QdrantDriver:
             for name, entry in entries.items():
                 payload = {**entry["payload"], _REVISION: revision, **waiting[name]}
                 kept = {key: value for key, value in payload.items() if value is not None}
-                points.append({"id": entry["id"], "vector": entry.get("vector") or {}, "payload": kept})
+                points.append(
+                    {"id": entry["id"], "vector": entry.get("vector") or {}, "payload": kept}
+                )
             seen = _unchanged([entry["payload"][_REVISION] for entry in entries.values()])
             for some in _in_requests(points, self.max_batch):
                 body = {"points": some, "update_mode": "update_only", "update_filter": seen}
                 self._read(Verb.UPSERT, collection, body)
             now = self._entries(part, list(entries), {"include": [PART, NAME, _REVISION]})
-            late = {entry["payload"][NAME] for entry in now if entry["payload"][_REVISION] != revision}
+            late = {
+                entry["payload"][NAME] for entry in now if entry["payload"][_REVISION] != revision
+            }
             waiting = {name: changes[name] for name in late}
             if not waiting:
                 return
@@ -264,7 +290,8 @@ class QdrantDriver:
         for points in by_count([_point_id(_part_name(part), name) for name in ids], _PAGE):
             self._read(Verb.DELETE, self._collection(part), {"points": points})
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading
+    # -----------------------------------------------------------------------------------------------------
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
         """See `Driver.get`."""
@@ -276,7 +303,10 @@ class QdrantDriver:
 
     def ids(self, part: Part, where: Where) -> list[str]:
         """See `Driver.ids`."""
-        return [_name(entry) for entry in self._scroll(part, _filter(part, where), {"include": [NAME]}, None)]
+        return [
+            _name(entry)
+            for entry in self._scroll(part, _filter(part, where), {"include": [NAME]}, None)
+        ]
 
     def count(self, part: Part) -> int:
         """See `Driver.count`."""
@@ -292,14 +322,21 @@ class QdrantDriver:
         body["must"] += [{"key": _WORDS, "match": {"value": key}} for key in sorted(keys)]
         return [_name(entry) for entry in self._scroll(part, body, {"include": [NAME]}, None)]
 
-    def nearest(self, part: Part, vector: "NDArray[np.float32]", *, k: int) -> list[tuple[str, float]]:
-        """See `Driver.nearest`; 8-bit codes find twice as many, which are rescored by the full vectors."""
+    def nearest(
+        self, part: Part, vector: "NDArray[np.float32]", *, k: int
+    ) -> list[tuple[str, float]]:
+        """See `Driver.nearest`; 8-bit codes find twice as many, which are rescored by the full
+        vectors.
+        """
         if k < 1:
             return []
         body = {
             "query": vector.astype(float).tolist(),
             "filter": _filter(part, []),
-            "params": {"hnsw_ef": max(256, k), "quantization": {"rescore": True, "oversampling": 2.0}},
+            "params": {
+                "hnsw_ef": max(256, k),
+                "quantization": {"rescore": True, "oversampling": 2.0},
+            },
             "limit": k,
             "with_payload": {"include": [NAME]},
             "with_vector": False,
@@ -319,10 +356,15 @@ class QdrantDriver:
         """See `Driver.close`."""
         self._transport.close()
 
-    # --- requests ----------------------------------------------------------------------------------------------------
+    # --- requests
+    # ----------------------------------------------------------------------------------------------------
 
     def _collection(self, part: Part) -> str:
-        return f"{self.collection}{_SPACE_SIGN}{part.space}" if part.kind is Kind.VECTORS else self.collection
+        return (
+            f"{self.collection}{_SPACE_SIGN}{part.space}"
+            if part.kind is Kind.VECTORS
+            else self.collection
+        )
 
     def _read(self, verb: Verb, collection: str, body: Body | None = None) -> Any:
         """Send a request that creates nothing; None if the collection does not exist."""
@@ -342,12 +384,21 @@ class QdrantDriver:
             self._transport.ask(Verb.UPSERT, collection, body)
 
     def _entries(
-        self, part: Part, ids: Sequence[str], payload: Mapping[str, Any] | bool, *, vectors: bool = False
+        self,
+        part: Part,
+        ids: Sequence[str],
+        payload: Mapping[str, Any] | bool,
+        *,
+        vectors: bool = False,
     ) -> list[dict[str, Any]]:
         name = _part_name(part)
         entries: list[dict[str, Any]] = []
         for some in by_count(list(dict.fromkeys(ids)), _PAGE):
-            body = {"ids": [_point_id(name, one) for one in some], "with_payload": payload, "with_vector": vectors}
+            body = {
+                "ids": [_point_id(name, one) for one in some],
+                "with_payload": payload,
+                "with_vector": vectors,
+            }
             entries += self._read(Verb.GET, self._collection(part), body) or []
         return [entry for entry in entries if (entry.get("payload") or {}).get(PART, name) == name]
 
@@ -376,10 +427,14 @@ class QdrantDriver:
         if info is None:
             # An older server ignores `update_mode`, and would overwrite points.
             version = str(self._transport.ask(Verb.VERSION)["version"])
-            major, minor, *_ = [int(number) if number.isdecimal() else 0 for number in (version + ".0.0").split(".")]
+            major, minor, *_ = [
+                int(number) if number.isdecimal() else 0 for number in (version + ".0.0").split(".")
+            ]
             if (major, minor) < OLDEST:
                 needed = ".".join(map(str, OLDEST))
-                raise StoreError(f"{self._transport.url} is Qdrant {version[:20]}; update it to {needed} or later")
+                raise StoreError(
+                    f"{self._transport.url} is Qdrant {version[:20]}; update it to {needed} or later"
+                )
             self._transport.ask(Verb.CREATE, name, _settings(dimension))
             info = self._transport.ask(Verb.INFO, name)
         self._check_ours(info)
@@ -390,13 +445,16 @@ class QdrantDriver:
 
     def _check_ours(self, info: Mapping[str, Any]) -> None:
         if not (info["config"].get("metadata") or {}).get(_MARK):
-            raise StoreError(f"the collection {self.url} is not one of Memories; choose another name")
+            raise StoreError(
+                f"the collection {self.url} is not one of Memories; choose another name"
+            )
 
     def _busy(self) -> StoreBusy:
         return StoreBusy(f"others keep changing the same records of {self.url}; try again")
 
 
-# --- what is sent and what comes back --------------------------------------------------------------------------------
+# --- what is sent and what comes back
+# --------------------------------------------------------------------------------
 
 
 def _settings(dimension: int) -> dict[str, Any]:
@@ -431,24 +489,44 @@ def _point_id(part_name: str, name: str) -> str:
 
 
 def _stored(part: Part, point: Point) -> dict[str, Any]:
-    payload: dict[str, Any] = {**point.payload, PART: _part_name(part), NAME: point.id, _REVISION: _new_revision()}
+    payload: dict[str, Any] = {
+        **point.payload,
+        PART: _part_name(part),
+        NAME: point.id,
+        _REVISION: _new_revision(),
+    }
     if point.words is not None:
-        payload[_WORDS] = sorted({*point.words, *(start for word in point.words for start in _starts(word))})
+        payload[_WORDS] = sorted(
+            {*point.words, *(start for word in point.words for start in _starts(word))}
+        )
     vector: Any = {}
     if point.vector is not None:
-        vector = point.vector.astype(float).round(8).tolist()  # half the digits, and still finer than a float32
+        vector = (
+            point.vector.astype(float).round(8).tolist()
+        )  # half the digits, and still finer than a float32
     return {"id": _point_id(_part_name(part), point.id), "vector": vector, "payload": payload}
 
 
 def _starts(word: str) -> list[str]:
-    """Return the entries that find a word by its beginning, the best one last; few search for that in ASCII."""
-    return [_START + word[:1]] if word.isascii() or len(word) < 4 else [_START + word[:1], _START + word[:4]]
+    """Return the entries that find a word by its beginning, the best one last; few search for that
+    in ASCII.
+    """
+    return (
+        [_START + word[:1]]
+        if word.isascii() or len(word) < 4
+        else [_START + word[:1], _START + word[:4]]
+    )
 
 
 def _point(entry: Mapping[str, Any]) -> Point:
     payload = entry.get("payload") or {}
     return Point(
-        _name(entry), {key: value for key, value in payload.items() if not key.startswith("_") and value is not None}
+        _name(entry),
+        {
+            key: value
+            for key, value in payload.items()
+            if not key.startswith("_") and value is not None
+        },
     )
 
 

@@ -1,4 +1,6 @@
-"""Requests to a folder, by the local mode of Qdrant's own client: for one process at a time, and small stores."""
+"""Requests to a folder, by the local mode of Qdrant's own client: for one process at a time, and
+small stores.
+"""
 
 import atexit
 import contextlib
@@ -27,14 +29,16 @@ _WRITING = (*_SEVERAL, Verb.CREATE, Verb.INDEX)
 class FolderTransport:
     """Implements `Transport` by carrying out the requests for a server in this process.
 
-    - One process holds the folder from its first request until it closes the store; another one waits for
-      `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share it; a forked process counts as
-      another one.
-    - Local mode reads all collections into memory when it opens, and compares a query with every vector: use it for up
-      to some ten thousand records. Importing it takes some 1.5 s.
-    - It writes each point separately. So that a request is done completely or not at all, it is noted in the folder
-      first, and one that a crash interrupted is repeated when the folder is opened next.
-    - Points are JSON, not the pickled objects that the client would write, so opening a folder runs no code of it.
+    - One process holds the folder from its first request until it closes the store; another one
+      waits for `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share
+      it; a forked process counts as another one.
+    - Local mode reads all collections into memory when it opens, and compares a query with every
+      vector: use it for up to some ten thousand records. Importing it takes some 1.5 s.
+    - It writes each point separately. So that a request is done completely or not at all, it is
+      noted in the folder first, and one that a crash interrupted is repeated when the folder is
+      opened next.
+    - Points are JSON, not the pickled objects that the client would write, so opening a folder runs
+      no code of it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +74,9 @@ class FolderTransport:
         return shared.ask(verb, collection, body or {})
 
     def close(self) -> None:
-        """See `Transport.close`; the last store of a process that closes a folder leaves it to others."""
+        """See `Transport.close`; the last store of a process that closes a folder leaves it to
+        others.
+        """
         with self._lock:
             shared, self._shared = self._shared, None
         if shared is not None and not shared.guard.forked:
@@ -142,13 +148,19 @@ class _Held:
 
     def _do(self, verb: Verb, collection: str, body: Body) -> Any:
         if verb is Verb.COLLECTIONS:
-            return {"collections": [{"name": entry.name} for entry in self._client.get_collections().collections]}
+            return {
+                "collections": [
+                    {"name": entry.name} for entry in self._client.get_collections().collections
+                ]
+            }
         if verb is Verb.CREATE:
             from qdrant_client import models
 
             asked = models.CreateCollection.model_validate(body)
             if not self._has(collection):
-                self._client.create_collection(collection, vectors_config=asked.vectors, metadata=asked.metadata)
+                self._client.create_collection(
+                    collection, vectors_config=asked.vectors, metadata=asked.metadata
+                )
                 for part in self.folder.rglob("*"):  # the client leaves it to the umask
                     part.chmod(0o700 if part.is_dir() else 0o600)
             return True
@@ -160,10 +172,13 @@ class _Held:
         return self._opened[collection].ask(verb, body)
 
 
-# --- one holder for all stores of a process ---------------------------------------------------------------------------
+# --- one holder for all stores of a process
+# ---------------------------------------------------------------------------
 
 _held: dict[Path, _Held] = {}
-_inherited: list[_Held] = []  # of the parent, in a forked process; kept, since closing a client unlocks its folder
+_inherited: list[
+    _Held
+] = []  # of the parent, in a forked process; kept, since closing a client unlocks its folder
 _holding = threading.Lock()
 
 
@@ -189,7 +204,9 @@ def _release(held: _Held) -> None:
 
 
 def _close_all() -> None:
-    """Close what stores have left open; the client complains when it is taken apart at the end of the program."""
+    """Close what stores have left open; the client complains when it is taken apart at the end of
+    the program.
+    """
     for held in list(_held.values()):
         if not held.guard.forked:
             held.close()
@@ -199,14 +216,18 @@ def _client(folder: Path) -> "QdrantClient":
     try:
         from qdrant_client import QdrantClient
     except ImportError as exc:
-        raise ConfigError("qdrant:///folder needs qdrant-client; run: pip install qdrant-client") from exc
+        raise ConfigError(
+            "qdrant:///folder needs qdrant-client; run: pip install qdrant-client"
+        ) from exc
     keep_as_json(folder)
     with _translated(folder):
         return QdrantClient(path=str(folder), force_disable_check_same_thread=True)
 
 
 def _overwrites() -> bool:
-    """Return whether the database that the client brings along overwrites what it deletes; no if it is not loaded."""
+    """Return whether the database that the client brings along overwrites what it deletes; no if it
+    is not loaded.
+    """
     module = sys.modules.get("sqlite3")
     if module is None:
         return False
@@ -227,11 +248,15 @@ def _translated(folder: Path) -> Iterator[None]:
     except json.JSONDecodeError as exc:
         raise _damaged(folder) from exc
     except _database_error("OperationalError") as exc:
-        raise StoreError(f"{folder} can't be written: {exc}; see whether its disk is full or read-only") from exc
+        raise StoreError(
+            f"{folder} can't be written: {exc}; see whether its disk is full or read-only"
+        ) from exc
     except _database_error("DatabaseError") as exc:
         raise _damaged(folder) from exc
     except OSError as exc:
-        raise StoreError(f"{folder} can't be used: {exc.strerror or exc}; check who may write there") from exc
+        raise StoreError(
+            f"{folder} can't be used: {exc.strerror or exc}; check who may write there"
+        ) from exc
     except RuntimeError as exc:
         if "already accessed" in str(exc):
             raise _busy(folder) from exc
@@ -239,7 +264,9 @@ def _translated(folder: Path) -> Iterator[None]:
 
 
 def _database_error(name: str) -> tuple[type[Exception], ...]:
-    """Return an exception of the database that the client brings along; none as long as it has not been loaded."""
+    """Return an exception of the database that the client brings along; none as long as it has not
+    been loaded.
+    """
     module = sys.modules.get("sqlite3")
     return () if module is None else (getattr(module, name),)
 

@@ -1,4 +1,6 @@
-"""Collections of the local mode of Qdrant's client: an index over payloads, and points on the disk as JSON."""
+"""Collections of the local mode of Qdrant's client: an index over payloads, and points on the disk
+as JSON.
+"""
 
 import array
 import base64
@@ -82,7 +84,9 @@ class PayloadIndex:
     def find(self, where: Mapping[str, Any] | None) -> set[str]:
         """Return the ids of the points that match a filter of Qdrant; only `must` is supported."""
         conditions = list((where or {}).get("must", ()))
-        sets = [self._find_values(condition) for condition in conditions if "range" not in condition]
+        sets = [
+            self._find_values(condition) for condition in conditions if "range" not in condition
+        ]
         ids = set.intersection(*sorted(sets, key=len)) if sets else set(self.names)
         for condition in conditions:
             if "range" in condition:
@@ -123,7 +127,9 @@ class LocalCollection:
         """
         self._client = client
         self._name = name
-        self._fields = list(VECTOR_INDEXES if client.get_collection(name).config.params.vectors else RECORD_INDEXES)
+        self._fields = list(
+            VECTOR_INDEXES if client.get_collection(name).config.params.vectors else RECORD_INDEXES
+        )
         self._index = PayloadIndex(self._fields, NAME)
         self._handlers: Mapping[Verb, Callable[[Body], Any]] = {
             Verb.INFO: self._describe,
@@ -146,7 +152,8 @@ class LocalCollection:
         """Return the `result` of a request."""
         return self._handlers[verb](body)
 
-    # --- writing -----------------------------------------------------------------------------------------------------
+    # --- writing
+    # -----------------------------------------------------------------------------------------------------
 
     def _make_index(self, body: Body) -> Any:  # noqa: ARG002 - all indexes that the driver needs are always there
         return _DONE
@@ -157,7 +164,10 @@ class LocalCollection:
         request = models.PointsList.model_validate(body)
         try:
             self._client.upsert(
-                self._name, request.points, update_filter=request.update_filter, update_mode=request.update_mode
+                self._name,
+                request.points,
+                update_filter=request.update_filter,
+                update_mode=request.update_mode,
             )
         finally:
             self._reindex([str(point.id) for point in request.points])
@@ -169,7 +179,9 @@ class LocalCollection:
         request = models.SetPayload.model_validate(body)
         ids = sorted(self._index.find(body["filter"]))
         try:
-            self._client.set_payload(self._name, request.payload, points=models.PointIdsList(points=list(ids)))
+            self._client.set_payload(
+                self._name, request.payload, points=models.PointIdsList(points=list(ids))
+            )
         finally:
             self._reindex(ids)
         return _DONE
@@ -194,7 +206,8 @@ class LocalCollection:
             else:
                 self._index.drop(point)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading
+    # -----------------------------------------------------------------------------------------------------
 
     def _describe(self, body: Body) -> Any:  # noqa: ARG002
         return self._client.get_collection(self._name).model_dump(mode="json")
@@ -222,12 +235,19 @@ class LocalCollection:
 
         if body["with_payload"] == {"include": [NAME]} and not body["with_vector"]:
             names = self._index.names
-            return [{"id": point, "payload": {NAME: names[point]}} for point in ids if point in names]
+            return [
+                {"id": point, "payload": {NAME: names[point]}} for point in ids if point in names
+            ]
         request = models.PointRequest(ids=list(ids), with_payload=body["with_payload"])
         entries = self._client.retrieve(
-            self._name, request.ids, with_payload=request.with_payload or False, with_vectors=body["with_vector"]
+            self._name,
+            request.ids,
+            with_payload=request.with_payload or False,
+            with_vectors=body["with_vector"],
         )
-        return [{"id": entry.id, "payload": entry.payload, "vector": entry.vector} for entry in entries]
+        return [
+            {"id": entry.id, "payload": entry.payload, "vector": entry.vector} for entry in entries
+        ]
 
     def _query(self, body: Body) -> Any:
         import numpy as np
@@ -237,7 +257,9 @@ class LocalCollection:
         if len(matching) == len(self._index):
             scores = self._nearest(vector, limit)
         elif len(matching) <= _FEW:
-            entries = self._client.retrieve(self._name, sorted(matching), with_payload=False, with_vectors=True)
+            entries = self._client.retrieve(
+                self._name, sorted(matching), with_payload=False, with_vectors=True
+            )
             scores = {str(entry.id): float(np.array(entry.vector) @ vector) for entry in entries}
         else:
             searched, scores = limit, {}
@@ -247,10 +269,17 @@ class LocalCollection:
                 scores = {point: score for point, score in nearest.items() if point in matching}
         best = sorted(scores, key=scores.__getitem__, reverse=True)[:limit]
         names = self._index.names
-        return {"points": [{"id": point, "score": scores[point], "payload": {NAME: names[point]}} for point in best]}
+        return {
+            "points": [
+                {"id": point, "score": scores[point], "payload": {NAME: names[point]}}
+                for point in best
+            ]
+        }
 
     def _nearest(self, vector: Any, limit: int) -> dict[str, float]:
-        answer = self._client.query_points(self._name, vector, limit=max(1, limit), with_payload=False)
+        answer = self._client.query_points(
+            self._name, vector, limit=max(1, limit), with_payload=False
+        )
         return {str(hit.id): hit.score for hit in answer.points}
 
 
@@ -259,7 +288,9 @@ class _Json:
 
     @staticmethod
     def dumps(value: Any, protocol: int | None = None) -> bytes:  # noqa: ARG004 - the client passes it
-        """Return a point, or the id of one, as JSON; vectors are float32, as they are given to us."""
+        """Return a point, or the id of one, as JSON; vectors are float32, as they are given to
+        us.
+        """
         if isinstance(value, int | str):
             return json.dumps(value).encode()
         shape = {"id": value.id, "vector": _pack(value.vector), "payload": value.payload}
@@ -276,7 +307,9 @@ class _Json:
 
         try:
             shape = json.loads(data)
-            return models.PointStruct(id=shape["id"], vector=_unpack(shape["vector"]), payload=shape["payload"])
+            return models.PointStruct(
+                id=shape["id"], vector=_unpack(shape["vector"]), payload=shape["payload"]
+            )
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
                 "a point in a Qdrant folder is damaged, or was written by another program: only points that memories "
@@ -286,7 +319,9 @@ class _Json:
 
 @functools.cache
 def persistence() -> ModuleType:
-    """Return a second copy of the client's module that writes and reads points, with JSON in place of `pickle`."""
+    """Return a second copy of the client's module that writes and reads points, with JSON in place
+    of `pickle`.
+    """
     spec = cast("ModuleSpec", importlib.util.find_spec("qdrant_client.local.persistence"))
     module = importlib.util.module_from_spec(spec)
     cast("Loader", spec.loader).exec_module(module)
@@ -295,7 +330,9 @@ def persistence() -> ModuleType:
 
 
 def keep_as_json(folder: Path) -> None:
-    """Have the client's local mode write and read the points of a folder as JSON; those of other folders as always."""
+    """Have the client's local mode write and read the points of a folder as JSON; those of other
+    folders as always.
+    """
     from qdrant_client.local import local_collection
 
     if not _folders:

@@ -52,7 +52,9 @@ class RestTransport:
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """See `Transport.ask`."""
         method, route = _ROUTES[verb]
-        answer = self._client.ask(method, route.format(quote(collection, safe="~")), body, writes=verb in _WRITING)
+        answer = self._client.ask(
+            method, route.format(quote(collection, safe="~")), body, writes=verb in _WRITING
+        )
         if answer.status == 200:
             return self._result(verb, answer)
         reason = self._reason(answer)
@@ -79,7 +81,9 @@ class RestTransport:
         except (LookupError, TypeError, AttributeError) as exc:
             raise self._stranger() from exc
         if status != "completed":
-            raise StoreBusy(f"{self._client.address} did not finish a write in time; look whether it is there")
+            raise StoreBusy(
+                f"{self._client.address} did not finish a write in time; look whether it is there"
+            )
         return result
 
     def _refusal(self, verb: Verb, answer: Answer, reason: str) -> StoreError:
@@ -94,7 +98,9 @@ class RestTransport:
         return StoreError(f"{name} refused a request ({verb}) with status {answer.status}{because}")
 
     def _stranger(self) -> StoreError:
-        return StoreError(f"what answers as {self._client.address} is not Qdrant; check the address")
+        return StoreError(
+            f"what answers as {self._client.address} is not Qdrant; check the address"
+        )
 
     def _reason(self, answer: Answer) -> str:
         """Return why the server refuses; empty if it is not in Qdrant's form."""

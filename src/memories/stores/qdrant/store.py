@@ -17,16 +17,19 @@ _DEFAULT_COLLECTION = "memories"
 class QdrantStore(RemoteStore):
     """Implements `Store` on a Qdrant server, or on a folder by the local mode of its client.
 
-    - `qdrant://host:port/collection`: a server, by REST. A key stands in `QDRANT_API_KEY`, or in the URL as a
-      password (`qdrant://:KEY@host`). With a key, https is used for any host but this machine; `?tls=1` and `?tls=0`
-      (or `?ssl=true`, `?ssl=false`) override that.
+    - `qdrant://host:port/collection`: a server, by REST. A key stands in `QDRANT_API_KEY`, or in
+      the URL as a password (`qdrant://:KEY@host`). With a key, https is used for any host but this
+      machine; `?tls=1` and `?tls=0` (or `?ssl=true`, `?ssl=false`) override that.
     - `qdrant:///folder`: a folder that one process at a time can open; see `FolderTransport`.
 
-    Tested: the contract in a folder, and over REST against the client's local mode as the server, which parses every
-    request by the models of the API. It runs against a real server if `QDRANT_URL` names one to the tests.
+    Tested: the contract in a folder, and over REST against the client's local mode as the server,
+        which parses every
+    request by the models of the API. It runs against a real server if `QDRANT_URL` names one to the
+    tests.
 
-    Both carry out the same requests; see `QdrantDriver` for what is stored where, and `RemoteStore` for what can't be
-    guaranteed. Of two machines that write one position at once, the server takes the first: points are inserted with
+    Both carry out the same requests; see `QdrantDriver` for what is stored where, and `RemoteStore`
+    for what can't be guaranteed. Of two machines that write one position at once, the server takes
+    the first: points are inserted with
     `update_mode: insert_only`, and read back.
     """
 
@@ -34,7 +37,8 @@ class QdrantStore(RemoteStore):
         """Prepare; nothing is opened yet.
 
         Args:
-            url: See above; the folder has three slashes before a relative path and four before an absolute one.
+            url: See above; the folder has three slashes before a relative path and four before an
+                absolute one.
             space: The space of the vectors to write and search; None in keyword-only mode.
             collection_name: The collection if the URL names none.
 
@@ -42,7 +46,9 @@ class QdrantStore(RemoteStore):
             ConfigError: The URL is not valid.
         """
         transport, named = _transport(url)
-        super().__init__(QdrantDriver(transport, named or collection_name or _DEFAULT_COLLECTION), space)
+        super().__init__(
+            QdrantDriver(transport, named or collection_name or _DEFAULT_COLLECTION), space
+        )
 
 
 def _transport(url: str) -> tuple[Transport, str]:
@@ -50,7 +56,9 @@ def _transport(url: str) -> tuple[Transport, str]:
     rest = url.partition("://")[2]
     if rest.startswith("/"):
         if len(rest) == 1:
-            raise ConfigError("qdrant:/// names no folder; use qdrant:///folder or qdrant://host:port")
+            raise ConfigError(
+                "qdrant:/// names no folder; use qdrant:///folder or qdrant://host:port"
+            )
         from memories.stores.qdrant.folder import FolderTransport
 
         return FolderTransport(Path(rest[1:]).expanduser().absolute()), ""
@@ -66,7 +74,9 @@ def _transport(url: str) -> tuple[Transport, str]:
         ) from exc
     collection = unquote(parts.path.strip("/"))
     if not host or (collection and not collection.replace("-", "").replace("_", "").isalnum()):
-        raise ConfigError("the address of the Qdrant store is not acceptable; use qdrant://host:port/collection")
+        raise ConfigError(
+            "the address of the Qdrant store is not acceptable; use qdrant://host:port/collection"
+        )
     given = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
     key, tls = checked(given, "Qdrant", "QDRANT_API_KEY"), tls_of(parts.query, "Qdrant")
     if tls is None:

@@ -1,7 +1,8 @@
-"""Copies of the store file: taking one while others write, checking it, and putting one in the store's place.
+"""Copies of the store file: taking one while others write, checking it, and putting one in the
+store's place.
 
-A copy carries a mark in `meta`, which says of which store it is and of when. Where a file with that mark lies beside a
-log, the log is not its own: see `put_back`.
+A copy carries a mark in `meta`, which says of which store it is and of when. Where a file with that
+mark lies beside a log, the log is not its own: see `put_back`.
 """
 
 import json
@@ -36,16 +37,19 @@ class Mark(NamedTuple):
     at: str
 
 
-# --- out -------------------------------------------------------------------------------------------------------------
+# --- out
+# -------------------------------------------------------------------------------------------------------------
 
 
 def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
-    """Write a copy of a store, as it is at one moment, while others write; return how many records it has.
+    """Write a copy of a store, as it is at one moment, while others write; return how many records
+    it has.
 
     Args:
         path: The store.
         target: An empty file that nobody else uses.
-        mark: What the copy says of itself; None for one that only keeps the state before a repair, and may be damaged.
+        mark: What the copy says of itself; None for one that only keeps the state before a repair,
+            and may be damaged.
 
     Raises:
         StoreDamaged: The store, or the copy, is not sound.
@@ -70,7 +74,9 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
     if mark is None:
         return copied
     if (last or 0) < begun:
-        raise StoreError(f"the copy {target} is older than the store was when it began; nothing was kept")
+        raise StoreError(
+            f"the copy {target} is older than the store was when it began; nothing was kept"
+        )
     try:
         return records_in(target)
     except StoreDamaged as exc:
@@ -82,7 +88,8 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
 
 
 def records_in(path: Path) -> int:
-    """Read a copy from its first to its last record and check everything; return how many memories and turns it has.
+    """Read a copy from its first to its last record and check everything; return how many memories
+    and turns it has.
 
     Raises:
         StoreDamaged: It is not a store, or not a sound one.
@@ -98,7 +105,9 @@ def records_in(path: Path) -> int:
                 try:
                     schema.record_of(row, names)
                 except schema.NEVER_WRITTEN as exc:
-                    raise StoreDamaged(f"{path} is damaged: record {row[0]} can't be read ({exc})") from exc
+                    raise StoreDamaged(
+                        f"{path} is damaged: record {row[0]} can't be read ({exc})"
+                    ) from exc
             count, last = count + len(rows), rows[-1][0]
         if count != fetch_value(db, "SELECT count(*) FROM record"):
             raise StoreDamaged(f"{path} is damaged: some records belong to no namespace")
@@ -117,7 +126,9 @@ def is_database(path: Path) -> bool:
 
 
 def identity_of(path: Path) -> str:
-    """Return what tells a store from others, and is the same in its copies as long as it lies where it is."""
+    """Return what tells a store from others, and is the same in its copies as long as it lies where
+    it is.
+    """
     return digest(str(path))
 
 
@@ -133,11 +144,13 @@ def mark_of(path: Path) -> Mark | None:
         return None
 
 
-# --- in --------------------------------------------------------------------------------------------------------------
+# --- in
+# --------------------------------------------------------------------------------------------------------------
 
 
 def copy_in(source: Path, target: Path) -> int:
-    """Write what a backup, a snapshot or another store file has into a new file; return how many records there are.
+    """Write what a backup, a snapshot or another store file has into a new file; return how many
+    records there are.
 
     Args:
         source: The file; it is not changed.
@@ -152,7 +165,9 @@ def copy_in(source: Path, target: Path) -> int:
         try:
             db.execute("VACUUM INTO ?", (str(target),))
         except apsw.FullError as exc:
-            raise StoreFull(f"the disk of {target} is full; make room and try again; nothing was changed") from exc
+            raise StoreFull(
+                f"the disk of {target} is full; make room and try again; nothing was changed"
+            ) from exc
     with translated(target), opened_apart(target, write=True) as db:
         db.pragma("synchronous", "FULL")
         db.pragma("journal_mode", "wal")
@@ -165,7 +180,8 @@ def copy_in(source: Path, target: Path) -> int:
 
 
 def refuse_logs(source: Path, path: Path) -> None:
-    """Refuse a database beside a log of another file, and one whose own log was left where the store is.
+    """Refuse a database beside a log of another file, and one whose own log was left where the
+    store is.
 
     Args:
         source: The database that is restored.
@@ -182,7 +198,11 @@ def refuse_logs(source: Path, path: Path) -> None:
             "to another folder and restore that"
         ) from exc
     log = Path(f"{path}-wal")
-    if _has_content(Path(f"{source}-wal")) or not continues(log, source) or (path.exists() and continues(log, path)):
+    if (
+        _has_content(Path(f"{source}-wal"))
+        or not continues(log, source)
+        or (path.exists() and continues(log, path))
+    ):
         return
     first = f"move {path} to another folder, then " if path.exists() else ""
     raise RequestError(
@@ -193,19 +213,24 @@ def refuse_logs(source: Path, path: Path) -> None:
 
 def occupied(path: Path) -> RequestError:
     """Return the error for a restore where a store is already."""
-    return RequestError(f"there is a store at {path}; to put it aside and restore this one in its place, add --replace")
+    return RequestError(
+        f"there is a store at {path}; to put it aside and restore this one in its place, add --replace"
+    )
 
 
 def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mark: Mark) -> None:
-    """Put a checked file in the place of a store, in steps that each leave the old store or the new one.
+    """Put a checked file in the place of a store, in steps that each leave the old store or the new
+    one.
 
     Args:
         scratch: The file, in the folder of the store; used by nobody else.
         path: The store.
-        aside: The name that a store which is there is kept under, with its log; None to refuse then.
+        aside: The name that a store which is there is kept under, with its log; None to refuse
+            then.
         records: How many it has.
-        mark: What it says of itself. Where a log can't be emptied, it lies beside the new file for a moment, and the
-            mark says that it is not its own; the first commit takes the mark away.
+        mark: What it says of itself. Where a log can't be emptied, it lies beside the new file for
+            a moment, and the mark says that it is not its own; the first commit takes the mark
+            away.
 
     Raises:
         RequestError: There is a store, and no name to keep it under.
@@ -218,7 +243,11 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
     _flush(scratch)
     file = SQLiteFile(path)
     with file._exclusive(BUSY_SECONDS) as side, translated(path):
-        old = [Path(f"{path}{suffix}") for suffix in ("", "-wal") if _has_content(Path(f"{path}{suffix}"))]
+        old = [
+            Path(f"{path}{suffix}")
+            for suffix in ("", "-wal")
+            if _has_content(Path(f"{path}{suffix}"))
+        ]
         if old and aside is None:
             raise occupied(path)
         settled = not old or _settle(file)
@@ -232,7 +261,9 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         with opened_apart(path) as db:
             there = fetch_value(db, _COUNT)
         if there != records:
-            raise StoreError(f"{path} has {there} records and the backup {records}; restore another one")
+            raise StoreError(
+                f"{path} has {there} records and the backup {records}; restore another one"
+            )
 
 
 def _settle(file: SQLiteFile) -> bool:
@@ -260,7 +291,9 @@ def _keep(path: Path, aside: Path) -> None:
             try:
                 os.link(part, f"{aside}{suffix}", follow_symlinks=False)
             except OSError as exc:
-                raise StoreError(f"cannot keep the old store as {aside}: {exc.strerror}; nothing was changed") from exc
+                raise StoreError(
+                    f"cannot keep the old store as {aside}: {exc.strerror}; nothing was changed"
+                ) from exc
     flush_folder(path.parent)
 
 
@@ -278,7 +311,10 @@ def _has_content(path: Path) -> bool:
 
 
 def _set_mark(db: apsw.Connection, mark: Mark) -> None:
-    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (MARK, json.dumps(mark._asdict())))
+    db.execute(
+        "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)",
+        (MARK, json.dumps(mark._asdict())),
+    )
 
 
 def _flush(path: Path) -> None:
@@ -293,14 +329,20 @@ def _flush(path: Path) -> None:
 def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
     """Refuse a database that this program did not make: what is in its schema would be run."""
     if db.pragma("application_id") != schema.APPLICATION_ID:
-        raise RequestError(f"{path} is a SQLite database of another program; name a backup of Memories")
+        raise RequestError(
+            f"{path} is a SQLite database of another program; name a backup of Memories"
+        )
     version, newest = int(db.pragma("user_version")), len(schema.MIGRATIONS)
     if not 1 <= version <= newest:
-        raise SchemaTooNew(f"{path} has schema {version} and this program knows {newest} at most; upgrade memories")
+        raise SchemaTooNew(
+            f"{path} has schema {version} and this program knows {newest} at most; upgrade memories"
+        )
     ours = set(_objects(schema.empty()))
     foreign = [f"{kind} {name}" for kind, name in _objects(db) if (kind, name) not in ours]
     if foreign:
-        raise RequestError(f"{path} has a {foreign[0]}, which Memories never made; it was not restored")
+        raise RequestError(
+            f"{path} has a {foreign[0]}, which Memories never made; it was not restored"
+        )
 
 
 def _objects(db: apsw.Connection) -> list[Any]:

@@ -1,7 +1,9 @@
-"""What is wrong in the file of a SQLite store, and mending what is derived: it can be made again from the records.
+"""What is wrong in the file of a SQLite store, and mending what is derived: it can be made again
+from the records.
 
-Checksums tell damage in a record and in its vectors; all else is compared with what the records say. What SQLite can't
-tell is a page that an older one of the same file replaced as a whole, for every checksum in it fits.
+Checksums tell damage in a record and in its vectors; all else is compared with what the records
+say. What SQLite can't tell is a page that an older one of the same file replaced as a whole, for
+every checksum in it fits.
 
 To have a table checked and mended that holds nothing but what the records say, add it to `DERIVED`.
 """
@@ -35,7 +37,13 @@ if TYPE_CHECKING:
 SMALL = 400  # records; of a larger store the cheap check looks at
 SOME = 200  # of them, some milliseconds' worth
 SMALL_BYTES = 2_097_152  # a larger file is read as a whole only by a deep check
-_UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.ConstraintError, StoreDamaged, *schema.NEVER_WRITTEN)
+_UNREADABLE = (
+    apsw.CorruptError,
+    apsw.SQLError,
+    apsw.ConstraintError,
+    StoreDamaged,
+    *schema.NEVER_WRITTEN,
+)
 _PAGE = 500  # records that are in memory at once
 _ALL = 2**62
 _LABELS = "json_each(CASE WHEN json_valid('[' || r.labels || ']') THEN '[' || r.labels || ']' ELSE '[]' END) l"
@@ -82,7 +90,8 @@ class Look:
         damaged: The seqs of damaged records, of which nothing can be derived.
         vectors: Returns what reads and writes vectors of the model in use.
         whole: Whether all records were read; of some alone nothing can be derived.
-        words_told: Whether it was told that the index of words is damaged, which is made again as a whole.
+        words_told: Whether it was told that the index of words is damaged, which is made again as a
+            whole.
     """
 
     db: apsw.Connection
@@ -92,17 +101,26 @@ class Look:
     words_told: bool = False
 
 
-def check(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]", *, deep: bool) -> list[Finding]:
+def check(
+    db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]", *, deep: bool
+) -> list[Finding]:
     """Return what is wrong; see `Store.check`.
 
     Args:
         db: A connection inside a transaction.
         vectors: Returns what reads and writes vectors of the model in use.
-        deep: Look at everything; else at everything in a small store, and at some records of a large one.
+        deep: Look at everything; else at everything in a small store, and at some records of a
+            large one.
     """
-    count = int(fetch_value(db, "SELECT count(*) FROM (SELECT 1 FROM record LIMIT ?)", (SMALL + 1,)))
+    count = int(
+        fetch_value(db, "SELECT count(*) FROM (SELECT 1 FROM record LIMIT ?)", (SMALL + 1,))
+    )
     size = int(db.pragma("page_count")) * int(db.pragma("page_size"))
-    found = list(_guarded("the file", lambda: _pages(db, deep=deep))) if deep or size <= SMALL_BYTES else []
+    found = (
+        list(_guarded("the file", lambda: _pages(db, deep=deep)))
+        if deep or size <= SMALL_BYTES
+        else []
+    )
     noted, look = Damaged(_ALL), Look(db, set(), vectors)
     if not deep and count > SMALL:
         found += _guarded("the index of words", lambda: _unusable_words(look))
@@ -115,7 +133,8 @@ def check(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]", *
 
 
 def repair(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]") -> list[str]:
-    """Make again what is derived and wrong, inside a transaction that writes; return what was mended.
+    """Make again what is derived and wrong, inside a transaction that writes; return what was
+    mended.
 
     Raises:
         StoreDamaged: SQLite can't read the records.
@@ -137,7 +156,9 @@ def repair(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]") 
 
 
 def _tried(db: apsw.Connection, mend: Callable[[], object]) -> bool:
-    """Mend something, and return whether that was done; what can't be mended must not keep the rest from it."""
+    """Mend something, and return whether that was done; what can't be mended must not keep the rest
+    from it.
+    """
     db.execute("SAVEPOINT mending")
     try:
         mend()
@@ -149,16 +170,21 @@ def _tried(db: apsw.Connection, mend: Callable[[], object]) -> bool:
     return True
 
 
-def _guarded(what: str, look: Callable[[], Iterable[Finding]], *, derived: bool = False) -> Iterator[Finding]:
+def _guarded(
+    what: str, look: Callable[[], Iterable[Finding]], *, derived: bool = False
+) -> Iterator[Finding]:
     """Yield what is found; a part that can't be read at all is a finding too."""
     try:
         yield from look()
     except _UNREADABLE as exc:
-        derived = derived and not isinstance(exc, apsw.SQLError)  # of a table that is not as it was made
+        derived = derived and not isinstance(
+            exc, apsw.SQLError
+        )  # of a table that is not as it was made
         yield Finding(f"{what} can't be read ({exc})", FIX if derived else SALVAGE, derived=derived)
 
 
-# --- the file and its records ----------------------------------------------------------------------------------------
+# --- the file and its records
+# ----------------------------------------------------------------------------------------
 
 
 def _pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
@@ -169,17 +195,25 @@ def _pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
         if message.startswith("NULL value in record."):
             continue  # its checksum tells
         derived = _is_of_index(message) or any(_is_of(part, message) for part in PARTS)
-        yield Finding(f"the file is damaged: {message}", FIX if derived else SALVAGE, derived=derived)
+        yield Finding(
+            f"the file is damaged: {message}", FIX if derived else SALVAGE, derived=derived
+        )
 
 
 def _messages(db: apsw.Connection, check: str) -> list[str]:
-    """Return what a check by SQLite finds; where it can't open an index of words, what it finds in other tables."""
-    index.broken(db, None)  # so that SQLite looks at the index again, which another process may have made anew
+    """Return what a check by SQLite finds; where it can't open an index of words, what it finds in
+    other tables.
+    """
+    index.broken(
+        db, None
+    )  # so that SQLite looks at the index again, which another process may have made anew
     try:
         rows: list[Any] = db.execute(f"PRAGMA {check}").fetchall()
     except apsw.SQLError:
         rows = []
-        for (name,) in fetch(db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"):
+        for (name,) in fetch(
+            db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
+        ):
             try:
                 rows += db.execute(f"PRAGMA {check}({name})").fetchall()
             except apsw.CorruptError as exc:
@@ -196,7 +230,9 @@ def _is_of(part: "Part", message: str) -> bool:
     return bool(part.rows and re.search(part.rows, message)) and not index.is_of_pages(message)
 
 
-def _records(db: apsw.Connection, noted: Damaged, condition: str = "true", *values: Any) -> Iterator[dict[int, Any]]:
+def _records(
+    db: apsw.Connection, noted: Damaged, condition: str = "true", *values: Any
+) -> Iterator[dict[int, Any]]:
     """Yield the sound records by seq, page by page; the seq of a damaged one stands for it."""
     behind = -(2**62)
     while True:
@@ -228,7 +264,8 @@ def _some_records(db: apsw.Connection) -> Iterator[Finding]:
     yield from noted.since()
 
 
-# --- what is derived -------------------------------------------------------------------------------------------------
+# --- what is derived
+# -------------------------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
@@ -257,7 +294,11 @@ def _differing(look: Look, derived: Derived) -> Iterator[Finding]:
     )
     count = fetch_value(look.db, f"SELECT count(*) FROM ({sql})")
     if count:
-        yield Finding(f"{derived.what} does not say what the records say, in {count} places", FIX, derived=True)
+        yield Finding(
+            f"{derived.what} does not say what the records say, in {count} places",
+            FIX,
+            derived=True,
+        )
 
 
 def _made_again(look: Look, derived: Derived) -> None:
@@ -271,13 +312,17 @@ def _surplus(table: str, among: str = "record") -> Callable[[Look], Iterator[Fin
     def surplus(look: Look) -> Iterator[Finding]:
         count = int(fetch_value(look.db, sql))
         if count:
-            yield Finding(f"{table} has {count} rows of records that do not exist", FIX, derived=True)
+            yield Finding(
+                f"{table} has {count} rows of records that do not exist", FIX, derived=True
+            )
 
     return surplus
 
 
 def _without_surplus(table: str) -> Callable[[Look], object]:
-    return lambda look: look.db.execute(f"DELETE FROM {table} WHERE seq NOT IN (SELECT seq FROM record)")
+    return lambda look: look.db.execute(
+        f"DELETE FROM {table} WHERE seq NOT IN (SELECT seq FROM record)"
+    )
 
 
 def _last_number(look: Look) -> Iterator[Finding]:
@@ -290,13 +335,18 @@ def _last_number(look: Look) -> Iterator[Finding]:
 
 def _number_again(look: Look) -> None:
     look.db.execute("DELETE FROM sqlite_sequence WHERE name = 'record'")
-    look.db.execute("INSERT INTO sqlite_sequence (name, seq) SELECT 'record', coalesce(max(seq), 0) FROM record")
+    look.db.execute(
+        "INSERT INTO sqlite_sequence (name, seq) SELECT 'record', coalesce(max(seq), 0) FROM record"
+    )
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- words
+# -----------------------------------------------------------------------------------------------------------
 
 _TABLE_OF_WORDS = "CASE WHEN r.ended_at IS NOT NULL THEN 'ended' ELSE p.collection END"
-_WORDS_PART = re.compile(r"fts5|inverted index|\b(turn_words|words_ended|words)(_data|_idx|_docsize|_config)?\b", re.I)
+_WORDS_PART = re.compile(
+    r"fts5|inverted index|\b(turn_words|words_ended|words)(_data|_idx|_docsize|_config)?\b", re.I
+)
 _WORDS = {**{str(kind): table for kind, table in schema.WORDS.items()}, "ended": schema.WORDS_ENDED}
 _CORPUS = "SELECT pool, ended, documents, tokens FROM corpus WHERE documents > 0"
 
@@ -309,7 +359,9 @@ def _unusable_words(look: Look, check: str | None = None) -> Iterator[Finding]:
 
 
 def _rows_of_words(look: Look) -> Iterator[Finding]:
-    """Yield words of records that do not exist or are in another table, and records without words."""
+    """Yield words of records that do not exist or are in another table, and records without
+    words.
+    """
     for unusable in _unusable_words(look, "quick_check"):
         look.words_told = True
         yield unusable
@@ -319,11 +371,15 @@ def _rows_of_words(look: Look) -> Iterator[Finding]:
         sql = f"SELECT r.seq, r.pool FROM record r JOIN pool p ON p.id = r.pool WHERE {_TABLE_OF_WORDS} = ?"
         expected = dict(fetch(look.db, sql, (kind,)))
         there = dict(fetch(look.db, f"SELECT id, sz FROM {table}_docsize"))
-        wrong = (expected.keys() ^ there.keys()) | {seq for seq, size in there.items() if not _is_size(size)}
+        wrong = (expected.keys() ^ there.keys()) | {
+            seq for seq, size in there.items() if not _is_size(size)
+        }
         count = len(wrong - look.damaged)
         if count:
             look.words_told = True
-            yield Finding(f"the index of words and the records differ in {count} records", FIX, derived=True)
+            yield Finding(
+                f"the index of words and the records differ in {count} records", FIX, derived=True
+            )
         for seq in expected.keys() & there.keys():
             corpus = expected[seq], kind == "ended"
             counted[corpus] += 1
@@ -347,7 +403,9 @@ def _words(look: Look) -> Iterator[Finding]:
 
 
 def _other_words(look: Look) -> Iterator[Finding]:
-    """Yield records whose words in the index are not those of their text; the index is made anew to compare."""
+    """Yield records whose words in the index are not those of their text; the index is made anew to
+    compare.
+    """
     with contextlib.closing(scratch()) as fresh, fresh:
         for table in _WORDS.values():
             fresh.execute(schema.WORDS_AGAIN.format(table=table))
@@ -356,21 +414,33 @@ def _other_words(look: Look) -> Iterator[Finding]:
         wrong: set[int] = set()
         for table in _WORDS.values():
             sizes = f"SELECT id, sz FROM {table}_docsize"
-            for of in (lambda db, table=table: _hashes(db, table), lambda db, sql=sizes: dict(fetch(db, sql))):
+            for of in (
+                lambda db, table=table: _hashes(db, table),
+                lambda db, sql=sizes: dict(fetch(db, sql)),
+            ):
                 ours, theirs = of(look.db), of(fresh)
-                wrong.update(seq for seq in ours.keys() | theirs.keys() if ours.get(seq) != theirs.get(seq))
+                wrong.update(
+                    seq for seq in ours.keys() | theirs.keys() if ours.get(seq) != theirs.get(seq)
+                )
     count = len(wrong - look.damaged)
     if count:
-        yield Finding(f"the index has other words than the text of {count} records", FIX, derived=True)
+        yield Finding(
+            f"the index has other words than the text of {count} records", FIX, derived=True
+        )
 
 
 def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
     """Index the words of all sound records of a store."""
-    pools = {tuple(named): pool for pool, *named in fetch(db, "SELECT id, collection, namespace FROM pool")}
+    pools = {
+        tuple(named): pool
+        for pool, *named in fetch(db, "SELECT id, collection, namespace FROM pool")
+    }
     for page in _records(db, Damaged()):
         for seq, record in page.items():
             if record is not None:
-                index.insert(target, [(seq, pools[record.ref.collection, record.ref.namespace], record)])
+                index.insert(
+                    target, [(seq, pools[record.ref.collection, record.ref.namespace], record)]
+                )
 
 
 def _hashes(db: apsw.Connection, table: str) -> dict[Any, int]:
@@ -393,7 +463,8 @@ def _index_words(look: Look) -> None:
     schema.count_epoch(look.db, schema.WORDS_EPOCH)
 
 
-# --- vectors ---------------------------------------------------------------------------------------------------------
+# --- vectors
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _damaged_vectors(look: Look, collection: Collection, table: str) -> list[int]:
@@ -407,7 +478,10 @@ def _damaged_vectors(look: Look, collection: Collection, table: str) -> list[int
     return [
         seq
         for seq, codes, crc, kind in fetch(look.db, sql)
-        if kind != collection or type(codes) is not bytes or len(codes) % size or zlib.crc32(codes) != crc
+        if kind != collection
+        or type(codes) is not bytes
+        or len(codes) % size
+        or zlib.crc32(codes) != crc
     ]
 
 
@@ -451,10 +525,14 @@ def _blocks(look: Look) -> Iterator[Finding]:
         below, wrong = 0, 0
         for hi, *block in rows:
             within = f"SELECT seq, codes FROM {schema.VECTORS[collection]} WHERE seq > ? AND seq <= ? ORDER BY seq"
-            wrong += tuple(block) != look.vectors(collection).packed(look.db, fetch(look.db, within, (below, hi)))
+            wrong += tuple(block) != look.vectors(collection).packed(
+                look.db, fetch(look.db, within, (below, hi))
+            )
             below = hi
         if wrong:
-            yield Finding(f"{wrong} blocks in {table} are not those of their vectors", FIX, derived=True)
+            yield Finding(
+                f"{wrong} blocks in {table} are not those of their vectors", FIX, derived=True
+            )
 
 
 def _seal(look: Look) -> None:
@@ -472,7 +550,11 @@ PARTS = (
         lambda it: counts.make_triggers(it.db),
     ),
     Part("the number of the last record", _last_number, _number_again),
-    Part("what is noted of the vectors", lambda look: spaces.wrong(look.db), lambda look: spaces.mend(look.db)),
+    Part(
+        "what is noted of the vectors",
+        lambda look: spaces.wrong(look.db),
+        lambda look: spaces.mend(look.db),
+    ),
     *(
         Part(
             derived.what,
@@ -483,7 +565,12 @@ PARTS = (
         for derived in DERIVED
     ),
     Part("counts of reads", _surplus("access"), _without_surplus("access")),
-    Part("the index of words", _rows_of_words, _index_words, rows=rf"{_WORDS_PART.pattern}|\bcorpus\b"),
+    Part(
+        "the index of words",
+        _rows_of_words,
+        _index_words,
+        rows=rf"{_WORDS_PART.pattern}|\bcorpus\b",
+    ),
     Part("the words in the index", _words, _index_words, cheap=False),
     Part("vectors", _vectors, _drop_vectors, rows=r"\b(staged_)?(turn_)?vector\b"),
     Part("blocks of vectors", _blocks, _seal, cheap=False, rows=r"\b(turn_)?block\b"),

@@ -1,7 +1,9 @@
-"""The file of the SQLite store: creating, opening, locking, migrating and erasing it. Knows nothing of records.
+"""The file of the SQLite store: creating, opening, locking, migrating and erasing it. Knows nothing
+of records.
 
-Every statement in this package that touches a store file goes through apsw, whose SQLite has no WAL-reset bug, and
-the file is never opened in any other way: closing a plain file handle would cancel SQLite's locks in this process.
+Every statement in this package that touches a store file goes through apsw, whose SQLite has no
+WAL-reset bug, and the file is never opened in any other way: closing a plain file handle would
+cancel SQLite's locks in this process.
 """
 
 import contextlib
@@ -17,14 +19,31 @@ import apsw
 from memories.core.disk import ForkGuard, tried
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError, StoreFull
 from memories.stores.sqlite import engine, schema, sidefile
-from memories.stores.sqlite.engine import Identity, connect, connect_frozen, engine_is_safe, identity, overwrite_gaps
+from memories.stores.sqlite.engine import (
+    Identity,
+    connect,
+    connect_frozen,
+    engine_is_safe,
+    identity,
+    overwrite_gaps,
+)
 from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, loss, translated
 from memories.stores.sqlite.sidefile import Marker, Noted, following
 
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
-COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # that are kept beside the file, under its name
-_PRAGMAS = ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON", "synchronous=FULL", "secure_delete=ON")
+COPIES = (
+    "v*.backup",
+    "replaced-*",
+    "before-fix-*",
+)  # that are kept beside the file, under its name
+_PRAGMAS = (
+    "mmap_size=0",
+    "trusted_schema=OFF",
+    "cell_size_check=ON",
+    "synchronous=FULL",
+    "secure_delete=ON",
+)
 _ATTEMPT_MILLIS = 100  # for which other writers wait while an erasure waits for a reader
 _BETWEEN_ATTEMPTS = 0.05  # seconds
 
@@ -54,11 +73,14 @@ class SQLiteFile:
         self._frozen: tuple[int, int, int] | None = None
         self._version: int | None = None
 
-    # --- reading and writing ---------------------------------------------------------------------------------------
+    # --- reading and writing
+    # ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def read(self) -> Iterator[apsw.Connection]:
-        """Yield a connection whose statements all see one state of the store; an empty store if there is no file."""
+        """Yield a connection whose statements all see one state of the store; an empty store if
+        there is no file.
+        """
         with translated(self.path):
             connection = self._connection()
             if connection.in_transaction:
@@ -78,16 +100,19 @@ class SQLiteFile:
             self._refuse_changed_meanwhile()
 
     @contextlib.contextmanager
-    def write(self, *, wait_seconds: float | None = None, durable: bool = True) -> Iterator[apsw.Connection]:
+    def write(
+        self, *, wait_seconds: float | None = None, durable: bool = True
+    ) -> Iterator[apsw.Connection]:
         """Yield a connection in a transaction that excludes other writers; commit at the end.
 
-        The lock on the side file comes first: it makes writers queue in fair order before SQLite's own lock. Inside
+        The lock on the side file comes first: it makes writers queue in fair order before SQLite's
+            own lock. Inside
         another `write` this is a savepoint: its failure undoes its own part, even if it is caught.
 
         Args:
             wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.
-            durable: Flush it to the disk. Otherwise a power cut may lose it until the next durable commit, but nothing
-                that was flushed before.
+            durable: Flush it to the disk. Otherwise a power cut may lose it until the next durable
+                commit, but nothing that was flushed before.
 
         Raises:
             StoreBusy: Another writer held the lock for that long.
@@ -102,7 +127,9 @@ class SQLiteFile:
             with self._exclusive(patience) as side:
                 connection = self._for_writing()
                 connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-                connection.set_busy_timeout(int(patience * 1000))  # for programs that do without our lock
+                connection.set_busy_timeout(
+                    int(patience * 1000)
+                )  # for programs that do without our lock
                 try:
                     connection.execute("BEGIN IMMEDIATE")
                 finally:
@@ -139,7 +166,9 @@ class SQLiteFile:
 
     def _undo(self, connection: apsw.Connection, statement: str) -> None:
         engine.undo(connection, statement)
-        if connection.in_transaction and not self.in_write:  # not even that worked: the next use opens another
+        if (
+            connection.in_transaction and not self.in_write
+        ):  # not even that worked: the next use opens another
             self._local.connection = None
 
     @property
@@ -148,10 +177,11 @@ class SQLiteFile:
         return not self._guard.forked and bool(getattr(self._local, "depth", 0))
 
     def erase_free_pages(self) -> None:
-        """Move the log into the file and empty it, so that removed bytes, overwritten there, are gone from the disk.
+        """Move the log into the file and empty it, so that removed bytes, overwritten there, are
+        gone from the disk.
 
-        Others write between two attempts. A file that was written before every deletion was overwritten is rewritten
-        once as a whole.
+        Others write between two attempts. A file that was written before every deletion was
+        overwritten is rewritten once as a whole.
 
         Raises:
             StoreBusy: Somebody goes on reading what was there before.
@@ -160,7 +190,9 @@ class SQLiteFile:
         with translated(self.path):
             while not self._try_to_erase(max(0.0, deadline - time.monotonic())):
                 if time.monotonic() > deadline:
-                    raise StoreBusy(f"{self.path} is being read by another process; forget it again when that is done")
+                    raise StoreBusy(
+                        f"{self.path} is being read by another process; forget it again when that is done"
+                    )
                 time.sleep(_BETWEEN_ATTEMPTS)
 
     def _try_to_erase(self, wait_seconds: float) -> bool:
@@ -179,13 +211,17 @@ class SQLiteFile:
             return not busy
 
     def missing_commits(self) -> int:
-        """Return how many commits were acknowledged and are no longer in the file: a log was cut or removed."""
+        """Return how many commits were acknowledged and are no longer in the file: a log was cut or
+        removed.
+        """
         noted = sidefile.read(self._lock_file)[1]  # before the file: others may commit meanwhile
         with self.read() as connection:
             return _missing(connection, noted)
 
     def accept_loss(self) -> int:
-        """Go on with what is there though commits are missing; return how many. Their history ends here."""
+        """Go on with what is there though commits are missing; return how many. Their history ends
+        here.
+        """
         with translated(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             missing = _missing(connection, sidefile.read_open(side)[1])
@@ -194,7 +230,9 @@ class SQLiteFile:
                     sidefile.erase(side)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    schema.count_commit(connection, following(schema.state(connection)[0], forked=True))
+                    schema.count_commit(
+                        connection, following(schema.state(connection)[0], forked=True)
+                    )
                     connection.execute("COMMIT")
                 except BaseException:
                     self._undo(connection, "ROLLBACK")
@@ -202,13 +240,17 @@ class SQLiteFile:
             return missing
 
     def copy_to(self, target: Path) -> None:
-        """Write a copy of the store, as it is at one moment, into an empty file; writers go on meanwhile."""
+        """Write a copy of the store, as it is at one moment, into an empty file; writers go on
+        meanwhile.
+        """
         with translated(self.path):
             connection = self._connection()
             try:
                 connection.execute("VACUUM INTO ?", (str(target),))
             except apsw.FullError as exc:
-                raise StoreFull(f"the disk of {target} is full; make room on it, or name another one") from exc
+                raise StoreFull(
+                    f"the disk of {target} is full; make room on it, or name another one"
+                ) from exc
 
     def close(self) -> None:
         """Close every connection of this process."""
@@ -228,7 +270,9 @@ class SQLiteFile:
                     in_use.append((thread, connection))
             self._opened = in_use
         if in_use:
-            raise StoreError(f"{self.path} is in use by another thread; close it when its calls are done")
+            raise StoreError(
+                f"{self.path} is in use by another thread; close it when its calls are done"
+            )
         self._local = threading.local()
 
     def size_bytes(self) -> int:
@@ -240,12 +284,17 @@ class SQLiteFile:
         return _size(self._parts[1])
 
     def snapshots(self) -> tuple[str, ...]:
-        """Return the copies that migrations, restores and repairs left beside the file, and backups in their folder."""
+        """Return the copies that migrations, restores and repairs left beside the file, and backups
+        in their folder.
+        """
         names = (*(f"{self.path.name}.{kind}" for kind in COPIES), f"backups/{self.path.stem}-*.db")
         with filesystem_errors(self.path.parent):
-            return tuple(sorted(str(found) for name in names for found in self.path.parent.glob(name)))
+            return tuple(
+                sorted(str(found) for name in names for found in self.path.parent.glob(name))
+            )
 
-    # --- connections -----------------------------------------------------------------------------------------------
+    # --- connections
+    # -----------------------------------------------------------------------------------------------
 
     def _connection(self) -> apsw.Connection:
         if self._guard.forked:
@@ -255,7 +304,9 @@ class SQLiteFile:
             return self._empty()
         self._refuse_changed()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
-        if connection is None or all(connection is not known for _, known in self._opened):  # or it was closed
+        if connection is None or all(
+            connection is not known for _, known in self._opened
+        ):  # or it was closed
             with filesystem_errors(self.path):
                 connection = self._local.connection = self._open()
             self._seen = self._found()
@@ -269,7 +320,9 @@ class SQLiteFile:
                 engine.create(self.path)
         connection = self._connection()
         if self._frozen:
-            raise StoreError(f"{self.path} or its folder can't be written; check who owns it and its permissions")
+            raise StoreError(
+                f"{self.path} or its folder can't be written; check who owns it and its permissions"
+            )
         if self._outdated:
             engine.migrate(connection, self.path)
             self._version = len(schema.MIGRATIONS)
@@ -284,8 +337,8 @@ class SQLiteFile:
     def _refuse_changed(self) -> None:
         """Refuse to go on when a part was removed or replaced while it was open.
 
-        SQLite goes on with the parts that it has open, which nobody else sees and which are gone when it closes them.
-        While we have a connection, no other process removes a log.
+        SQLite goes on with the parts that it has open, which nobody else sees and which are gone
+        when it closes them. While we have a connection, no other process removes a log.
         """
         if self._seen[0] is None:
             return
@@ -312,9 +365,13 @@ class SQLiteFile:
         return found.st_ino, found.st_mtime_ns, found.st_size + _size(self._parts[1])
 
     def _keep_what_is_not_ours(self) -> None:
-        """Let closing neither write to nor remove files that were put in the place of those that are open."""
+        """Let closing neither write to nor remove files that were put in the place of those that
+        are open.
+        """
         found = self._found()
-        if any(seen is not None and seen != now for seen, now in zip(self._seen, found, strict=True)):
+        if any(
+            seen is not None and seen != now for seen, now in zip(self._seen, found, strict=True)
+        ):
             for _, connection in self._opened:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
@@ -335,7 +392,9 @@ class SQLiteFile:
         engine.refuse_unsafe(self.path)
         engine.refuse_network(self.path.parent)
         if self.path.stat().st_size == 0:
-            raise StoreDamaged(f"{self.path} is empty (0 bytes), which no store is; restore a backup or remove it")
+            raise StoreDamaged(
+                f"{self.path} is empty (0 bytes), which no store is; restore a backup or remove it"
+            )
         if self._seen[0] is None and _size(self._parts[1]):
             self._refuse_foreign_log()
         try:
@@ -355,7 +414,9 @@ class SQLiteFile:
         return connection
 
     def _tell_missing(self, connection: apsw.Connection) -> None:
-        """Log, once in a process, that commits are missing; reads go on, and the next write is refused."""
+        """Log, once in a process, that commits are missing; reads go on, and the next write is
+        refused.
+        """
         noted = sidefile.read(self._lock_file)[1]  # before the file: others may commit meanwhile
         missing = _missing(connection, noted)
         if missing and (self.path, missing) not in _told:
@@ -370,17 +431,22 @@ class SQLiteFile:
             for pragma in _PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
             if connection.pragma("application_id") != schema.APPLICATION_ID:
-                raise StoreDamaged(f"{self.path} is a SQLite database of another program; it was not touched")
+                raise StoreDamaged(
+                    f"{self.path} is a SQLite database of another program; it was not touched"
+                )
             self._version = self._refuse_newer(connection)
             schema.prepare(connection)
         except BaseException:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # closing must not touch the file either
+            connection.config(
+                apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1
+            )  # closing must not touch the file either
             connection.close()
             raise
         return connection
 
     def _open_frozen(self) -> apsw.Connection:
-        """Open a file in a folder that can't be written, so that SQLite can make no locks: for reading, unlocked.
+        """Open a file in a folder that can't be written, so that SQLite can make no locks: for
+        reading, unlocked.
 
         Each read checks that nobody wrote meanwhile.
         """
@@ -394,7 +460,9 @@ class SQLiteFile:
         return self._set_up(connect_frozen(self.path))
 
     def _refuse_foreign_log(self) -> None:
-        """Refuse a log that is not of this file. A commit under way may look so: look again under the lock."""
+        """Refuse a log that is not of this file. A commit under way may look so: look again under
+        the lock.
+        """
         from memories.stores.sqlite import log
 
         try:
@@ -406,7 +474,9 @@ class SQLiteFile:
                 log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
 
     def _refuse_newer(self, connection: apsw.Connection) -> int:
-        """Return the schema's version; checked in every transaction, since a newer program may migrate at any time."""
+        """Return the schema's version; checked in every transaction, since a newer program may
+        migrate at any time.
+        """
         version = int(connection.pragma("user_version"))
         newest = len(schema.MIGRATIONS)
         if version > newest:
@@ -417,7 +487,9 @@ class SQLiteFile:
         return version
 
     def _refuse_orphaned_log(self) -> None:
-        """Refuse to create a file beside the log of a lost store: SQLite would replay the log into the new file."""
+        """Refuse to create a file beside the log of a lost store: SQLite would replay the log into
+        the new file.
+        """
         beside = Path(self._parts[1])
         if _size(self._parts[1]) and identity(self._parts[0]) is None:
             raise StoreDamaged(
@@ -426,7 +498,9 @@ class SQLiteFile:
             )
 
     def _disinherit(self) -> None:
-        """Drop the parent's connections, of every store: SQLite would take the parent's locks for ours."""
+        """Drop the parent's connections, of every store: SQLite would take the parent's locks for
+        ours.
+        """
         for file in list(_FILES):
             if file._guard.forked and not file._drop_inherited() and file.path == self.path:
                 raise StoreError(
@@ -434,7 +508,9 @@ class SQLiteFile:
                 )
 
     def _drop_inherited(self) -> bool:
-        """Close what the parent opened, without touching the file; not if it was in the middle of something."""
+        """Close what the parent opened, without touching the file; not if it was in the middle of
+        something.
+        """
         try:
             if any(connection.in_transaction for _, connection in self._opened):
                 return False
@@ -446,7 +522,8 @@ class SQLiteFile:
         self._reset()
         return True
 
-    # --- the side file ---------------------------------------------------------------------------------------------
+    # --- the side file
+    # ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _exclusive(self, wait_seconds: float) -> Iterator[int]:
@@ -455,7 +532,8 @@ class SQLiteFile:
             self._disinherit()
         what = f", the lock of {self.path.name}"
         with contextlib.ExitStack() as stack:
-            self._refuse_changed()  # before the lock, which would make a folder again that was moved away
+            # before the lock, which would make a folder again that was moved away
+            self._refuse_changed()
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
                     engine.refuse_unsafe(self.path)
@@ -475,7 +553,9 @@ class SQLiteFile:
                 self._local.exclusive = False
 
     def _next(self, connection: apsw.Connection, side: int) -> Marker:
-        """Return the state after the transaction that was just begun; refuse it where commits are missing."""
+        """Return the state after the transaction that was just begun; refuse it where commits are
+        missing.
+        """
         missing = _missing(connection, sidefile.read_open(side)[1])
         if missing:
             raise CommitsMissing(loss(self.path, missing))

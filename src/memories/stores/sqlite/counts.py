@@ -1,7 +1,9 @@
-"""Counts of the SQLite store, so that tags and status cost the same however much there is; and whether they are right.
+"""Counts of the SQLite store, so that tags and status cost the same however much there is; and
+whether they are right.
 
-Triggers keep them, in the transaction of the change, whoever makes it. They count what is live, by namespace, label and
-label key; what is deleted; and what is live without a vector. Everything here can be made again from the records.
+Triggers keep them, in the transaction of the change, whoever makes it. They count what is live, by
+namespace, label and label key; what is deleted; and what is live without a vector. Everything here
+can be made again from the records.
 """
 
 import contextlib
@@ -31,8 +33,11 @@ CREATE TABLE key_pool (
 CREATE INDEX record_deleted ON record (pool, grp, position) WHERE ended_by = 'delete';
 """
 
-# The ids of a record's labels, '3,17', as rows; damaged ones as none, so that the record can be removed.
-_LABELS = "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.labels || ']', '[]')) j"
+# The ids of a record's labels, '3,17', as rows; damaged ones as none, so that the record can be
+# removed.
+_LABELS = (
+    "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.labels || ']', '[]')) j"
+)
 _KEYS = "{labels} JOIN label l ON l.id = j.value"
 _LIVE = "({row}.ended_at IS NULL)"
 _DELETED = "({row}.ended_at IS NOT NULL AND {row}.ended_by IS 'delete')"
@@ -138,10 +143,14 @@ MIGRATION = _COLUMNS + _CREATE + _RECOUNT
 
 
 def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> dict[str, int]:
-    """Return how many live records of some namespaces have each label key, or each value of one key."""
+    """Return how many live records of some namespaces have each label key, or each value of one
+    key.
+    """
     among = f"pool IN ({','.join(map(str, pools))}) AND live > 0 GROUP BY 1 ORDER BY 1"
     if key is None:
-        rows: list[Any] = db.execute(f"SELECT key, sum(live) FROM key_pool WHERE {among}").fetchall()
+        rows: list[Any] = db.execute(
+            f"SELECT key, sum(live) FROM key_pool WHERE {among}"
+        ).fetchall()
     else:
         sql = "SELECT l.value, sum(m.live) FROM label l JOIN label_pool m ON m.label = l.id"
         rows = db.execute(f"{sql} WHERE l.key = ? AND {among}", (key,)).fetchall()
@@ -149,7 +158,9 @@ def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> d
 
 
 def counted(db: apsw.Connection, pools: Sequence[int], where: Filter) -> int | None:
-    """Return how many records of some namespaces match a filter; None if no count is kept for it."""
+    """Return how many records of some namespaces match a filter; None if no count is kept for
+    it.
+    """
     if where == Filter(where.collection, where.namespaces):
         return _total(db, pools, "live")
     if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):
@@ -165,7 +176,9 @@ def without_vector(db: apsw.Connection, pools: Sequence[int]) -> int:
 def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
     among = ",".join(map(str, pools))
     total: Any
-    [(total,)] = db.execute(f"SELECT coalesce(sum({column}), 0) FROM pool WHERE id IN ({among})").fetchall()
+    [(total,)] = db.execute(
+        f"SELECT coalesce(sum({column}), 0) FROM pool WHERE id IN ({among})"
+    ).fetchall()
     return int(total)
 
 
@@ -174,12 +187,18 @@ def exchanging(db: apsw.Connection) -> Iterator[None]:
     """Stop counting while tables of vectors are exchanged, then count anew; in a transaction."""
     db.execute(_DROP)
     yield
-    missing = f"SELECT count(*) FROM record r WHERE r.pool = pool.id AND {_LIVE} AND {_NO_VECTOR}".format(row="r")
+    missing = (
+        f"SELECT count(*) FROM record r WHERE r.pool = pool.id AND {_LIVE} AND {_NO_VECTOR}".format(
+            row="r"
+        )
+    )
     db.execute(f"{_CREATE} UPDATE pool SET without_vector = ({missing})")
 
 
 def wrong(db: apsw.Connection) -> list[Finding]:
-    """Return which counts differ from what the records say, and which trigger is not as it was made."""
+    """Return which counts differ from what the records say, and which trigger is not as it was
+    made.
+    """
     return [*triggers_differ(db), *miscounted(db)]
 
 
@@ -188,7 +207,11 @@ def miscounted(db: apsw.Connection) -> list[Finding]:
     compared = (
         ("the counts of a namespace", _POOLS, "SELECT id, live, deleted, without_vector FROM pool"),
         ("how many memories have a tag", _LABEL_POOLS, "SELECT label, pool, live FROM label_pool"),
-        ("how many memories have a tag key", _KEY_POOLS, "SELECT key, pool, live, total FROM key_pool"),
+        (
+            "how many memories have a tag key",
+            _KEY_POOLS,
+            "SELECT key, pool, live, total FROM key_pool",
+        ),
     )
     found: list[str] = []
     for what, truth, kept in compared:
@@ -204,8 +227,16 @@ def miscounted(db: apsw.Connection) -> list[Finding]:
 def triggers_differ(db: apsw.Connection) -> list[Finding]:
     """Return which of the triggers that keep counts is not what it was made as."""
     there = _triggers(db)
-    made = {sql.split(None, 3)[2]: sql for sql in map(str.strip, _CREATE.replace("END;", "END\0").split("\0")) if sql}
-    wrong = {name: "damaged" if name in there else "missing" for name in made if there.get(name) != made[name]}
+    made = {
+        sql.split(None, 3)[2]: sql
+        for sql in map(str.strip, _CREATE.replace("END;", "END\0").split("\0"))
+        if sql
+    }
+    wrong = {
+        name: "damaged" if name in there else "missing"
+        for name in made
+        if there.get(name) != made[name]
+    }
     wrong |= dict.fromkeys(there.keys() - made.keys(), "damaged")
     return [_again(f"{name}, which keeps counts, is {how}") for name, how in sorted(wrong.items())]
 
@@ -214,7 +245,10 @@ def _triggers(db: apsw.Connection) -> dict[str, str]:
     """Return the triggers that there are; a sign that is no UTF-8 is another one."""
     sql = "SELECT CAST(name AS BLOB), CAST(sql AS BLOB) FROM sqlite_schema WHERE type = 'trigger'"
     rows: list[Any] = db.execute(sql).fetchall()
-    return {name.decode(errors="replace"): (text or b"").decode(errors="replace").strip() for name, text in rows}
+    return {
+        name.decode(errors="replace"): (text or b"").decode(errors="replace").strip()
+        for name, text in rows
+    }
 
 
 def _again(what: str) -> Finding:
@@ -222,7 +256,9 @@ def _again(what: str) -> Finding:
 
 
 def make_triggers(db: apsw.Connection) -> None:
-    """Make the triggers that keep counts again, inside a transaction; another one has no place in a store."""
+    """Make the triggers that keep counts again, inside a transaction; another one has no place in a
+    store.
+    """
     for name in _triggers(db):
         quoted = name.replace('"', '""')
         db.execute(f'DROP TRIGGER "{quoted}"')

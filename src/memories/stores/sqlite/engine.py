@@ -1,6 +1,8 @@
-"""The SQLite that opens store files: which versions may, where a file may lie, how it is made, migrated and opened.
+"""The SQLite that opens store files: which versions may, where a file may lie, how it is made,
+migrated and opened.
 
-Nothing else opens store files: closing one in any other way, even as a plain file, would cancel the locks held here.
+Nothing else opens store files: closing one in any other way, even as a plain file, would cancel the
+locks held here.
 """
 
 import contextlib
@@ -25,9 +27,15 @@ _PAGES_AT_ONCE = 256
 
 
 def engine_is_safe(version: str) -> bool:
-    """Return whether this SQLite is free of the WAL-reset bug, which silently loses acknowledged commits."""
+    """Return whether this SQLite is free of the WAL-reset bug, which silently loses acknowledged
+    commits.
+    """
     number = tuple(int(part) for part in version.split("."))
-    return number >= (3, 51, 3) or (3, 50, 7) <= number < (3, 51, 0) or (3, 44, 6) <= number < (3, 45, 0)
+    return (
+        number >= (3, 51, 3)
+        or (3, 50, 7) <= number < (3, 51, 0)
+        or (3, 44, 6) <= number < (3, 45, 0)
+    )
 
 
 def connect(path: Path) -> apsw.Connection:
@@ -74,7 +82,9 @@ def scratch() -> apsw.Connection:
 
 
 def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, bytes]:
-    """Return pages of a file as they are without its log; an empty one for each that is not there."""
+    """Return pages of a file as they are without its log; an empty one for each that is not
+    there.
+    """
     file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
     try:
         size = file.xFileSize()
@@ -90,8 +100,9 @@ def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, 
 def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
     """Overwrite what lies in pages between the list of cells and the cells.
 
-    SQLite leaves copies of cells there when it moves them to other pages, and `secure_delete` does not reach them. Only
-    unused bytes are written, so readers need not wait; what they keep of pages ends with the next commit.
+    SQLite leaves copies of cells there when it moves them to other pages, and `secure_delete` does
+    not reach them. Only unused bytes are written, so readers need not wait; what they keep of pages
+    ends with the next commit.
 
     Args:
         db: A connection to the file, which forgets its pages.
@@ -116,23 +127,30 @@ def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
 
 
 def _gap(pages: bytes, at: int, page_size: int, *, header: int) -> tuple[int, int]:
-    """Return where the unused middle of a page begins and ends; an empty one for what is no page of a tree."""
+    """Return where the unused middle of a page begins and ends; an empty one for what is no page of
+    a tree.
+    """
     kind = pages[at + header]
     if kind not in _TREE_PAGES:
         return 0, 0
-    cells, content = (int.from_bytes(pages[at + header + place : at + header + place + 2], "big") for place in (3, 5))
+    cells, content = (
+        int.from_bytes(pages[at + header + place : at + header + place + 2], "big")
+        for place in (3, 5)
+    )
     first = at + header + _TREE_PAGES[kind] + 2 * cells
     return first, max(first, at + min(content or page_size, page_size))
 
 
-# Several machines see them, but not each other's locks and shared memory, which SQLite's log needs. Folders that a
-# virtual machine shares with its host are such file systems too: their locks end at the machine's border.
+# Several machines see them, but not each other's locks and shared memory, which SQLite's log needs.
+# Folders that a virtual machine shares with its host are such file systems too: their locks end at
+# the machine's border.
 _NETWORK = frozenset(
     "nfs nfs3 nfs4 nfsd cifs smb smb2 smb3 smbfs ncpfs ncp afs afpfs coda ceph cephfs glusterfs lustre beegfs fhgfs "
     "gpfs mmfs ocfs2 gfs gfs2 orangefs pvfs2 panfs wekafs quobyte davfs davfs2 moosefs acfs vxfs_cluster dlmfs "
     "9p virtiofs vboxsf prl_fs prl_fs_freeze vmhgfs hgfs drvfs osxfs fakeowner macfuse osxfuse".split()
 )
-# Most of what runs on FUSE is a network or cloud drive, and new ones appear every year; so the local ones are listed.
+# Most of what runs on FUSE is a network or cloud drive, and new ones appear every year; so the
+# local ones are listed.
 _LOCAL_FUSE = frozenset(
     "fuse-overlayfs overlayfs-fuse unionfs unionfs-fuse mergerfs mhddfs aufs bindfs encfs gocryptfs cryfs securefs "
     "ecryptfs veracrypt dislocker ntfs ntfs-3g exfat exfat-fuse ext2 ext4 fuse2fs fuse-ext2 lklfuse apfs apfs-fuse "
@@ -144,7 +162,9 @@ Identity = tuple[int, int]
 
 
 def identity(path: str) -> Identity | None:
-    """Return what distinguishes a file from another of the same name; by stat, never by opening it."""
+    """Return what distinguishes a file from another of the same name; by stat, never by opening
+    it.
+    """
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -155,7 +175,9 @@ def identity(path: str) -> Identity | None:
 
 
 def refuse_unsafe(path: Path) -> None:
-    """Refuse a symbolic link, and a file or folder that everybody may write or another user owns."""
+    """Refuse a symbolic link, and a file or folder that everybody may write or another user
+    owns.
+    """
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; name the file itself")
     if path.is_dir():
@@ -169,13 +191,17 @@ def refuse_unsafe(path: Path) -> None:
         if doubt := open_to_everybody(part, found):
             raise StoreError(f"{part} {doubt}")
         if found.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
-            raise StoreError(f"{part} belongs to another user; set MEMORY_HOME to a folder of your own")
+            raise StoreError(
+                f"{part} belongs to another user; set MEMORY_HOME to a folder of your own"
+            )
 
 
 def refuse_network(folder: Path) -> None:
-    """Refuse a folder on a file system that other machines may use at the same time, for reading too.
+    """Refuse a folder on a file system that other machines may use at the same time, for reading
+    too.
 
-    Even reading needs the locks: without them, a page may be read while another machine overwrites it. Looked up once
+    Even reading needs the locks: without them, a page may be read while another machine overwrites
+        it. Looked up once
     in a process for each folder.
     """
     if folder in _checked or not sys.platform.startswith("linux"):
@@ -202,7 +228,11 @@ def filesystem_of(resolved: str, mounts: str) -> str:
     best, kind = "", ""
     for line in mounts.splitlines():
         _, escaped, found, *_ = line.split(" ")
-        mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), escaped) if "\\" in escaped else escaped
+        mount = (
+            re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), escaped)
+            if "\\" in escaped
+            else escaped
+        )
         inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best):
             best, kind = mount, found
@@ -215,8 +245,9 @@ _SUFFIXES = ("", "-wal", "-shm", "-journal")
 def create(path: Path) -> None:
     """Make a store file under another name and rename it, so that it is never seen half made.
 
-    It is written without a log, so that all of it is in the one file that is renamed, and synced by SQLite; only then
-    is it told to use one. What a failure leaves is removed, at the latest by the next attempt.
+    It is written without a log, so that all of it is in the one file that is renamed, and synced by
+    SQLite; only then is it told to use one. What a failure leaves is removed, at the latest by the
+    next attempt.
     """
     scratch = path.with_name(f".{path.name}.new")
     _remove(scratch)
@@ -237,7 +268,9 @@ def create(path: Path) -> None:
             connection.close()
         put_in_place(scratch, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # the disk that failed may fail again; the next attempt removes it
+        with contextlib.suppress(
+            OSError
+        ):  # the disk that failed may fail again; the next attempt removes it
             _remove(scratch)
         raise
 
@@ -254,7 +287,9 @@ def use_log(connection: apsw.Connection, path: Path) -> None:
 
 
 def migrate(connection: apsw.Connection, path: Path) -> None:
-    """Bring an older schema up to date, under the side-file lock, after a snapshot of the whole file."""
+    """Bring an older schema up to date, under the side-file lock, after a snapshot of the whole
+    file.
+    """
     version = connection.pragma("user_version")
     if version < len(schema.MIGRATIONS):  # else another process was first
         _snapshot(connection, path.with_name(f"{path.name}.v{version}.backup"))
@@ -272,7 +307,9 @@ def migrate(connection: apsw.Connection, path: Path) -> None:
 
 
 def undo(connection: apsw.Connection, statement: str) -> None:
-    """Take back what failed; a failure of that hides nothing, since the first error is on its way."""
+    """Take back what failed; a failure of that hides nothing, since the first error is on its
+    way.
+    """
     if connection.in_transaction:
         with contextlib.suppress(apsw.Error):
             connection.execute(statement)
@@ -283,7 +320,9 @@ def _snapshot(connection: apsw.Connection, target: Path) -> None:
         return  # left by an interrupted migration; the older snapshot is the better one
     scratch = target.with_name(f".{target.name}.new")
     scratch.unlink(missing_ok=True)
-    fd = os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600)  # VACUUM INTO alone would make it 0644
+    fd = os.open(
+        scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600
+    )  # VACUUM INTO alone would make it 0644
     try:
         connection.execute("VACUUM INTO ?", (str(scratch),))
         os.fsync(fd)

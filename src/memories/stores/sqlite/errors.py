@@ -25,8 +25,16 @@ _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreFull, _FULL),
     (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
     (apsw.CorruptError, StoreDamaged, _DAMAGED),
-    (apsw.ReadOnlyError, StoreError, "{path} or its folder can't be written; check who owns it and its permissions"),
-    (apsw.IOError, StoreError, "the disk of {path} reported an error ({exc}); nothing was acknowledged"),
+    (
+        apsw.ReadOnlyError,
+        StoreError,
+        "{path} or its folder can't be written; check who owns it and its permissions",
+    ),
+    (
+        apsw.IOError,
+        StoreError,
+        "the disk of {path} reported an error ({exc}); nothing was acknowledged",
+    ),
     (apsw.NoMemError, StoreError, "out of memory while using {path}; nothing was written"),
     (apsw.Error, StoreError, "SQLite could not use {path} ({exc}); nothing was acknowledged"),
 )
@@ -46,7 +54,9 @@ class WordsDamaged(StoreDamaged):
 
     def __init__(self, path: object, error: Exception) -> None:
         """Tell it of a file, given what SQLite raised."""
-        lost = isinstance(error, apsw.CorruptError) and _detail(error) == apsw.SQLITE_CORRUPT  # pages of the file
+        lost = (
+            isinstance(error, apsw.CorruptError) and _detail(error) == apsw.SQLITE_CORRUPT
+        )  # pages of the file
         self.why, self.remedy = str(error), "see what to do with: memory doctor" if lost else FIX
         super().__init__(f"the index of words in {path} is damaged ({error}); {self.remedy}")
 
@@ -57,19 +67,29 @@ def translated(path: Path) -> Iterator[None]:
     try:
         yield
     except apsw.BusyError as exc:
-        raise StoreBusy(f"{path} was kept busy by another program; nothing was written; try again") from exc
+        raise StoreBusy(
+            f"{path} was kept busy by another program; nothing was written; try again"
+        ) from exc
     except apsw.CantOpenError as exc:
         kind = StoreFull if _is_full(path.parent) else StoreError
         raise kind(f"cannot open {path}: {_why_closed(path)}") from exc
     except apsw.Error as exc:
         if _is_of_words(exc):
             raise WordsDamaged(path, exc) from None
-        kind, message = next((ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs))
-        if isinstance(exc, apsw.IOError | apsw.ReadOnlyError) and (folder := _folder_in_the_way(path)):
+        kind, message = next(
+            (ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs)
+        )
+        if isinstance(exc, apsw.IOError | apsw.ReadOnlyError) and (
+            folder := _folder_in_the_way(path)
+        ):
             message = f"{folder}; nothing was written"
-        if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite does not always say why
+        if isinstance(exc, apsw.IOError) and _is_full(
+            path.parent
+        ):  # SQLite does not always say why
             kind, message = StoreFull, _FULL
-        if isinstance(exc, apsw.SQLError) and str(exc).startswith("no such "):  # the tables are not as they were made
+        if isinstance(exc, apsw.SQLError) and str(exc).startswith(
+            "no such "
+        ):  # the tables are not as they were made
             kind, message = StoreDamaged, _DAMAGED
         if isinstance(exc, apsw.CorruptError) and _detail(exc) == apsw.SQLITE_CORRUPT_INDEX:
             message = f"an index of {{path}} is damaged ({{exc}}); {FIX}"
@@ -85,7 +105,9 @@ def _is_of_words(exc: apsw.Error) -> bool:
     """Return whether FTS5 met damage; some of it only shows when a transaction ends."""
     is_virtual = isinstance(exc, apsw.CorruptError) and _detail(exc) == apsw.SQLITE_CORRUPT_VTAB
     if isinstance(exc, apsw.ConstraintError):
-        return str(exc) == "constraint failed"  # of a table that is not ours, which SQLite would name
+        return (
+            str(exc) == "constraint failed"
+        )  # of a table that is not ours, which SQLite would name
     return is_virtual or (isinstance(exc, apsw.CorruptError | apsw.SQLError) and "fts5" in str(exc))
 
 
@@ -102,7 +124,9 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
     except OSError as exc:
         if exc.errno == errno.EISDIR and (folder := _folder_in_the_way(path)):
             raise StoreError(f"{folder}; nothing was written") from exc
-        why = "it is a symbolic link; remove it" if exc.errno == errno.ELOOP else exc.strerror or exc
+        why = (
+            "it is a symbolic link; remove it" if exc.errno == errno.ELOOP else exc.strerror or exc
+        )
         kind = StoreFull if exc.errno in FULL else StoreError
         raise kind(f"cannot use {path}{what}: {why}") from exc
 
@@ -123,7 +147,11 @@ def _folder_in_the_way(path: Path) -> str:
     """Return that a folder has the name of a part of a store, a sentence; nothing if none has."""
     parts = (Path(f"{path}{suffix}") for suffix in ("-wal", "-shm", "-journal"))
     folder = next((part for part in parts if part.is_dir()), None)
-    return f"{folder} is a folder in the place of a part of the store; move it elsewhere" if folder else ""
+    return (
+        f"{folder} is a folder in the place of a part of the store; move it elsewhere"
+        if folder
+        else ""
+    )
 
 
 def _why_closed(path: Path) -> str:

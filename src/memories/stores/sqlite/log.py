@@ -1,8 +1,10 @@
-"""Whether a log beside a store file belongs to it. SQLite does not ask: it replays any log into any file.
+"""Whether a log beside a store file belongs to it. SQLite does not ask: it replays any log into any
+file.
 
-Only their content decides, since copying and moving change times and inodes. Each commit writes the row of the table
-`store`, whose id follows from the one before: the database alone has one of the states of its log, or the one just
-before the first. And the pages that the log changes have to lie where the database has them.
+Only their content decides, since copying and moving change times and inodes. Each commit writes the
+row of the table `store`, whose id follows from the one before: the database alone has one of the
+states of its log, or the one just before the first. And the pages that the log changes have to lie
+where the database has them.
 """
 
 import os
@@ -22,7 +24,8 @@ from memories.stores.sqlite.sidefile import LOG_MAGIC, Marker, Noted, salt_of
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _HEADER, _FRAME = 32, 24
 _ID, _COUNT = 32, 20
-# The only row of the table `store`: its length, its number, and a header that says two texts of 32 and 20 bytes.
+# The only row of the table `store`: its length, its number, and a header that says two texts of 32
+# and 20 bytes.
 _ROW = bytes((3 + _ID + _COUNT, 1, 3, 13 + 2 * _ID, 13 + 2 * _COUNT))
 _LEAF, _CELLS, _FIRST_CELL = 13, slice(3, 5), slice(8, 10)
 _CHANGES, _SCHEMA = slice(24, 28), slice(40, 44)  # counters in the first page
@@ -76,7 +79,9 @@ def read_log(path: Path) -> Log | None:
         os.close(fd)
 
 
-def _commits(fd: int, header: bytes, page_size: int) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+def _commits(
+    fd: int, header: bytes, page_size: int
+) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
     """Yield each commit: the size of the database after it, and its pages with their numbers.
 
     Read, not mapped: SQLite may shorten it meanwhile.
@@ -108,7 +113,9 @@ def _weights(count: int) -> list[int]:
     return found[::-1]
 
 
-def _checksum(before: tuple[int, int], content: bytes, order: str, weights: list[int]) -> tuple[int, int]:
+def _checksum(
+    before: tuple[int, int], content: bytes, order: str, weights: list[int]
+) -> tuple[int, int]:
     """Return SQLite's checksum of a part of a log, given that of the part before."""
     first, *rest = struct.unpack(f"{order}{len(content) // 4}I", content)
     words = (before[1], first + before[0], *rest)
@@ -124,7 +131,11 @@ def marker_in(page: bytes | None) -> Marker | None:
     if len(row) != len(_ROW) + _ID + _COUNT or not row.startswith(_ROW):
         return None
     text = row[len(_ROW) :]
-    return Marker(text[:_ID].decode("ascii", "replace"), int(text[_ID:])) if text[_ID:].isdigit() else None
+    return (
+        Marker(text[:_ID].decode("ascii", "replace"), int(text[_ID:]))
+        if text[_ID:].isdigit()
+        else None
+    )
 
 
 def refuse_foreign_log(path: Path, noted: Noted | None) -> None:
@@ -157,7 +168,9 @@ def refuse_foreign_log(path: Path, noted: Noted | None) -> None:
 
 
 def continues(log: Path, path: Path) -> bool:
-    """Return whether a log has commits and leads on from a file that is a database, wherever both lie."""
+    """Return whether a log has commits and leads on from a file that is a database, wherever both
+    lie.
+    """
     found = read_log(log)
     if found is None:
         return False
@@ -211,9 +224,13 @@ class _Database(NamedTuple):
 
 
 def _read_database(path: Path, log: Log) -> _Database:
-    """Read a database alone, by the same SQLite: with any other, closing it would cancel our locks."""
+    """Read a database alone, by the same SQLite: with any other, closing it would cancel our
+    locks.
+    """
     pages = read_pages(path, log.page_size, log.pages)
-    marker = next((known for known in map(marker_in, map(pages.get, log.markers.values())) if known), None)
+    marker = next(
+        (known for known in map(marker_in, map(pages.get, log.markers.values())) if known), None
+    )
     row, restored, unreadable = None, False, False
     db = connect_frozen(path)
     try:

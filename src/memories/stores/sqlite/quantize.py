@@ -1,7 +1,9 @@
-"""Vectors in fewer bytes: int8, or 5 bits, for exact enough scores, sign bits for finding candidates fast.
+"""Vectors in fewer bytes: int8, or 5 bits, for exact enough scores, sign bits for finding
+candidates fast.
 
-A vector is first turned by a fixed rotation, which spreads its length evenly over its numbers: int8 then loses less
-(recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and each sign bit tells about as much as any other.
+A vector is first turned by a fixed rotation, which spreads its length evenly over its numbers: int8
+then loses less (recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and each sign bit
+tells about as much as any other.
 """
 
 import math
@@ -20,8 +22,9 @@ _PIECE = 16_384  # codes at once, so that they stay in the processor's cache
 _MANY = 4_096  # codes that are all scored; of more,
 _SHARE = 64  # one in this many is
 _SAMPLE = 65_536  # codes that tell how near that share is, at least
-# The levels above 0 that lose least of numbers of a normal distribution (Max, Quantizing for minimum distortion, 1960).
-# After the rotation those of a vector are nearly that, with a variance of 1 / dimension.
+# The levels above 0 that lose least of numbers of a normal distribution (Max, Quantizing for
+# minimum distortion, 1960). After the rotation those of a vector are nearly that, with a variance
+# of 1 / dimension.
 _ABOVE = (0.0659, 0.1981, 0.3314, 0.4667, 0.6049, 0.7471, 0.8946, 1.0488,
           1.2118, 1.3863, 1.5762, 1.7872, 2.0287, 2.3177, 2.6911, 3.2607)  # fmt: skip
 _LEVELS = np.array([-level for level in reversed(_ABOVE)] + list(_ABOVE), dtype=np.float32)
@@ -32,9 +35,10 @@ _WORDS_OF_A_BYTE = 3  # words whose bits are counted in a byte: 192 at most
 class Quantizer:
     """Codes and scores for vectors of one dimension.
 
-    A code is a float32 scale followed by one signed byte a dimension. A compact code has 5 bits a dimension instead,
-    the number of a level: first the highest bit of all, then the next one, each of these in whole bytes. A bit code is
-    one sign bit a dimension, padded with zeros to whole 64-bit words.
+    A code is a float32 scale followed by one signed byte a dimension. A compact code has 5 bits a
+    dimension instead, the number of a level: first the highest bit of all, then the next one, each
+    of these in whole bytes. A bit code is one sign bit a dimension, padded with zeros to whole
+    64-bit words.
     """
 
     def __init__(self, dimension: int, *, compact: bool = False) -> None:
@@ -63,18 +67,24 @@ class Quantizer:
         return self._encode(self.rotate(vectors))
 
     def encode_each(self, given: "Sequence[NDArray[np.float32]]") -> list[bytes]:
-        """Return what `encode` returns for each, to the bit; of many single vectors several times as fast."""
+        """Return what `encode` returns for each, to the bit; of many single vectors several times
+        as fast.
+        """
         if len(given) < _TOGETHER or any(len(vectors) != 1 for vectors in given):
             return [self.encode(vectors) for vectors in given]
         codes = self._encode(self._rotate_each(np.concatenate(given)))
         return [codes[at : at + self.code_bytes] for at in range(0, len(codes), self.code_bytes)]
 
     def _rotate_each(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Turn vectors as `rotate` turns each alone: a product of them all would be rounded in another way."""
+        """Turn vectors as `rotate` turns each alone: a product of them all would be rounded in
+        another way.
+        """
         shape = len(vectors), -1, self._block
         turned = ((vectors * self._signs[0]).reshape(shape) @ self._hadamard).reshape(vectors.shape)
         turned = np.take(turned, self._order, axis=1) * self._signs[1]
-        rotated: NDArray[np.float32] = (turned.reshape(shape) @ self._hadamard).reshape(vectors.shape)
+        rotated: NDArray[np.float32] = (turned.reshape(shape) @ self._hadamard).reshape(
+            vectors.shape
+        )
         return rotated
 
     def _encode(self, turned: "NDArray[np.float32]") -> bytes:
@@ -86,18 +96,28 @@ class Quantizer:
 
     def _encode_compact(self, turned: "NDArray[np.float32]") -> bytes:
         between = (_LEVELS[1:] + _LEVELS[:-1]) / 2
-        numbers = np.searchsorted(between, turned * np.float32(self.dimension**0.5)).astype(np.uint8)
+        numbers = np.searchsorted(between, turned * np.float32(self.dimension**0.5)).astype(
+            np.uint8
+        )
         products = (turned * _LEVELS[numbers]).sum(axis=1)
-        scales = (1 / np.maximum(products, 1e-12)).astype("<f4")  # so that the cosine with itself is 1
-        planes = numbers[:, None, :] >> np.arange(COMPACT_BITS - 1, -1, -1, dtype=np.uint8)[:, None] & 1
+        scales = (1 / np.maximum(products, 1e-12)).astype(
+            "<f4"
+        )  # so that the cosine with itself is 1
+        planes = (
+            numbers[:, None, :] >> np.arange(COMPACT_BITS - 1, -1, -1, dtype=np.uint8)[:, None] & 1
+        )
         packed = np.packbits(planes, axis=2, bitorder="little").reshape(len(numbers), -1)
         return np.concatenate([scales[:, None].view(np.uint8), packed], axis=1).tobytes()
 
     def scores(self, query: "NDArray[np.float32]", codes: bytes) -> "NDArray[np.float32]":
-        """Return the cosine of a rotated unit query, shape (dimension,), with each code, shape (n,)."""
+        """Return the cosine of a rotated unit query, shape (dimension,), with each code, shape
+        (n,).
+        """
         scales, numbers = self._split(codes)
         result = np.empty(len(scales), dtype=np.float32)
-        for at in range(0, len(scales), 1024):  # a reused buffer: numpy multiplies int8 by way of float32
+        for at in range(
+            0, len(scales), 1024
+        ):  # a reused buffer: numpy multiplies int8 by way of float32
             result[at : at + 1024] = numbers[at : at + 1024].astype(np.float32) @ query
         return result * scales
 
@@ -115,7 +135,11 @@ class Quantizer:
 
     def _split(self, codes: bytes) -> "tuple[NDArray[np.float32], NDArray[Any]]":
         table = np.frombuffer(codes, dtype=np.int8).reshape(-1, self.code_bytes)
-        scales = np.ascontiguousarray(table[:, :SCALE_BYTES]).view("<f4")[:, 0].astype(np.float32, copy=False)
+        scales = (
+            np.ascontiguousarray(table[:, :SCALE_BYTES])
+            .view("<f4")[:, 0]
+            .astype(np.float32, copy=False)
+        )
         if not self.compact:
             return scales, table[:, SCALE_BYTES:]
         packed = table[:, SCALE_BYTES:].view(np.uint8).reshape(len(table), COMPACT_BITS, -1)
@@ -131,12 +155,17 @@ class Quantizer:
         return counts
 
     def nearest(
-        self, query: "NDArray[np.float32]", bits: "NDArray[np.uint64]", among: "NDArray[np.int64] | None", least: int
+        self,
+        query: "NDArray[np.float32]",
+        bits: "NDArray[np.uint64]",
+        among: "NDArray[np.int64] | None",
+        least: int,
     ) -> "NDArray[np.int64] | None":
-        """Return which of many bit codes may be among the best, in their order, or `among` if they are few.
+        """Return which of many bit codes may be among the best, in their order, or `among` if they
+        are few.
 
-        The bits are compared with the signs of the rotated query, shape (dimension,); the share of codes that differ
-        least is returned.
+        The bits are compared with the signs of the rotated query, shape (dimension,); the share of
+        codes that differ least is returned.
 
         Args:
             query: The rotated query.
@@ -153,7 +182,9 @@ class Quantizer:
         packed = np.packbits(signs, bitorder="little").view("<u8").astype(np.uint64)
         differing = np.empty(bits.shape[1], dtype=np.uint16)
         for at in range(0, bits.shape[1], _PIECE):
-            differing[at : at + _PIECE] = _counted(np.bitwise_xor, bits[:, at : at + _PIECE], packed)
+            differing[at : at + _PIECE] = _counted(
+                np.bitwise_xor, bits[:, at : at + _PIECE], packed
+            )
         if among is not None:
             differing = differing[among]
         sample = differing[:: max(1, count // _SAMPLE)]
@@ -166,8 +197,9 @@ class Quantizer:
     ) -> "NDArray[np.float32]":
         """Return a score for each bit code, shape (n,), that orders them nearly as the cosine does.
 
-        The rotated query, shape (dimension,), is cut to 8 levels, 3 bits a number. Of each bit plane the numbers that
-        meet a set bit are counted; the planes' counts, weighted by 1, 2 and 4, give the dot product with the signs.
+        The rotated query, shape (dimension,), is cut to 8 levels, 3 bits a number. Of each bit
+        plane the numbers that meet a set bit are counted; the planes' counts, weighted by 1, 2 and
+        4, give the dot product with the signs.
 
         Args:
             query: The rotated query.
@@ -189,10 +221,14 @@ class Quantizer:
         return result
 
 
-def _counted(operation: np.ufunc, bits: "NDArray[np.uint64]", other: "NDArray[np.uint64]") -> "NDArray[np.uint16]":
-    """Return how many bits are set after an operation of each code of `bits`, shape (words, n), with another code.
+def _counted(
+    operation: np.ufunc, bits: "NDArray[np.uint64]", other: "NDArray[np.uint64]"
+) -> "NDArray[np.uint16]":
+    """Return how many bits are set after an operation of each code of `bits`, shape (words, n),
+    with another code.
 
-    Bytes are added up as long as they can't overflow, which is several times as fast as wider numbers.
+    Bytes are added up as long as they can't overflow, which is several times as fast as wider
+    numbers.
     """
     total = np.zeros(bits.shape[1], dtype=np.uint16)
     for first in range(0, len(bits), _WORDS_OF_A_BYTE):
@@ -204,7 +240,9 @@ def _counted(operation: np.ufunc, bits: "NDArray[np.uint64]", other: "NDArray[np
 
 
 def _noise(count: int) -> "NDArray[np.uint64]":
-    """Return fixed scrambled numbers (splitmix64); importing numpy.random would cost 20 ms at every start."""
+    """Return fixed scrambled numbers (splitmix64); importing numpy.random would cost 20 ms at every
+    start.
+    """
     state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

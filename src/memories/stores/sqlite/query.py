@@ -1,6 +1,7 @@
 """Filters as SQL conditions, reading records, and the cache of what a connection has read.
 
-One damaged record costs one record: what can't be decoded or does not match its checksum is left out and noted.
+One damaged record costs one record: what can't be decoded or does not match its checksum is left
+out and noted.
 """
 
 import contextlib
@@ -27,7 +28,8 @@ _OVERLOOKED: weakref.WeakKeyDictionary[apsw.Connection, int] = weakref.WeakKeyDi
 class Kept(Generic[_Name, _Value]):
     """Per-connection cache of what was read, dropped by any commit.
 
-    `data_version` changes with commits by others, the count of changes with those by the connection itself.
+    `data_version` changes with commits by others, the count of changes with those by the connection
+    itself.
     """
 
     def __init__(self, most: int) -> None:
@@ -38,13 +40,18 @@ class Kept(Generic[_Name, _Value]):
         self._known = weakref.WeakKeyDictionary()
 
     def of(self, db: apsw.Connection) -> dict[_Name, _Value]:
-        """Return what is known in the transaction that a connection is in, to look it up and to add to it.
+        """Return what is known in the transaction that a connection is in, to look it up and to add
+        to it.
 
-        What a connection sees while it writes may be undone, so then it is a dict that nobody keeps.
+        What a connection sees while it writes may be undone, so then it is a dict that nobody
+        keeps.
         """
         if writes(db):
             return {}
-        state = db.execute("PRAGMA data_version").fetchall(), db.total_changes() - _OVERLOOKED.get(db, 0)
+        state = (
+            db.execute("PRAGMA data_version").fetchall(),
+            db.total_changes() - _OVERLOOKED.get(db, 0),
+        )
         with self._lock:
             known = self._known.get(db)
             if known is None or known[0] != state or len(known[1]) > self._most:
@@ -53,7 +60,9 @@ class Kept(Generic[_Name, _Value]):
 
 
 def overlook(db: apsw.Connection, changes: int) -> None:
-    """Go on with what is kept though a connection itself made these changes: they concern nothing that is kept."""
+    """Go on with what is kept though a connection itself made these changes: they concern nothing
+    that is kept.
+    """
     _OVERLOOKED[db] = _OVERLOOKED.get(db, 0) + changes
 
 
@@ -75,12 +84,15 @@ CROSS JOIN record r ON r.pool = p.id AND r.position = wanted.value ->> 2
   AND r.grp = iif(wanted.value ->> 4, unhex(wanted.value ->> 3), wanted.value ->> 3)
 """
 READ_REFS = f"{_COLUMNS} FROM {_AT_REFS} LEFT JOIN access a ON a.seq = r.seq"
-CODES_OF_REFS = f"SELECT wanted.key, v.codes, v.crc FROM {_AT_REFS} CROSS JOIN {{table}} v ON v.seq = r.seq"
+CODES_OF_REFS = (
+    f"SELECT wanted.key, v.codes, v.crc FROM {_AT_REFS} CROSS JOIN {{table}} v ON v.seq = r.seq"
+)
 _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
-# Stands for the group of a record whose own can't be written, because of damage in it or in its namespace.
+# Stands for the group of a record whose own can't be written, because of damage in it or in its
+# namespace.
 _UNWRITABLE = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
 _RARER = 4  # times: from there on it is faster to begin at the label than at the namespaces
@@ -89,11 +101,14 @@ _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
 _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------------
 
 
 def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-    """Return all rows, each a tuple. A text that is not UTF-8, which none was when it was written, is its bytes."""
+    """Return all rows, each a tuple. A text that is not UTF-8, which none was when it was written,
+    is its bytes.
+    """
     try:
         return db.execute(sql, values).fetchall()
     except UnicodeDecodeError:
@@ -114,8 +129,13 @@ def _fetch_bytes(db: apsw.Connection, sql: str, values: Sequence[Any]) -> list[A
         cursor.execute(sql, values)
     names = [f"c{number}" for number in range(columns)]
     texts = {name: f"typeof({name}) = 'text'" for name in names}
-    parts = ", ".join(f"{is_text}, iif({is_text}, CAST({name} AS BLOB), {name})" for name, is_text in texts.items())
-    rows = db.execute(f"WITH found ({', '.join(names)}) AS ({sql}) SELECT {parts} FROM found", values).fetchall()
+    parts = ", ".join(
+        f"{is_text}, iif({is_text}, CAST({name} AS BLOB), {name})"
+        for name, is_text in texts.items()
+    )
+    rows = db.execute(
+        f"WITH found ({', '.join(names)}) AS ({sql}) SELECT {parts} FROM found", values
+    ).fetchall()
     return [tuple(_text(*pair) for pair in zip(row[::2], row[1::2], strict=True)) for row in rows]
 
 
@@ -134,7 +154,9 @@ def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> An
 
 @contextlib.contextmanager
 def damage_noticed(file: str = "the store") -> Iterator[None]:
-    """Report values that can't have been written as damage; to be put around nothing but their decoding."""
+    """Report values that can't have been written as damage; to be put around nothing but their
+    decoding.
+    """
     try:
         yield
     except NEVER_WRITTEN as exc:
@@ -142,12 +164,16 @@ def damage_noticed(file: str = "the store") -> Iterator[None]:
 
 
 def _damaged(file: str, exc: Exception) -> StoreDamaged:
-    return StoreDamaged(f"{file} is damaged: it holds what was never written ({exc}); restore a backup")
+    return StoreDamaged(
+        f"{file} is damaged: it holds what was never written ({exc}); restore a backup"
+    )
 
 
 def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
     """Return the seq of a record, if it exists."""
-    found = fetch_value(db, _FIND, (ref.collection, ref.namespace, encode_group(ref.group), ref.position))
+    found = fetch_value(
+        db, _FIND, (ref.collection, ref.namespace, encode_group(ref.group), ref.position)
+    )
     if found is None:
         unwritable = unwritable_ref(db, Filter(ref.collection, (ref.namespace,), group=ref.group))
         return None if unwritable is None else int(unwritable.group.rpartition("-")[2])
@@ -167,8 +193,12 @@ def refs_json(refs: Iterable[Ref]) -> str:
     )
 
 
-def records_of(db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Damaged) -> dict[int, Record]:
-    """Return the records of rows of `READ` by their seq, in the same order; what is damaged is left out and noted."""
+def records_of(
+    db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Damaged
+) -> dict[int, Record]:
+    """Return the records of rows of `READ` by their seq, in the same order; what is damaged is left
+    out and noted.
+    """
     names = labels_of(db, [row[9] for row in rows])
     found: dict[int, Record] = {}
     for row in rows:
@@ -185,7 +215,9 @@ def records_of(db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Da
 
 
 def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
-    """Return the address of a row that begins as those of `READ` do, by which it is found although it is damaged."""
+    """Return the address of a row that begins as those of `READ` do, by which it is found although
+    it is damaged.
+    """
     seq, collection, namespace, group, position = row[:5]
     kind = Collection.HISTORY if collection == Collection.HISTORY else Collection.MEMORY
     if isinstance(group, bytes | str) and isinstance(namespace, str) and isinstance(position, int):
@@ -196,7 +228,8 @@ def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
 
 
 def unwritable_ref(db: apsw.Connection, where: Filter) -> Ref | None:
-    """Return the record that the group of a filter stands for because its own can't be written, if there is one.
+    """Return the record that the group of a filter stands for because its own can't be written, if
+    there is one.
 
     One whose namespace can't be read either belongs to every namespace.
     """
@@ -213,21 +246,33 @@ def unwritable_ref(db: apsw.Connection, where: Filter) -> Ref | None:
 
 
 def labels_of(db: apsw.Connection, sets: Iterable[Any]) -> Mapping[str, tuple[str, str]]:
-    """Return what the ids in these sets of labels stand for, and maybe others; a set is written as '3,17'.
+    """Return what the ids in these sets of labels stand for, and maybe others; a set is written as
+    '3,17'.
 
     Damaged ones are left out.
     """
     known = _LABELS.of(db)
-    new = {label for each in {*sets} if type(each) is str for label in each.split(",") if label not in known}
+    new = {
+        label
+        for each in {*sets}
+        if type(each) is str
+        for label in each.split(",")
+        if label not in known
+    }
     ids = [int(label) for label in new if label.isascii() and label.isdigit() and len(label) < 19]
     if ids:
         sql = "SELECT id, key, value FROM label WHERE id IN (SELECT value FROM json_each(?))"
         found = fetch(db, sql, (json.dumps(ids),))
-        known |= {str(label): (key, value) for label, key, value in found if type(key) is str and type(value) is str}
+        known |= {
+            str(label): (key, value)
+            for label, key, value in found
+            if type(key) is str and type(value) is str
+        }
     return known
 
 
-# --- filters ---------------------------------------------------------------------------------------------------------
+# --- filters
+# ---------------------------------------------------------------------------------------------------------
 
 
 class Selection(NamedTuple):
@@ -237,7 +282,8 @@ class Selection(NamedTuple):
         find: The condition for finding all matching records: it starts at what is rarest.
         check: The same for checking given records one by one.
         values: The values of the question marks of either.
-        labels: The ids of the labels, and how many live records of the namespaces have each, the rarest first.
+        labels: The ids of the labels, and how many live records of the namespaces have each, the
+            rarest first.
         live: How many live records the namespaces have.
         pools: The ids of the namespaces.
         broad: Whether most records of the namespaces match.
@@ -263,9 +309,11 @@ class Selection(NamedTuple):
         return self.labels[0][1] if self.labels else self.live
 
     def in_order(self, count: int) -> str:
-        """Return the condition for finding the first `count` records in the order of the index of namespaces.
+        """Return the condition for finding the first `count` records in the order of the index of
+        namespaces.
 
-        Where many records have the label, walking along that index is faster than sorting what the label has.
+        Where many records have the label, walking along that index is faster than sorting what the
+        label has.
         """
         return self.check if count * self.live < self.rarest**2 else self.find
 
@@ -277,20 +325,33 @@ def namespace_ids(db: apsw.Connection, where: Filter) -> list[int]:
 
 
 def selection(db: apsw.Connection, where: Filter, among: Sequence[int] | None = None) -> Selection:
-    """Return a filter as conditions on `record r`, for all of its namespaces or for those with these ids."""
+    """Return a filter as conditions on `record r`, for all of its namespaces or for those with
+    these ids.
+    """
     ids = namespace_ids(db, where) if among is None else among
     in_namespaces = f"r.pool IN ({','.join(map(str, ids))})"
     plain = plain_conditions(where)
     if where.group is not None:
-        plain.append(_prefix(where.group) if where.prefix else ("r.grp = ?", (encode_group(where.group),)))
-    if where.ended_by == "delete":  # as a literal, since only that makes SQLite use the index `record_deleted`
+        plain.append(
+            _prefix(where.group) if where.prefix else ("r.grp = ?", (encode_group(where.group),))
+        )
+    if (
+        where.ended_by == "delete"
+    ):  # as a literal, since only that makes SQLite use the index `record_deleted`
         plain.append(("r.ended_by = 'delete'", ()))
     conditions = [sql for sql, _ in plain]
     live, labels = _counts(db, ids, where)
-    having = [f"EXISTS (SELECT 1 FROM record_label WHERE label = {label} AND seq = r.seq)" for label, _ in labels]
+    having = [
+        f"EXISTS (SELECT 1 FROM record_label WHERE label = {label} AND seq = r.seq)"
+        for label, _ in labels
+    ]
     # The index of the namespaces is left out of it (by the plus) where a label is rarer.
     rare = bool(labels) and labels[0][1] * _RARER < live
-    first = [f"+{in_namespaces}", _LABELLED.format(labels[0][0])] if rare else [in_namespaces, *having[:1]]
+    first = (
+        [f"+{in_namespaces}", _LABELLED.format(labels[0][0])]
+        if rare
+        else [in_namespaces, *having[:1]]
+    )
     return Selection(
         find=" AND ".join([*first, *conditions, *having[1:]]),
         check=" AND ".join([in_namespaces, *conditions, *having]),
@@ -311,8 +372,12 @@ def matching(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> l
     return [seq for (seq,) in fetch(db, sql, (json.dumps(list(seqs)), *selected.values))]
 
 
-def _counts(db: apsw.Connection, pools: Sequence[int], where: Filter) -> tuple[int, list[tuple[int, int]]]:
-    """Return how many live records some namespaces have, and of each label of a filter its id and how many have it."""
+def _counts(
+    db: apsw.Connection, pools: Sequence[int], where: Filter
+) -> tuple[int, list[tuple[int, int]]]:
+    """Return how many live records some namespaces have, and of each label of a filter its id and
+    how many have it.
+    """
     among = ",".join(map(str, pools))
     live = int(fetch_value(db, f"SELECT coalesce(sum(live), 0) FROM pool WHERE id IN ({among})"))
     sql = (
@@ -320,14 +385,21 @@ def _counts(db: apsw.Connection, pools: Sequence[int], where: Filter) -> tuple[i
         "FROM label l WHERE l.key = ? AND l.value = ?"
     )
     found = [fetch(db, sql, pair) for pair in where.labels.items()]
-    labels = [(int(rows[0][0]), int(rows[0][1])) if rows else (0, 0) for rows in found]  # no label has the id 0
+    labels = [
+        (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0) for rows in found
+    ]  # no label has the id 0
     return live, sorted(labels, key=lambda label: label[1])
 
 
 def _prefix(prefix: str) -> tuple[str, tuple[Any, ...]]:
     """Return the condition that a group's name begins with a prefix, and its values."""
-    texts, values = "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?", (prefix, len(prefix), prefix)
-    first, last = (encode_group(prefix + bound[len(prefix) :]) for bound in (_LOWEST_UUID, _HIGHEST_UUID))
+    texts, values = (
+        "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?",
+        (prefix, len(prefix), prefix),
+    )
+    first, last = (
+        encode_group(prefix + bound[len(prefix) :]) for bound in (_LOWEST_UUID, _HIGHEST_UUID)
+    )
     if isinstance(first, str) or isinstance(last, str):
         return texts, values  # no UUID begins with it
     return f"(r.grp BETWEEN ? AND ? OR ({texts}))", (first, last, *values)

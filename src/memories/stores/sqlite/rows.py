@@ -1,4 +1,5 @@
-"""Adding records to the SQLite store and removing them, with their labels and words; vectors are `vectors`'.
+"""Adding records to the SQLite store and removing them, with their labels and words; vectors are
+`vectors`'.
 
 A statement for many rows costs a third of one for each.
 """
@@ -24,7 +25,9 @@ DELETE FROM label_pool WHERE NOT EXISTS (
 );
 UPDATE pool SET namespace = '~' || id WHERE NOT EXISTS (SELECT 1 FROM record r WHERE r.pool = pool.id)
 """
-_INSERT = f"INSERT INTO record ({schema.ROW}) VALUES ({', '.join('?' * len(schema.ROW.split(',')))})"
+_INSERT = (
+    f"INSERT INTO record ({schema.ROW}) VALUES ({', '.join('?' * len(schema.ROW.split(',')))})"
+)
 
 
 def add(db: apsw.Connection, records: Sequence[Record]) -> Sequence[int]:
@@ -43,21 +46,32 @@ def add(db: apsw.Connection, records: Sequence[Record]) -> Sequence[int]:
 
     pools, labels = [], []
     for record in records:
-        pools.append(number("pool", ("collection", "namespace"), (record.ref.collection, record.ref.namespace)))
+        pools.append(
+            number(
+                "pool", ("collection", "namespace"), (record.ref.collection, record.ref.namespace)
+            )
+        )
         labels.append([number("label", ("key", "value"), label) for label in record.labels.items()])
-    _insert(db, records, [schema.row_of(*each) for each in zip(records, pools, labels, strict=True)])
-    # AUTOINCREMENT gives each row the number after the highest there ever was, and nobody else writes meanwhile.
+    _insert(
+        db, records, [schema.row_of(*each) for each in zip(records, pools, labels, strict=True)]
+    )
+    # AUTOINCREMENT gives each row the number after the highest there ever was, and nobody else
+    # writes meanwhile.
     last = db.last_insert_rowid()
     seqs = range(last - len(records) + 1, last + 1)
     pairs = [(label, seq) for seq, some in zip(seqs, labels, strict=True) for label in some]
     db.executemany("INSERT INTO record_label (label, seq) VALUES (?, ?)", pairs)
-    read = [(seq, record.accesses) for seq, record in zip(seqs, records, strict=True) if record.accesses]
+    read = [
+        (seq, record.accesses) for seq, record in zip(seqs, records, strict=True) if record.accesses
+    ]
     db.executemany("INSERT INTO access (seq, count) VALUES (?, ?)", read)
     index.insert(db, list(zip(seqs, pools, records, strict=True)))
     return seqs
 
 
-def _insert(db: apsw.Connection, records: Sequence[Record], rows: Sequence[tuple[Any, ...]]) -> None:
+def _insert(
+    db: apsw.Connection, records: Sequence[Record], rows: Sequence[tuple[Any, ...]]
+) -> None:
     refused = None
 
     def one_by_one() -> Iterator[tuple[Any, ...]]:
@@ -71,12 +85,18 @@ def _insert(db: apsw.Connection, records: Sequence[Record], rows: Sequence[tuple
     except apsw.ConstraintError as exc:
         assert refused is not None  # a row was asked for before one could be refused
         what = f"version {refused.position} of {refused.group}"
-        raise Conflict(f"{what} or its key was written by somebody else first; read it again") from exc
+        raise Conflict(
+            f"{what} or its key was written by somebody else first; read it again"
+        ) from exc
 
 
-def _interned(db: apsw.Connection, table: str, names: tuple[str, str], values: tuple[str, str]) -> int:
+def _interned(
+    db: apsw.Connection, table: str, names: tuple[str, str], values: tuple[str, str]
+) -> int:
     """Return the id of a pair; mostly it is there already."""
-    found = fetch_value(db, f"SELECT id FROM {table} WHERE {names[0]} = ? AND {names[1]} = ?", values)
+    found = fetch_value(
+        db, f"SELECT id FROM {table} WHERE {names[0]} = ? AND {names[1]} = ?", values
+    )
     if found is None:
         db.execute(f"INSERT INTO {table} ({names[0]}, {names[1]}) VALUES (?, ?)", values)
         return db.last_insert_rowid()
@@ -86,7 +106,9 @@ def _interned(db: apsw.Connection, table: str, names: tuple[str, str], values: t
 def drop(db: apsw.Connection, seqs: Iterable[int]) -> None:
     """Delete records."""
     ordered = sorted(seqs)
-    rows = fetch(db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (json.dumps(ordered),))
+    rows = fetch(
+        db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (json.dumps(ordered),)
+    )
     sound = records_of(db, rows, Damaged())
     index.remove(db, ((seq, sound.get(seq)) for seq in ordered))
     spaces.drop_staged(db, ordered)

@@ -1,6 +1,8 @@
-"""Reading what can still be read of a damaged store file: row by row, around the pages that are lost.
+"""Reading what can still be read of a damaged store file: row by row, around the pages that are
+lost.
 
-Nothing of the file is trusted: every record is compared with its checksum. Nothing is written to it.
+Nothing of the file is trusted: every record is compared with its checksum. Nothing is written to
+it.
 """
 
 import contextlib
@@ -24,7 +26,9 @@ from memories.stores.sqlite.query import READ
 
 _UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.NotADBError, apsw.IOError, UnicodeDecodeError)
 _WHAT = re.compile(r"\b([rpa])\.(\w+)")
-_SOURCES = tuple(_WHAT.findall(READ.partition(" FROM ")[0]))  # the table and the column of each part of a row of `READ`
+_SOURCES = tuple(
+    _WHAT.findall(READ.partition(" FROM ")[0])
+)  # the table and the column of each part of a row of `READ`
 _TEXTS = ("ended_by", "key", "labels", "fields", "text")
 _KINDS = tuple(map(str, Collection))
 
@@ -46,10 +50,12 @@ class Lost(NamedTuple):
 
 
 def salvage(path: Path) -> Iterator[Record | Lost]:
-    """Yield every memory and turn of a store, sound ones as they are; its log is of no use in another store.
+    """Yield every memory and turn of a store, sound ones as they are; its log is of no use in
+    another store.
 
     Args:
-        path: The store; nobody may use it meanwhile. Its log counts, too, as far as SQLite can read it.
+        path: The store; nobody may use it meanwhile. Its log counts, too, as far as SQLite can read
+            it.
 
     Raises:
         StoreDamaged: Not a single record can be found.
@@ -65,7 +71,11 @@ def _everything(path: Path) -> Iterator[Record | Lost]:
     with translated(path):
         alone = _has_foreign_log(path)
         if alone:
-            lost[0] = Lost(0, None, f"the log {path.name}-wal is of another file, so what only it has was not read")
+            lost[0] = Lost(
+                0,
+                None,
+                f"the log {path.name}-wal is of another file, so what only it has was not read",
+            )
         try:
             with contextlib.closing(connect_frozen(path)) if alone else opened_apart(path) as db:
                 for seq, found in _Tables(db).records():
@@ -86,7 +96,9 @@ def _everything(path: Path) -> Iterator[Record | Lost]:
 
 
 def _has_foreign_log(path: Path) -> bool:
-    """Return whether the log beside a store is certainly not its own. Replayed, it would spoil what is sound."""
+    """Return whether the log beside a store is certainly not its own. Replayed, it would spoil what
+    is sound.
+    """
     try:
         refuse_foreign_log(path, None)
     except ForeignLog:
@@ -97,34 +109,50 @@ def _has_foreign_log(path: Path) -> bool:
 
 
 def _without_sqlite(path: Path, reason: Exception) -> Iterator[Record | Lost]:
-    """Yield what the pages have, where SQLite can't read the file at all; how much is lost is then not known."""
+    """Yield what the pages have, where SQLite can't read the file at all; how much is lost is then
+    not known.
+    """
     found = dict(_in_pages(path))
     if not found:
-        raise StoreDamaged(f"nothing can be read of {path} ({reason}); restore a backup") from reason
+        raise StoreDamaged(
+            f"nothing can be read of {path} ({reason}); restore a backup"
+        ) from reason
     yield from found.values()
-    numbers = (values[1] for _, values in page_rows(path) if len(values) == 2 and values[0] == "record")
+    numbers = (
+        values[1] for _, values in page_rows(path) if len(values) == 2 and values[0] == "record"
+    )
     last = max((number for number in numbers if isinstance(number, int)), default=0)
     if last > len(found):
-        yield Lost(0, None, f"{last - len(found)} records are lost or were removed before: {reason}")
+        yield Lost(
+            0, None, f"{last - len(found)} records are lost or were removed before: {reason}"
+        )
     elif not last:
         yield Lost(0, None, f"how many more there were is not known: {reason}")
 
 
 def _in_pages(path: Path) -> Iterator[tuple[int, Record]]:
-    """Yield the sound records that lie in any page, by their numbers; where there are several states, the ended one."""
+    """Yield the sound records that lie in any page, by their numbers; where there are several
+    states, the ended one.
+    """
     names = _columns()
     pools: dict[int, Row] = {}
     labels: dict[str, tuple[str, str]] = {}
     accesses: dict[int, int] = {}
     for number, values in page_rows(path):
-        if len(values) > 2 and values[0] is None and all(isinstance(value, str) for value in values[1:3]):
+        if (
+            len(values) > 2
+            and values[0] is None
+            and all(isinstance(value, str) for value in values[1:3])
+        ):
             if values[1] in _KINDS and len(values) in (3, 6):  # counts were added to it
                 pools.setdefault(number, values[1:3])
             else:
                 labels.setdefault(str(number), (values[1], values[2]))
         elif len(values) == 2 and values[0] is None and isinstance(values[1], int):
             accesses[number] = values[1]
-    labels = {str(number): (pair[0], pair[1]) for number, pair in pools.items()} | labels  # a label may have that name
+    labels = {
+        str(number): (pair[0], pair[1]) for number, pair in pools.items()
+    } | labels  # a label may have that name
     states: dict[int, bool] = {}
     for number, values in page_rows(path):
         if not 11 < len(values) <= len(names) or values[0] is not None:
@@ -152,8 +180,14 @@ def _record(
     accesses: Mapping[int, int],
 ) -> Record:
     collection, namespace = pools[values["pool"]]
-    others = {"collection": collection, "namespace": namespace, "count": accesses.get(values["seq"], 0)}
-    return schema.record_of([values.get(name) if table == "r" else others[name] for table, name in _SOURCES], labels)
+    others = {
+        "collection": collection,
+        "namespace": namespace,
+        "count": accesses.get(values["seq"], 0),
+    }
+    return schema.record_of(
+        [values.get(name) if table == "r" else others[name] for table, name in _SOURCES], labels
+    )
 
 
 class _Tables:
@@ -164,22 +198,38 @@ class _Tables:
         db.execute("SELECT 1 FROM record LIMIT 0").fetchall()
         self._pools = {row[0]: row[1:] for row in self._small("pool", "id, collection, namespace")}
         labels = {row[0]: row[1:] for row in self._small("label", "id, key, value")}
-        self._labels = {str(label): (str(key), str(value)) for label, (key, value) in labels.items()}
+        self._labels = {
+            str(label): (str(key), str(value)) for label, (key, value) in labels.items()
+        }
         self._places = self._read_places()
-        last = [row[0] for row in self._try("SELECT seq FROM sqlite_sequence WHERE name = 'record'")]
+        last = [
+            row[0] for row in self._try("SELECT seq FROM sqlite_sequence WHERE name = 'record'")
+        ]
         last += [row[0] for row in self._try("SELECT max(seq) FROM record NOT INDEXED")]
         size = int(db.pragma("page_count")) * int(db.pragma("page_size"))
-        self._last = max([0, *self._places, *(number for number in last if isinstance(number, int))]) or size // 16
+        self._last = (
+            max([0, *self._places, *(number for number in last if isinstance(number, int))])
+            or size // 16
+        )
         there = {row[1] for row in self._try("PRAGMA table_info(record)")}
         self._columns = [name for name in _columns() if name in there]
-        self._accesses = {row[0]: row[1] for row in self._rows("access", ["seq", "count"]) if not isinstance(row, Lost)}
+        self._accesses = {
+            row[0]: row[1]
+            for row in self._rows("access", ["seq", "count"])
+            if not isinstance(row, Lost)
+        }
 
     def records(self) -> Iterator[tuple[int, Record | Lost]]:
-        """Yield every record with its number; rows that never were are told from lost ones by the index."""
+        """Yield every record with its number; rows that never were are told from lost ones by the
+        index.
+        """
         for row in self._rows("record", self._columns):
             if isinstance(row, Lost):
                 if not self._places or row.seq in self._places:
-                    yield row.seq, row._replace(ref=self._ref(*self._places.get(row.seq, (None, None, None))))
+                    yield (
+                        row.seq,
+                        row._replace(ref=self._ref(*self._places.get(row.seq, (None, None, None)))),
+                    )
                 continue
             values = dict(zip(self._columns, row, strict=True))
             try:
@@ -193,7 +243,11 @@ class _Tables:
 
     def _ref(self, pool: Any, group: Any, position: Any) -> Ref | None:
         collection, namespace = self._pools.get(pool, (None, None))
-        if collection not in _KINDS or not isinstance(namespace, str) or not isinstance(position, int):
+        if (
+            collection not in _KINDS
+            or not isinstance(namespace, str)
+            or not isinstance(position, int)
+        ):
             return None
         name = schema.decode_group(group) if isinstance(group, bytes | str) else None
         return None if name is None else Ref(Collection(collection), namespace, name, position)
@@ -208,7 +262,9 @@ class _Tables:
         return found
 
     def _small(self, table: str, columns: str) -> Iterator[Row]:
-        """Yield the rows of a small table: as they lie there, and from the index that holds all of them, too."""
+        """Yield the rows of a small table: as they lie there, and from the index that holds all of
+        them, too.
+        """
         for where in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1"):
             yield from self._try(f"SELECT {columns} FROM {table} {where}")
 
@@ -220,8 +276,12 @@ class _Tables:
             return
 
     def _rows(self, table: str, columns: list[str]) -> Iterator[Row | Lost]:
-        """Yield the rows of a table in order; a range that can't be read is halved until only single rows are lost."""
-        names = ", ".join(f"CAST({name} AS BLOB) AS {name}" if name in _TEXTS else name for name in columns)
+        """Yield the rows of a table in order; a range that can't be read is halved until only
+        single rows are lost.
+        """
+        names = ", ".join(
+            f"CAST({name} AS BLOB) AS {name}" if name in _TEXTS else name for name in columns
+        )
         sql = f"SELECT {names} FROM {table} NOT INDEXED WHERE seq BETWEEN ? AND ? ORDER BY seq"
         ranges = [(0, self._last)]
         while ranges:
@@ -238,11 +298,12 @@ class _Tables:
                     ranges += [(middle + 1, last), (first, middle)]
 
 
-# --- pages -----------------------------------------------------------------------------------------------------------
+# --- pages
+# -----------------------------------------------------------------------------------------------------------
 
-# For what SQLite no longer finds, every leaf of a table is read, whether a tree leads to it or not. It may have rows of
-# any table, and states of a row that were replaced since: the caller has to know what it looks for, and to compare
-# checksums. The format: https://sqlite.org/fileformat2.html
+# For what SQLite no longer finds, every leaf of a table is read, whether a tree leads to it or not.
+# It may have rows of any table, and states of a row that were replaced since: the caller has to
+# know what it looks for, and to compare checksums. The format: https://sqlite.org/fileformat2.html
 
 _LEAF = 13  # the first byte of a page with rows of a table
 _HEADER = 100  # bytes before the first page's own
@@ -252,14 +313,18 @@ _MAX_COLUMNS = 100
 
 
 class PageRow(NamedTuple):
-    """A row: its number, and the values of its columns. Texts that are not UTF-8 have surrogates."""
+    """A row: its number, and the values of its columns. Texts that are not UTF-8 have
+    surrogates.
+    """
 
     number: int
     values: tuple[Any, ...]
 
 
 def page_rows(path: Path) -> Iterator[PageRow]:
-    """Yield every row that can be read from a leaf; nobody may have the file open in this process."""
+    """Yield every row that can be read from a leaf; nobody may have the file open in this
+    process.
+    """
     fd = os.open(path, os.O_RDONLY | (CREATING & ~os.O_CREAT))
     try:
         pages = _Pages(fd)
@@ -296,7 +361,10 @@ class _Pages:
     def _row(self, page: bytes, at: int) -> PageRow:
         length, at = _varint(page, at)
         number, at = _varint(page, at)
-        return PageRow(number - (1 << 64) if number >= 1 << 63 else number, _values(self._payload(page, at, length)))
+        return PageRow(
+            number - (1 << 64) if number >= 1 << 63 else number,
+            _values(self._payload(page, at, length)),
+        )
 
     def _payload(self, page: bytes, at: int, length: int) -> bytes:
         """Return what a row holds: all of it lies in its page, or the rest in a chain of others."""

@@ -1,7 +1,8 @@
 """The tables of the SQLite store, the numbered migrations that make them, and a record as a row.
 
-A migration is a script, or a function of the connection where rows have to be computed. It runs in the transaction
-that also writes its number to `user_version`. Released ones never change; to change the schema, add one.
+A migration is a script, or a function of the connection where rows have to be computed. It runs in
+the transaction that also writes its number to `user_version`. Released ones never change; to change
+the schema, add one.
 """
 
 import contextlib
@@ -159,7 +160,9 @@ WORDS_EPOCH = "words_epoch"  # in `meta`: how often the words were indexed anew
 
 
 def _keep_words_apart(db: apsw.Connection) -> None:
-    """Index the words of each namespace by themselves, and note whose the vectors of a block are."""
+    """Index the words of each namespace by themselves, and note whose the vectors of a block
+    are.
+    """
     db.execute(_OWN_WORDS)
     _index_words(db)
     for table in BLOCKS.values():
@@ -167,7 +170,9 @@ def _keep_words_apart(db: apsw.Connection) -> None:
 
 
 def _make_words_erasable(db: apsw.Connection) -> None:
-    """Make the index of words again, as one from which FTS5 erases a word without rewriting the whole."""
+    """Make the index of words again, as one from which FTS5 erases a word without rewriting the
+    whole.
+    """
     for table in (*WORDS.values(), WORDS_ENDED):
         db.execute(WORDS_AGAIN.format(table=table))
     db.execute("DELETE FROM corpus")
@@ -175,10 +180,15 @@ def _make_words_erasable(db: apsw.Connection) -> None:
 
 
 def _index_words(db: apsw.Connection) -> None:
-    """Fill the empty index of words and its counts, also with damaged records, as far as they can be read."""
+    """Fill the empty index of words and its counts, also with damaged records, as far as they can
+    be read.
+    """
     from memories.stores.words import tokens  # as in `words.insert`
 
-    speakers = {str(label): name for label, name in db.execute("SELECT id, value FROM label WHERE key = ?", (SPEAKER,))}
+    speakers = {
+        str(label): name
+        for label, name in db.execute("SELECT id, value FROM label WHERE key = ?", (SPEAKER,))
+    }
     documents: Counter[tuple[int, bool]] = Counter()
     lengths: Counter[tuple[int, bool]] = Counter()
 
@@ -190,18 +200,24 @@ def _index_words(db: apsw.Connection) -> None:
         for seq, pool, ended, text, collection, labels in db.execute(sql):
             said = text.decode("utf-8", "replace")
             if collection == Collection.HISTORY:
-                names = [speakers[label] for label in (labels or "").split(",") if label in speakers]
+                names = [
+                    speakers[label] for label in (labels or "").split(",") if label in speakers
+                ]
                 said = f"{names[0]}: {said}" if names else said
             found = tokens(said)
             documents[pool, ended] += 1
             lengths[pool, ended] += len(found)
             yield seq, own_tokens(pool, found)
 
-    conditions = {table: f"p.collection = '{name}' AND r.ended_at IS NULL" for name, table in WORDS.items()}
+    conditions = {
+        table: f"p.collection = '{name}' AND r.ended_at IS NULL" for name, table in WORDS.items()
+    }
     for table, condition in {**conditions, WORDS_ENDED: "r.ended_at IS NOT NULL"}.items():
         db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", rows(condition))
     counted = [(*corpus, count, lengths[corpus]) for corpus, count in documents.items()]
-    db.executemany("INSERT INTO corpus (pool, ended, documents, tokens) VALUES (?, ?, ?, ?)", counted)
+    db.executemany(
+        "INSERT INTO corpus (pool, ended, documents, tokens) VALUES (?, ?, ?, ?)", counted
+    )
 
 
 def _note_pools(db: apsw.Connection, table: str) -> None:
@@ -213,22 +229,32 @@ def _note_pools(db: apsw.Connection, table: str) -> None:
         f"FROM {table} CROSS JOIN meta WHERE name = 'dimension'"
     ).fetchall()
     for hi, packed, count in rows:
-        seqs = struct.unpack(f"<{len(packed) // 8}q", packed) if packed else range(hi - count + 1, hi + 1)
+        seqs = (
+            struct.unpack(f"<{len(packed) // 8}q", packed)
+            if packed
+            else range(hi - count + 1, hi + 1)
+        )
         between: list[Any] = db.execute(
             "SELECT seq, pool FROM record WHERE seq BETWEEN ? AND ?", (seqs[0], hi)
         ).fetchall()
         known = dict(between)
         pools = [known.get(seq, 0) for seq in seqs]
         width = "B" if max(pools) < 2**8 else "H" if max(pools) < 2**16 else "I"
-        db.execute(f"UPDATE {table} SET pools = ? WHERE hi = ?", (struct.pack(f"<{len(pools)}{width}", *pools), hi))
+        db.execute(
+            f"UPDATE {table} SET pools = ? WHERE hi = ?",
+            (struct.pack(f"<{len(pools)}{width}", *pools), hi),
+        )
 
 
-# What every deletion leaves behind is overwritten from the first write on: see `SQLiteFile.erase_free_pages`.
+# What every deletion leaves behind is overwritten from the first write on: see
+# `SQLiteFile.erase_free_pages`.
 SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
 
 
 def _checks(db: apsw.Connection) -> None:
-    """Add checksums over what changes in a record and over the codes of vectors, for what is there as well."""
+    """Add checksums over what changes in a record and over the codes of vectors, for what is there
+    as well.
+    """
     db.create_scalar_function("state_crc", _state_crc_of_bytes, 5, deterministic=True)
     db.create_scalar_function("codes_crc", _codes_crc, 1, deterministic=True)
     try:
@@ -238,7 +264,9 @@ def _checks(db: apsw.Connection) -> None:
               state_crc(crc, ended_at, CAST(ended_by AS BLOB), CAST(fields AS BLOB), session);
         """)
         for table in (*VECTORS.values(), *STAGED.values()):
-            db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER; UPDATE {table} SET crc = codes_crc(codes)")
+            db.execute(
+                f"ALTER TABLE {table} ADD COLUMN crc INTEGER; UPDATE {table} SET crc = codes_crc(codes)"
+            )
     finally:
         db.create_scalar_function("state_crc", None, 5)
         db.create_scalar_function("codes_crc", None, 1)
@@ -256,7 +284,9 @@ def _fourth(db: apsw.Connection) -> None:
 Migration = str | Callable[[apsw.Connection], None]
 MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _fourth, _make_words_erasable)
 
-_COLLECTIONS: Mapping[Any, Collection] = {each.value: each for each in Collection}  # asking the enum takes longer
+_COLLECTIONS: Mapping[Any, Collection] = {
+    each.value: each for each in Collection
+}  # asking the enum takes longer
 
 ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session, state_crc"
 
@@ -287,14 +317,18 @@ def empty() -> apsw.Connection:
 
 @functools.cache
 def _empty_file() -> bytes:
-    """Return the bytes of an empty store; a process runs the migrations of new stores once, which takes 8 ms."""
+    """Return the bytes of an empty store; a process runs the migrations of new stores once, which
+    takes 8 ms.
+    """
     db = apsw.Connection(":memory:")
     db.pragma("secure_delete", 1)
     return build(db).serialize("main")
 
 
 def state(db: apsw.Connection) -> tuple[Marker, bool]:
-    """Return the store's id and how many commits it has had, and whether it is a backup without writes of its own."""
+    """Return the store's id and how many commits it has had, and whether it is a backup without
+    writes of its own.
+    """
     sql = "SELECT id, commits, EXISTS (SELECT 1 FROM meta WHERE name = 'backup') FROM store"
     rows = db.execute(sql).fetchall()
     if len(rows) != 1 or not str(rows[0][1]).isdigit():
@@ -313,7 +347,8 @@ def count_commit(db: apsw.Connection, after: Marker) -> None:
     db.execute("UPDATE store SET id = ?, commits = ?", (after.store, f"{after.commits:020d}"))
 
 
-COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"  # of a row of meta that counts something
+# of a row of meta that counts something
+COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"
 # A number that is damaged goes on anywhere: it only has to be another one.
 COUNT_ONE = f"""
 INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE
@@ -322,7 +357,9 @@ SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
 
 
 def count_epoch(db: apsw.Connection, name: str) -> None:
-    """Tell those who keep what they have read of something that it changed in another way than by growing."""
+    """Tell those who keep what they have read of something that it changed in another way than by
+    growing.
+    """
     db.execute(COUNT_ONE, (name,))
 
 
@@ -331,18 +368,21 @@ def view_of(table: str, kind: str) -> str:
 
     Args:
         table: The index.
-        kind: `instance`, in which each occurrence of a token is a row, or `row`, in which each token is one.
+        kind: `instance`, in which each occurrence of a token is a row, or `row`, in which each
+            token is one.
     """
     return f"temp.{table}_{kind}"
 
 
 def _make_views(db: apsw.Connection) -> None:
-    # What a statement may have to undo is kept in memory: 16 pages of a file for each memory that is added. This comes
-    # first, since a change of it drops what is temporary.
+    # What a statement may have to undo is kept in memory: 16 pages of a file for each memory that
+    # is added. This comes first, since a change of it drops what is temporary.
     db.execute("PRAGMA temp_store=MEMORY")
     for table in (*WORDS.values(), WORDS_ENDED):
         for kind in ("instance", "row"):
-            db.execute(f"CREATE VIRTUAL TABLE {view_of(table, kind)} USING fts5vocab (main, {table}, {kind})")
+            db.execute(
+                f"CREATE VIRTUAL TABLE {view_of(table, kind)} USING fts5vocab (main, {table}, {kind})"
+            )
 
 
 def rewrite(db: apsw.Connection) -> None:
@@ -356,7 +396,9 @@ def rewrite(db: apsw.Connection) -> None:
 
 
 def prepare(db: apsw.Connection) -> None:
-    """Give a new connection room for pages, and what tells how often words occur in a row: views and functions."""
+    """Give a new connection room for pages, and what tells how often words occur in a row: views
+    and functions.
+    """
     db.pragma("cache_size", -_CACHE_KIB)
     _make_views(db)
 
@@ -364,8 +406,12 @@ def prepare(db: apsw.Connection) -> None:
         return row.inst_count
 
     def frequencies(row: apsw.FTS5ExtensionApi, *given: Any) -> bytes:
-        """Return how often each of the first phrases of a search occurs, a byte each, given their number."""
-        return bytes([min(255, len(row.phrase_column_offsets(phrase, 0))) for phrase in range(*given)])
+        """Return how often each of the first phrases of a search occurs, a byte each, given their
+        number.
+        """
+        return bytes(
+            [min(255, len(row.phrase_column_offsets(phrase, 0))) for phrase in range(*given)]
+        )
 
     db.register_fts5_function("occurrences", occurrences)
     db.register_fts5_function("frequencies", frequencies)
@@ -454,15 +500,26 @@ def decode_group(group: bytes | str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def state_crc(crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None) -> int:
-    """Return the checksum of what may change in a record, given its columns; `crc` binds it to the rest."""
-    return zlib.crc32(f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}".encode("utf-8", "surrogateescape"))
+def state_crc(
+    crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None
+) -> int:
+    """Return the checksum of what may change in a record, given its columns; `crc` binds it to the
+    rest.
+    """
+    return zlib.crc32(
+        f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}".encode("utf-8", "surrogateescape")
+    )
 
 
 def _state_crc_of_bytes(*columns: Any) -> int:
-    """Return `state_crc` given the texts as bytes: one that is no UTF-8 must not stop a migration."""
+    """Return `state_crc` given the texts as bytes: one that is no UTF-8 must not stop a
+    migration.
+    """
     crc, ended_at, ended_by, fields, session = columns
-    by, written = (None if text is None else text.decode("utf-8", "surrogateescape") for text in (ended_by, fields))
+    by, written = (
+        None if text is None else text.decode("utf-8", "surrogateescape")
+        for text in (ended_by, fields)
+    )
     return state_crc(crc, ended_at, by, written, session)
 
 
@@ -472,7 +529,9 @@ def _codes_crc(*columns: Any) -> int:
 
 
 def _crc(record: Record, created_at: int) -> int:
-    """Return the checksum of the parts of a record that never change, given its time in milliseconds."""
+    """Return the checksum of the parts of a record that never change, given its time in
+    milliseconds.
+    """
     ref = record.ref
     parts = [ref.namespace, ref.group, str(ref.position), str(created_at), record.key or ""]
     for pair in record.labels.items():

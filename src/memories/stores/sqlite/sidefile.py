@@ -1,7 +1,9 @@
-"""What lies beside a store file, in its lock: who holds it, and the last commit that was acknowledged.
+"""What lies beside a store file, in its lock: who holds it, and the last commit that was
+acknowledged.
 
-It tells that a log was cut, or lies beside a file that it does not belong to. A store works without it. It is never
-flushed, so after a power cut it may tell of an earlier commit, never of a later one.
+It tells that a log was cut, or lies beside a file that it does not belong to. A store works without
+it. It is never flushed, so after a power cut it may tell of an earlier commit, never of a later
+one.
 """
 
 import contextlib
@@ -40,7 +42,9 @@ class Marker(NamedTuple):
         return self.store[:_HISTORY]
 
     def leads_to(self, after: Self) -> bool:
-        """Return whether a state is the one after this one: two copies of a store part with their first commits."""
+        """Return whether a state is the one after this one: two copies of a store part with their
+        first commits.
+        """
         of_older_program = after.store == self.store
         linked = of_older_program or after.store[_HISTORY:_LINKED] == _link(self)
         return linked and after.commits == self.commits + 1
@@ -51,8 +55,8 @@ def following(marker: Marker, *, forked: bool = False) -> Marker:
 
     Args:
         marker: The state before.
-        forked: A history of its own begins, since the commits after it may be counted elsewhere too: it is a restored
-            backup, or the commits that followed are lost.
+        forked: A history of its own begins, since the commits after it may be counted elsewhere
+            too: it is a restored backup, or the commits that followed are lost.
     """
     history = os.urandom(_HISTORY // 2).hex() if forked else marker.history
     return Marker(f"{history}{_link(marker)}{os.urandom(4).hex()}", marker.commits + 1)
@@ -112,8 +116,15 @@ def signed(lock: Path) -> Iterator[int]:
     """Write that this process holds the lock now; yield a descriptor of its file."""
     fd = os.open(lock, CREATING | os.O_RDWR, 0o600)
     try:
-        with contextlib.suppress(OSError):  # a full disk: only a message of those who wait is the poorer
-            os.write(fd, f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNED).encode()[:_SIGNED])
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk: only a message of those who wait is the poorer
+            os.write(
+                fd,
+                f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNED).encode()[
+                    :_SIGNED
+                ],
+            )
         yield fd
     finally:
         os.close(fd)
@@ -159,7 +170,8 @@ def read_open(fd: int) -> tuple[Holder, Noted | None]:
 
 
 def busy(path: Path, lock: Path, waited: float, before: Noted | None) -> StoreBusy:
-    """Return who kept a store's lock: others that committed one after the other, or one that held it.
+    """Return who kept a store's lock: others that committed one after the other, or one that held
+    it.
 
     Args:
         path: The store.
@@ -174,12 +186,18 @@ def busy(path: Path, lock: Path, waited: float, before: Noted | None) -> StoreBu
             f"{path} is busy: {commits} commits by others in the {waited:.0f} s of waiting; nothing was written; "
             "try again"
         )
-    by = f" by process {holder.process} for {holder.seconds:.0f} s" if holder.process else f" for {waited:.0f} s"
+    by = (
+        f" by process {holder.process} for {holder.seconds:.0f} s"
+        if holder.process
+        else f" for {waited:.0f} s"
+    )
     return StoreBusy(f"{path} was kept busy{by}; nothing was written; try again")
 
 
 def salt_of(log: Path) -> str:
-    """Return what distinguishes a log from those before it; empty if there is none or it has no header."""
+    """Return what distinguishes a log from those before it; empty if there is none or it has no
+    header.
+    """
     try:
         fd = os.open(log, os.O_RDONLY | _OPEN)
     except OSError:

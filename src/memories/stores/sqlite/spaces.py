@@ -1,4 +1,6 @@
-"""The spaces of vectors in the SQLite store: which one is in use, which is staged, and the switch between them."""
+"""The spaces of vectors in the SQLite store: which one is in use, which is staged, and the switch
+between them.
+"""
 
 import json
 import math
@@ -35,7 +37,11 @@ if TYPE_CHECKING:
 
 Named = tuple[str, int, bool]  # a model, its dimension, and whether its codes are compact
 _KINDS: tuple[tuple[str, Mapping[Collection, str]], ...] = (("", VECTORS), ("staged_", STAGED))
-_COUNTS = ("erasing", WORDS_EPOCH, *(f"{table}s_epoch" for table in BLOCKS.values()))  # the rows that count something
+_COUNTS = (
+    "erasing",
+    WORDS_EPOCH,
+    *(f"{table}s_epoch" for table in BLOCKS.values()),
+)  # the rows that count something
 NO_MODEL = "which model made its vectors can't be read"
 _NO_DIMENSION = "how long its vectors are can't be read"
 MAKE_AGAIN = "make the vectors again with: memory reembed"
@@ -72,7 +78,9 @@ def form_in_use(db: apsw.Connection) -> Named | None:
 
 
 def known(db: apsw.Connection, prefix: str = "") -> Named | None:
-    """Return what names the vectors in use or, with the prefix `staged_`, staged; "" and 0 for what can't be read."""
+    """Return what names the vectors in use or, with the prefix `staged_`, staged; "" and 0 for what
+    can't be read.
+    """
     names = _names(prefix)
     found = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN (?, ?, ?)", names))
     if not found:
@@ -96,9 +104,16 @@ def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
 
 
 def without(
-    db: apsw.Connection, space: Named, collection: Collection, limit: int, damaged: Damaged, *, behind: int = 0
+    db: apsw.Connection,
+    space: Named,
+    collection: Collection,
+    limit: int,
+    damaged: Damaged,
+    *,
+    behind: int = 0,
 ) -> dict[int, Record]:
-    """Return records that have no vectors of this space, staged or in use, by their seq and in its order.
+    """Return records that have no vectors of this space, staged or in use, by their seq and in its
+    order.
 
     Args:
         db: A connection inside a transaction.
@@ -111,22 +126,34 @@ def without(
     among = "r.pool IN (SELECT id FROM pool WHERE collection = ?) AND r.seq > ?"
     tables = {known(db, "staged_"): STAGED, known(db): VECTORS}
     if space in tables:
-        among += f" AND NOT EXISTS (SELECT 1 FROM {tables[space][collection]} v WHERE v.seq = r.seq)"
+        among += (
+            f" AND NOT EXISTS (SELECT 1 FROM {tables[space][collection]} v WHERE v.seq = r.seq)"
+        )
     found: dict[int, Record] = {}
     while len(found) < limit:
-        # NOT INDEXED: the table is read in order until the limit; an index would be read as a whole and sorted.
+        # NOT INDEXED: the table is read in order until the limit; an index would be read as a whole
+        # and sorted.
         sql = f"SELECT r.seq FROM record r NOT INDEXED WHERE {among} ORDER BY r.seq LIMIT ?"
         seqs = [seq for (seq,) in fetch(db, sql, (collection, behind, limit - len(found)))]
         if not seqs:
             break
         behind = seqs[-1]
-        rows = fetch(db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?)) ORDER BY r.seq", (json.dumps(seqs),))
+        rows = fetch(
+            db,
+            f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?)) ORDER BY r.seq",
+            (json.dumps(seqs),),
+        )
         found |= records_of(db, rows, damaged)
     return found
 
 
-def stage(db: apsw.Connection, space: Named, vectors: "Mapping[Collection, Mapping[int, NDArray[np.float32]]]") -> None:
-    """Keep vectors of records beside those in use; in use at once if the store has those of this space, or none.
+def stage(
+    db: apsw.Connection,
+    space: Named,
+    vectors: "Mapping[Collection, Mapping[int, NDArray[np.float32]]]",
+) -> None:
+    """Keep vectors of records beside those in use; in use at once if the store has those of this
+    space, or none.
 
     Args:
         db: A connection inside a transaction that writes.
@@ -143,7 +170,8 @@ def stage(db: apsw.Connection, space: Named, vectors: "Mapping[Collection, Mappi
 
 
 def switch(db: apsw.Connection, space: Named, damaged: Damaged) -> None:
-    """Replace the vectors in use by the staged ones, and build their blocks; damaged records may lack them.
+    """Replace the vectors in use by the staged ones, and build their blocks; damaged records may
+    lack them.
 
     Raises:
         Conflict: Records have no vectors of this space yet.
@@ -162,10 +190,14 @@ def switch(db: apsw.Connection, space: Named, damaged: Damaged) -> None:
             used, staged = VECTORS[collection], STAGED[collection]
             # Renamed, not copied: other writers wait meanwhile.
             db.execute(f"DROP TABLE {used}; ALTER TABLE {staged} RENAME TO {used}")
-            db.execute(f"CREATE TABLE {staged} (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL, crc INTEGER)")
+            db.execute(
+                f"CREATE TABLE {staged} (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL, crc INTEGER)"
+            )
             db.execute(f"DELETE FROM {BLOCKS[collection]}")
             _index(space, collection).seal_all(db)
-    db.execute("DELETE FROM meta WHERE name IN ('staged_model', 'staged_dimension', 'staged_compact')")
+    db.execute(
+        "DELETE FROM meta WHERE name IN ('staged_model', 'staged_dimension', 'staged_compact')"
+    )
     _name(db, "", space)
 
 
@@ -185,27 +217,37 @@ def _index(space: Named, collection: Collection) -> "VectorIndex":
     return VectorIndex(Quantizer(space[1], compact=space[2]), collection)
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage
+# ----------------------------------------------------------------------------------------------------------
 
 
 def wrong(db: apsw.Connection) -> list[Finding]:
-    """Return what is wrong with the rows of `meta`: with what names the vectors, and with what counts something."""
+    """Return what is wrong with the rows of `meta`: with what names the vectors, and with what
+    counts something.
+    """
     sql = f"SELECT name FROM meta WHERE name IN ({', '.join('?' * len(_COUNTS))}) AND NOT ({COUNTED}) ORDER BY 1"
-    found = [Finding(f"the number {name} is damaged", FIX, derived=True) for (name,) in fetch(db, sql, _COUNTS)]
+    found = [
+        Finding(f"the number {name} is damaged", FIX, derived=True)
+        for (name,) in fetch(db, sql, _COUNTS)
+    ]
     for prefix, tables in _KINDS:
         space, form = known(db, prefix), _form(db, prefix, tables)
         if space is None or (space[0] and form == space[1:]):
             continue
         if prefix or form != space[1:]:
             which = "the staged vectors" if prefix else "the vectors"
-            found.append(Finding(f"what is noted of {which} is not that of their codes", FIX, derived=True))
+            found.append(
+                Finding(f"what is noted of {which} is not that of their codes", FIX, derived=True)
+            )
         if not prefix and not space[0] and form is not None:
             found.append(Finding(NO_MODEL, MAKE_AGAIN))
     return found
 
 
 def mend(db: apsw.Connection) -> None:
-    """Mend these rows as far as the codes tell what was there; what they don't tell is dropped, with its vectors."""
+    """Mend these rows as far as the codes tell what was there; what they don't tell is dropped,
+    with its vectors.
+    """
     for (name,) in fetch(db, f"SELECT name FROM meta WHERE NOT ({COUNTED})"):
         if name in _COUNTS:
             count_epoch(db, name)
@@ -221,14 +263,16 @@ def mend(db: apsw.Connection) -> None:
             _note(db, prefix, dimension=form[0], compact=form[1])
 
 
-def _form(db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]) -> tuple[int, bool] | None:
-    """Return the dimension that codes have, and whether they are compact; as it is noted if that fits most of them."""
+def _form(
+    db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]
+) -> tuple[int, bool] | None:
+    """Return the dimension that codes have, and whether they are compact; as it is noted if that
+    fits most of them.
+    """
     noted = known(db, prefix)
     lengths: Counter[int] = Counter()
     for table in tables.values():
-        sql = (
-            f"SELECT length(codes), count(*) FROM {table} WHERE typeof(codes) = 'blob' AND length(codes) > 0 GROUP BY 1"
-        )
+        sql = f"SELECT length(codes), count(*) FROM {table} WHERE typeof(codes) = 'blob' AND length(codes) > 0 GROUP BY 1"
         lengths.update(dict(fetch(db, sql)))
     if noted is None or (not lengths and not (noted[0] and noted[1])):
         return None
@@ -242,7 +286,11 @@ def _form(db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]) ->
         forms += [(length, False)]
     for form in forms:
         size = code_bytes(form[0], compact=form[1])
-        if form[0] > 0 and 2 * sum(count for length, count in lengths.items() if not length % size) > lengths.total():
+        if (
+            form[0] > 0
+            and 2 * sum(count for length, count in lengths.items() if not length % size)
+            > lengths.total()
+        ):
             return form
     return None
 

@@ -1,4 +1,6 @@
-"""The SQLite store: records, words and vectors of one machine in one file, shared by many processes."""
+"""The SQLite store: records, words and vectors of one machine in one file, shared by many
+processes.
+"""
 
 import contextlib
 import json
@@ -29,7 +31,12 @@ from memories.stores.records import (
 from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.connection import SQLiteFile
-from memories.stores.sqlite.errors import CommitsMissing, WordsDamaged, refuse_folder_in_the_way, refuse_full
+from memories.stores.sqlite.errors import (
+    CommitsMissing,
+    WordsDamaged,
+    refuse_folder_in_the_way,
+    refuse_full,
+)
 from memories.stores.sqlite.query import (
     CODES_OF_REFS,
     READ,
@@ -65,7 +72,9 @@ class _Undone(Exception):
 
 
 class SQLiteStore:
-    """Implements `Store` on one SQLite file; every rule of the protocol holds, several processes included."""
+    """Implements `Store` on one SQLite file; every rule of the protocol holds, several processes
+    included.
+    """
 
     def __init__(self, path: Path, space: Space | None, *, compact: bool = False) -> None:
         """Prepare; nothing is opened or written yet.
@@ -73,7 +82,8 @@ class SQLiteStore:
         Args:
             path: The file.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether a store that gets its first vectors, or vectors anew, keeps them in less room.
+            compact: Whether a store that gets its first vectors, or vectors anew, keeps them in
+                less room.
         """
         self.damaged = Damaged()
         self._file = SQLiteFile(path)
@@ -83,7 +93,8 @@ class SQLiteStore:
         self._last_places: LastPlaces | None = None
         self._postings = Postings()
 
-    # --- writing ---------------------------------------------------------------------------------------------------
+    # --- writing
+    # ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -96,9 +107,12 @@ class SQLiteStore:
         if not self._file.path.exists():
             refuse_full(self._file.path)
             return  # the first write makes it
-        refuse_folder_in_the_way(self._file.path)  # only a new connection would meet it, and this thread may have one
-        # SQLite writes at the end of a transaction. Flushed pages reach the log before, in the place of the next
-        # commit, which writes over them; no reader sees them, and no other cache is dropped.
+        refuse_folder_in_the_way(
+            self._file.path
+        )  # only a new connection would meet it, and this thread may have one
+        # SQLite writes at the end of a transaction. Flushed pages reach the log before, in the
+        # place of the next commit, which writes over them; no reader sees them, and no other cache
+        # is dropped.
         with contextlib.suppress(StoreBusy, _Undone), self._file.write(wait_seconds=0) as db:
             db.execute("INSERT INTO meta VALUES ('rehearsal', zeroblob(?))", (_REHEARSAL_BYTES,))
             db.cache_flush()
@@ -136,13 +150,17 @@ class SQLiteStore:
                         (ended, patch.ended_by, fields, state, seq),
                     )
                 except apsw.ConstraintError as exc:
-                    raise Conflict(f"another record has the key of {patch.ref.group} now; read it again") from exc
+                    raise Conflict(
+                        f"another record has the key of {patch.ref.group} now; read it again"
+                    ) from exc
                 if (ended_before is None) != (ended is None):
                     index.remove(db, [(seq, before)])
                     index.insert(db, [(seq, pool, before._replace(ended_at=patch.ended_at))])
 
     def _sound(self, db: apsw.Connection, seq: int, ref: Ref) -> Record:
-        """Return a record that is going to change; a change must not give damage a checksum that fits."""
+        """Return a record that is going to change; a change must not give damage a checksum that
+        fits.
+        """
         found = records_of(db, fetch(db, f"{READ} WHERE r.seq = ?", (seq,)), self.damaged)
         if seq not in found:
             raise refusal(damaged_record(ref, "it can't be changed"))
@@ -154,12 +172,18 @@ class SQLiteStore:
         try:
             with self._file.write(wait_seconds=0, durable=False) as db:
                 before = db.total_changes()
-                if batch and fetch(db, "SELECT 1 FROM meta WHERE name = 'accesses' AND value = ?", (batch,)):
+                if batch and fetch(
+                    db, "SELECT 1 FROM meta WHERE name = 'accesses' AND value = ?", (batch,)
+                ):
                     return True
                 found = ((seq_of(db, ref), count) for ref, count in Counter(refs).items())
-                db.executemany(sql, [(seq, count, count) for seq, count in found if seq is not None])
+                db.executemany(
+                    sql, [(seq, count, count) for seq, count in found if seq is not None]
+                )
                 if batch:
-                    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('accesses', ?)", (batch,))
+                    db.execute(
+                        "INSERT OR REPLACE INTO meta (name, value) VALUES ('accesses', ?)", (batch,)
+                    )
             overlook(db, db.total_changes() - before)  # a search reads these counts each time
         except CommitsMissing:
             return False  # what is left can be read; writes and the status tell it
@@ -178,13 +202,16 @@ class SQLiteStore:
             rows = fetch(db, sql, selected.values)
         named = (row for row in rows if _is_name(row[1]))
         return [
-            (Ref(where.collection, name, schema.decode_group(group), at), count) for name, group, at, count in named
+            (Ref(where.collection, name, schema.decode_group(group), at), count)
+            for name, group, at, count in named
         ]
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if self._file.in_write:
-            raise StoreError("removing for good rewrites the file and can't be part of a transaction")
+            raise StoreError(
+                "removing for good rewrites the file and can't be part of a transaction"
+            )
         with self._file.write() as db:
             self._drop(db, refs)
             erasure = fetch_value(db, "SELECT value FROM meta WHERE name = 'erasing'")
@@ -195,16 +222,21 @@ class SQLiteStore:
         return self._file.snapshots()
 
     def _drop(self, db: apsw.Connection, refs: Sequence[Ref]) -> None:
-        """Delete records; until the free pages are erased, their bytes are in the file, which `info` reports."""
+        """Delete records; until the free pages are erased, their bytes are in the file, which
+        `info` reports.
+        """
         seqs = {seq: ref for ref in refs if (seq := seq_of(db, ref)) is not None}
         for seq, ref in seqs.items():
             table = schema.VECTORS.get(ref.collection)
             if table is not None and fetch(db, f"SELECT 1 FROM {table} WHERE seq = ?", (seq,)):
                 self._vectors(db, ref.collection).remove(db, seq)
         drop(db, seqs)
-        schema.count_epoch(db, "erasing")  # each has a number of its own, so that none ends what another has begun
+        schema.count_epoch(
+            db, "erasing"
+        )  # each has a number of its own, so that none ends what another has begun
 
-    # --- changing the space ----------------------------------------------------------------------------------------
+    # --- changing the space
+    # ----------------------------------------------------------------------------------------
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
@@ -234,10 +266,16 @@ class SQLiteStore:
         with self._file.write() as db:
             spaces.switch(db, spaces.named(space, compact=self._compact), self.damaged)
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- reading
+    # ---------------------------------------------------------------------------------------------------
 
     def scan(
-        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+        self,
+        where: Filter,
+        *,
+        limit: int,
+        after: tuple[str, int] | None = None,
+        newest_first: bool = False,
     ) -> list[Record]:
         """See `Store.scan`."""
         direction, sign = ("DESC", "<") if newest_first else ("ASC", ">")
@@ -269,7 +307,11 @@ class SQLiteStore:
                 f"WHERE {selected.find} ORDER BY r.grp, p.namespace LIMIT ?",
                 (*selected.values, limit),
             )
-            found = [(namespace, schema.decode_group(group)) for namespace, group in rows if _is_name(group)]
+            found = [
+                (namespace, schema.decode_group(group))
+                for namespace, group in rows
+                if _is_name(group)
+            ]
             unwritable = None if found else unwritable_ref(db, where)
             return found if unwritable is None else [(unwritable.namespace, unwritable.group)]
 
@@ -279,8 +321,15 @@ class SQLiteStore:
             selected = selection(db, where)
             sql = "SELECT p.namespace, r.grp, r.position FROM record r JOIN pool p ON p.id = r.pool WHERE"
             rows = fetch(db, f"{sql} {selected.find} ORDER BY r.grp, r.position", selected.values)
-            named = ((namespace, group, position) for namespace, group, position in rows if _is_name(group))
-            found = [Ref(where.collection, name, schema.decode_group(group), at) for name, group, at in named]
+            named = (
+                (namespace, group, position)
+                for namespace, group, position in rows
+                if _is_name(group)
+            )
+            found = [
+                Ref(where.collection, name, schema.decode_group(group), at)
+                for name, group, at in named
+            ]
             unwritable = None if found else unwritable_ref(db, where)
             return found if unwritable is None else [unwritable]
 
@@ -318,7 +367,11 @@ class SQLiteStore:
         with self._file.read() as db:
             selected = selection(db, where)
             day = "(r.created_at - iif(r.created_at < 0, 86399999, 0)) / 86400000"
-            rows = fetch(db, f"SELECT {day}, count(*) FROM record r WHERE {selected.find} GROUP BY 1", selected.values)
+            rows = fetch(
+                db,
+                f"SELECT {day}, count(*) FROM record r WHERE {selected.find} GROUP BY 1",
+                selected.values,
+            )
             return {day: number for day, number in rows if isinstance(day, int)}
 
     def candidates(
@@ -359,7 +412,9 @@ class SQLiteStore:
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
         with self._file.read() as db:
-            return list(records_of(db, fetch(db, READ_REFS, (refs_json(refs),)), self.damaged).values())
+            return list(
+                records_of(db, fetch(db, READ_REFS, (refs_json(refs),)), self.damaged).values()
+            )
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
@@ -391,10 +446,19 @@ class SQLiteStore:
                 wanted = [ref for ref in refs if ref.collection == collection]
                 rows = fetch(db, CODES_OF_REFS.format(table=table), (refs_json(wanted),))
                 sound = [
-                    (number, codes) for number, codes, crc in rows if type(codes) is bytes and zlib.crc32(codes) == crc
+                    (number, codes)
+                    for number, codes, crc in rows
+                    if type(codes) is bytes and zlib.crc32(codes) == crc
                 ]
-                decoded = self._vectors(db, collection).decode([codes for _, codes in sound]) if sound else []
-                found |= {wanted[number]: vectors for (number, _), vectors in zip(sound, decoded, strict=True)}
+                decoded = (
+                    self._vectors(db, collection).decode([codes for _, codes in sound])
+                    if sound
+                    else []
+                )
+                found |= {
+                    wanted[number]: vectors
+                    for (number, _), vectors in zip(sound, decoded, strict=True)
+                }
         return found
 
     def info(self, where: Filter) -> StoreInfo:
@@ -452,13 +516,17 @@ class SQLiteStore:
 
     def _vectors(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
         """Return the vectors in use, whatever space the store was opened with."""
-        _, dimension, compact = spaces.form_in_use(db) or spaces.named(required(self._space), compact=self._compact)
+        _, dimension, compact = spaces.form_in_use(db) or spaces.named(
+            required(self._space), compact=self._compact
+        )
         if (collection, dimension, compact) not in self._indexes:
             from memories.stores.sqlite.quantize import Quantizer
             from memories.stores.sqlite.vectors import VectorIndex
 
             quantizer = Quantizer(dimension, compact=compact)
-            self._indexes |= {(known, dimension, compact): VectorIndex(quantizer, known) for known in SEARCHED}
+            self._indexes |= {
+                (known, dimension, compact): VectorIndex(quantizer, known) for known in SEARCHED
+            }
         return self._indexes[collection, dimension, compact]
 
 

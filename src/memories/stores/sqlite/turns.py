@@ -47,7 +47,9 @@ class _Rows(NamedTuple):
 
 
 class LastPlaces:
-    """The rows that were read last, kept until the file changes: searches mostly repeat the same filter."""
+    """The rows that were read last, kept until the file changes: searches mostly repeat the same
+    filter.
+    """
 
     def __init__(self, postings: Postings) -> None:
         """Prepare; `postings` is what is kept of the index of words."""
@@ -55,12 +57,18 @@ class LastPlaces:
         self._last: tuple[Any, weakref.ref[apsw.Connection], _Rows] | None = None
 
     def read(
-        self, db: apsw.Connection, sql: str, values: Sequence[Any], vectors: VectorIndex | None, damaged: Damaged
+        self,
+        db: apsw.Connection,
+        sql: str,
+        values: Sequence[Any],
+        vectors: VectorIndex | None,
+        damaged: Damaged,
     ) -> _Rows:
         """Return the rows of a query, from memory if nothing was written since.
 
-        `data_version` changes with commits by others, the count of changes with those by this connection. What a
-        connection sees while it writes may be undone, so it is neither kept nor taken from memory.
+        `data_version` changes with commits by others, the count of changes with those by this
+        connection. What a connection sees while it writes may be undone, so it is neither kept nor
+        taken from memory.
         """
         state = fetch_value(db, "PRAGMA data_version"), db.total_changes(), sql, tuple(values)
         writing = db.txn_state("main") == apsw.SQLITE_TXN_WRITE
@@ -93,7 +101,11 @@ def find(
         last: What the last search read, and what is kept of the index of words.
         damaged: Takes what is left out.
     """
-    codes, join = ("NULL", "") if vectors is None else ("v.codes", f"LEFT JOIN {vectors.table} v ON v.seq = r.seq")
+    codes, join = (
+        ("NULL", "")
+        if vectors is None
+        else ("v.codes", f"LEFT JOIN {vectors.table} v ON v.seq = r.seq")
+    )
     if is_large(db, selected):
         words = _words((db, last.postings), selected, vectors, query, damaged)
         wanted = json.dumps(sorted(_best(db, selected, vectors, query, words)))
@@ -120,7 +132,9 @@ def _words(
     damaged: Damaged,
     among: Sequence[int] | None = None,
 ) -> WordHits:
-    """Return what is found by words; nothing where their index is damaged and vectors are left to search by."""
+    """Return what is found by words; nothing where their index is damaged and vectors are left to
+    search by.
+    """
     try:
         return index.ranked(*given, selected, query.terms, among)
     except WordsDamaged as exc:
@@ -131,9 +145,15 @@ def _words(
 
 
 def _best(
-    db: apsw.Connection, selected: Selection, vectors: VectorIndex | None, query: TurnQuery, words: WordHits
+    db: apsw.Connection,
+    selected: Selection,
+    vectors: VectorIndex | None,
+    query: TurnQuery,
+    words: WordHits,
 ) -> set[int]:
-    """Return the seqs of the best by words and by vector, of turns beside them, and of the days in the query."""
+    """Return the seqs of the best by words and by vector, of turns beside them, and of the days in
+    the query.
+    """
     similar: dict[int, float] = {}
     if vectors is not None and query.vector is not None:
         similar = vectors.best(db, selected, vectors.turn(query.vector), query.k, large=True)
@@ -154,14 +174,20 @@ def _best(
     return {*words.scores, *similar, *(seq for (seq,) in rows)}
 
 
-def _read_sound(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged) -> _Rows:
-    """Return rows of `_PLACE`, with codes at the end, in columns; those that make no sense are left out and noted."""
+def _read_sound(
+    db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged
+) -> _Rows:
+    """Return rows of `_PLACE`, with codes at the end, in columns; those that make no sense are left
+    out and noted.
+    """
     try:
         return _read(db, rows, vectors)
     except StoreDamaged:
         seqs = json.dumps([row[0] for row in rows])
         sound = records_of(
-            db, fetch(db, f"{READ_ANY} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,)), damaged
+            db,
+            fetch(db, f"{READ_ANY} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,)),
+            damaged,
         )
         return _read(db, [row for row in rows if row[0] in sound], vectors)
 
@@ -174,18 +200,26 @@ def _read(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None)
 
     def labels(sets: Iterable[str | None]) -> list[dict[str, str]]:
         known = labels_of(db, sets)
-        return [dict(known[label] for label in (written or "").split(",") if label) for written in sets]
+        return [
+            dict(known[label] for label in (written or "").split(",") if label) for written in sets
+        ]
 
     with damage_noticed():
-        places = places_of(columns, lambda pool, group: (namespaces[pool], decode_group(group)), labels)
+        places = places_of(
+            columns, lambda pool, group: (namespaces[pool], decode_group(group)), labels
+        )
     return _Rows(places, joined, windows)
 
 
-def _similarity(rows: _Rows, vectors: VectorIndex | None, query: TurnQuery) -> "NDArray[np.float64]":
+def _similarity(
+    rows: _Rows, vectors: VectorIndex | None, query: TurnQuery
+) -> "NDArray[np.float64]":
     """Return the cosine of the best window of each row; NaN if it has no vector."""
     similarity = np.full(len(rows.places.seqs), np.nan)
     if vectors is not None and query.vector is not None and rows.codes:
-        scores = vectors.quantizer.scores(vectors.quantizer.rotate(query.vector[np.newaxis, :])[0], rows.codes)
+        scores = vectors.quantizer.scores(
+            vectors.quantizer.rotate(query.vector[np.newaxis, :])[0], rows.codes
+        )
         similarity[rows.windows] = -1.0
         np.maximum.at(similarity, rows.windows, scores)
     return similarity

@@ -1,9 +1,10 @@
 """Word search in the SQLite store: FTS5 finds the records that have a word, BM25 is computed here.
 
-The words are the tokens of `stores.words`, the same in every store, in three tables: of current memories, of turns, of
-ended records. In each of them every namespace has tokens of its own (`schema.own_tokens`), and `corpus` counts its
-records and their tokens. So neither a score nor the time of a search depends on what other namespaces hold, and old
-versions and turns do not change how rare a word is in current memories.
+The words are the tokens of `stores.words`, the same in every store, in three tables: of current
+memories, of turns, of ended records. In each of them every namespace has tokens of its own
+(`schema.own_tokens`), and `corpus` counts its records and their tokens. So neither a score nor the
+time of a search depends on what other namespaces hold, and old versions and turns do not change how
+rare a word is in current memories.
 """
 
 import array
@@ -22,7 +23,14 @@ from memories.stores.damage import Damaged
 from memories.stores.records import Finding, Record
 from memories.stores.sqlite.errors import WordsDamaged
 from memories.stores.sqlite.query import Kept, Selection, fetch, fetch_value, matching, writes
-from memories.stores.sqlite.schema import WORDS, WORDS_AGAIN, WORDS_ENDED, WORDS_EPOCH, own_tokens, view_of
+from memories.stores.sqlite.schema import (
+    WORDS,
+    WORDS_AGAIN,
+    WORDS_ENDED,
+    WORDS_EPOCH,
+    own_tokens,
+    view_of,
+)
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
 
@@ -30,15 +38,16 @@ _MOST_TOKENS = 2**32
 _NEWEST = "SELECT max(seq) FROM record"
 _FAR = 1_000_000  # seqs beyond those that are known; so many more are rarely met at once
 _MOST_COUNTS = 2_000  # of terms, for each connection
-# In namespaces of more records than this, a search leaves out words that very many have: ranking takes time for every
-# record that matches, and such words tell the least.
+# In namespaces of more records than this, a search leaves out words that very many have: ranking
+# takes time for every record that matches, and such words tell the least.
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _PHRASE_TOKENS = 64
 _MAIN_PREFIX = "0"  # before every token in the pages of FTS5
 _SEGMENT_SHIFT = 37  # the id of a page has the number of its segment above these bits
 _SURPLUS = 4  # this many times `k` are looked at before a filter that most records match
-_FEW = 4_096  # records with a label: of these, looking at them alone is faster than asking each whether it has it
+# records with a label: of these, looking at them alone is faster than asking each whether it has it
+_FEW = 4_096
 _SPREAD = 4  # times as many seqs as records may lie between the first and the last to be looked at
 
 TABLES = (*WORDS.values(), WORDS_ENDED)
@@ -46,14 +55,15 @@ TABLES = (*WORDS.values(), WORDS_ENDED)
 Scores = dict[int, float]
 
 
-# --- the index, as a search sees it --------------------------------------------------------------------------------
+# --- the index, as a search sees it
+# --------------------------------------------------------------------------------
 
 
 class Postings:
     """How many records have a term, and how many tokens a record has, of one store file.
 
-    Counts are kept until somebody writes. How many tokens a record has never changes, except by a repair; what a
-    connection sees while it writes may be undone, and is not kept.
+    Counts are kept until somebody writes. How many tokens a record has never changes, except by a
+    repair; what a connection sees while it writes may be undone, and is not kept.
     """
 
     def __init__(self) -> None:
@@ -90,7 +100,8 @@ class Seen(NamedTuple):
         Args:
             table: The index.
             match: What FTS5 looks for.
-            tokens: If that is one whole token, the token as each namespace has it; to count all takes half the time.
+            tokens: If that is one whole token, the token as each namespace has it; to count all
+                takes half the time.
             limit: Count no more than this; all for -1.
         """
         asked = table, match, limit
@@ -110,7 +121,8 @@ class Seen(NamedTuple):
     ) -> dict[int, int]:
         """Return how often records have a token, by their seq and in its order.
 
-        FTS5's table of instances has a record once for each occurrence, and is walked without a call into Python.
+        FTS5's table of instances has a record once for each occurrence, and is walked without a
+        call into Python.
 
         Args:
             table: The index.
@@ -146,7 +158,9 @@ class Seen(NamedTuple):
 
 
 def numbers_in(block: bytes) -> Iterator[int]:
-    """Yield the numbers of a record of FTS5: seven bits a byte, the eighth set in all bytes but the last."""
+    """Yield the numbers of a record of FTS5: seven bits a byte, the eighth set in all bytes but the
+    last.
+    """
     number = length = 0
     for byte in block:
         length += 1
@@ -159,13 +173,17 @@ def numbers_in(block: bytes) -> Iterator[int]:
 
 @functools.lru_cache(4096)
 def tokens_in(size: bytes) -> int:
-    """Return how many tokens a row has, given its size in FTS5's table of sizes; 0 if that is damaged."""
+    """Return how many tokens a row has, given its size in FTS5's table of sizes; 0 if that is
+    damaged.
+    """
     found = next(numbers_in(size), 0) if type(size) is bytes else 0
     return found if found < _MOST_TOKENS else 0
 
 
 class _Corpus(NamedTuple):
-    """The live records of the selected namespaces, or the ended ones, and the table of their words."""
+    """The live records of the selected namespaces, or the ended ones, and the table of their
+    words.
+    """
 
     table: str
     pools: tuple[int, ...]
@@ -173,12 +191,15 @@ class _Corpus(NamedTuple):
     mean_length: float
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage
+# ----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _damage_told(db: apsw.Connection) -> Iterator[None]:
-    """Say that it is the index of words that SQLite can't use; to be put around nothing but its statements."""
+    """Say that it is the index of words that SQLite can't use; to be put around nothing but its
+    statements.
+    """
     try:
         yield
     except (apsw.CorruptError, apsw.SQLError, apsw.ConstraintError) as exc:
@@ -197,12 +218,13 @@ def broken(db: apsw.Connection, check: str | None) -> str | None:
 
     Args:
         db: A connection inside a transaction.
-        check: What SQLite is to check it with, such as `quick_check`; None for a look that takes no time.
+        check: What SQLite is to check it with, such as `quick_check`; None for a look that takes no
+            time.
     """
     try:
         for table in TABLES:
-            # SQLite's check takes what it knows of the index from before, which another process may have made anew
-            # since; a query looks at it again.
+            # SQLite's check takes what it knows of the index from before, which another process may
+            # have made anew since; a query looks at it again.
             db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'a' LIMIT 1").fetchall()
         segments = {table: _segments(db, table) for table in TABLES}
         for table, numbers in segments.items() if check else ():
@@ -242,11 +264,14 @@ def make_again(db: apsw.Connection) -> None:
     db.execute("DELETE FROM corpus")
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing
+# ---------------------------------------------------------------------------------------------------------
 
 
 def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None:
-    """Index the words of records among the current or the ended ones: each with its seq and the id of its namespace."""
+    """Index the words of records among the current or the ended ones: each with its seq and the id
+    of its namespace.
+    """
     texts: dict[str, list[tuple[int, str]]] = {}
     documents: Counter[tuple[int, bool]] = Counter()
     lengths: Counter[tuple[int, bool]] = Counter()
@@ -270,7 +295,8 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> No
 
     Args:
         db: A connection in a transaction.
-        rows: The seq and the record of each; None for a damaged record, whose words are read from the whole index.
+        rows: The seq and the record of each; None for a damaged record, whose words are read from
+            the whole index.
     """
     rows = list(rows)
     with _damage_told(db):
@@ -292,8 +318,12 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> No
                 _erase_copies(db, table, erased)
 
 
-def _has_words(db: apsw.Connection, table: str, seq: int, tokens: Sequence[str], count: int) -> bool:
-    """Return whether the index has just these tokens for a row: another Unicode version may have made others."""
+def _has_words(
+    db: apsw.Connection, table: str, seq: int, tokens: Sequence[str], count: int
+) -> bool:
+    """Return whether the index has just these tokens for a row: another Unicode version may have
+    made others.
+    """
     sql = f"SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid = ?"
     phrases = (" ".join(some) for some in by_count(tokens, _PHRASE_TOKENS))
     return len(tokens) == count and all(fetch(db, sql, (f'"{phrase}"', seq)) for phrase in phrases)
@@ -302,8 +332,9 @@ def _has_words(db: apsw.Connection, table: str, seq: int, tokens: Sequence[str],
 def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> None:
     """Erase the copies of removed tokens that FTS5's secure-delete leaves behind.
 
-    The table of pages has a key for each page, the beginning of its first token, also after that token is removed, and
-    after a merge has moved the page away. And a segment that a merge has used up keeps its pages until the merge ends.
+    The table of pages has a key for each page, the beginning of its first token, also after that
+    token is removed, and after a merge has moved the page away. And a segment that a merge has used
+    up keeps its pages until the merge ends.
     """
     first_pages = _segments(db, table)
     sql = f"""
@@ -322,12 +353,19 @@ def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> Non
         block = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = ?", (at,))
         if block is None:
             db.execute(f"DELETE FROM {table}_idx WHERE segid = ? AND term = ?", (segment, key))
-        elif key and not (first := _first_token(block)).startswith(key):  # that of the first page is empty
-            db.execute(f"UPDATE {table}_idx SET term = ? WHERE segid = ? AND term = ?", (first, segment, key))
+        elif key and not (first := _first_token(block)).startswith(
+            key
+        ):  # that of the first page is empty
+            db.execute(
+                f"UPDATE {table}_idx SET term = ? WHERE segid = ? AND term = ?",
+                (first, segment, key),
+            )
 
 
 def _first_token(page: bytes) -> bytes:
-    """Return the first token of a page: its offset is the first number of the footer, whose offset is in the header."""
+    """Return the first token of a page: its offset is the first number of the footer, whose offset
+    is in the header.
+    """
     start = next(numbers_in(page[int.from_bytes(page[2:4], "big") :]))
     length, text = next(numbers_in(page[start:])), page[start:]
     return text[next(at for at, byte in enumerate(text, 1) if byte < 0x80) :][:length]
@@ -336,8 +374,10 @@ def _first_token(page: bytes) -> bytes:
 def _segments(db: apsw.Connection, table: str) -> dict[int, int]:
     """Return the first page of each segment of an index, 0 for one that a merge has used up.
 
-    They are in the record of the structure, row 10 of the data table: a cookie of 4 bytes, then numbers of seven bits a
-    byte: levels, segments, writes; for each level how many segments are merged, how many there are, and for each of
+    They are in the record of the structure, row 10 of the data table: a cookie of 4 bytes, then
+    numbers of seven bits a
+    byte: levels, segments, writes; for each level how many segments are merged, how many there are,
+        and for each of
     these its number, first page and last page.
     """
     structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
@@ -363,10 +403,13 @@ def _count(db: apsw.Connection, pool: int, documents: int, tokens: int, *, ended
     )
 
 
-# --- searching -------------------------------------------------------------------------------------------------------
+# --- searching
+# -------------------------------------------------------------------------------------------------------
 
 
-def best(db: apsw.Connection, postings: Postings, selected: Selection, terms: Sequence[str], k: int) -> Scores:
+def best(
+    db: apsw.Connection, postings: Postings, selected: Selection, terms: Sequence[str], k: int
+) -> Scores:
     """Return the `k` best records by BM25 of the terms, any of which may match.
 
     Args:
@@ -378,7 +421,8 @@ def best(db: apsw.Connection, postings: Postings, selected: Selection, terms: Se
     """
     scores = ranked(db, postings, selected, terms).scores
     count = k if selected.broad else _SURPLUS * k
-    while True:  # looking up the record of every match, as a filter must, takes as long again as ranking them
+    # looking up the record of every match, as a filter must, takes as long again as ranking them
+    while True:
         some = highest(scores, count)
         found = matching(db, selected, some)
         if len(found) >= k or len(some) == len(scores):
@@ -393,9 +437,11 @@ def ranked(
     terms: Sequence[str],
     among: Sequence[int] | None = None,
 ) -> WordHits:
-    """Return how well the terms match records of the selected namespaces and labels, whatever else is selected.
+    """Return how well the terms match records of the selected namespaces and labels, whatever else
+    is selected.
 
-    Of many records, only the rarer terms are looked for; see `_score_common` for terms none of which is rare.
+    Of many records, only the rarer terms are looked for; see `_score_common` for terms none of
+    which is rare.
 
     Args:
         db: A connection inside a transaction.
@@ -430,7 +476,9 @@ def document_count(db: apsw.Connection, selected: Selection) -> int:
 
 
 class _Within(NamedTuple):
-    """The only records to look at, as a condition on `{seq}` and its values, and how many may be looked at."""
+    """The only records to look at, as a condition on `{seq}` and its values, and how many may be
+    looked at.
+    """
 
     condition: str
     values: tuple[str | int, ...]
@@ -438,7 +486,9 @@ class _Within(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """A term, what FTS5 looks for, the token of each namespace if it is a single whole one, and how many have it."""
+    """A term, what FTS5 looks for, the token of each namespace if it is a single whole one, and how
+    many have it.
+    """
 
     term: str
     match: str
@@ -447,17 +497,27 @@ class _Wanted(NamedTuple):
 
 
 def _within(selected: Selection, among: Sequence[int] | None) -> _Within:
-    """Return where to look. SQLite collects what stands behind IN once for a term; then a record takes 0.1 µs."""
+    """Return where to look. SQLite collects what stands behind IN once for a term; then a record
+    takes 0.1 µs.
+    """
     if among is not None:
         first, last = (min(among), max(among)) if among else (0, -1)
-        if last - first < _SPREAD * len(among):  # who asks leaves out the others that are found there
+        if last - first < _SPREAD * len(
+            among
+        ):  # who asks leaves out the others that are found there
             return _Within(" AND {seq} BETWEEN ? AND ?", (first, last), _RANK_ALL_ROWS)
-        return _Within(" AND +{seq} IN (SELECT value FROM json_each(?))", (json.dumps(among),), _RANK_ALL_ROWS)
+        return _Within(
+            " AND +{seq} IN (SELECT value FROM json_each(?))", (json.dumps(among),), _RANK_ALL_ROWS
+        )
     if selected.also_ended or not selected.labels:
         return _Within("", (), _RANK_AT_MOST)
     label, having = selected.labels[0]
     if having <= _FEW:
-        return _Within(" AND +{seq} IN (SELECT seq FROM record_label WHERE label = ?)", (label,), _RANK_ALL_ROWS)
+        return _Within(
+            " AND +{seq} IN (SELECT seq FROM record_label WHERE label = ?)",
+            (label,),
+            _RANK_ALL_ROWS,
+        )
     one = " AND EXISTS (SELECT 1 FROM record_label WHERE label = ? AND seq = {seq})"
     return _Within(one, (label,), 2 * _RANK_AT_MOST)
 
@@ -469,19 +529,25 @@ def _corpora(db: apsw.Connection, selected: Selection) -> list[_Corpus]:
         [(documents, tokens)] = fetch(db, sql, (json.dumps(selected.pools), ended))
         if (documents or 0) > 0:
             table = WORDS_ENDED if ended else WORDS[selected.collection]
-            found.append(_Corpus(table, selected.pools, documents, max((tokens or 0) / documents, 1e-9)))
+            found.append(
+                _Corpus(table, selected.pools, documents, max((tokens or 0) / documents, 1e-9))
+            )
     return found
 
 
 def _counted(seen: Seen, corpus: _Corpus, known: dict[str, Term], most: int) -> list[_Wanted]:
-    """Return the terms with how many records have each, the rarest first; of many records not more than needed."""
+    """Return the terms with how many records have each, the rarest first; of many records not more
+    than needed.
+    """
     limit = -1 if corpus.documents <= _RANK_ALL_ROWS else most + 1
     counted = (_wanted(seen, corpus, term, parsed, limit) for term, parsed in known.items())
     return sorted(counted, key=lambda wanted: wanted.holding)
 
 
 def _wanted(seen: Seen, corpus: _Corpus, term: str, parsed: Term, limit: int) -> _Wanted:
-    """Return a term as FTS5 looks for it: the tokens as a literal, in which nothing is an operator, of any pool."""
+    """Return a term as FTS5 looks for it: the tokens as a literal, in which nothing is an operator,
+    of any pool.
+    """
     own = tuple(own_tokens(pool, parsed.tokens) for pool in corpus.pools)
     match = " OR ".join([f'"{tokens}"*' if parsed.open_ended else f'"{tokens}"' for tokens in own])
     whole = len(parsed.tokens) == 1 and not parsed.open_ended
@@ -496,7 +562,9 @@ def _rare(wanted: Sequence[_Wanted], most: int) -> list[_Wanted]:
 
 
 def _gain(corpus: _Corpus, wanted: _Wanted) -> Callable[[int, int], float]:
-    """Return what a term is worth in a record by BM25, as in `stores.words.score`, by how often and the size there."""
+    """Return what a term is worth in a record by BM25, as in `stores.words.score`, by how often and
+    the size there.
+    """
     idf = rarity(corpus.documents, wanted.holding)
 
     @functools.cache
@@ -511,10 +579,18 @@ def _score(seen: Seen, corpus: _Corpus, wanted: _Wanted, within: _Within, found:
     """Add what a term is worth to the scores of the records that have it."""
     table = corpus.table
     if wanted.tokens:
-        often = seen.occurrences(table, wanted.tokens, within.condition.format(seq="doc"), within.values)
+        often = seen.occurrences(
+            table, wanted.tokens, within.condition.format(seq="doc"), within.values
+        )
     else:
         sql = f"SELECT rowid, occurrences({table}) FROM {table} w WHERE {table} MATCH ?"
-        often = dict(fetch(seen.db, sql + within.condition.format(seq="w.rowid"), (wanted.match, *within.values)))
+        often = dict(
+            fetch(
+                seen.db,
+                sql + within.condition.format(seq="w.rowid"),
+                (wanted.match, *within.values),
+            )
+        )
     seen.learn_sizes(table, often)
     gain, scores, sizes = _gain(corpus, wanted), found.scores, seen.sizes
     having = [seq for seq in often if sizes[seq]]  # without a size, the index is damaged
@@ -523,13 +599,18 @@ def _score(seen: Seen, corpus: _Corpus, wanted: _Wanted, within: _Within, found:
     found.holders.setdefault(wanted.term, []).extend(having)
 
 
-def _score_common(seen: Seen, corpus: _Corpus, wanted: Sequence[_Wanted], within: _Within, found: WordHits) -> None:
-    """Add what terms are worth, all of them common, to the newest records that have all, the two rarest or the rarest.
+def _score_common(
+    seen: Seen, corpus: _Corpus, wanted: Sequence[_Wanted], within: _Within, found: WordHits
+) -> None:
+    """Add what terms are worth, all of them common, to the newest records that have all, the two
+    rarest or the rarest.
 
     Ranking every record that has such a term would take a second among a million.
     """
     table, pools = corpus.table, len(corpus.pools)
-    wanted = [term._replace(holding=seen.holding(table, term.match, term.tokens, -1)) for term in wanted]
+    wanted = [
+        term._replace(holding=seen.holding(table, term.match, term.tokens, -1)) for term in wanted
+    ]
     wanted.sort(key=lambda term: term.holding)
     gains = [_gain(corpus, term) for term in wanted]
     sql = (
@@ -551,6 +632,8 @@ def _score_common(seen: Seen, corpus: _Corpus, wanted: Sequence[_Wanted], within
             continue  # the index is damaged
         found.scores[seq] = 0.0
         for at, (term, gain) in enumerate(zip(wanted, gains, strict=True)):
-            if times := max(often[at * pools : (at + 1) * pools]):  # a record has the words of one namespace only
+            if times := max(
+                often[at * pools : (at + 1) * pools]
+            ):  # a record has the words of one namespace only
                 found.scores[seq] += gain(times, size)
                 found.holders.setdefault(term.term, []).append(seq)

@@ -43,7 +43,18 @@ _IDENTIFIER = re.compile(r"[\d/\\_@=<>(){}\[\]$€£%^&|~+#`]|\w[.:]\w|^-|^\.\w"
 CASED = re.compile(r"[/\\_]|[^\W\d][.:]\w")
 _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|%)")
 _STRAIGHT = str.maketrans(
-    {"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"', "।": ".", "۔": ".", "؟": "?", "،": ",", "؛": ";"}
+    {
+        "‘": "'",
+        "’": "'",
+        "“": '"',
+        "”": '"',
+        "„": '"',
+        "।": ".",
+        "۔": ".",
+        "؟": "?",
+        "،": ",",
+        "؛": ";",
+    }
 )
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
@@ -51,7 +62,9 @@ _SHOWS = 150  # characters that show the language of a text
 _DASH = "\ue000"  # stands for the dash that joins two clauses
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
 _LONGEST = 64  # letters of what ends a sentence; the pattern takes the square of it
-_SENTENCE = re.compile(r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I)
+_SENTENCE = re.compile(
+    r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I
+)
 _CLOCK = re.compile(r"0(\d:[0-5]\d(?::[0-5]\d)?(?:am|pm)?)", re.I)
 _SHORT_FORMS = (
     (re.compile(r"\bcan't\b|\bcannot\b", re.I), "can not"),
@@ -74,7 +87,9 @@ _ADDRESS = re.compile(r".*([/\\@]|\w[.:]\w).*")
 
 
 class Word(NamedTuple):
-    """A word as it is compared (`key`) and as it was written; an exact one has no inflections and no synonyms."""
+    """A word as it is compared (`key`) and as it was written; an exact one has no inflections and
+    no synonyms.
+    """
 
     key: str
     shown: str
@@ -83,7 +98,8 @@ class Word(NamedTuple):
     definite: bool = False  # behind "the", "my" and the like; see `corrections`
     literal: bool = False  # part of a code, a command or a value: no other word says the same
     form: str = "plain"  # "past", "passive", or "adjective" for other participles
-    sense: str = ""  # what it says in English, where it is a known word of another language; see `languages.sense`
+    # what it says in English, where it is a known word of another language; see `languages.sense`
+    sense: str = ""
 
 
 @functools.lru_cache(maxsize=8)  # a new text is compared with many
@@ -95,7 +111,8 @@ def bare(text: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence[Word]]:
-    """Return the words of a text as they were written, and as they are understood; kept, since one is judged often.
+    """Return the words of a text as they were written, and as they are understood; kept, since one
+    is judged often.
 
     Args:
         text: A text.
@@ -106,7 +123,9 @@ def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence
 
 
 def tongues(new: str, old: str) -> Sequence[str]:
-    """Return the languages that two texts may be in, if that is not English: together they show it better."""
+    """Return the languages that two texts may be in, if that is not English: together they show it
+    better.
+    """
     return languages.of(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
@@ -123,7 +142,9 @@ def quotations(text: str) -> list[str]:
 
 def _surface(text: str, codes: Sequence[str]) -> list[Word]:
     """Cut a text into words, as they were written."""
-    spelled = _in_ascii_digits(unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT))
+    spelled = _in_ascii_digits(
+        unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT)
+    )
     if {"fr", "it"} & {*codes}:
         spelled = re.sub(_ELIDED, r"\1 ", spelled)
     for pattern, replacement in _SHORT_FORMS:
@@ -140,7 +161,11 @@ def _surface(text: str, codes: Sequence[str]) -> list[Word]:
             cut.append(word._replace(opens=opens, literal=literal))
             opens = opens and word.key == ","
         opens = bool(_SENTENCE.fullmatch(chunk[0][-_LONGEST:]))
-    return [word._replace(opens=False) for word in cut] if sum(word.key != "." for word in cut) == 1 else cut
+    return (
+        [word._replace(opens=False) for word in cut]
+        if sum(word.key != "." for word in cut) == 1
+        else cut
+    )
 
 
 def _in_ascii_digits(text: str) -> str:
@@ -150,7 +175,9 @@ def _in_ascii_digits(text: str) -> str:
 
 
 def _in_english(word: Word, codes: Sequence[str]) -> Word:
-    """Tell what a word of another language says; one that looks like a word of English without weight has weight."""
+    """Tell what a word of another language says; one that looks like a word of English without
+    weight has weight.
+    """
     if word.key in {".", ",", "?"}:
         return word
     if "zh" in codes or "ja" in codes:
@@ -174,7 +201,9 @@ def _understood(cut: list[Word]) -> list[Word]:
 
 
 def _with_literals(words: list[Word]) -> list[Word]:
-    """Mark what is to be taken to the letter: quotations, commands, what follows a colon, names and bare values."""
+    """Mark what is to be taken to the letter: quotations, commands, what follows a colon, names and
+    bare values.
+    """
     told, zone = [], ""
     for i, word in enumerate(words):
         before = words[i - 1] if i else None
@@ -195,7 +224,12 @@ def _literal(word: Word) -> Word:
 
 
 def _ends_command(word: Word) -> bool:
-    return word.key in DETERMINERS or word.key in BOUNDARIES or word.key in SOFT or word.key in AUXILIARY | {"to"}
+    return (
+        word.key in DETERMINERS
+        or word.key in BOUNDARIES
+        or word.key in SOFT
+        or word.key in AUXILIARY | {"to"}
+    )
 
 
 def _is_clause(words: Sequence[Word]) -> bool:
@@ -205,17 +239,23 @@ def _is_clause(words: Sequence[Word]) -> bool:
 
 
 def _is_noun_phrase(words: Sequence[Word], i: int) -> bool:
-    """Say whether the name of a program is only mentioned: the git branch, git is slow, with git."""
+    """Say whether the name of a program is only mentioned: the git branch, git is slow, with
+    git.
+    """
     after = words[i + 1].key if i + 1 < len(words) else "."
     determined = i > 0 and words[i - 1].key in DETERMINERS
     return determined or after in LIGHT or after in SOFT or after in BOUNDARIES
 
 
 def _is_bare_value(words: Sequence[Word], i: int) -> bool:
-    """Say whether a word alone is what something is or is set to: the verb is delete, NODE_ENV must be prod."""
+    """Say whether a word alone is what something is or is set to: the verb is delete, NODE_ENV must
+    be prod.
+    """
     start = next((j + 1 for j in range(i - 1, -1, -1) if words[j].key in {".", ","}), 0)
     clause = [word.key for word in words[start:i]]
-    if clause[-1:] == ["to"] and (clause[0] == "set" or clause[-2:-1] == ["set"] or VALUED & set(clause[-2:-1])):
+    if clause[-1:] == ["to"] and (
+        clause[0] == "set" or clause[-2:-1] == ["set"] or VALUED & set(clause[-2:-1])
+    ):
         return True
     if not clause or clause[-1] not in BE:
         return False
@@ -227,13 +267,17 @@ def _is_bare_value(words: Sequence[Word], i: int) -> bool:
 
 
 def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
-    """Say whether the base form of a verb stands where a sentence has none, so that it may be a command or a name."""
+    """Say whether the base form of a verb stands where a sentence has none, so that it may be a
+    command or a name.
+    """
     word, before = words[i], words[i - 1] if i else None
     if word.key not in VERBS_ALIKE or word.key not in GROUP:
         return False
     if before is None or before.key in {".", ","} or word.opens:
         after = words[i + 1].key if i + 1 < len(words) else "."
-        return not (word.shown[:1].isupper() or after in DETERMINERS or after in {"all", "every", "each"})
+        return not (
+            word.shown[:1].isupper() or after in DETERMINERS or after in {"all", "every", "each"}
+        )
     if before.key in VERB_BEFORE or before.key in {"and", "or", "then", "who", "which", "that"}:
         return False
     return not (before.key.endswith("s") and before.shown not in PROGRAMS and not before.exact)
@@ -245,7 +289,9 @@ def _with_questions(words: list[Word]) -> list[Word]:
     for i, word in enumerate(words):
         starts = not i or words[i - 1].key == "."
         after = words[i + 1] if i + 1 < len(words) else Word(".", ".")
-        subject = after.key in DETERMINERS | PRONOUNS | {"user"} or (after.shown[:1].isupper() and after.key != "not")
+        subject = after.key in DETERMINERS | PRONOUNS | {"user"} or (
+            after.shown[:1].isupper() and after.key != "not"
+        )
         asks = word.key in ASKING_WORDS or (word.key in ASKING and subject)
         told.append(word)
         end = next((other.key for other in words[i:] if other.key in {".", "?"}), ".")
@@ -259,8 +305,13 @@ def _with_having(words: list[Word]) -> list[Word]:
     told = []
     for i, word in enumerate(words):
         if word.key in {"has", "have"}:
-            after = next((other for other in words[i + 1 :] if other.key not in {"not", "also", "already"}), None)
-            helps = after is not None and (_is_participle(after.key) or after.key in BE | {"to", "had"})
+            after = next(
+                (other for other in words[i + 1 :] if other.key not in {"not", "also", "already"}),
+                None,
+            )
+            helps = after is not None and (
+                _is_participle(after.key) or after.key in BE | {"to", "had"}
+            )
             if not helps and "?" not in {other.key for other in words[max(0, i - 1) : i + 2]}:
                 word = word._replace(key="@has", exact=True)  # noqa: PLW2901
         told.append(word)
@@ -268,7 +319,9 @@ def _with_having(words: list[Word]) -> list[Word]:
 
 
 def _with_places(words: list[Word]) -> list[Word]:
-    """Tell prepositions of time, which may be missing, from those of place, which count unless an address follows."""
+    """Tell prepositions of time, which may be missing, from those of place, which count unless an
+    address follows.
+    """
     told = []
     for i, word in enumerate(words):
         if word.key in PLACES and not word.literal:
@@ -283,7 +336,9 @@ def _with_places(words: list[Word]) -> list[Word]:
 
 
 def _cut(chunk: str) -> Iterator[Word]:
-    """Yield the words of what stands between two spaces; a comma or stop behind it is a word of its own."""
+    """Yield the words of what stands between two spaces; a comma or stop behind it is a word of its
+    own.
+    """
     if chunk in {"'s", _DASH}:
         yield Word("'s", chunk) if chunk == "'s" else Word(",", ",")
         return
@@ -322,7 +377,9 @@ def _plain(part: str) -> Word:
 
 
 def _with_acronyms(words: list[Word]) -> list[Word]:
-    """Keep US or IT apart from the little words that they look like, `3 am` from `I am`, `turn it on` from `on it`."""
+    """Keep US or IT apart from the little words that they look like, `3 am` from `I am`, `turn it
+    on` from `on it`.
+    """
     shouted = is_shouted(words)
     kept = []
     for i, word in enumerate(words):
@@ -373,10 +430,15 @@ def _with_every(words: list[Word]) -> list[Word]:
 
 
 def _with_names(words: list[Word]) -> list[Word]:
-    """Mark what may be a name: capitalised within a sentence, or beside a word that announces a name or a value."""
+    """Mark what may be a name: capitalised within a sentence, or beside a word that announces a
+    name or a value.
+    """
     marked = []
     for i, word in enumerate(words):
-        before, after = words[i - 1].key if i else ".", words[i + 1].key if i + 1 < len(words) else ""
+        before, after = (
+            words[i - 1].key if i else ".",
+            words[i + 1].key if i + 1 < len(words) else "",
+        )
         capital = word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS
         if {before, after} & NAMING or after in VALUED or _is_bare_verb(words, i):
             word = word._replace(exact=True, literal=True)  # noqa: PLW2901
@@ -385,13 +447,21 @@ def _with_names(words: list[Word]) -> list[Word]:
 
 
 def _with_forms(words: list[Word]) -> list[Word]:
-    """Tell passives, simple pasts and participles used as adjectives from the other forms of a verb."""
-    return [word._replace(form=_form(word.key, words[max(0, i - 2) : i])) for i, word in enumerate(words)]
+    """Tell passives, simple pasts and participles used as adjectives from the other forms of a
+    verb.
+    """
+    return [
+        word._replace(form=_form(word.key, words[max(0, i - 2) : i]))
+        for i, word in enumerate(words)
+    ]
 
 
 def _form(key: str, before: Sequence[Word]) -> str:
     previous = before[-1].key if before else ""
-    if previous in {"not", "automatically", "also", "always", "currently", "now"} and len(before) > 1:
+    if (
+        previous in {"not", "automatically", "also", "always", "currently", "now"}
+        and len(before) > 1
+    ):
         previous = before[-2].key
     participle = _is_participle(key)
     if participle and previous in AUXILIARY:

@@ -1,12 +1,14 @@
-"""The words that `duplicates` compares by: which may stand for each other, and which carry no facts."""
+"""The words that `duplicates` compares by: which may stand for each other, and which carry no
+facts.
+"""
 
 import re
 
 from memories.languages.text import STOP_WORDS
 
-# Groups of words that may stand for each other. Only what can't change a fact belongs here: "customer" and
-# "client" do not, nor "main" and "primary", which name branches. The first table has verbs, whose base form may also
-# be a command: see `reading`.
+# Groups of words that may stand for each other. Only what can't change a fact belongs here:
+# "customer" and "client" do not, nor "main" and "primary", which name branches. The first table has
+# verbs, whose base form may also be a command: see `reading`.
 _VERBS_ALIKE = """
 prefer favor favour; want wish; dislike hate; use utilize utilise; need require
 start begin launch commence; finish end conclude; keep retain; store save; break fail; fix repair resolve solve
@@ -97,11 +99,16 @@ LIGHT = BE | frozenset(
     "the a an this these that those its our 's who which there do does did have has had also please we @when "
     ", .".split()
 )
-# Before a date a preposition may be missing; elsewhere none may, nor be exchanged: in the car, on the car.
+# Before a date a preposition may be missing; elsewhere none may, nor be exchanged: in the car, on
+# the car.
 PLACES = frozenset("in on at".split())
 SOFT = PLACES | frozenset("of for with as".split())
-BOUNDARIES = frozenset("and or but when if because while unless until before after since then so than , .".split())
-FRONTED = frozenset("@when in on at before after during when if for until since because once while".split())
+BOUNDARIES = frozenset(
+    "and or but when if because while unless until before after since then so than , .".split()
+)
+FRONTED = frozenset(
+    "@when in on at before after during when if for until since because once while".split()
+)
 # What stands beside these words is a name, and a name has neither a plural nor a synonym.
 NAMING = frozenset(
     "table column branch folder directory function method command flag class module package field key tag label topic "
@@ -115,7 +122,9 @@ VALUED = NAMING | frozenset(
     "index point value code script step".split()
 )
 # After these words comes what is to be typed, pressed or read, to the letter.
-TYPED = frozenset("run execute exec type press enter invoke call click hit say says read reads issue".split())
+TYPED = frozenset(
+    "run execute exec type press enter invoke call click hit say says read reads issue".split()
+)
 # What follows the name of a program is a command.
 PROGRAMS = frozenset(
     "git gh glab svn hg npm npx pnpm yarn bun deno pip pipx uv poetry conda mamba hatch tox nox pytest ruff mypy "
@@ -131,10 +140,16 @@ PROGRAMS = frozenset(
 VERB_BEFORE = frozenset(
     "to must shall should will would can could may might not never always please we i you they also do does did".split()
 )
-ASKING = frozenset("can could will would should shall may might must has have had do does did".split()) | BE
+ASKING = (
+    frozenset("can could will would should shall may might must has have had do does did".split())
+    | BE
+)
 ASKING_WORDS = frozenset("who whom whose what which why how".split())
-PRONOUNS = frozenset("i we you they he she it there anyone anybody someone somebody everyone everybody".split())
-# Nouns that are written as one word or as two; other words must not be joined: "a symmetric key" is not "asymmetric".
+PRONOUNS = frozenset(
+    "i we you they he she it there anyone anybody someone somebody everyone everybody".split()
+)
+# Nouns that are written as one word or as two; other words must not be joined: "a symmetric key" is
+# not "asymmetric".
 COMPOUNDS = frozenset(
     "timezone timestamp timeline timeout codebase codegen database dataset datacenter datacentre filename filesystem "
     "pathname username hostname nickname workflow workspace workload namespace tablespace whitespace endpoint "
@@ -184,9 +199,11 @@ _VERBS = [entry.split() for line in _IRREGULAR.strip().splitlines() for entry in
 BASE = {form: base for base, past, participle in _VERBS for form in (past, participle)}
 PARTICIPLES = frozenset(participle for _, _, participle in _VERBS) | SAME_FORMS
 
-# --- what tells a correction from a second fact: see `corrections` ---------------------------------------------------
+# --- what tells a correction from a second fact: see `corrections`
+# ---------------------------------------------------
 
-# Verbs with one object at a time: what costs 3 euros does not cost 4. Those of other languages are told as "live".
+# Verbs with one object at a time: what costs 3 euros does not cost 4. Those of other languages are
+# told as "live".
 SINGLE = frozenset(
     "@there live reside begin start end finish close open expire last cost weigh measure drive marry depart "
     "arrive leave wake call name wear".split()
@@ -199,7 +216,9 @@ PLACED = frozenset(
     "schedule plan ship send mail route forward export stream push upload paint go write connect mount bind map".split()
 )
 LEADING = frozenset("lead manage head chair run own maintain direct coordinate supervise".split())
-USING = frozenset("use prefer choose pick select want need require favor employ utilize run".split())
+USING = frozenset(
+    "use prefer choose pick select want need require favor employ utilize run".split()
+)
 # What one may do to, be or have many of.
 MANY = frozenset(
     "like love enjoy know speak visit read watch see mention cover fix resolve review attend play collect study learn "
@@ -229,7 +248,9 @@ EVENT_TIMES = (
     )
 )
 # What says that something is new, and nothing else.
-CUES = frozenset("now currently actually correction update updated instead_now meanwhile finally already".split())
+CUES = frozenset(
+    "now currently actually correction update updated instead_now meanwhile finally already".split()
+)
 COMMON_VERBS = frozenset(
     SINGLE
     | PLACED
