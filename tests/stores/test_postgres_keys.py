@@ -265,7 +265,7 @@ def test_who_lost_the_connection_says_again_what_it_does(keys: Open, server: Nod
         told(other)
     assert not taken.value.other
     one.settle(held, {"status": 201})
-    assert told(other).told == {"status": 201}
+    assert told(other).summary == {"status": 201}
 
 
 def test_what_is_being_done_is_said_again_before_its_time_is_up(
@@ -301,24 +301,24 @@ def test_who_is_silent_for_too_long_counts_as_gone_and_settles_nothing_any_more(
     late = told(one)
     monkeypatch.setattr(claims, "LEASE_SECONDS", 3600.0)
     now = told(other)
-    assert (late.number, now.number, now.told) == (1, 2, None)
-    assert now.at == late.at  # ids are made from it
+    assert (late.number, now.number, now.summary) == (1, 2, None)
+    assert now.begun_at == late.begun_at  # ids are made from it
     one.settle(late, {"status": 201})
     with pytest.raises(Taken):
         told(third)
     one.drop(late)
     other.settle(now, {"status": 200})
-    assert told(third) == Claim("n", 3, now.at, {"status": 200})
+    assert told(third) == Claim("n", 3, now.begun_at, {"status": 200})
 
 
 def test_a_key_is_free_after_a_day(keys: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = keys(), keys()
     one.settle(told(one), {"status": 201})
-    assert told(other).told == {"status": 201}
+    assert told(other).summary == {"status": 201}
     monkeypatch.setattr(rules, "KEPT_SECONDS", -1)
     other.settle(Claim("n", 2, 0.0), None)
     new = told(other, digest="another")
-    assert (new.number, new.told) == (1, None)
+    assert (new.number, new.summary) == (1, None)
 
 
 def test_the_table_does_not_grow_for_ever(
@@ -344,7 +344,7 @@ def test_keys_work_behind_a_pooler_that_shares_sessions(
         with pytest.raises(Taken):
             told(other)
         one.settle(held, {"status": 201})
-        assert told(other).told == {"status": 201}
+        assert told(other).summary == {"status": 201}
         assert server.sql("SHOW synchronous_commit") == [("on",)]
         assert one._connection is not None
         assert one._connection.execute("SHOW synchronous_commit").fetchall() == [("on",)]
@@ -359,4 +359,4 @@ def test_a_database_that_only_reads_by_default_keeps_them_too(
     options = "-c%20default_transaction_read_only%3Don%20-c%20default_transaction_isolation%3Dserializable"
     one = keys(f"{url}&options={options}")
     one.settle(told(one), {"status": 201})
-    assert told(one).told == {"status": 201}
+    assert told(one).summary == {"status": 201}

@@ -31,7 +31,7 @@ _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 # missing here.
 OWN_FOLDERS = frozenset({"backups", "hooks", "inbox", "serve", "sessions"})
 _OWN_FILE = re.compile(
-    r"off|requests-[0-9a-f]{8}(?:[.].*)?|.+[.](?:db|json|jsonl|key|lock|log|sqlite|token|toml)(?:[.-].*)?"
+    r"off|requests-[0-9a-f]{8}(?:[.-].*)?|.+[.](?:db|json|jsonl|key|lock|log|sqlite|token|toml)(?:[.-].*)?"
 )
 _TAG_KEY = re.compile(r"[^\s=,\x00-\x1f\x7f]+")
 _SECOND_TAG = re.compile(r",\s*[\w.-]+=")

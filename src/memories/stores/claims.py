@@ -1,8 +1,7 @@
-"""Requests that come with a key: who does one, and what became of it, so that one that is sent
-again is not done again.
+"""Requests with an idempotency key: which server is doing one, and how it ended.
 
-Where the servers of a store share a database, the store keeps this, in a method `claims`; see
-`postgres.claims`.
+A store whose servers share a database keeps them there and has a method `claims`; see
+`postgres.claims`. For other stores see `server.api.idempotency`.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -12,26 +11,26 @@ MAX_KEPT = 10_000
 
 
 class Claim(NamedTuple):
-    """A request that is one server's to do now.
+    """The right of one server to do a request now.
 
     Attributes:
-        name: A hash of its key and of who sent it.
-        number: How many have begun it by now; 1 if it is new.
-        at: When it was begun first, by the clock of that server.
-        told: What was written down of its answer; None while it is not known to be done.
+        name: A hash of the key and the sender.
+        number: 1 if the request is new, more if a server has begun it before.
+        begun_at: When it was first begun, by the clock of that server.
+        summary: The saved part of its answer; None until a server has recorded one.
     """
 
     name: str
     number: int
-    at: float
-    told: dict[str, Any] | None = None
+    begun_at: float
+    summary: dict[str, Any] | None = None
 
 
 class Taken(Exception):
     """The request can't be done now.
 
     Attributes:
-        other: Whether its key was used for another one; else it is just being done.
+        other: Whether its key was used for another request; else a server is doing it.
     """
 
     def __init__(self, *, other: bool) -> None:
@@ -42,24 +41,25 @@ class Taken(Exception):
 class Claims(Protocol):
     """Keeps the requests of a day, `MAX_KEPT` of them at most; threads may share it.
 
-    One that was begun by a server that is gone may be done by any other.
+    Any server may do a request that was begun by a server that is gone.
     """
 
     def claim(self, name: str, digest: str, *, sync: bool) -> Claim:
-        """Begin a request; nobody else may until it is settled or dropped.
+        """Begin a request; no other server may until it is settled or dropped.
 
         Args:
-            name: A hash of its key and of who sent it.
-            digest: Of what it asks.
-            sync: Have it survive a power cut, as the write that follows will.
+            name: A hash of the key and the sender.
+            digest: A hash of the request.
+            sync: The record of the beginning must survive a power cut, as the write that follows
+                will.
 
         Raises:
-            Taken: It is being done, or the key belongs to another one.
+            Taken: A server is doing it, or the key belongs to another request.
         """
         ...
 
-    def settle(self, claim: Claim, told: dict[str, Any] | None) -> None:
-        """End a request, with what is to be known of its answer; None leaves what was known."""
+    def settle(self, claim: Claim, summary: dict[str, Any] | None) -> None:
+        """End a request, and save a summary of its answer; None keeps the summary there is."""
         ...
 
     def drop(self, claim: Claim) -> None:

@@ -1,8 +1,9 @@
 """Idempotency keys: a retried write is applied once, even if the server was killed in between.
 
-Servers of one store share the record of requests: in the store's own table (`stores.claims`) or in
-a file. It holds no content and no keys. An answer that is no longer in memory is rebuilt from ids,
-or the write runs again, which is safe because it recognizes what it has stored.
+Servers of one store share a table of requests: in the store itself if it has one (see
+`stores.claims`), else in a small SQLite file. The table holds no content and no keys. An answer that
+is no longer in memory is rebuilt from ids, or the write runs again, which is safe because it
+recognizes what it has stored.
 """
 
 import contextlib
@@ -21,13 +22,37 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.core.disk import CREATING, make_folder, replacing, write_all
+import apsw
+
+from memories.core.disk import CREATING, make_folder
 from memories.core.urls import local_path
-from memories.errors import RequestError, StoreError
+from memories.errors import RequestError, StoreDamaged, StoreError
 from memories.server.api.problems import Refused
 from memories.settings import Config
 from memories.stores import claims
 from memories.stores.claims import Claim, Claims, Taken
+from memories.stores.sqlite.errors import filesystem_errors, translated
+
+SWEEP_EVERY = 500  # requests between two deletions of old rows
+_BUSY_MS = 10_000  # another process holds the file for less than a millisecond
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS request (
+  name TEXT PRIMARY KEY,    -- hash of the sender and the key
+  digest TEXT NOT NULL,     -- hash of the method, the path and the body
+  begun_at REAL NOT NULL,   -- seconds since 1970
+  holder TEXT,              -- the process that is doing it; NULL when it has ended
+  summary TEXT              -- the ids and counts of the answer, as JSON; NULL until there is one
+) WITHOUT ROWID
+"""
+_SELECT = "SELECT digest, begun_at, holder, summary FROM request WHERE name = ?"
+_BEGIN = "INSERT OR REPLACE INTO request VALUES (?, ?, ?, ?, ?)"
+_SETTLE = "UPDATE request SET holder = NULL, summary = coalesce(?, summary) WHERE name = ?"
+_DROP = "DELETE FROM request WHERE name = ?"
+_SWEEP = """
+DELETE FROM request WHERE begun_at < ? OR name IN (
+  SELECT name FROM request ORDER BY begun_at DESC LIMIT -1 OFFSET ?
+)
+"""
 
 
 def file_of(config: Config) -> Path:
@@ -42,27 +67,12 @@ def file_of(config: Config) -> Path:
     return config.home / f"requests-{crc32(where.encode('utf-8', 'surrogateescape')):08x}"
 
 
-class _Entry(NamedTuple):
-    """A request with a key.
-
-    Attributes:
-        digest: Digest of the request.
-        at: When it was first begun.
-        told: Summary of the answer; None until there is one.
-        by: The process that is doing it: the suffix of a file that it keeps locked meanwhile.
-    """
-
-    digest: str
-    at: float
-    told: dict[str, Any] | None = None
-    by: str | None = None
-
-
 class FileClaims:
-    """Implements `Claims` in a file of JSON lines, read and extended by each process under the lock
-    of the file.
+    """Implements `Claims` in a SQLite file.
 
-    A request has one line when it begins and another when it ends; the last line counts.
+    It is a file of its own because each key would cost the store two more commits that wait for the
+    disk. Each process also keeps a file locked for as long as it lives. Its name is the file's with
+    the process's random id, which is the `holder` of the requests that the process is doing.
     """
 
     def __init__(self, file: Path) -> None:
@@ -74,66 +84,95 @@ class FileClaims:
         make_folder(file.parent)
         self._file = file
         self._lock = threading.Lock()
-        self._by = os.urandom(8).hex()
-        self._open()
-        self._take_lock()
-        for leftover in file.parent.glob(f"{glob.escape(file.name)}.*"):
-            self._is_alive(leftover.suffix[1:])  # removes the file of a process that was killed
-        self._alive = os.open(self._life(self._by), CREATING | os.O_RDWR, 0o600)
-        fcntl.flock(self._alive, fcntl.LOCK_EX)
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._holder = os.urandom(8).hex()
+        self._count = 0
+        with filesystem_errors(file):
+            os.close(os.open(file, CREATING | os.O_RDWR, 0o600))
+            for path in file.parent.glob(f"{glob.escape(file.name)}.*"):
+                self._is_alive(path.suffix[1:])  # removes the file of a process that was killed
+            # Locked before it has its name: else another process takes it for that of a dead one.
+            unnamed = file.with_name(f"{file.name}-{self._holder}")
+            self._life = os.open(unnamed, CREATING | os.O_RDWR, 0o600)
+            fcntl.flock(self._life, fcntl.LOCK_EX)
+            unnamed.rename(self._life_file(self._holder))
+        try:
+            self._database = self._open()
+        except StoreDamaged:  # the keys of a day are not worth refusing every write
+            for suffix in ("", "-wal", "-shm"):
+                file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)
+            self._database = self._open()
+
+    def _open(self) -> apsw.Connection:
+        with translated(self._file):
+            database = apsw.Connection(str(self._file))
+            database.set_busy_timeout(_BUSY_MS)
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute(_SCHEMA)
+        return database
+
+    @contextlib.contextmanager
+    def _transaction(self, *, sync: bool = False) -> Iterator[apsw.Connection]:
+        """Begin a transaction; with `sync`, its commit waits for the disk."""
+        with self._lock, translated(self._file):
+            self._database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
 
     def claim(self, name: str, digest: str, *, sync: bool) -> Claim:
         """See `Claims.claim`."""
-        with self._shared():
-            before = self._entries.get(name)
-            if before is not None and before.by is not None and self._is_alive(before.by):
-                raise Taken(other=before.digest != digest)
-            if before is not None and before.at + claims.KEPT_SECONDS < time.time():
-                before = None
-            if before is not None and before.digest != digest:
+        now = time.time()
+        oldest = now - claims.KEPT_SECONDS
+        with self._transaction(sync=sync) as database:
+            if self._count % SWEEP_EVERY == 0:
+                database.execute(_SWEEP, (oldest, claims.MAX_KEPT))
+            row = database.execute(_SELECT, (name,)).fetchone()
+            if row is not None and row[2] is not None and self._is_alive(row[2]):
+                raise Taken(other=row[0] != digest)
+            if row is None or row[1] < oldest:
+                claim = Claim(name, 1, now)
+            elif row[0] != digest:
                 raise Taken(other=True)
-            entry = _Entry(digest, time.time()) if before is None else before
-            self._add(name, entry._replace(by=self._by))
-            fd = (
-                os.dup(self._fd) if before is None and sync else None
-            )  # survives a rewrite of the file
-        if fd is not None:
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        return Claim(name, 1 if before is None else 2, entry.at, entry.told)
+            else:
+                claim = Claim(name, 2, row[1], None if row[3] is None else json.loads(row[3]))
+            values = (name, digest, claim.begun_at, self._holder, _json(claim.summary))
+            database.execute(_BEGIN, values)
+            self._count += 1
+        return claim
 
-    def settle(self, claim: Claim, told: dict[str, Any] | None) -> None:
+    def settle(self, claim: Claim, summary: dict[str, Any] | None) -> None:
         """See `Claims.settle`."""
-        with self._shared():
-            entry = self._entries.get(claim.name)
-            if entry is not None:  # else it was dropped because too many came after it
-                self._add(
-                    claim.name, entry._replace(told=entry.told if told is None else told, by=None)
-                )
+        with self._transaction() as database:
+            database.execute(_SETTLE, (_json(summary), claim.name))
 
     def drop(self, claim: Claim) -> None:
         """See `Claims.drop`."""
-        with self._shared():
-            self._add(claim.name, None)
+        with self._transaction() as database:
+            database.execute(_DROP, (claim.name,))
 
     def close(self) -> None:
         """See `Claims.close`."""
-        self._life(self._by).unlink(missing_ok=True)
-        os.close(self._alive)
-        os.close(self._fd)
+        with self._lock:
+            self._database.close()
+        self._life_file(self._holder).unlink(missing_ok=True)
+        os.close(self._life)
 
-    def _life(self, by: str) -> Path:
-        return self._file.with_name(f"{self._file.name}.{by}")
+    def _life_file(self, holder: str) -> Path:
+        return self._file.with_name(f"{self._file.name}.{holder}")
 
-    def _is_alive(self, by: str) -> bool:
+    def _is_alive(self, holder: str) -> bool:
         """Return whether a process is alive: the system unlocks its file when it ends."""
-        if by == self._by:
+        if holder == self._holder:
             return True
+        if not holder.isalnum():  # it becomes part of a file's name
+            return False
         try:
-            fd = os.open(self._life(by), os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+            fd = os.open(self._life_file(holder), os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         except FileNotFoundError:
             return False
         try:
@@ -141,100 +180,14 @@ class FileClaims:
         except BlockingIOError:
             return True
         else:
-            self._life(by).unlink(missing_ok=True)
+            self._life_file(holder).unlink(missing_ok=True)
             return False
         finally:
             os.close(fd)
 
-    @contextlib.contextmanager
-    def _shared(self) -> Iterator[None]:
-        """Lock the file while inside, with its new lines read."""
-        with self._lock:
-            size = self._take_lock()
-            try:
-                if size != self._end:
-                    self._read(size)
-                yield
-            finally:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def _take_lock(self) -> int:
-        """Lock the file, or the one that replaced it; return its size."""
-        while True:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            status = os.fstat(self._fd)
-            if status.st_nlink and status.st_size >= self._end:
-                return status.st_size
-            os.close(self._fd)
-            self._open()
-
-    def _open(self) -> None:
-        self._fd = os.open(self._file, CREATING | os.O_RDWR | os.O_APPEND, 0o600)
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._end = self._lines = 0
-
-    def _read(self, size: int) -> None:
-        """Read the lines that were added since the last time; a line that was cut off does not
-        count.
-        """
-        data = os.pread(self._fd, size - self._end, self._end)
-        if data and not data.endswith(b"\n"):
-            write_all(self._fd, b"\n")
-            data += b"\n"
-        self._end += len(data)
-        for line in data.splitlines():
-            self._parse(line)
-
-    def _parse(self, line: bytes) -> None:
-        self._lines += 1
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            shape = json.loads(line)
-            entry = None
-            if "digest" in shape:
-                by = shape.get("by")
-                is_valid = (
-                    isinstance(by, str) and by.isalnum()
-                )  # since it becomes part of a file's name
-                entry = _Entry(
-                    shape["digest"], float(shape["at"]), shape.get("done"), by if is_valid else None
-                )
-            self._put(shape["request"], entry)
-
-    def _put(self, name: str, entry: _Entry | None) -> None:
-        if entry is None:
-            self._entries.pop(name, None)
-            return
-        self._entries[name] = entry
-        self._entries.move_to_end(name)
-        while len(self._entries) > claims.MAX_KEPT:
-            self._entries.popitem(last=False)
-
-    def _add(self, name: str, entry: _Entry | None) -> None:
-        """Add a line to the file; rewrite a file in which most lines are obsolete."""
-        line = _line(name, entry)
-        self._put(name, entry)
-        if self._lines < 4 * claims.MAX_KEPT:
-            write_all(self._fd, line)
-            self._end += len(line)
-            self._lines += 1
-            return
-        oldest = time.time() - claims.KEPT_SECONDS
-        with replacing(self._file) as stream:
-            stream.writelines(
-                _line(name, entry) for name, entry in self._entries.items() if entry.at > oldest
-            )
-        os.close(self._fd)
-        self._open()
-        self._read(self._take_lock())
-
-
-def _line(name: str, entry: _Entry | None) -> bytes:
-    shape: dict[str, Any] = {"request": name}
-    if entry is not None:
-        shape |= {"digest": entry.digest, "at": entry.at}
-        shape |= {} if entry.told is None else {"done": entry.told}
-        shape |= {} if entry.by is None else {"by": entry.by}
-    return json.dumps(shape).encode() + b"\n"
+def _json(summary: dict[str, Any] | None) -> str | None:
+    return None if summary is None else json.dumps(summary)
 
 
 _MAX_KEY = 255
@@ -243,37 +196,52 @@ _MAX_ANSWERS = 10_000
 _logger = logging.getLogger(__name__)
 
 
-class Work(NamedTuple):
-    """A write that is done once.
-
-    Attributes:
-        run: Does it. The arguments: when it was first begun, and whether it may have been done
-            before, because a server was stopped or the answer can't be rebuilt.
-        brief: Returns the summary of an answer to save; None if it failed and a retry should run
-            again.
-        revive: Rebuilds the answer from its summary; None if the write has to run again, which is
-            harmless.
-        size: Returns the size of an answer.
-    """
-
-    run: Callable[[datetime, bool], Any]
-    brief: Callable[[Any], dict[str, Any] | None]
-    revive: Callable[[dict[str, Any]], Any | None]
-    size: Callable[[Any], int]
-
-
 class _Answer(NamedTuple):
     """An answer of this process.
 
     Attributes:
-        at: When its request was begun, which distinguishes it from an earlier one with the same
-            key.
+        begun_at: When its request was begun, which distinguishes it from an earlier one with the
+            same key.
         size: Its size in bytes.
     """
 
-    at: float
+    begun_at: float
     answer: Any
     size: int
+
+
+class Keyed:
+    """A write with a key, while it is being done.
+
+    Attributes:
+        begun_at: When the write was first begun.
+        again: Whether it may have been done before, because a server was stopped or the answer
+            can't be rebuilt.
+        answer: Its answer, if this process has it.
+        summary: The summary of its answer, if it was answered before; see `end`.
+    """
+
+    def __init__(self, claim: Claim, answer: Any | None) -> None:
+        # as exact as times in a store
+        self.begun_at = datetime.fromtimestamp(int(claim.begun_at * 1_000) / 1_000, UTC)
+        self.again = claim.number > 1
+        self.answer = answer
+        self.summary = claim.summary
+        self.new_summary: dict[str, Any] | None = None
+        self.failed = False
+        self.size = 0
+
+    def end(self, answer: Any, summary: dict[str, Any] | None, size: int) -> None:
+        """Set the answer.
+
+        Args:
+            answer: The answer.
+            summary: What is saved of it: no content; None if it failed and a retry should run
+                again.
+            size: Its size in bytes.
+        """
+        self.answer, self.new_summary, self.size = answer, summary, size
+        self.failed = summary is None
 
 
 class Once:
@@ -283,7 +251,7 @@ class Once:
         """Prepare; nothing is opened before the first key arrives.
 
         Args:
-            open_claims: Opens the record of requests.
+            open_claims: Opens the table of requests.
         """
         self._open_claims = open_claims
         self._lock = threading.Lock()
@@ -291,14 +259,14 @@ class Once:
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._bytes = 0
 
-    def do(self, key: str, sender: str, request: Any, work: Work, *, sync: bool) -> Any:
-        """Return the answer to a write, doing it now unless it was done before.
+    @contextlib.contextmanager
+    def begin(self, key: str, sender: str, request: Any, *, sync: bool) -> Iterator[Keyed]:
+        """Begin a write, and record how it ends.
 
         Args:
             key: The idempotency key of the request.
             sender: Id of the sender; each has keys of its own.
             request: The request as JSON.
-            work: The write.
             sync: Flush the record of the beginning to disk, to survive a power cut.
 
         Raises:
@@ -310,31 +278,18 @@ class Once:
                 400, f"Idempotency-Key must be 1 to {_MAX_KEY} printable ASCII characters"
             )
         name = hashlib.sha256(f"{sender}\0{key}".encode()).hexdigest()
-        digest = hashlib.sha256(
-            json.dumps(request, sort_keys=True).encode("utf-8", "backslashreplace")
-        ).hexdigest()
-        claim = self._claim(name, digest, sync=sync)
-        summary, changed_nothing = None, False
+        text = json.dumps(request, sort_keys=True).encode("utf-8", "backslashreplace")
+        claim = self._claim(name, hashlib.sha256(text).hexdigest(), sync=sync)
+        keyed = Keyed(claim, self._cached(claim))
         try:
-            if claim.told is not None:
-                answer = self._cached(claim) or work.revive(claim.told)
-                if answer is not None:
-                    return answer
-            begun_at = datetime.fromtimestamp(
-                int(claim.at * 1_000) / 1_000, UTC
-            )  # as exact as times in a store
-            answer = work.run(begun_at, claim.number > 1)
-            summary = work.brief(answer)
-            changed_nothing = summary is None
-            if summary is not None:
-                self._cache(claim, answer, work.size(answer))
+            yield keyed
+            if keyed.new_summary is not None:
+                self._cache(claim, keyed.answer, keyed.size)
         except (RequestError, Refused):  # it changed nothing; other errors leave that unknown
-            changed_nothing = claim.number == 1
+            keyed.failed = claim.number == 1
             raise
-        else:
-            return answer
         finally:
-            self._end(claim, summary, changed_nothing=changed_nothing)
+            self._end(claim, keyed.new_summary, changed_nothing=keyed.failed)
 
     def _claim(self, name: str, digest: str, *, sync: bool) -> Claim:
         with self._lock:
@@ -362,27 +317,30 @@ class Once:
                 self._claims.drop(claim)
             else:
                 self._claims.settle(claim, summary)
-        except (
-            StoreError,
-            OSError,
-        ) as exc:  # the write is done all the same, and its answer says so
-            _logger.warning("how a request with a key ended could not be written down: %s", exc)
+        except (StoreError, OSError) as exc:  # the write is done all the same
+            _logger.warning("the end of a request with a key could not be recorded: %s", exc)
 
     def _cached(self, claim: Claim) -> Any | None:
+        if claim.summary is None:
+            return None
         with self._lock:
-            entry = self._answers.get(claim.name)
-        return entry.answer if entry is not None and entry.at == claim.at else None
+            cached = self._answers.get(claim.name)
+        if cached is None or cached.begun_at != claim.begun_at:
+            return None
+        return cached.answer
 
     def _cache(self, claim: Claim, answer: Any, size: int) -> None:
         with self._lock:
             before = self._answers.pop(claim.name, None)
-            self._bytes += size - (before.size if before is not None else 0)
-            self._answers[claim.name] = _Answer(claim.at, answer, size)
+            if before is not None:
+                self._bytes -= before.size
+            self._answers[claim.name] = _Answer(claim.begun_at, answer, size)
+            self._bytes += size
             while self._bytes > _MAX_BYTES or len(self._answers) > _MAX_ANSWERS:
-                _, old = self._answers.popitem(last=False)
-                self._bytes -= old.size
+                _, oldest = self._answers.popitem(last=False)
+                self._bytes -= oldest.size
 
     def close(self) -> None:
-        """Close the record of requests."""
+        """Close the table of requests."""
         if self._claims is not None:
             self._claims.close()

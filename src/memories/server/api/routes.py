@@ -22,7 +22,6 @@ from memories.memories import Memories
 from memories.models import SHARED
 from memories.read.lookup import readable_with
 from memories.server.api.access import Principal
-from memories.server.api.idempotency import Work
 from memories.server.api.middleware import Named
 from memories.server.api.problems import encoded, failed
 from memories.server.api.server import Server
@@ -399,18 +398,22 @@ def _run(route: Route, call: Call) -> Response:
     key = call.request.headers.get("idempotency-key")
     if key is None or not route.repeatable:
         return json_answer(_handle(route, call))
-    body = [route.method, route.path, call.memories.namespace, call.arguments]
-    work = Work(
-        lambda begun_at, again: _handle(route, call._replace(begun_at=begun_at, again=again)),
-        lambda answer: _summarize(route, answer),
-        lambda summary: _revive(route, call, summary),
-        lambda answer: len(encoded(answer.shape)),
-    )
+    return json_answer(_handle_once(route, call, key))
+
+
+def _handle_once(route: Route, call: Call, key: str) -> Answer:
+    """Return the answer to a request with a key, doing it only if it was not done before."""
+    request = [route.method, route.path, call.memories.namespace, call.arguments]
     call = call._replace(arguments=dict(call.arguments), key=key)
-    answer = call.server.once.do(
-        key, call.who.id, body, work, sync=bool(call.arguments.get("force"))
-    )
-    return json_answer(answer)
+    sync = bool(call.arguments.get("force"))
+    with call.server.once.begin(key, call.who.id, request, sync=sync) as keyed:
+        answer: Answer | None = keyed.answer
+        if answer is None and keyed.summary is not None:
+            answer = _revive(route, call, keyed.summary)
+        if answer is None:
+            answer = _handle(route, call._replace(begun_at=keyed.begun_at, again=keyed.again))
+            keyed.end(answer, _summarize(route, answer), len(encoded(answer.shape)))
+    return answer
 
 
 def _handle(route: Route, call: Call) -> Answer:

@@ -99,22 +99,22 @@ class PostgresClaims:
                 known = self._rows(_DIGEST, values)
                 if known:  # else it was dropped meanwhile
                     raise Taken(other=known[0][0] != digest)
-            [(number, at, told)] = rows
+            [(number, begun_at, summary)] = rows
             self._held[name] = number
-        return Claim(name, number, at, told)
+        return Claim(name, number, begun_at, summary)
 
-    def settle(self, claim: Claim, told: dict[str, Any] | None) -> None:
+    def settle(self, claim: Claim, summary: dict[str, Any] | None) -> None:
         """See `Claims.settle`."""
-        self._end(_SETTLE, claim, None if told is None else Json(told))
+        self._end(_SETTLE, claim, None if summary is None else Json(summary))
 
     def drop(self, claim: Claim) -> None:
         """See `Claims.drop`."""
         self._end(_DROP, claim, None)
 
-    def _end(self, sql: str, claim: Claim, told: Json | None) -> None:
+    def _end(self, sql: str, claim: Claim, summary: Json | None) -> None:
         with translated(self._server.shown), self._lock:
             self._held.pop(claim.name, None)
-            self._rows(sql, {"name": claim.name, "number": claim.number, "told": told})
+            self._rows(sql, {"name": claim.name, "number": claim.number, "told": summary})
 
     def close(self) -> None:
         """See `Claims.close`."""
