@@ -67,7 +67,7 @@ ORDER = {
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": """git remotes registry captured degraded tokens < namespaces objects prompt < project <
         place""",
-    "memories.answers": "compare fields < compact shapes < transfers",
+    "memories.answers": "compare fields < compact shapes < store_shapes",
     "memories.hooks": """place recall_request < session stamps inbox prompts host_events extract < switch
         echo transcripts < session_note block recall_gateway figures < recall < recall_strategy <
         writing events health < hook flush""",

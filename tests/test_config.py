@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memories.answers import shapes
+from memories.answers import store_shapes
 from memories.cli import text as texts
 from memories.config import cache_folder, load_config, registers
 from memories.core import trust
@@ -167,7 +167,7 @@ def test_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
     key = getattr(config, variable.lower())
     assert key.reveal() == "sk-secret"
     assert f"{key} {key!r} {config}".count("sk-secret") == 0
-    for shown in (shapes.config(config), texts.config(config)):
+    for shown in (store_shapes.config(config), texts.config(config)):
         assert "sk-secret" not in str(shown)
         assert "***" in str(shown)
 

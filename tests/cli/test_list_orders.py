@@ -263,7 +263,7 @@ def test_history_shows_what_each_version_changed(
     ],
 )
 def test_the_parts_make_up_both_texts(old: str, new: str, shown: str | None) -> None:
-    parts = compare.parts(old, new)
+    parts = compare.compare(old, new)
     assert "".join(part.text for part in parts if part.change != "added") == old
     assert "".join(part.text for part in parts if part.change != "removed") == new
-    assert shown in (None, compare.as_text(parts))
+    assert shown in (None, compare.mark_changes(parts))

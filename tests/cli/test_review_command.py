@@ -351,7 +351,7 @@ def test_the_answer_of_a_create_that_waits(memory: Command) -> None:
         created = memories.create("The harbour is closed on Mondays", pending=True)
     from memories.answers import shapes
 
-    shape = json.loads(json.dumps(shapes.created(created)))
+    shape = json.loads(json.dumps(shapes.create_result(created)))
     assert (shape["stored"], shape["pending"], "memory review" in shape["hint"]) == (
         True,
         True,

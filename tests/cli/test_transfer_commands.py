@@ -169,8 +169,8 @@ def test_an_export_of_an_older_program_is_read_with_a_note(memory: Command, fold
     )
     answer = memory("import", "-", "--store", url(folder, "other"), stdin=older)
     assert answer.json["imported"] == 4
-    assert "nothing tells whether it is complete" in answer.json["note"]
-    assert "nothing tells whether it is complete" in answer.err
+    assert "it may be incomplete" in answer.json["note"]
+    assert "it may be incomplete" in answer.err
 
 
 # --- import

@@ -81,7 +81,7 @@ def test_an_id_that_another_namespace_has_is_free(memories: Memories) -> None:
 
 def test_every_surface_says_why_it_was_refused(memories: Memories) -> None:
     refused = memories.create_many([MONDAY, COLOGNE])[1]
-    shape = shapes.created(refused)
+    shape = shapes.create_result(refused)
     assert (shape["id"], shape["stored"], shape["duplicates"], shape["hint"]) == (
         None,
         False,
@@ -91,7 +91,7 @@ def test_every_surface_says_why_it_was_refused(memories: Memories) -> None:
     assert json.loads(json.dumps(shape))["note"] == REASON
     assert REASON in text.created(refused)
     assert "similar" not in text.created(refused)
-    assert compact.created(memories, refused) == f"not stored: {REASON}"
+    assert compact.create_result(memories, refused) == f"not stored: {REASON}"
 
 
 def test_an_import_of_another_text_with_a_taken_id_is_a_conflict(memories: Memories) -> None:

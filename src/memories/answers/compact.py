@@ -1,5 +1,4 @@
-"""Answers for models, with few characters beside the texts: a line for each memory or turn, or
-chosen fields of it.
+"""Compact answers for models: a line for each memory or turn, or chosen fields of it.
 
     11-22 claude:
     01a1fdf1 Deploys happen on Tuesdays
@@ -7,14 +6,14 @@ chosen fields of it.
     2025-06-12 Ann [suspicious]:
     standup#3 We ship on Friday
 
-The first word of a line names the memory or turn. Above it stand its day, who wrote it, and what is
-unusual; that holds until the next such head. A text of several lines goes on in lines that begin
-with a blank, so none passes for ours.
+The first word of a line names the memory or turn. A head above it gives the day, the writer and
+anything unusual, and holds until the next head. The further lines of a text begin with a blank, so
+that no text can pass for a head or a name.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,147 +33,156 @@ if TYPE_CHECKING:
     from memories.write.create import Created
 
 NOTHING = "nothing found"
-MAX_SHOWN = 2_000  # characters of one of several; one that is asked for by itself is shown whole
-_PLAIN = re.compile(r"[^\s:\[\]\"]+")  # a name that can't be taken for more than that
-_USUAL = 18  # characters of an id that is not looked up
+MAX_SHOWN = 2_000  # characters of each of several texts; a single one is shown whole
+_PLAIN = re.compile(r"[^\s:\[\]\"]+")  # a name that needs no quotes
+_SHORT_ID = 18  # characters of an id whose shortest unique prefix is not looked up
 _NESTED = ("tags", "origin")
 
 
-class Named(NamedTuple):
-    """Names memories by their ids alone, where no store can be asked which beginnings are
-    enough.
-    """
+class UnknownIds(NamedTuple):
+    """Shortens ids by length alone, for answers that no store stands behind."""
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return for each id a beginning that few others share."""
-        return {name: name[:_USUAL] for name in ids}
+        """Return for each id a prefix that few others share."""
+        return {memory_id: memory_id[:_SHORT_ID] for memory_id in ids}
 
 
-def hits(memories: "Memories | Named", found: "Sequence[Hit]", note: str = "") -> str:
+def hits(memories: "Memories | UnknownIds", results: "Sequence[Hit]", note: str = "") -> str:
     """Return the hits of a search, best first."""
-    return _page(
-        memories, [each.found for each in found], [f"note: {_one_line(note)}"] if note else []
-    )
+    footer = [f"note: {_one_line(note)}"] if note else []
+    return _listing(memories, [hit.found for hit in results], footer)
 
 
-def page(memories: "Memories", found: "Sequence[Memory | Turn]", cursor: str | None = None) -> str:
+def page(
+    memories: "Memories", records: "Sequence[Memory | Turn]", cursor: str | None = None
+) -> str:
     """Return a page of a listing."""
-    return _page(memories, found, [f"next: --cursor {_one_line(cursor)}"] if cursor else [])
+    footer = [f"next: --cursor {_one_line(cursor)}"] if cursor else []
+    return _listing(memories, records, footer)
 
 
-def one(memories: "Memories", found: Memory) -> str:
-    """Return a memory as a whole."""
-    return "\n".join(_lines([found], memories.short_ids([found.id]), most=None))
+def memory(memories: "Memories", record: Memory) -> str:
+    """Return one memory whole."""
+    return "\n".join(_lines([record], memories.short_ids([record.id]), limit=None))
 
 
-def entry(found: "Entry", namespace: str) -> str:
-    """Return an entry of a scratchpad."""
-    marks = ["pinned"] if found.pinned else []
-    marks += ["suspicious"] if found.suspicious else []
-    marks += [found.namespace] if found.namespace != namespace else []
-    told = f"[{', '.join(marks)}] " if marks else ""
-    return f"{_name(found.id[:_USUAL])} {told}{_content(found.content, MAX_SHOWN)}"
+def scratchpad_entry(entry: "Entry", namespace: str) -> str:
+    """Return an entry of the scratchpad of a namespace."""
+    marks = []
+    if entry.pinned:
+        marks.append("pinned")
+    if entry.suspicious:
+        marks.append("suspicious")
+    if entry.namespace != namespace:
+        marks.append(entry.namespace)
+    prefix = f"[{', '.join(marks)}] " if marks else ""
+    return f"{_name(entry.id[:_SHORT_ID])} {prefix}{_content(entry.content, MAX_SHOWN)}"
 
 
-def created(memories: "Memories", result: "Created") -> str:
-    """Return what became of a create, with what it resembles."""
-    alike = [*result.duplicates, *result.similar_to]
-    names = memories.short_ids(
-        [each.id for each in alike] + ([result.memory.id] if result.memory else [])
-    )
-    head = f"not stored: {result.note or 'duplicate'}"
-    if result.memory is not None:
-        head = f"{'stored' if result.stored else 'known'} {_name(names[result.memory.id])}"
-    if result.corrects:
-        head += f" corrects {_name(names.get(result.corrects, result.corrects))}"
+def create_result(memories: "Memories", created: "Created") -> str:
+    """Return the result of a create, with the memories that it resembles."""
+    similar = [*created.duplicates, *created.similar_to]
+    ids = [record.id for record in similar]
+    if created.memory is not None:
+        ids.append(created.memory.id)
+    names = memories.short_ids(ids)
+    if created.memory is None:
+        head = f"not stored: {created.note or 'duplicate'}"
+    else:
+        head = f"{'stored' if created.stored else 'known'} {_name(names[created.memory.id])}"
+    if created.corrects:
+        head += f" corrects {_name(names.get(created.corrects, created.corrects))}"
     rows = [
-        f"{_name(names[each.id])} {each.similarity:.2f}: {_content(each.content)}" for each in alike
+        f"{_name(names[record.id])} {record.similarity:.2f}: {_content(record.content)}"
+        for record in similar
     ]
     return "\n".join([head, *rows])
 
 
-def versions(found: "Sequence[Version]") -> str:
-    """Return the versions of a memory, oldest first, each with its number in the place of a
-    name.
-    """
+def versions(records: "Sequence[Version]") -> str:
+    """Return the versions of a memory, oldest first, each named by its number."""
     now = datetime.now(UTC)
-    return "\n".join(
-        f"{_day(each.created_at, now)} {_name(each.origin.by if each.origin else '?')}:\n"
-        f"{each.version} {_content(each.content)}"
-        for each in found
-    )
+    lines = []
+    for record in records:
+        writer = record.origin.by if record.origin else "?"
+        lines.append(f"{_day(record.created_at, now)} {_name(writer)}:")
+        lines.append(f"{record.version} {_content(record.content)}")
+    return "\n".join(lines)
 
 
-def _page(
-    memories: "Memories | Named", found: "Sequence[Memory | Turn]", last: Sequence[str]
+def _listing(
+    memories: "Memories | UnknownIds", records: "Sequence[Memory | Turn]", footer: Sequence[str]
 ) -> str:
-    names = memories.short_ids([each.id for each in found if isinstance(each, Memory)])
-    return "\n".join([*_lines(found, names), *last]) or NOTHING
+    names = memories.short_ids([record.id for record in records if isinstance(record, Memory)])
+    return "\n".join([*_lines(records, names), *footer]) or NOTHING
 
 
 def _lines(
-    found: "Sequence[Memory | Turn]", names: Mapping[str, str], most: int | None = MAX_SHOWN
+    records: "Sequence[Memory | Turn]", names: Mapping[str, str], limit: int | None = MAX_SHOWN
 ) -> Iterator[str]:
-    """Yield a line for each, and a head where it is another one than that above."""
-    now, above = datetime.now(UTC), ""
-    for each in found:
-        if isinstance(each, Memory):
-            name, at, by = names[each.id], each.updated_at, each.origin.by if each.origin else "?"
-            marks = list(_marks(each))
+    """Yield a line for each record, and a head before it where the head changes."""
+    now = datetime.now(UTC)
+    head_above = ""
+    for record in records:
+        if isinstance(record, Memory):
+            name = names[record.id]
+            head = _head(record.updated_at, now, _writer(record), _marks(record))
         else:
-            name, at, by = (
-                f"{each.conversation_id}#{each.index}",
-                each.created_at,
-                each.speaker or each.role,
-            )
-            marks = ["suspicious"] if each.suspicious else []
-        told = f" [{', '.join(marks)}]" if marks else ""
-        head = f"{_day(at, now)} {_name(by)}{told}:"
-        if head != above:
+            name = f"{record.conversation_id}#{record.index}"
+            marks = ["suspicious"] if record.suspicious else []
+            head = _head(record.created_at, now, record.speaker or record.role, marks)
+        if head != head_above:
             yield head
-        above = head
-        yield f"{_name(name)} {_content(each.content, most)}"
+        head_above = head
+        yield f"{_name(name)} {_content(record.content, limit)}"
 
 
-def _marks(found: Memory) -> Iterable[str]:
-    """Yield what is unusual about a memory."""
-    if found.origin is not None and found.origin.trust in (CAPTURED, IMPORTED):
-        yield found.origin.trust
-    if found.suspicious:
-        yield "suspicious"
-    if found.tags.get("global", "").lower() == "true":
-        yield "global"
-    if found.confidence < 0.995:
-        yield f"{found.confidence:.0%}"
-    for name in ("pending", "deleted"):
-        if getattr(found, name):
-            yield name
-    if found.corrected_by:
-        yield f"corrected by {_name(found.corrected_by[:_USUAL])}"
+def _head(moment: datetime, now: datetime, writer: str, marks: Sequence[str]) -> str:
+    remark = f" [{', '.join(marks)}]" if marks else ""
+    return f"{_day(moment, now)} {_name(writer)}{remark}:"
+
+
+def _writer(record: Memory) -> str:
+    return record.origin.by if record.origin else "?"
+
+
+def _marks(record: Memory) -> list[str]:
+    """Return what is unusual about a memory."""
+    marks = []
+    if record.origin is not None and record.origin.trust in (CAPTURED, IMPORTED):
+        marks.append(record.origin.trust)
+    if record.suspicious:
+        marks.append("suspicious")
+    if record.tags.get("global", "").lower() == "true":
+        marks.append("global")
+    if record.confidence < 0.995:
+        marks.append(f"{record.confidence:.0%}")
+    if record.pending:
+        marks.append("pending")
+    if record.deleted:
+        marks.append("deleted")
+    if record.corrected_by:
+        marks.append(f"corrected by {_name(record.corrected_by[:_SHORT_ID])}")
+    return marks
 
 
 def _day(moment: datetime, now: datetime) -> str:
-    """Return the day of a time in UTC, without the year if it is this one."""
+    """Return the day in UTC, without the year if it is the current one."""
     day = moment.astimezone(UTC).date().isoformat()
     return day[5:] if day[:4] == f"{now.year:04}" else day
 
 
 def _name(text: str) -> str:
-    """Return a name as one word that nothing else can be taken for."""
-    return (
-        text
-        if _PLAIN.fullmatch(text) and text.isprintable()
-        else _escaped(json.dumps(text, ensure_ascii=False))
-    )
+    """Return a name as one word, quoted if it could be mistaken for more than a name."""
+    if _PLAIN.fullmatch(text) and text.isprintable():
+        return text
+    return _escaped(json.dumps(text, ensure_ascii=False))
 
 
-def _content(text: str, most: int | None = None) -> str:
-    cut = (
-        text
-        if most is None or len(text) <= most
-        else f"{text[:most]}… ({most} of {len(text)} characters)"
-    )
-    return "\n ".join(map(_escaped, cut.split("\n")))
+def _content(text: str, limit: int | None = None) -> str:
+    if limit is not None and len(text) > limit:
+        text = f"{text[:limit]}… ({limit} of {len(text)} characters)"
+    return "\n ".join(map(_escaped, text.split("\n")))
 
 
 def _one_line(text: str) -> str:
@@ -186,43 +194,41 @@ def _escaped(text: str) -> str:
 
 
 # --- chosen fields
-# ---------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------
 
 
-def fields_of(given: str) -> list[str]:
-    """Return the names of fields that were given with commas between them.
+def parse_fields(text: str) -> list[str]:
+    """Return the names of fields from a list with commas.
 
     Raises:
         InvalidInput: There is no such field.
     """
-    names = [name.strip() for name in given.split(",")]
+    names = [name.strip() for name in text.split(",")]
     for name in names:
-        whole, dot, _ = name.partition(".")
-        if whole not in NAMES or (dot and whole not in _NESTED):
-            raise InvalidInput(
-                f'there is no field "{shown(name)}"; use {", ".join(sorted(NAMES))}, tags.KEY'
-            )
+        field, dot, _ = name.partition(".")
+        if field not in NAMES or (dot and field not in _NESTED):
+            known = ", ".join(sorted(NAMES))
+            raise InvalidInput(f'there is no field "{shown(name)}"; use {known}, tags.KEY')
     return names
 
 
-def chosen(shape: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return these fields of an answer, null where it has none; `tags.KEY` is one tag,
-    `origin.NAME` a part of that.
+def select_fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return only these fields of an answer, None where it lacks one.
+
+    `tags.KEY` selects one tag, `origin.NAME` one part of the origin.
     """
-    return {name: _field(shape, name) for name in names}
+    return {name: _field(answer, name) for name in names}
 
 
-def _field(shape: Mapping[str, Any], name: str) -> Any:
-    whole, dot, part = name.partition(".")
-    value = shape.get(whole)
+def _field(answer: Mapping[str, Any], name: str) -> Any:
+    field, dot, part = name.partition(".")
+    value = answer.get(field)
     return (value or {}).get(part) if dot else value
 
 
-def row(shape: Mapping[str, Any]) -> str:
-    """Return fields on one line with tabs between them; tabs, line ends and backslashes in them are
-    written `\\t` ….
-    """
-    return "\t".join(map(_cell, shape.values()))
+def row(answer: Mapping[str, Any]) -> str:
+    r"""Return fields on one line, separated by tabs; tabs in a value are written `\t` and so on."""
+    return "\t".join(map(_cell, answer.values()))
 
 
 def _cell(value: Any) -> str:
@@ -230,7 +236,6 @@ def _cell(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         return _escaped(json.dumps(value, ensure_ascii=False))
-    plain = (
-        value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
-    )
-    return _escaped(plain)
+    for sign, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+        value = value.replace(sign, escape)
+    return _escaped(value)

@@ -1,14 +1,15 @@
-"""What a version changed, word by word."""
+"""The words that each version of a text kept, removed and added."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import NamedTuple
 
 _WORDS = re.compile(r"\s+|[぀-ヿ㐀-鿿가-힣]|[^\W぀-ヿ㐀-鿿가-힣]+|[^\w\s]")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
-_MOST = 2_000  # words or lines of a part that are compared with each other: more would take seconds
+_MAX_COMPARED = 2_000  # words or lines; more would take seconds
+_MARKS = {"kept": ("", ""), "removed": ("[-", "-]"), "added": ("{+", "+}")}
 
 
 class Part(NamedTuple):
@@ -16,64 +17,74 @@ class Part(NamedTuple):
 
     Attributes:
         change: `kept`, `removed` or `added`.
-        text: What it says.
+        text: The words.
     """
 
     change: str
     text: str
 
 
-def steps(contents: Sequence[str]) -> list[list[Part]]:
-    """Return for each text what it took over from the one before, removed from it and added to
-    it.
+def compare_versions(contents: Sequence[str]) -> list[list[Part]]:
+    """Return for each text how it differs from the one before; the first is kept whole."""
+    if not contents:
+        return []
+    first = [Part("kept", contents[0])]
+    return [first, *(compare(old, new) for old, new in pairwise(contents))]
+
+
+def mark_changes(parts: Sequence[Part]) -> str:
+    """Return parts as one text, with `[-…-]` around removed words and `{+…+}` around added ones."""
+    pieces = []
+    for part in parts:
+        before, after = _MARKS[part.change]
+        pieces.append(f"{before}{part.text}{after}")
+    return "".join(pieces)
+
+
+def compare(old: str, new: str) -> list[Part]:
+    """Return the parts of two texts.
+
+    Kept and removed parts together are the old text, kept and added ones the new text.
     """
-    firsts = [[Part("kept", contents[0])]] if contents else []
-    return [*firsts, *(parts(old, new) for old, new in pairwise(contents))]
+    parts: list[Part] = []
+    for part in _changes(_WORDS.findall(old), _WORDS.findall(new)):
+        if not part.text:
+            continue
+        if parts and parts[-1].change == part.change:
+            parts[-1] = Part(part.change, parts[-1].text + part.text)
+        else:
+            parts.append(part)
+    return parts
 
 
-def as_text(found: Sequence[Part]) -> str:
-    """Return parts as one text, in which `[-…-]` was removed and `{+…+}` was added."""
-    marks = {"kept": ("", ""), "removed": ("[-", "-]"), "added": ("{+", "+}")}
-    return "".join(marks[part.change][0] + part.text + marks[part.change][1] for part in found)
+def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Part]:
+    head = _common(old, new)
+    tail = _common(old[head:][::-1], new[head:][::-1])
+    yield Part("kept", "".join(old[:head]))
+    yield from _middle(old[head : len(old) - tail], new[head : len(new) - tail])
+    yield Part("kept", "".join(old[len(old) - tail :]))
 
 
-def parts(old: str, new: str) -> list[Part]:
-    """Return two texts as parts: those that are kept or removed are the old one, those kept or
-    added the new one.
-    """
-    found: list[Part] = []
-    for change, text in _changes(_WORDS.findall(old), _WORDS.findall(new)):
-        if text and found and found[-1].change == change:
-            found[-1] = Part(change, found[-1].text + text)
-        elif text:
-            found.append(Part(change, text))
-    return found
+def _middle(old: Sequence[str], new: Sequence[str]) -> Iterator[Part]:
+    if max(len(old), len(new)) > _MAX_COMPARED:
+        old, new = _LINES.findall("".join(old)), _LINES.findall("".join(new))
+    if max(len(old), len(new)) > _MAX_COMPARED:
+        yield Part("removed", "".join(old))
+        yield Part("added", "".join(new))
+        return
+    for change, start, end, new_start, new_end in SequenceMatcher(None, old, new).get_opcodes():
+        if change == "equal":
+            yield Part("kept", "".join(old[start:end]))
+        else:
+            yield Part("removed", "".join(old[start:end]))
+            yield Part("added", "".join(new[new_start:new_end]))
 
 
-def _changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[str, str]]:
-    first = _same(before, after)
-    last = _same(before[first:][::-1], after[first:][::-1])
-    begun, ended = before[:first], before[len(before) - last :]
-    before, after = before[first : len(before) - last], after[first : len(after) - last]
-    if max(len(before), len(after)) > _MOST:
-        before, after = _LINES.findall("".join(before)), _LINES.findall("".join(after))
-    changes = [("kept", "".join(begun))]
-    if max(len(before), len(after)) > _MOST:
-        changes += [("removed", "".join(before)), ("added", "".join(after))]
-    else:
-        for _, start, end, start_new, end_new in SequenceMatcher(None, before, after).get_opcodes():
-            removed, added = "".join(before[start:end]), "".join(after[start_new:end_new])
-            changes += (
-                [("kept", removed)]
-                if removed == added
-                else [("removed", removed), ("added", added)]
-            )
-    return [*changes, ("kept", "".join(ended))]
-
-
-def _same(before: Sequence[str], after: Sequence[str]) -> int:
-    """Return with how many words both begin."""
-    pairs = zip(before, after, strict=False)
-    return next(
-        (at for at, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after))
-    )
+def _common(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return how many words both begin with."""
+    count = 0
+    for old_word, new_word in zip(old, new, strict=False):
+        if old_word != new_word:
+            break
+        count += 1
+    return count

@@ -1,5 +1,4 @@
-"""The fields of a memory, a turn, a version and a hit: one table for JSON, compact and text
-answers, and for the docs.
+"""The fields of memories, turns, versions and hits: one table for JSON, compact and text, and docs.
 
 To add a field to a memory, add an attribute to `models.Memory`, read it from its record in
 `versions.to_memory`, and add a row to `MEMORY` here.
@@ -16,21 +15,20 @@ if TYPE_CHECKING:
     from memories.models import Memory
 
 ALWAYS: Any = object()
-_SCALARS = frozenset({str, int, float, bool, type(None)})  # which JSON has as they are
+_SCALARS = frozenset({str, int, float, bool, type(None)})  # JSON has these as they are
 
 
 class Field(NamedTuple):
     """A field of an answer.
 
     Attributes:
-        name: Its name in JSON, and what `--fields` calls it.
-        kind: Its type, as `server.api.openapi` names it: `text`, `time?` for a time or null,
+        name: Its name in JSON and for `--fields`.
+        kind: Its type, in the words of `server.api.openapi`: `text`, `time?` for a time or null,
             `texts`, …
-        about: What it says.
-        default: The value that is left out of JSON; `ALWAYS` if none is.
-        label: What stands before it where a memory is shown to a person; empty if it is not shown
-            by itself.
-        read: Returns its value in JSON; by default the attribute of that name.
+        about: Its meaning, for the docs.
+        default: The value that JSON leaves out; `ALWAYS` if every value is shown.
+        label: Its label where a memory is shown to a person; empty if it has no row of its own.
+        read: Reads its value for JSON; by default the attribute of that name.
     """
 
     name: str
@@ -41,23 +39,21 @@ class Field(NamedTuple):
     read: Callable[[Any], Any] | None = None
 
 
-def shape(item: object, fields: tuple[Field, ...]) -> dict[str, Any]:
-    """Return an item as JSON has it: the values of its fields, without those that are left out."""
-    made = {}
+def shape(record: object, fields: tuple[Field, ...]) -> dict[str, Any]:
+    """Return the fields of a record as JSON has them, without those that have their default."""
+    answer = {}
     for name, _, _, default, _, read in fields:
-        value = getattr(item, name) if read is None else read(item)
+        value = getattr(record, name) if read is None else read(record)
         if type(value) not in _SCALARS:
             value = plain(value)
         if default is ALWAYS or value != default:
-            made[name] = value
-    return made
+            answer[name] = value
+    return answer
 
 
 def plain(value: Any) -> Any:
     """Return a value in the form that JSON has for it."""
-    if value is None or isinstance(
-        value, str | float | int
-    ):  # nearly all, and the other checks cost more
+    if value is None or isinstance(value, str | float | int):  # most values; the fastest check
         return value
     if isinstance(value, datetime):
         return to_iso(value)
@@ -67,9 +63,7 @@ def plain(value: Any) -> Any:
 
 
 def origin_of(origin: "Origin | None", namespace: str) -> dict[str, Any] | None:
-    """Return who wrote something in a namespace: what goes without saying is left out, such as that
-    namespace.
-    """
+    """Return the origin of a record in a namespace, without the parts that go without saying."""
     if origin is None:
         return None
     usual = {"user": origin.by, "namespace": namespace}
@@ -81,27 +75,27 @@ def origin_of(origin: "Origin | None", namespace: str) -> dict[str, Any] | None:
 
 
 def _tag(name: str) -> Callable[[Any], str]:
-    def read(item: Any) -> str:
-        return str(item.tags.get(name, ""))
+    def read(record: Any) -> str:
+        return str(record.tags.get(name, ""))
 
     return read
 
 
-def _is_global(item: Any) -> bool:
-    return str(item.tags.get("global", "")).lower() == "true"
+def _is_global(record: Any) -> bool:
+    return str(record.tags.get("global", "")).lower() == "true"
 
 
-def _tags(item: Any) -> dict[str, str]:
-    return dict(sorted(item.tags.items()))
+def _tags(record: Any) -> dict[str, str]:
+    return dict(sorted(record.tags.items()))
 
 
-def _origin(item: Any) -> dict[str, Any] | None:
-    return origin_of(item.origin, item.namespace)
+def _origin(record: Any) -> dict[str, Any] | None:
+    return origin_of(record.origin, record.namespace)
 
 
 def _zoned(name: str) -> Callable[[Any], str]:
-    def read(item: Any) -> str:
-        return to_iso(getattr(item, name), keep_zone=True)
+    def read(record: Any) -> str:
+        return to_iso(getattr(record, name), keep_zone=True)
 
     return read
 

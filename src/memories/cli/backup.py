@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memories.answers import shapes, transfers
+from memories.answers import store_shapes
 from memories.cli.options import (
     command,
     format_option,
@@ -60,7 +60,7 @@ def backup(config: "Config", target: str | None, keep: str | None) -> None:
     with Bar() as bar:
         done = back_up(config, target, keep=kept, now=datetime.now(UTC), progress=bar)
     queued = waiting(config)
-    answer = transfers.backed_up(done, config.store, queued)
+    answer = store_shapes.backup_result(done, config.store, queued)
     emit(answer, lambda: texts().backed_up(answer))
     if queued:
         note(
@@ -80,10 +80,10 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
             config, Path(file), embedder, replace=replace, now=datetime.now(UTC), progress=bar
         )
     mark_all_stale(config.home)
-    answer = transfers.restored(done, file, config.store)
+    answer = store_shapes.restore_result(done, file, config.store)
     emit(answer, lambda: texts().restored(answer))
     if done.unchecked:
-        note(f"Note: {shapes.HINT_UNCHECKED}.")
+        note(f"Note: {store_shapes.HINT_UNCHECKED}.")
 
 
 @command(
@@ -124,7 +124,10 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
     with Bar() as bar:
         if salvage is not None:
             saved = save(config, Path(salvage), progress=bar)
-            emit(transfers.salvaged(saved, salvage), lambda: texts().salvaged(saved, salvage))
+            emit(
+                store_shapes.salvage_result(saved, salvage),
+                lambda: texts().salvaged(saved, salvage),
+            )
             return 1 if saved.lost else 0
         found = examine(config, deep=deep)
         look_around(config, found)
@@ -138,7 +141,7 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
             from memories.write.queue import lines_of
 
             found.findings.extend(find(config, lines_of(config), bar))
-    answer = transfers.examined(found, fixed)
+    answer = store_shapes.doctor_result(found, fixed)
     emit(answer, lambda: texts().examined(answer))
     return 1 if found.findings else 0
 

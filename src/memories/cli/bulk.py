@@ -255,9 +255,11 @@ def told(memories: "Memories", run: "Callable[[], Affected]", show: str | None) 
     shown = _SHOWN if show is None else whole_number(show, _SHOW) or 0
     if shown > MAX_LIMIT:
         raise InvalidInput(_SHOW)
-    done = changing(run, lambda done: f"{shapes.summary(done)}; running it again does what is left")
+    done = changing(
+        run, lambda done: f"{shapes.summarize(done)}; running it again does what is left"
+    )
     undo = _undo(memories, done)
-    emit(shapes.affected(done, undo, shown), lambda: texts().affected(done, undo, shown))
+    emit(shapes.bulk_result(done, undo, shown), lambda: texts().affected(done, undo, shown))
     tell_copies(done.also_in)
     return 1 if done.counts.get("left") else 0
 
@@ -408,7 +410,7 @@ def _tell(
         counts[
             "stored" if became.stored else "known" if became.memory is not None else "duplicates"
         ] += 1
-        shape = shapes.created(became)
+        shape = shapes.create_result(became)
         told = {name: _brief(shape[name]) for name in _TOLD if name in shape}
         answers.append({"line": line.number, **told})
     emit_lines(answers, lambda: [_as_text(answer) for answer in answers])

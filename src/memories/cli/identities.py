@@ -100,7 +100,7 @@ def _asked(
 
 def _list(memories: "Memories", as_of: str | None) -> int:
     found = memories.namespaces(as_of=as_of)
-    rows = [shapes.present(each._asdict()) for each in found]
+    rows = [shapes.without_none(each._asdict()) for each in found]
 
     def text() -> str:
         width = max((len(each.name) for each in found), default=0)

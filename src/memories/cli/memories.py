@@ -125,9 +125,9 @@ def create(
     except NotFound as exc:  # of the ids that a create is given, there is only this one
         raise NotFound(f"{exc}: --supersedes {supersedes}") from exc
     emit(
-        shapes.created(created),
+        shapes.create_result(created),
         lambda: texts().created(created),
-        compact=lambda: compacts().created(memories, created),
+        compact=lambda: compacts().create_result(memories, created),
     )
     return 0 if created.memory is not None else NOT_STORED
 
@@ -216,7 +216,7 @@ def reinforce(
     from memories.cli.bulk import each_of, named
 
     chosen = named(memories, ids, key, project)
-    return each_of(chosen, memories.reinforce, shapes.reinforced, _as_text, "reinforced")
+    return each_of(chosen, memories.reinforce, shapes.reinforce_result, _as_text, "reinforced")
 
 
 @command(
@@ -251,7 +251,7 @@ def delete(
     return each_of(
         named(memories, ids, key, project),
         memories.delete,
-        shapes.deleted,
+        shapes.delete_result,
         lambda found: texts().deleted(found),
         "deleted",
     )
@@ -371,7 +371,7 @@ def forget(
     code = each_of(
         chosen,
         run,
-        shapes.forgotten,
+        shapes.forget_result,
         lambda done: f"Forgotten for good: {done.id}",
         "forgotten for good",
     )
@@ -451,7 +451,7 @@ def edit(
         emit(
             shapes.memory(memory),
             lambda: str(texts().memory(memory)),
-            compact=lambda: str(compacts().one(memories, memory)),
+            compact=lambda: str(compacts().memory(memories, memory)),
         )
 
     if not edited(found.content, store, instead=f"memory update {found.id} CONTENT"):

@@ -138,9 +138,9 @@ def told(answer: object) -> object:
     findings = _left_out()
     if not findings:
         return answer
-    from memories.answers.shapes import damage
+    from memories.answers.store_shapes import describe_damage
 
-    note(damage(findings))
+    note(describe_damage(findings))
     return answer if isinstance(answer, int) and answer else DAMAGED
 
 
@@ -167,9 +167,9 @@ def emit(
     stream = stream or sys.stdout
     render = {"text": text, "compact": compact}.get(_run.get().format or "")
     if findings := _left_out():
-        from memories.answers import shapes
+        from memories.answers import store_shapes
 
-        answer = {**answer, "damaged": shapes.damaged(findings)}
+        answer = {**answer, "damaged": store_shapes.damage_details(findings)}
     printed = _to_json(answer, stream.isatty()) if render is None else render()
     if printed:
         say(printed, stream)

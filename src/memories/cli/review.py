@@ -205,7 +205,9 @@ def reject(
         return memories.review.reject([*chosen, *batch], dry_run=dry_run)
 
     done = run() if dry_run else changing(run, lambda done: f"{len(done)} memories were rejected")
-    emit(shapes.rejected(done, dry_run=dry_run), lambda: texts().rejected(done, dry_run=dry_run))
+    emit(
+        shapes.reject_result(done, dry_run=dry_run), lambda: texts().rejected(done, dry_run=dry_run)
+    )
 
 
 def _decide(*, yes: bool, dry_run: bool) -> None:
@@ -241,7 +243,9 @@ def _accepted(done: "Sequence[Reviewed]") -> str:
 
 
 def _answer(done: "Sequence[Reviewed]", *, dry_run: bool) -> int:
-    emit(shapes.accepted(done, dry_run=dry_run), lambda: texts().accepted(done, dry_run=dry_run))
+    emit(
+        shapes.accept_result(done, dry_run=dry_run), lambda: texts().accepted(done, dry_run=dry_run)
+    )
     return NOT_STORED if any(each.duplicates for each in done) else 0
 
 

@@ -234,7 +234,9 @@ def _print(memories: "Memories", found: "Scratchpad", more: dict[str, Any] | Non
 
     def compact() -> str:
         return (
-            "\n".join(str(compacts().entry(each, memories.namespace)) for each in found.entries)
+            "\n".join(
+                str(compacts().scratchpad_entry(each, memories.namespace)) for each in found.entries
+            )
             or "nothing found"
         )
 

@@ -61,13 +61,13 @@ def search(
     """
     chosen = field_names(fields)
     found = memories.explain(read_argument(query, "query"), offline=True, **filters)
-    names = compacts().Named() if found.tier == "hot" else memories
+    names = compacts().UnknownIds() if found.tier == "hot" else memories
     if found.error:
         note(SCRATCHPAD_INSTEAD.format(found.error))
     emit_fields(
-        shapes.found(found, explain=explain),
+        shapes.search_result(found, explain=explain),
         lambda: str(texts().found(found, explain=explain)),
-        lambda: str(compacts().hits(names, found.hits, shapes.note_on(found))),
+        lambda: str(compacts().hits(names, found.hits, shapes.search_note(found))),
         chosen,
     )
     return DAMAGED if found.error else 0
@@ -100,13 +100,13 @@ def get(
 
     def shape(found: "Memory") -> dict[str, Any]:
         made = shapes.memory(found)
-        return made if names is None else dict(compacts().chosen(made, names))
+        return made if names is None else dict(compacts().select_fields(made, names))
 
     def row(found: "Memory") -> str:
         return str(compacts().row(shape(found)))
 
     as_text = row if names else lambda found: str(texts().memory(found))
-    as_compact = row if names else lambda found: str(compacts().one(memories, found))
+    as_compact = row if names else lambda found: str(compacts().memory(memories, found))
     read = partial(memories.get, as_of=as_of)
     return each_of(named(memories, ids, key, project), read, shape, as_text, compact=as_compact)
 
@@ -147,11 +147,11 @@ def history(
     if diff:
         from memories.answers import compare
 
-        pieces = compare.steps([version.content for version in found.versions])
+        pieces = compare.compare_versions([version.content for version in found.versions])
         for version, parts in zip(answer["versions"], pieces, strict=True):
             version |= {"diff": [part._asdict() for part in parts]}
         changed = (
-            version._replace(content=compare.as_text(part))
+            version._replace(content=compare.mark_changes(part))
             for version, part in zip(found.versions, pieces, strict=True)
         )
         found = found._replace(versions=tuple(changed))
@@ -166,7 +166,7 @@ def history(
 
 def field_names(fields: str | None) -> list[str] | None:
     """Return the fields that are asked for; None for all."""
-    return None if fields is None else list(compacts().fields_of(fields))
+    return None if fields is None else list(compacts().parse_fields(fields))
 
 
 def emit_fields(
@@ -180,7 +180,7 @@ def emit_fields(
     if names is None:
         emit(answer, text, compact=compact)
         return
-    shapes_of = [compacts().chosen(each, names) for each in answer[results]]
+    shapes_of = [compacts().select_fields(each, names) for each in answer[results]]
 
     def rows() -> str:
         if answer.get("next_cursor"):

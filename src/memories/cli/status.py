@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memories.answers import shapes, transfers
+from memories.answers import store_shapes
 from memories.cli.options import (
     command,
     format_option,
@@ -46,13 +46,13 @@ def status(memories: "Memories") -> int:
     except SystemFault as exc:
         message = str(exc)
         emit(
-            shapes.unhealthy(memories.config.store, message),
+            store_shapes.unreachable(memories.config.store, message),
             lambda: f"unhealthy: {message}",
             stream=sys.stderr,
         )
         return 1
-    problem = shapes.trouble(found) or _why_not_creatable(found.store)
-    emit(shapes.status(found, problem), lambda: texts().status(found, problem))
+    problem = store_shapes.describe_problem(found) or _why_not_creatable(found.store)
+    emit(store_shapes.status(found, problem), lambda: texts().status(found, problem))
     return 1 if problem else 0
 
 
@@ -60,7 +60,7 @@ def status(memories: "Memories") -> int:
 @with_settings(namespace_option, store_option, format_option)
 def config(found: "Config") -> None:
     """Show every setting and where it came from."""
-    emit(shapes.config(found), lambda: texts().config(found))
+    emit(store_shapes.config(found), lambda: texts().config(found))
 
 
 def _why_not_creatable(store: str) -> str:
@@ -143,7 +143,7 @@ def stats(memories: "Memories", since: str | None) -> None:
     """
     found = memories.stats(since=since)
     emit(
-        transfers.stats(found),
+        store_shapes.stats(found),
         lambda: _text(found, chart=True),
         compact=lambda: _text(found, chart=False),
     )
@@ -166,7 +166,7 @@ def _text(found: "Stats", *, chart: bool) -> str:
     ):
         if some:
             rows = (
-                f"{each.access_count:>6}  {each.id[:18]}  {transfers.short(each.content, width - 28)}"
+                f"{each.access_count:>6}  {each.id[:18]}  {store_shapes.shorten(each.content, width - 28)}"
                 for each in some
             )
             blocks.append("\n".join([title, *rows]))
@@ -283,12 +283,12 @@ def log(
             until=until,
             limit=whole_number(limit),
         )
-        emit(transfers.log_entries(found), lambda: _log_text(found))
+        emit(store_shapes.log_entries(found), lambda: _log_text(found))
         return 0
     if any(given is not None for given in (memory_id, conversation, action, since, until, limit)):
         raise InvalidInput("--verify checks the whole log; leave out what narrows it")
     checks = memories.verify_log(against=against)
-    emit(transfers.log_checks(checks), lambda: _check_text(checks))
+    emit(store_shapes.log_checks(checks), lambda: _check_text(checks))
     return 1 if any(check.problem for check in checks) else 0
 
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
-from memories.answers import shapes, transfers
+from memories.answers import store_shapes
 from memories.cli.options import (
     command,
     format_option,
@@ -205,8 +205,8 @@ def import_(
         done = read() if dry_run else changing(read, _stored)
     mark_all_stale(config.home)
     if done.unchecked:
-        note(f"Note: {shapes.HINT_UNCHECKED}.")
-    answer = transfers.imported(done, import_id, dry_run=dry_run)
+        note(f"Note: {store_shapes.HINT_UNCHECKED}.")
+    answer = store_shapes.import_result(done, import_id, dry_run=dry_run)
     emit(answer, lambda: texts().imported(done, answer))
     return 1 if done.conflict_count else 0
 
@@ -326,7 +326,10 @@ def _copy(config: "Config", target: str) -> None:
     )
     switch = _setting(target, "set MEMORY_STORE to the URL that you gave")
     go_back = _setting(config.store, "set MEMORY_STORE back to the URL that you had")
-    answer = transfers.migrated(done, config.store, target) | {"switch": switch, "go_back": go_back}
+    answer = store_shapes.migrate_result(done, config.store, target) | {
+        "switch": switch,
+        "go_back": go_back,
+    }
     emit(answer, lambda: texts().migrated(answer))
 
 
@@ -360,7 +363,7 @@ def reembed(config: "Config", model: str | None) -> None:
     done = changing(
         embedded, lambda done: f"{done.embedded} records were embedded with {done.model}"
     )
-    answer = transfers.reembedded(done, name)
+    answer = store_shapes.reembed_result(done, name)
     if name != config.embedder:
         answer |= {"switch": f"export EMBEDDER={name}"}
         held = "The store now uses" if done.before else "Nothing is stored yet that is embedded by"

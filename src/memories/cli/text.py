@@ -20,10 +20,10 @@ from memories.answers.shapes import (
     HINT_LEFT,
     HINT_SUSPICIOUS,
     hint_of,
-    large_log,
-    note_on,
-    summary,
+    search_note,
+    summarize,
 )
+from memories.answers.store_shapes import large_log
 from memories.cli.output import colored, safe
 from memories.core.ids import ID_LENGTH
 from memories.core.times import describe_age, to_iso
@@ -144,7 +144,7 @@ def affected(result: "Affected", undo: str | None, shown: int) -> str:
     """Return what was done to many, or would be."""
     would = "Would be done: " if result.dry_run else "Done: "
     lines = [
-        f"{would}{summary(result)}."
+        f"{would}{summarize(result)}."
         if any(result.counts.values())
         else "Nothing meets it; nothing was changed."
     ]
@@ -169,7 +169,7 @@ def found(result: "Explanation", *, explain: bool) -> str:
         "\n\n".join(_hit(place, hit) for place, hit in enumerate(result.hits, 1))
         or "Nothing found."
     )
-    if note := note_on(result):
+    if note := search_note(result):
         head += f"\n\n{_paint(_YELLOW, safe(note))}"
     if not explain:
         return head

@@ -99,7 +99,7 @@ def add(
     added = changing(
         lambda: memories.add_turns(conversation, drafts, redact=not no_redact), _stored
     )
-    emit(shapes.added(conversation, added), lambda: texts().added(added))
+    emit(shapes.add_turns_result(conversation, added), lambda: texts().added(added))
     return _refusals(added)
 
 
@@ -312,7 +312,7 @@ def forget(
     done = "Would be forgotten for good" if dry_run else "Forgotten for good"
     made = f", and {gone.memories} memories made from them" if with_memories else ""
     emit(
-        shapes.forgotten_turns(gone, gone.memories if with_memories else None, dry_run=dry_run),
+        shapes.forget_turns_result(gone, gone.memories if with_memories else None, dry_run=dry_run),
         lambda: f"{done}: {gone.versions} turns of {gone.id}{made}",
     )
     tell_copies(gone.also_in)

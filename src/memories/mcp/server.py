@@ -15,7 +15,7 @@ from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotatio
 from pydantic import ValidationError
 
 from memories import __version__
-from memories.answers import shapes
+from memories.answers import shapes, store_shapes
 from memories.context import fence
 from memories.errors import AmbiguousId, InvalidInput, MemoriesError, NotFound
 from memories.guard.validate import query, shown
@@ -184,7 +184,9 @@ def _with_damage(answer: Any, findings: Sequence[Finding]) -> Any:
     if not findings or not isinstance(answer, CallToolResult):
         return answer
     [said] = (part.text for part in answer.content if isinstance(part, TextContent))
-    return result("\n".join([answers.text({"damaged": shapes.damage(findings)}, {}), said]))
+    return result(
+        "\n".join([answers.text({"damaged": store_shapes.describe_damage(findings)}, {}), said])
+    )
 
 
 def _sentence(exc: MemoriesError) -> str:
@@ -225,7 +227,7 @@ def _add_resources(built: MCPServer, tools: Tools) -> None:
     @built.resource("memory://status", title="State of the memory", mime_type="application/json")
     def status() -> dict[str, Any]:
         """Return what the memory holds and whether it works."""
-        return _resource(lambda: shapes.status(tools.memories.status()))
+        return _resource(lambda: store_shapes.status(tools.memories.status()))
 
 
 def _add_prompts(built: MCPServer, tools: Tools, *, read_only: bool) -> None:

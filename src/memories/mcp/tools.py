@@ -13,7 +13,7 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from memories.answers import shapes
-from memories.answers.shapes import added
+from memories.answers.shapes import add_turns_result
 from memories.context import fence
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
@@ -305,7 +305,7 @@ class Tools:
             if content or tags or remove_tags:
                 raise InvalidInput("confirm goes alone: what changes a memory does not confirm it")
             memory = self._written_by(caller).reinforce(known)
-            return _changed(memory, **shapes.reinforced(memory))
+            return _changed(memory, **shapes.reinforce_result(memory))
         before = self.memories.get(known)
         signed = _signed(tags or {}, caller) if content and content != before.content else tags
         memory = self._written_by(caller).update(
@@ -395,7 +395,7 @@ class Tools:
             for said in turns
         ]
         kept = self._written_by(caller).add_turns(conversation, drafts)
-        return _answer(added(conversation, kept))
+        return _answer(add_turns_result(conversation, kept))
 
 
 def _signed(tags: Mapping[str, str], caller: Context[Any, Any]) -> Mapping[str, str]:
@@ -442,7 +442,7 @@ def result(text: str) -> CallToolResult:
 
 def _created(created: "Created") -> CallToolResult:
     """Return what became of a create: what is stored is shown if it is not what was given."""
-    told = shapes.created(created)
+    told = shapes.create_result(created)
     facts: dict[str, Any] = {name: told[name] for name in CREATED} | {"note": created.note or None}
     facts["redacted"] = told["redacted"] or None
     groups = {name: rows(told[name], answers.MAX_ALIKE) for name in ALIKE if told[name]}

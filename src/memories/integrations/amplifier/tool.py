@@ -95,7 +95,7 @@ def _get(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
         if len(history.versions) > 1
         else ""
     )
-    return _Answer(_fence(compact.one(memories, memory) + earlier), [memory])
+    return _Answer(_fence(compact.memory(memories, memory) + earlier), [memory])
 
 
 def _create(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
@@ -105,7 +105,7 @@ def _create(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
         key=given.get("key"),
         force=given.get("force", False),
     )
-    head, *alike = compact.created(memories, created).split("\n")
+    head, *alike = compact.create_result(memories, created).split("\n")
     if not alike:
         return _Answer(head)
     return _Answer(

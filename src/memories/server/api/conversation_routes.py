@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from memories.answers import shapes
-from memories.answers.shapes import added
+from memories.answers.shapes import add_turns_result
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
@@ -86,7 +86,7 @@ def add(call: Call) -> Answer:
     result = call.memories.add_turns(
         call.arguments["conversation"], drafts, redact=call.arguments.get("redact", True)
     )
-    shape = added(call.arguments["conversation"], result)
+    shape = add_turns_result(call.arguments["conversation"], result)
     if shape["refused"]:
         return Answer(shape, 409)
     return Answer(shape, 201 if shape["stored"] else 200)
@@ -97,7 +97,7 @@ def forget(call: Call) -> Any:
     arguments = dict(call.arguments)
     with_memories, dry_run = arguments.get("with_memories", False), arguments.get("dry_run", False)
     forgotten = call.memories.forget_turns(arguments.pop("conversation"), **arguments)
-    return shapes.forgotten_turns(
+    return shapes.forget_turns_result(
         forgotten, forgotten.memories if with_memories else None, dry_run=dry_run
     )
 

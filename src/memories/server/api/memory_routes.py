@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from memories.answers import shapes
-from memories.answers.compare import steps
+from memories.answers.compare import compare_versions
 from memories.core.ids import same_id
 from memories.core.times import to_iso
 from memories.errors import Conflict, InvalidInput, RequestError
@@ -87,7 +87,7 @@ def find(call: Call) -> Any:
         return shapes.page(call.memories.list(**_named(arguments)))
     _only(arguments, SEARCH, "a search; leave out q to list")
     query, explain = arguments.pop("q"), arguments.pop("explain", False)
-    return shapes.found(call.memories.explain(query, **_named(arguments)), explain=explain)
+    return shapes.search_result(call.memories.explain(query, **_named(arguments)), explain=explain)
 
 
 def _only(arguments: dict[str, Any], known: Fields, what: str) -> None:
@@ -126,8 +126,8 @@ def _read_draft(call: Call) -> tuple[Draft, bool, bool]:
 
 def _created_answer(created: Created) -> Answer:
     if created.stored:
-        return Answer(shapes.created(created), 201)
-    return Answer(shapes.created(created), 409 if created.memory is None else 200)
+        return Answer(shapes.create_result(created), 201)
+    return Answer(shapes.create_result(created), 409 if created.memory is None else 200)
 
 
 def _store(
@@ -173,7 +173,9 @@ def _store_batch(
 ) -> list[dict[str, Any]]:
     """Store drafts in one transaction, or one by one if that fails; return the result of each."""
     try:
-        return [shapes.created(created) for created in _store(call, drafts, force, redact, first)]
+        return [
+            shapes.create_result(created) for created in _store(call, drafts, force, redact, first)
+        ]
     except RequestError as exc:  # none of them is stored
         if len(drafts) == 1:
             return [{"id": None, "stored": False, "error": str(exc)}]
@@ -292,7 +294,7 @@ def delete(call: Call) -> Any:
     if change := _find_logged(call, "delete"):
         return {"id": change.id, "deleted": True}
     with _if_match(call):
-        return shapes.deleted(call.memories.delete(call.arguments["id"]))
+        return shapes.delete_result(call.memories.delete(call.arguments["id"]))
 
 
 def restore(call: Call) -> Answer:
@@ -308,9 +310,9 @@ def restore(call: Call) -> Answer:
 def reinforce(call: Call) -> Any:
     """Restart the decay of a memory."""
     if _find_logged(call, "reinforce"):
-        return shapes.reinforced(call.own.get(call.arguments["id"]))
+        return shapes.reinforce_result(call.own.get(call.arguments["id"]))
     with _if_match(call):
-        return shapes.reinforced(call.memories.reinforce(call.arguments["id"]))
+        return shapes.reinforce_result(call.memories.reinforce(call.arguments["id"]))
 
 
 def pin(call: Call) -> Answer:
@@ -332,7 +334,7 @@ def forget(call: Call) -> Any:
         if change is None or change.id is None:
             raise
         forgotten = Forgotten(change.id, change.last - change.first + 1, ())
-    return shapes.forgotten(forgotten)
+    return shapes.forget_result(forgotten)
 
 
 def get_history(call: Call) -> Any:
@@ -340,7 +342,7 @@ def get_history(call: Call) -> Any:
     history = call.memories.history(call.arguments["id"], as_of=call.arguments.get("as_of"))
     shape = shapes.history(history)
     if call.arguments.get("diff"):
-        diffs = steps([version.content for version in history.versions])
+        diffs = compare_versions([version.content for version in history.versions])
         for version, parts in zip(shape["versions"], diffs, strict=True):
             version["diff"] = [part._asdict() for part in parts]
     return shape
@@ -395,7 +397,7 @@ def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
     if not 0 <= show <= MAX_LIMIT:
         raise InvalidInput(f"show must be a whole number from 0 to {MAX_LIMIT}")
     affected = run(**arguments, dry_run=call.arguments.get("dry_run", False))
-    shape = shapes.affected(affected, None, show)
+    shape = shapes.bulk_result(affected, None, show)
     if affected.undo_to is not None:
         shape["undo"] = {"to": to_iso(affected.undo_to), "where": affected.undo_where}
     return shape
@@ -465,14 +467,14 @@ def accept(call: Call) -> Any:
     if selected:
         suspicious = call.arguments.get("suspicious", False)
         reviewed += review.accept(selected, suspicious=suspicious, force=force, dry_run=dry_run)
-    return shapes.accepted(reviewed, dry_run=dry_run)
+    return shapes.accept_result(reviewed, dry_run=dry_run)
 
 
 def reject(call: Call) -> Any:
     """Delete memories that wait for review."""
     named, selected = _select(call)
     dry_run = call.arguments.get("dry_run", False)
-    return shapes.rejected(
+    return shapes.reject_result(
         call.memories.review.reject([*named, *selected], dry_run=dry_run), dry_run=dry_run
     )
 

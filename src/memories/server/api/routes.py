@@ -15,7 +15,7 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memories.answers import shapes
+from memories.answers import shapes, store_shapes
 from memories.errors import InvalidInput, NotFound
 from memories.guard.validate import canonical_namespace, parse_tag, read_json, shown
 from memories.memories import Memories
@@ -431,7 +431,7 @@ def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
     ]
     if not findings:
         return answer
-    return answer._replace(shape=answer.shape | {"damaged": shapes.damaged(findings)})
+    return answer._replace(shape=answer.shape | {"damaged": store_shapes.damage_details(findings)})
 
 
 def _summarize(route: Route, answer: Answer) -> dict[str, Any] | None:
@@ -483,7 +483,7 @@ def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | No
     memory = call.own.get(summary["id"])
     is_created = schema != "Memory"
     shape = (
-        shapes.created(Created(bool(summary["stored"]), memory))
+        shapes.create_result(Created(bool(summary["stored"]), memory))
         if is_created
         else shapes.memory(memory)
     )
@@ -494,7 +494,7 @@ def _revive_created(_: Route, call: Call, results: Sequence[Any]) -> Any:
     revived = []
     for memory_id, stored in results:
         try:
-            revived.append(shapes.created(Created(stored, call.own.get(memory_id))))
+            revived.append(shapes.create_result(Created(stored, call.own.get(memory_id))))
         except NotFound as exc:  # it was deleted since
             revived.append({"id": memory_id, "stored": stored, "error": str(exc)})
     return {"results": revived, "count": len(revived)}
@@ -504,7 +504,7 @@ def _revive_accepted(_: Route, call: Call, results: Sequence[Any]) -> Any:
     reviewed = [
         Reviewed(pending_id, True, call.own.get(memory_id)) for pending_id, memory_id in results
     ]
-    return shapes.accepted(reviewed, dry_run=False)
+    return shapes.accept_result(reviewed, dry_run=False)
 
 
 def _revive_added(route: Route, call: Call, results: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ import anyio
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from memories.answers import shapes, transfers
+from memories.answers import shapes, store_shapes
 from memories.config import registers
 from memories.core.events import noting
 from memories.core.ids import new_id
@@ -53,7 +53,7 @@ def list_namespaces(call: Call) -> Any:
     """List the namespaces that the token reads, with how much is in each."""
     namespaces = call.memories.namespaces(as_of=call.arguments.get("as_of"))
     rows = [
-        shapes.present(namespace._asdict())
+        shapes.without_none(namespace._asdict())
         for namespace in namespaces
         if call.who.level(namespace.name)
     ]
@@ -64,24 +64,24 @@ def status(call: Call) -> Any:
     """Return the state of the memory; paths on the server are shown only to managers of the whole
     store.
     """
-    shape = shapes.status(call.memories.status())
+    shape = store_shapes.status(call.memories.status())
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
 
 def stats(call: Call) -> Any:
     """Return statistics of operations and use in the readable namespaces."""
-    return transfers.stats(call.memories.stats(**call.arguments))
+    return store_shapes.stats(call.memories.stats(**call.arguments))
 
 
 def log(call: Call) -> Any:
     """Return entries of the audit log."""
     arguments = dict(call.arguments)
-    return transfers.log_entries(call.memories.log(arguments.pop("id", None), **arguments))
+    return store_shapes.log_entries(call.memories.log(arguments.pop("id", None), **arguments))
 
 
 def verify_log(call: Call) -> Any:
     """Check the audit log."""
-    return transfers.log_checks(call.memories.verify_log(against=call.arguments.get("against")))
+    return store_shapes.log_checks(call.memories.verify_log(against=call.arguments.get("against")))
 
 
 def backup(call: Call) -> Any:
@@ -91,7 +91,7 @@ def backup(call: Call) -> Any:
         result = back_up(
             config, None, keep=call.arguments.get("keep"), now=datetime.now(UTC), progress=_silent
         )
-    return transfers.backed_up(result, config.store, queued_turns(config))
+    return store_shapes.backup_result(result, config.store, queued_turns(config))
 
 
 def _silent(*_: object) -> None:
@@ -172,7 +172,7 @@ def _import(call: Call, spool: IO[bytes]) -> Response:
     with noting(call.server.config, "import", **call.memories.event_figures()) as figures:
         result, import_id = _store(call, spool, names, trusted=trusted, dry_run=dry_run)
         figures["written"] = 0 if dry_run else result.imported
-    shape = transfers.imported(result, import_id, dry_run=dry_run)
+    shape = store_shapes.import_result(result, import_id, dry_run=dry_run)
     return json_answer(Answer(shape, 409 if result.conflict_count else 200))
 
 
@@ -348,7 +348,7 @@ def _new_events(call: Call, seen: Seen) -> list[str]:
             continue
         for entry in reversed(entries):
             seen[namespace] = entry.number
-            events.append(_event("change", seen, transfers.log_entries([entry])["results"][0]))
+            events.append(_event("change", seen, store_shapes.log_entries([entry])["results"][0]))
         seen[namespace] = max(after + missed, seen[namespace])
     return events
 

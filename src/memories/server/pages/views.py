@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.answers import compare, shapes
+from memories.answers import compare, shapes, store_shapes
 from memories.core.times import to_iso, to_moment
 from memories.errors import InvalidInput, NotFound
 from memories.languages.text import normal_form
@@ -78,7 +78,7 @@ def _results(memories: "Memories", request: PageRequest) -> View:
     scope: Scope = _SCOPES.get(request.text("kind"), "all")
     limit = request.number("limit", _PAGE) or _PAGE
     explanation = memories.explain(request.text("q"), scope=scope, limit=limit, **request.filters())
-    data = shapes.found(explanation, explain=bool(request.text("explain")))
+    data = shapes.search_result(explanation, explain=bool(request.text("explain")))
     terms = explanation.terms
     considered = {
         candidate.id: candidate for candidate in explanation.considered if not candidate.dropped
@@ -341,8 +341,10 @@ def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str
     known = shapes.history(past)["versions"][-1]
     return {
         **{name: known[name] for name in ("content", "tags", "version", "created_at")},
-        **shapes.present({name: known.get(name) for name in ("origin", "suspicious")}),
-        **shapes.present({"superseded_by": past.superseded_by, "pending": past.pending or None}),
+        **shapes.without_none({name: known.get(name) for name in ("origin", "suspicious")}),
+        **shapes.without_none(
+            {"superseded_by": past.superseded_by, "pending": past.pending or None}
+        ),
         "id": past.id,
         "namespace": past.namespace,
         "deleted": last.ended_by == "delete",
@@ -352,7 +354,7 @@ def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str
 def _versions(past: "History") -> list[dict[str, Any]]:
     """Return every version, newest first, each with its changes word by word."""
     shape = shapes.history(past)["versions"]
-    changes = compare.steps([version.content for version in past.versions])
+    changes = compare.compare_versions([version.content for version in past.versions])
     rows = [version | {"parts": parts} for version, parts in zip(shape, changes, strict=True)]
     return rows[::-1]
 
@@ -453,7 +455,9 @@ def namespaces(memories: "Memories", request: PageRequest) -> View:
     """List the namespaces that the reader may see, with forms to import and export."""
     listed = memories.namespaces(as_of=request.as_of)
     rows = [
-        shapes.present(namespace._asdict()) for namespace in listed if request.reads(namespace.name)
+        shapes.without_none(namespace._asdict())
+        for namespace in listed
+        if request.reads(namespace.name)
     ]
     return View("namespaces.html", {"namespaces": rows, "count": len(rows)})
 
@@ -502,7 +506,7 @@ def health(memories: "Memories", request: PageRequest) -> View:
         "counts": [("By agent", stats.agents), ("By project", stats.projects)],
         "used": [("Most read", stats.most_used), ("Oldest never read", stats.never_used)],
     }
-    shape = shapes.status(status)
+    shape = store_shapes.status(status)
     return View("health.html", shape if request.manages else shapes.without_place(shape), more)
 
 

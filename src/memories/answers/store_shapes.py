@@ -1,0 +1,339 @@
+"""JSON of answers about whole stores: status, damage, transfers, the audit log, statistics."""
+
+from typing import TYPE_CHECKING, Any
+
+from memories.answers.shapes import fields
+from memories.core.times import to_iso
+from memories.core.urls import without_password
+from memories.languages.unseen import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memories.models import Change, LogCheck, LogEntry, Status
+    from memories.settings import Config
+    from memories.stores.records import Finding, Ref
+    from memories.transfer.backup import BackedUp, Restored
+    from memories.transfer.doctor import Examined, Fixed, Salvaged
+    from memories.transfer.importing import Imported
+    from memories.transfer.migrate import Migrated, Reembedded
+    from memories.transfer.stats import Stats
+
+HINT_UNCHECKED = (
+    "an older version wrote this export, without a last line; it may be incomplete and nothing "
+    "can show whether it is"
+)
+MAX_LOST = 1_000  # lost records in one answer; all are counted
+_MAX_NAMED = 5  # damaged records in a sentence
+_MAX_EXCERPT = 120  # characters of a memory in statistics
+_LARGE_LOG_BYTES = (
+    16 * 2**20
+)  # SQLite moves the log into the file at 4 MB unless a reader is active
+
+
+# --- state
+# ----------------------------------------------------------------------------------------------------
+
+
+def status(state: "Status", problem: str | None = None) -> dict[str, Any]:
+    """Return the state of a store that answered.
+
+    Args:
+        state: The state.
+        problem: Why the store is unhealthy; empty if it is healthy. By default `describe_problem`
+            decides.
+    """
+    if problem is None:
+        problem = describe_problem(state)
+    answer = {
+        "status": "unhealthy" if problem else "healthy",
+        **fields(state, "store", "collection"),
+        **fields(state, "memory_count", "turn_count", "deleted_count", "without_vector_count"),
+        **fields(state, "namespace", "namespaces_read"),
+        **fields(state, "embedder", "store_model", "schema_version", "size_bytes"),
+    }
+    optional = {
+        "unfinished_erasure": state.erasing,
+        "log_bytes": large_log(state),
+        "missing_commits": state.missing_commits,
+        "read_only": state.read_only,
+        "compact": state.compact,
+        "chromadb_host": chroma_host(state.store),
+        "pending_count": state.pending_count,
+        "error": problem,
+    }
+    return answer | {name: value for name, value in optional.items() if value}
+
+
+def unreachable(store: str, error: str) -> dict[str, Any]:
+    """Return the state of a store that did not answer, as far as its URL shows it."""
+    store = without_password(store)
+    answer = {"status": "unhealthy", "store": store, "error": error}
+    host = chroma_host(store)
+    return answer | {"chromadb_host": host} if host else answer
+
+
+def large_log(state: "Status") -> int | None:
+    """Return the size of the write-ahead log if SQLite could not empty it for long; else None."""
+    if state.log_bytes is None or state.log_bytes <= _LARGE_LOG_BYTES:
+        return None
+    return state.log_bytes
+
+
+def describe_problem(state: "Status") -> str:
+    """Return why a store that answered is unhealthy; empty if it is healthy."""
+    if state.missing_commits:
+        return (
+            f"{state.missing_commits} acknowledged commits are missing: the log of the store was "
+            "cut or removed, or an older copy replaced the store; it can be read but not written; "
+            "restore a backup (memory restore FILE --replace), or accept the loss: memory doctor --fix"
+        )
+    if state.damage:
+        more = f"; and {len(state.damage) - 1} more" if len(state.damage) > 1 else ""
+        return f"{state.damage[0]}{more}; run: memory doctor"
+    if state.store_model is None or state.embedder in ("none", state.store_model):
+        return ""
+    from memories.stores.protocol import other_embedder
+
+    return str(other_embedder(state.store_model, state.embedder))
+
+
+def chroma_host(store: str) -> str:
+    """Return host and port of a Chroma server, which its specification wants; else nothing."""
+    kind, _, address = store.partition("://")
+    if kind != "chroma":
+        return ""
+    return address.partition("/")[0].partition("?")[0].rpartition("@")[2]
+
+
+def damage_details(findings: "Sequence[Finding]") -> list[dict[str, Any]]:
+    """Return the damaged records that an answer leaves out."""
+    return [
+        {**_address(finding.ref), "problem": finding.what, "remedy": finding.remedy}
+        for finding in findings
+    ]
+
+
+def describe_damage(findings: "Sequence[Finding]") -> str:
+    """Return the damaged records that an answer leaves out, as one sentence."""
+    problems = [finding.what for finding in findings[:_MAX_NAMED]]
+    if len(findings) > _MAX_NAMED:
+        problems.append(f"and {len(findings) - _MAX_NAMED} more")
+    remedies = [
+        "memory forget ID removes one" if finding.ref and len(findings) > 1 else finding.remedy
+        for finding in findings
+    ]
+    sentence = "; ".join([*problems, *dict.fromkeys(remedies)])
+    return f"left out: {sentence}; for details run: memory doctor"
+
+
+def _address(ref: "Ref | None") -> dict[str, Any]:
+    if ref is None:
+        return {}
+    if ref.collection == "history":
+        return {"kind": "turn", "id": f"{ref.group}#{ref.position}", "namespace": ref.namespace}
+    return {"kind": "memory", "id": ref.group, "version": ref.position, "namespace": ref.namespace}
+
+
+def config(settings: "Config") -> dict[str, Any]:
+    """Return every setting with its source."""
+    from memories.settings import SETTINGS
+
+    rows = []
+    for setting in SETTINGS:
+        value = getattr(settings, setting.name)
+        if not (value is None or isinstance(value, int | float | bool)):
+            value = without_password(str(value))
+        source = settings.sources[setting.name]
+        row = {"name": setting.name, "value": value, "source": source}
+        rows.append({**row, "variable": setting.variable, "purpose": setting.purpose})
+    return {"settings": rows}
+
+
+# --- transfers
+# ----------------------------------------------------------------------------------------------------
+
+
+def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool) -> dict[str, Any]:
+    """Return the result of an import; it has an id if nothing proves that the file is the user's."""
+    answer: dict[str, Any] = fields(imported, "imported", "known", "conflict_count")
+    answer["conflicts"] = [
+        {"line": line, **ref._asdict(), "reason": reason}
+        for line, ref, reason in imported.conflicts
+    ]
+    answer |= {"without_vector": imported.without_vector, "dry_run": dry_run}
+    if imported.unchecked:
+        answer["note"] = HINT_UNCHECKED
+    if imported.redacted:
+        answer["redacted"] = dict(sorted(imported.redacted.items()))
+    answer |= {"trusted": import_id is None, "pending": sum(imported.pending.values())}
+    if import_id is None or dry_run:
+        return answer
+    answer["import"] = import_id
+    commands = [
+        f"memory review -n {namespace} --import {import_id}"
+        for namespace in sorted(imported.pending)
+    ]
+    if commands:
+        hint = f"the imported memories wait for review; to decide run: {'; '.join(commands)}"
+        answer["hint"] = hint
+    return answer
+
+
+def backup_result(backup: "BackedUp", store: str, queued: int) -> dict[str, Any]:
+    """Return the result of a backup of the store at a URL, and how many turns are still queued."""
+    return {
+        "backup": str(backup.file),
+        "verified": True,
+        **fields(backup, "kind", "records", "size_bytes", "sha256"),
+        "store": without_password(store),
+        "removed": [str(file) for file in backup.removed],
+        "queued": queued,
+    }
+
+
+def restore_result(restored: "Restored", file: str, store: str) -> dict[str, Any]:
+    """Return the result of restoring a file into the store at a URL."""
+    answer = {
+        "restored": file,
+        "verified": True,
+        "store": without_password(store),
+        **fields(restored, "records", "made_at", "without_vector"),
+        "kept": None if restored.kept is None else str(restored.kept),
+    }
+    return answer | {"note": HINT_UNCHECKED} if restored.unchecked else answer
+
+
+def doctor_result(examined: "Examined", fixed: "Fixed | None") -> dict[str, Any]:
+    """Return the findings of an examination, and the repairs made before it, if any."""
+    findings = []
+    for finding in examined.findings:
+        row = {"what": finding.what, "remedy": finding.remedy, "derived": finding.derived}
+        findings.append(row | finding.ref._asdict() if finding.ref else row)
+    answer: dict[str, Any] = {
+        "status": "unhealthy" if findings else "healthy",
+        "findings": findings,
+        **examined.facts,
+    }
+    if fixed is not None:
+        backup = None if fixed.backup is None else str(fixed.backup)
+        answer |= {"repaired": fixed.repaired, "backup": backup}
+    return answer
+
+
+def salvage_result(salvaged: "Salvaged", file: str) -> dict[str, Any]:
+    """Return how many records were saved to a file, and which were lost."""
+    lost = []
+    for what, ref in salvaged.lost[:MAX_LOST]:
+        lost.append({"what": what} | (ref._asdict() if ref else {}))
+    return {
+        "salvaged": file,
+        "saved": salvaged.saved,
+        "lost_count": len(salvaged.lost),
+        "lost": lost,
+    }
+
+
+def migrate_result(migrated: "Migrated", source: str, target: str) -> dict[str, Any]:
+    """Return the result of a migration from one store's URL to another's."""
+    from memories.stores.records import SEARCHED
+
+    records: dict[str, int] = {}
+    namespaces = set()
+    for place, contents in migrated.contents.items():
+        if place.collection in SEARCHED:
+            name = str(place.collection)
+            records[name] = records.get(name, 0) + contents.records
+        if contents.records:
+            namespaces.add(place.namespace)
+    return {
+        "verified": True,
+        "records": records,
+        "namespaces": sorted(namespaces),
+        **fields(migrated, "copied", "changed", "removed", "without_vector"),
+        "from": without_password(source),
+        "to": without_password(target),
+    }
+
+
+def reembed_result(reembedded: "Reembedded", embedder: str) -> dict[str, Any]:
+    """Return the result of a change of the embedder."""
+    return {
+        "embedded": reembedded.embedded,
+        "model": reembedded.model,
+        "model_before": reembedded.before,
+        "embedder": embedder,
+    }
+
+
+# --- audit log and statistics
+# ----------------------------------------------------------------------------------------------------
+
+
+def log_entries(entries: "Sequence[LogEntry]") -> dict[str, Any]:
+    """Return entries of the audit log."""
+    results = [
+        {
+            "number": entry.number,
+            "at": to_iso(entry.at),
+            "namespace": entry.namespace,
+            **entry.actor._asdict(),
+            "changes": [_change(change) for change in entry.changes],
+            "previous": entry.previous,
+            "hash": entry.hash,
+        }
+        for entry in entries
+    ]
+    return {"results": results, "count": len(results)}
+
+
+def _change(change: "Change") -> dict[str, Any]:
+    if change.action == "undone":
+        return {"action": change.action, "number": change.first}
+    if change.id is None:
+        return {
+            "action": change.action,
+            "conversation_id": change.conversation,
+            "first_index": change.first,
+            "last_index": change.last,
+        }
+    return {
+        "action": change.action,
+        "id": change.id,
+        "first_version": change.first,
+        "last_version": change.last,
+    }
+
+
+def log_checks(checks: "Sequence[LogCheck]") -> dict[str, Any]:
+    """Return the results of verifying the audit log."""
+    logs = []
+    for check in checks:
+        times = {
+            "since": to_iso(check.since) if check.since else check.since,
+            "until": to_iso(check.until) if check.until else check.until,
+        }
+        logs.append({**check._asdict(), **times, "forks": list(check.forks)})
+    return {"verified": not any(check.problem for check in checks), "logs": logs}
+
+
+def stats(figures: "Stats") -> dict[str, Any]:
+    """Return the figures of `memory stats`."""
+    answer = {
+        **figures._asdict(),
+        "since": None if figures.since is None else to_iso(figures.since),
+        "operations": [operation._asdict() for operation in figures.operations],
+        "tokens": figures.tokens,
+    }
+    for name in ("most_used", "never_used"):
+        answer[name] = [
+            {**use._asdict(), "content": shorten(use.content, _MAX_EXCERPT)}
+            for use in getattr(figures, name)
+        ]
+    return answer
+
+
+def shorten(text: str, width: int) -> str:
+    """Return a text on one line of at most `width` characters, invisible ones escaped."""
+    line = shown(" ".join(text.split()), lambda sign: f"\\u{{{ord(sign):x}}}")
+    return line if len(line) <= width else f"{line[: max(0, width - 1)]}…"
