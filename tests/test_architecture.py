@@ -41,7 +41,7 @@ ORDER = {
     "memories.languages": "days text unseen < dates",
     "memories.guard": "origin values < rules < contexts own_rules < spoken < scan < redactor < validate",
     "memories.core": "batches deadline disk logs times urls < events http ids trust",
-    "memories.stores": """records claims < damage words copies chain sound < protocol columns < wrapper wire <
+    "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire <
         logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.http": "driver < store",
     "memories.stores.sqlite": """sidefile errors counts < schema < engine quantize < log <

@@ -26,7 +26,7 @@ from memories.scratchpad.scratchpads import Scratchpads
 from memories.settings import Config
 from memories.stores import Store, local_path, open_store
 from memories.stores.damage import Damaged
-from memories.stores.logged import logged
+from memories.stores.logged import LoggedStore
 from memories.stores.records import Collection, Filter, Record
 
 if TYPE_CHECKING:
@@ -158,13 +158,13 @@ class Memories:
 
             admit = admission(self.config.namespace_quota)
         told = self._scratchpads.tell
-        self._store = logged(
+        self._store = LoggedStore(
             self._kept,
             self._channel,
             self._clock,
             self._origin,
             admit=admit,
-            told=told,
+            on_change=told,
             backups=self._backups,
         )
         self._lookup = self._lookup._replace(store=self._store)
@@ -582,7 +582,7 @@ class Memories:
         selector = None if where is None else self._selector(where, any_state=True, now=now)
         told = self._scratchpads.tell
         lookup = self._lookup._replace(
-            store=logged(self._kept, self._channel, self._clock, None, told=told)
+            store=LoggedStore(self._kept, self._channel, self._clock, None, on_change=told)
         )
         return Rollback.of(lookup, to, now, selector).run(self._embedder, dry_run=dry_run)
 

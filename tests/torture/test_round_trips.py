@@ -25,7 +25,7 @@ from memories.transfer.lines import read_line, to_line
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 on_a_line = st.characters(
     exclude_categories=["Cs", "Cc"]
-)  # else no store returns it: see `sound.problem`
+)  # else no store returns it: see `damage.find_problem`
 names = st.text(on_a_line, min_size=1, max_size=12)
 values = st.text(characters, max_size=20)
 times = st.datetimes(datetime.min, datetime.max, timezones=st.just(UTC)).map(  # noqa: DTZ901 - it wants them naive

@@ -232,11 +232,13 @@ def _logged(store: "Store", config: "Config", writer: "Callable[[], Origin] | No
         config: The settings.
         writer: Returns the origin that records get; None if they keep theirs.
     """
-    from memories.stores.logged import logged
+    from memories.stores.logged import LoggedStore
     from memories.write.quota import admission
 
     admit = admission(config.namespace_quota)
-    return logged(store, "cli", lambda: datetime.now(UTC), writer, action="import", admit=admit)
+    return LoggedStore(
+        store, "cli", lambda: datetime.now(UTC), writer, action="import", admit=admit
+    )
 
 
 @command(

@@ -696,9 +696,9 @@ def _known_at(store: Store, record: Record, moment: datetime) -> Record:
     at = record.fields.get("reinforced_at")
     if at is None or at <= to_millis(moment):
         return record
-    from memories.stores.chain import reinforced  # which only looks at the past take
+    from memories.stores.chain import reinforcements_of  # which only looks at the past take
 
-    times = reinforced((record.ref.namespace,), record.ref.group)._replace(until=moment)
+    times = reinforcements_of((record.ref.namespace,), record.ref.group)._replace(until=moment)
     if "aging_from" not in record.fields:  # it was stated anew, and what was before counts no more
         times = times._replace(since=record.created_at)
     fields = {name: value for name, value in record.fields.items() if name != "reinforced_at"}

@@ -311,13 +311,13 @@ class Scratchpads:
         over: as a person's only at a terminal. What serves others may run at one, too.
         """
         from memories.guard.origin import AGENT, origin
-        from memories.stores.logged import logged
+        from memories.stores.logged import LoggedStore
 
         def writer_of() -> "Origin":
             found = origin("cli", self.config.identity or namespace)
             return found if self._channel == "cli" else found._replace(trust=AGENT)
 
-        store = logged(self._store, "cli", self._clock, writer_of)
+        store = LoggedStore(self._store, "cli", self._clock, writer_of)
         return self.writer()._replace(lookup=Lookup(store, namespace, (namespace,)))
 
     def _describe(self, place: "Place") -> None:

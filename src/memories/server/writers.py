@@ -26,8 +26,8 @@ from memories.errors import StoreBusy, StoreDamaged, StoreError, SystemFault
 from memories.memories import Memories
 from memories.models import Draft
 from memories.stores import Store
-from memories.stores.logged import deferring, telling_later
-from memories.stores.wrapper import Deferred
+from memories.stores.logged import LoggedStore, collect_reports
+from memories.stores.wrapper import BatchedStore
 from memories.write.create import Batch, Created
 
 MOST_WAITING = 2_000
@@ -307,14 +307,16 @@ class Writers:
         until = time.monotonic() + _SECONDS
         with self._store.transaction():
             try:
-                batch = Deferred(self._store)
+                batch = BatchedStore(self._store)
                 heads: dict[str, Any] = {}
                 for store, group in itertools.groupby(writes, key=lambda write: write.store):
                     outcomes: list[_Outcome] = []
-                    through = deferring(store, self._store, batch, heads) if together else store
-                    if through is None:
-                        raise _Apart
-                    with telling_later() as reports, through.transaction():
+                    through = store
+                    if together:
+                        if not isinstance(store, LoggedStore) or store.inner is not self._store:
+                            raise _Apart
+                        through = store.with_batch(batch, heads)
+                    with collect_reports() as reports, through.transaction():
                         for write in group:
                             if (parts or outcomes) and time.monotonic() >= until:
                                 break
@@ -331,7 +333,7 @@ class Writers:
                 raise
         return parts
 
-    def _defer(self, write: _Write, batch: Deferred, through: Store) -> "_Outcome":
+    def _defer(self, write: _Write, batch: BatchedStore, through: Store) -> "_Outcome":
         """Make a write through a batch; a refused one is removed from it."""
         assert write.prepared is not None
         before = batch.mark()

@@ -1,6 +1,6 @@
-"""Stores keep records; `open_store` finds the right one for a URL.
+"""Stores keep records; `open_store` opens the one at a URL.
 
-To add a store, write a package with the files of the others and add its scheme to the table.
+To add a store, write a package with the same files as the others and add its scheme to the table.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from memories.stores.records import Space
 
 __all__ = ["Store", "local_path", "open_store"]
 
-# What opens the store of each scheme: a class or function, imported only when it is asked for.
+# The class of each scheme, imported when a store of that scheme is opened.
 _STORES = {
     "sqlite": "sqlite.store.SQLiteStore",
     "files": "files.store.FilesStore",
@@ -36,36 +36,36 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
             `qdrant://host:port/collection` or `qdrant:///folder`; `http://host:port` or
             `https://host` of a server.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL leaves open: the name of the collection, when files move to
-            which store, and whether vectors are compact.
+        config: Settings that a URL leaves open: the name of the collection, the store that files
+            move to and when, and whether vectors are compact.
 
     Raises:
-        ConfigError: There is no store of that kind, the URL is not valid, or a package is not
-            installed.
+        ConfigError: The URL is not valid, no store has this scheme, or a package is missing.
     """
     scheme, separator, rest = url.partition("://")
     path = local_path(url)
-    complete = {
-        "sqlite": path,
-        "files": path,
-        "chroma": rest,
-        "qdrant": rest,
-        "http": rest,
-        "https": rest,
-    }.get(scheme, separator)
-    if scheme not in _STORES or not complete:
+    if scheme in ("sqlite", "files"):
+        is_complete = bool(path)
+    elif scheme in ("postgresql", "postgres"):
+        is_complete = bool(separator)
+    else:
+        is_complete = bool(rest)
+    if scheme not in _STORES or not is_complete:
         raise ConfigError(
-            f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, postgresql://…, chroma://host:port, '
-            "qdrant://host:port, files:///folder, or http://host:port of a server"
+            f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, postgresql://…, '
+            "chroma://host:port, qdrant://host:port, files:///folder, or http://host:port of a "
+            "server"
         )
     module, _, name = _STORES[scheme].rpartition(".")
-    found = getattr(importlib.import_module(f"memories.stores.{module}"), name)
-    if scheme == "files":
-        return cast("Store", found(path, space, config, open_store))
-    if scheme in ("chroma", "qdrant"):
-        return cast("Store", found(url, space, config.collection_name if config else None))
-    if scheme in ("http", "https"):
-        return cast("Store", found(url, space, config))
+    store_class = getattr(importlib.import_module(f"memories.stores.{module}"), name)
     if scheme == "sqlite":
-        return cast("Store", found(path, space, compact=config is not None and config.compact))
-    return cast("Store", found(url, space))
+        is_compact = config is not None and config.compact
+        return cast("Store", store_class(path, space, compact=is_compact))
+    if scheme == "files":
+        return cast("Store", store_class(path, space, config, open_store))
+    if scheme in ("chroma", "qdrant"):
+        collection = config.collection_name if config else None
+        return cast("Store", store_class(url, space, collection))
+    if scheme in ("http", "https"):
+        return cast("Store", store_class(url, space, config))
+    return cast("Store", store_class(url, space))

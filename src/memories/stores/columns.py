@@ -1,4 +1,4 @@
-"""Matches as columns: how a store puts together what `Store.matches` returns."""
+"""Search results as columns: how a store builds the `Matches` that `Store.matches` returns."""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,24 +13,22 @@ from memories.stores.words import WordHits, WordScores
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LEADING = 20  # how many of the best by words, and by vector, bring the turns beside them
-# how many turns of a span that the query asks about are looked at, whatever they say
-OF_A_DAY = 100
+_LEADING = 20  # the best by words and the best by vector whose neighbours are returned too
+MAX_OF_A_DAY = 100  # turns of a time span in the query that are returned whatever they say
 
 Id = TypeVar("Id")
 
 
 def leading(*scores: Mapping[Id, float]) -> list[Id]:
-    """Return the ids with the highest scores of each mapping: they bring the turns beside them."""
-    return [
-        best for found in scores for best in heapq.nlargest(_LEADING, found, key=found.__getitem__)
-    ]
+    """Return the best ids of each mapping, those whose neighbours are returned too."""
+    ids: list[Id] = []
+    for mapping in scores:
+        ids += heapq.nlargest(_LEADING, mapping, key=mapping.__getitem__)
+    return ids
 
 
 class Places(NamedTuple):
-    """Where records are, as columns of `Matches`, and the number by which the store knows each
-    row.
-    """
+    """The places of records, as columns of `Matches`, and the store's number of each row."""
 
     seqs: "NDArray[np.int64]"
     groups: Sequence[tuple[str, str]]
@@ -47,25 +45,25 @@ def places_of(
     group_of: Callable[[Any, Any], tuple[str, str]],
     labels_of: Callable[[list[Any]], list[dict[str, str]]],
 ) -> Places:
-    """Return places from the columns seq, namespace, group, position, session, time of creation and
-    labels.
+    """Return places from their columns.
 
     Args:
-        columns: As the store keeps them.
-        group_of: Returns the names of a namespace and a group.
-        labels_of: Returns sets of labels.
+        columns: Seq, namespace, group, position, session, time of creation and labels, in the form
+            that the store keeps.
+        group_of: Returns the names of a namespace and a group in that form.
+        labels_of: Returns sets of labels in that form.
     """
-    seqs, namespaces, names, positions, sessions, times, sets = columns
-    groups, group = _numbered(list(zip(namespaces, names, strict=True)))
-    labels, label = _numbered(sets)
+    seqs, namespaces, names, positions, sessions, times, label_sets = columns
+    distinct_groups, group = _number(list(zip(namespaces, names, strict=True)))
+    distinct_labels, label = _number(label_sets)
     return Places(
         seqs=np.array(seqs, dtype=np.int64),
-        groups=[group_of(*found) for found in groups],
+        groups=[group_of(*pair) for pair in distinct_groups],
         group=group,
         position=np.array(positions, dtype=np.int64),
         session=np.array(sessions, dtype=np.int64),
         created_at=np.array(times, dtype=np.int64),
-        labels=labels_of(labels),
+        labels=labels_of(distinct_labels),
         label=label,
     )
 
@@ -78,20 +76,21 @@ def matches_at(
     ordered = places.seqs[order]
 
     def rows_of(seqs: Iterable[int]) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
-        """Return the rows of these seqs, and which of the seqs have one."""
+        """Return the rows of these seqs, and which of the seqs have a row."""
         wanted = np.fromiter(seqs, dtype=np.int64)
-        at = np.searchsorted(ordered, wanted)
-        known = at < len(ordered)
-        known[known] = ordered[at[known]] == wanted[known]
-        return order[at[known]], known
+        index = np.searchsorted(ordered, wanted)
+        has_row = index < len(ordered)
+        has_row[has_row] = ordered[index[has_row]] == wanted[has_row]
+        return order[index[has_row]], has_row
 
     scores = np.zeros(len(ordered))
-    rows, known = rows_of(words.scores)
-    scores[rows] = np.fromiter(words.scores.values(), dtype=np.float64)[known]
+    rows, has_row = rows_of(words.scores)
+    scores[rows] = np.fromiter(words.scores.values(), dtype=np.float64)[has_row]
     holds = np.zeros((len(words.holders), len(ordered)), dtype=np.bool_)
     for number, holders in enumerate(words.holders.values()):
         holds[number, rows_of(holders)[0]] = True
-    return _matches(places, WordScores(scores, list(words.holders), holds), similarity, searched)
+    word_scores = WordScores(scores, list(words.holders), holds)
+    return _make_matches(places, word_scores, similarity, searched)
 
 
 def matches_of(
@@ -105,8 +104,8 @@ def matches_of(
 
     Args:
         records: The records, shape (n,).
-        words: How well the words of each match.
-        similarity: The cosine of each one's best window, shape (n,); NaN if it has no vector.
+        words: The scores of their words.
+        similarity: The cosine of each one's best window, shape (n,); NaN without a vector.
         searched: How many records were searched.
     """
     columns = (
@@ -119,10 +118,10 @@ def matches_of(
         [tuple(sorted(record.labels.items())) for record in records],
     )
     places = places_of(columns, lambda *group: group, lambda sets: [dict(pairs) for pairs in sets])
-    return _matches(places, words, similarity, searched)
+    return _make_matches(places, words, similarity, searched)
 
 
-def _matches(
+def _make_matches(
     places: Places, words: WordScores, similarity: "NDArray[np.float64]", searched: int
 ) -> Matches:
     return Matches(
@@ -135,8 +134,8 @@ def _matches(
     )
 
 
-def _numbered(values: Sequence[Any]) -> "tuple[list[Any], NDArray[np.int64]]":
-    """Return the distinct values, and for each value which of them it is."""
+def _number(values: Sequence[Any]) -> "tuple[list[Any], NDArray[np.int64]]":
+    """Return the distinct values, and the index of each value among them."""
     distinct = list(dict.fromkeys(values))
     if len(distinct) <= 1:
         return distinct, np.zeros(len(values), dtype=np.int64)

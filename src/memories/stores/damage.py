@@ -1,87 +1,333 @@
-"""Where a store remembers the damaged records that it has left out of its answers."""
+"""Damaged records: the rules a sound record meets, and where a store notes the damage it meets.
 
+A user can edit a file, a server has other clients, and an export may come from anyone. So every
+record that was read or imported is checked here before it is used. Unknown fields are accepted: a
+newer version of this program may have written them.
+"""
+
+import functools
+import math
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from memories.errors import StoreDamaged
+from memories.core.ids import storable
+from memories.core.times import from_millis
+from memories.errors import InvalidInput, StoreDamaged
+from memories.guard import validate
+from memories.guard.origin import PART
 from memories.guard.validate import shown
 from memories.languages import unseen
-from memories.stores.records import Collection, Finding, Ref
+from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
+from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Finding, Record, Ref
 
-UNKNOWN = "?"  # a namespace that can't be read; no namespace has this name
-UNREADABLE = "damaged-"  # and a number: the group of a record whose own can't be read or asked for
-_MOST = 1_000
+UNKNOWN = "?"  # stands for a namespace that can't be read; no namespace has this name
+# With a number, the group of a record whose own group can't be read or passed as an argument.
+UNREADABLE = "damaged-"
+
+_MAX_FINDINGS = 1_000
+_MAX_NAME = validate.MAX_KEY
+_SCOPE = "\x1f"  # separates a key from the project or conversation that it belongs to
+_MAX_KEY = 2 * _MAX_NAME + 1
+_MAX_LABELS = validate.MAX_TAGS + 12  # a turn's role, speaker and part, and origins, are labels too
+_MAX_VALUE = 4 * validate.MAX_TAG_VALUE
+_MAX_CACHED_LABEL = 128  # characters
+_WORD = re.compile(r"[a-z][a-z _-]{0,63}(?: \(restored\)){0,99}")
+_OPERATIONS = ("create", "update", "restore", "rollback", "merge")
+_ENDS = ("update", "delete", "supersede", "pending", "rollback")
 
 
 class Damaged:
-    """The damaged parts of a store that reads have met, each once.
+    """The distinct damaged parts of a store that reads have met; threads may share it.
 
-    Threads may share it. It is a statement about what was met, not a check: `Store.check` looks at
-    everything.
+    It holds what reads happened to meet. `Store.check` is what looks at everything.
     """
 
-    def __init__(self, most: int = _MOST) -> None:
-        """Begin without any; of more than `most` only the last ones are remembered."""
-        self._most = most
+    def __init__(self, max_findings: int = _MAX_FINDINGS) -> None:
+        """Begin empty; of more than `max_findings` only the newest are remembered."""
+        self._max_findings = max_findings
         self._lock = threading.Lock()
-        self._met: OrderedDict[Ref | str, tuple[int, Finding]] = OrderedDict()
+        self._findings: OrderedDict[Ref | str, tuple[int, Finding]] = OrderedDict()
         self._count = 0
 
     def note(self, finding: Finding) -> None:
-        """Remember that something was left out; what is met again counts as the newest."""
+        """Remember a part that was left out of an answer; a repeated one counts as the newest."""
         with self._lock:
             self._count += 1
             name = finding.what if finding.ref is None else finding.ref
-            self._met[name] = self._count, finding
-            self._met.move_to_end(name)
-            if len(self._met) > self._most:
-                self._met.popitem(last=False)
+            self._findings[name] = self._count, finding
+            self._findings.move_to_end(name)
+            if len(self._findings) > self._max_findings:
+                self._findings.popitem(last=False)
 
     def mark(self) -> int:
-        """Return a moment for `since`."""
+        """Return the current moment, for `since`."""
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
-        """Return what was met after a moment, by default all; what other threads have met may be
-        among it.
-        """
+        """Return the findings after a mark, by default all, including those of other threads."""
         with self._lock:
-            return tuple(finding for number, finding in self._met.values() if number > mark)
+            return tuple(finding for number, finding in self._findings.values() if number > mark)
 
-    def forget(self, fits: Callable[[Ref], bool]) -> None:
-        """Drop the records that are gone."""
+    def forget(self, is_gone: Callable[[Ref], bool]) -> None:
+        """Drop the findings about records that were removed."""
         with self._lock:
-            for name in [name for name in self._met if isinstance(name, Ref) and fits(name)]:
-                del self._met[name]
+            names = [name for name in self._findings if isinstance(name, Ref) and is_gone(name)]
+            for name in names:
+                del self._findings[name]
 
 
 def damaged_record(ref: Ref, why: object) -> Finding:
-    """Return what is wrong with a record, and how to be rid of it."""
-    name, quoted = shown(ref.group), _quoted(ref.group)
+    """Return a finding that names a damaged record and the command that removes it."""
+    group, quoted = shown(ref.group), _quote(ref.group)
     if ref.collection is Collection.HISTORY:
-        what, how = (
-            f"turn {ref.position} of {name}",
-            f"turns forget {quoted} --index {ref.position}",
-        )
+        name = f"turn {ref.position} of {group}"
+        command = f"turns forget {quoted} --index {ref.position}"
     else:
-        what, how = f"memory {name} (version {ref.position})", f"forget {quoted}"
-    at = f" --namespace {ref.namespace}" if ref.namespace != UNKNOWN else ""
+        name = f"memory {group} (version {ref.position})"
+        command = f"forget {quoted}"
+    option = "" if ref.namespace == UNKNOWN else f" --namespace {ref.namespace}"
     return Finding(
-        f"{what} in namespace {ref.namespace} is damaged: {why}",
-        f"restore a backup, or remove it with: memory {how}{at}",
+        f"{name} in namespace {ref.namespace} is damaged: {why}",
+        f"restore a backup, or remove it with: memory {command}{option}",
         ref=ref,
     )
 
 
-def _quoted(name: str) -> str:
-    """Return a name as a shell takes it, with nothing in it that can't be seen."""
-    import shlex  # what is sound does without
+def _quote(name: str) -> str:
+    """Return a name quoted for a shell, with invisible characters escaped."""
+    import shlex  # only needed for damaged records
 
-    seen = unseen.shown(name, lambda sign: f"\\U{ord(sign):08x}")
-    return shlex.quote(name) if seen == name else "$'" + seen.replace("'", "\\'") + "'"
+    visible = unseen.shown(name, lambda character: f"\\U{ord(character):08x}")
+    if visible == name:
+        return shlex.quote(name)
+    return "$'" + visible.replace("'", "\\'") + "'"
 
 
 def refusal(finding: Finding) -> StoreDamaged:
-    """Return the error for a request that needs just what is damaged."""
+    """Return the error for a request that needs the damaged part."""
     return StoreDamaged(f"{finding.what}; {finding.remedy}")
+
+
+# --- the rules of a sound record
+
+
+def find_problem(record: Record) -> str | None:
+    """Return the problem of a record, as the rest of a sentence about it; None if it is sound."""
+    if record.ref.collection is Collection.LOG:
+        return None  # `chain` checks log entries
+    return (
+        _find_group_problem(record)
+        or _find_part_problem(record)
+        or _find_labels_problem(record)
+        or _find_fields_problem(record.fields)
+    )
+
+
+def find_import_problem(record: Record) -> str | None:
+    """Return what no version of this program writes in an otherwise sound record; None if nothing.
+
+    Stricter than `find_problem`: imported records have to keep the limits of those written here.
+    """
+    is_turn = record.ref.collection is Collection.HISTORY
+    if is_turn and len(record.text) > MAX_TURN_CHARACTERS:
+        return (
+            f"has a content of {len(record.text)} characters; "
+            f"a turn has at most {MAX_TURN_CHARACTERS}"
+        )
+    ended_by = (record.ended_by or _ENDS[0]).partition(" (")[0]
+    operation = record.fields.get("operation", _OPERATIONS[0])
+    for word, name, words in ((ended_by, "ended_by", _ENDS), (operation, "operation", _OPERATIONS)):
+        if word not in words:
+            return (
+                f'has the {name} "{shown(word)}", which this program does not know; '
+                "a newer one may have written it"
+            )
+    return None
+
+
+def _find_group_problem(record: Record) -> str | None:
+    group = record.ref.group
+    if record.ref.collection is Collection.MEMORY:  # other programs may give any text as an id
+        if _is_id(group):
+            return None
+        return f"has an id that is not text of 1 to {_MAX_NAME} characters"
+    if _is_name(group, _MAX_NAME):
+        return None
+    return "has a conversation id that is not text on one line"
+
+
+def _find_part_problem(record: Record) -> str | None:
+    if not (isinstance(record.text, str) and _is_text(record.text)):
+        return "has a content that is not text"
+    numbers = (
+        ("position", record.ref.position),
+        ("accesses", record.accesses),
+        ("session", record.session or 0),
+    )
+    for name, number in numbers:
+        if not _is_whole(number):
+            return f"has a {name} that is not a whole number from 0"
+    if record.ended_by is not None and not _is_word(record.ended_by):
+        return "has an ended_by that is not a word"
+    if record.key is not None and not _is_key(record.key):
+        return "has a key that is not text on one line"
+    return None
+
+
+def _find_labels_problem(record: Record) -> str | None:
+    labels = record.labels
+    if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
+        return f"has labels that are not at most {_MAX_LABELS} pairs of texts"
+    for key, value in labels.items():
+        if type(key) is str and type(value) is str and len(value) <= _MAX_CACHED_LABEL:
+            problem = _find_short_label_problem(key, value)
+        else:
+            problem = _find_label_problem(key, value)
+        if problem:
+            return problem
+    if record.ref.collection is Collection.HISTORY:
+        return _find_turn_problem(labels, record.ref.position)
+    return None
+
+
+def _find_label_problem(key: object, value: object) -> str | None:
+    if not _is_name(key, _MAX_NAME):
+        return "has a label whose name is not text on one line"
+    if value != "" and not _is_name(value, _MAX_VALUE):
+        return f'has a label "{shown(str(key))}" that is not text on one line'
+    return None
+
+
+# Thousands of records have few distinct labels.
+_find_short_label_problem = functools.lru_cache(maxsize=4_096)(_find_label_problem)
+
+
+def _find_turn_problem(labels: Mapping[str, str], position: int) -> str | None:
+    """Return the problem of the labels that only turns have."""
+    if labels.get(ROLE, ROLES[0]) not in ROLES:
+        return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
+    if labels.get(SPEAKER) == "":
+        return "has a speaker without a name"
+    start = labels.get(PART, "0")
+    is_number = start.isascii() and start.isdigit() and len(start) <= 16
+    if not is_number or int(start) > position:
+        return f'says that it belongs to a message that begins at "{shown(start)}"'
+    return None
+
+
+def _find_fields_problem(fields: object) -> str | None:
+    if not isinstance(fields, Mapping):
+        return "has fields that are not pairs of a name and a value"
+    for name, value in fields.items():
+        if not _is_name(name, _MAX_NAME) or not _is_scalar(value):
+            return f'has a field "{shown(str(name))}" that is not text, a number, true or false'
+        rule = _FIELD_RULES.get(name)
+        if rule is None:
+            continue
+        is_valid, expected = rule
+        if not is_valid(value):
+            return f'has the {name} "{shown(str(value))}", which is not {expected}'
+    return None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and (value.isascii() or storable(value))
+
+
+def _is_name(value: object, max_length: int) -> bool:
+    """Return whether a value is storable text on one line, without control characters."""
+    if not isinstance(value, str) or not 1 <= len(value) <= max_length:
+        return False
+    return value.isprintable() or (_is_text(value) and not validate.has_control(value))
+
+
+def _is_one_line(value: object) -> bool:
+    return _is_name(value, _MAX_NAME)
+
+
+def _is_key(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    return all(_is_name(part, _MAX_KEY) for part in value.split(_SCOPE, 1))
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, str):
+        return _is_text(value)
+    return isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_time(value: object) -> bool:
+    if type(value) is not int:
+        return False
+    try:
+        from_millis(value)
+    except (ValueError, OverflowError, OSError):
+        return False
+    return True
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _is_decay(value: object) -> bool:
+    return value in tuple(DecayPolicy)
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and bool(_WORD.fullmatch(value))
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= _MAX_NAME and _is_text(value)
+
+
+def _is_json_object(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(validate.data(value))
+    except InvalidInput:
+        return False
+
+
+def _is_utc_offset(value: object) -> bool:
+    return type(value) is int and abs(value) < 86_400
+
+
+def _is_part_count(value: object) -> bool:
+    return type(value) is int and 1 < value <= 10_000
+
+
+# For each known field, a test of its value and the words for what the value should be.
+_FIELD_RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "decay": (_is_decay, f"one of {', '.join(DecayPolicy)}"),
+    "confidence": (_is_share, "a number from 0 to 1"),
+    "first_at": (_is_time, "a time in milliseconds"),
+    "aging_from": (_is_time, "a time in milliseconds"),
+    "reinforced_at": (_is_time, "a time in milliseconds"),
+    "accepted_at": (_is_time, "a time in milliseconds"),
+    "accepted_by": (_is_one_line, "a name on one line"),
+    "operation": (_is_word, "a word"),
+    "supersedes": (_is_id, "an id"),
+    "superseded_by": (_is_id, "an id"),
+    "corrects": (_is_id, "an id"),
+    "corrected_by": (_is_id, "an id"),
+    "corrected_at": (_is_time, "a time in milliseconds"),
+    "suspicious": (_is_text, "text"),
+    "redacted": (_is_text, "text"),
+    "rolled_back_to": (_is_time, "a time in milliseconds"),
+    "source": (_is_id, "a conversation or a turn"),
+    "data": (_is_json_object, "a JSON object"),
+    "utc_offset": (_is_utc_offset, "the offset of a time zone in seconds"),
+    "parts": (_is_part_count, "a number of parts"),
+    "message_id": (_is_one_line, "an id on one line"),
+    "title": (_is_one_line, "text on one line"),
+    "user": (_is_one_line, "a name on one line"),
+    "conversation_tags": (_is_text, "text"),
+}

@@ -1,12 +1,14 @@
-"""A store that tells who writes: each record that is added gets its origin, each change an entry of
-the audit log.
+"""Store wrapper that stamps origins and writes the audit log.
+
+Each added record gets its origin, and each transaction that changes records adds entries to the
+log: see `chain`.
 """
 
 import contextlib
 import copy
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,355 +24,292 @@ from memories.stores.wrapper import StoreWrapper
 if TYPE_CHECKING:
     from memories.stores.chain import Link
     from memories.stores.protocol import Store
-    from memories.stores.wrapper import Deferred
+    from memories.stores.wrapper import BatchedStore
 
     Heads = dict[str, tuple[int, Link]]
 
-# What ends a version so is told by the version that follows it.
-_FOLLOWED = {"update": "update", "delete (restored)": "restore", "supersede (restored)": "restore"}
-_DONE = ("delete", "supersede")
+Change = Record | Patch | Ref  # an added, a patched or a removed record
+
+# For some ends of a version, the action that the log has for the version after it.
+_NEXT_ACTIONS = {
+    "update": "update",
+    "delete (restored)": "restore",
+    "supersede (restored)": "restore",
+}
+_LOGGED_ENDS = ("delete", "supersede")
 
 
 class _Note(NamedTuple):
-    """Something that a transaction did to a record; `follows` is the action of the version that
-    tells it as well.
+    """An action on a record, to be logged.
+
+    Attributes:
+        action: The action.
+        ref: The record.
+        implied_by: The action on the next version that implies this one, so that only one of them
+            is logged; empty if there is none.
     """
 
     action: str
     ref: Ref
-    follows: str = ""
-
-
-def logged(  # noqa: PLR0913 - who is told of what
-    store: "Store",
-    channel: str,
-    clock: Callable[[], datetime],
-    writer: Callable[[], Origin] | None,
-    *,
-    action: str | None = None,
-    admit: "Callable[[Store, Sequence[Record]], None] | None" = None,
-    told: "Told | None" = None,
-    backups: "Callable[[], tuple[str, ...]]" = tuple,
-) -> "Store":
-    """Return a store that is the given one, gives what is added its origin, and logs each change.
-
-    Args:
-        store: Where records and the log are kept.
-        channel: How changes come; see `Actor`.
-        clock: Returns the current time, aware.
-        writer: Returns the origin of all that is added, whatever a record says of its own; None if
-            records keep theirs, as copies do. It is called for each record.
-        action: What all that is added is called, instead of what its records say.
-        admit: Is given what is going to be added, in the transaction that adds it, and raises an
-            error to refuse it.
-        told: Is given what each transaction changed, once it is done, and what is to be removed,
-            before it is; see `telling_later` for transactions that are a part of another one.
-        backups: Returns the backups of the store, which keep what is removed from it.
-    """
-    logging = LoggedStore(store, channel, clock, writer, (action, admit))
-    logging.told, logging.backups = told, backups
-    return logging
-
-
-def as_added(store: "Store", record: Record) -> Record:
-    """Return a record as a store adds it: one that `logged` returned gives it an origin."""
-    return store.as_added(record) if isinstance(store, LoggedStore) else record
-
-
-def append_kept(store: "Store", records: Sequence[Record]) -> None:
-    """Add records with the origin that they have, such as what somebody wrote and another one has
-    accepted.
-    """
-    if isinstance(store, LoggedStore):
-        store.append_kept(records)
-    else:
-        store.append(records)
-
-
-def deferring(store: "Store", within: "Store", batch: "Deferred", heads: "Heads") -> "Store | None":
-    """Return a store that `logged` returned so that it adds records through a batch; None if it is
-    no such store.
-
-    Args:
-        store: What `logged` returned.
-        within: Where it has to keep records: the store of the batch.
-        batch: In a transaction of that store.
-        heads: The last entries that were written in that transaction, by namespace; nobody else
-            writes meanwhile.
-    """
-    if not isinstance(store, LoggedStore) or store._store is not within:
-        return None
-    twin = copy.copy(store)
-    twin._store, twin._own_heads = batch, heads
-    return twin
-
-
-@contextlib.contextmanager
-def adding_together(store: "Store") -> "Iterator[Store]":
-    """Yield a store that adds records in one transaction, and as many at once as nobody asks for
-    before its end.
-    """
-    from memories.stores.wrapper import Deferred
-
-    with store.transaction():
-        if not isinstance(store, LoggedStore) or isinstance(
-            store._store, Deferred
-        ):  # which adds together as it is
-            yield store
-            return
-        batch = Deferred(store._store)
-        yield deferring(store, store._store, batch, {}) or store
-        batch.flush()
-
-
-Told = Callable[[Sequence[Record | Patch | Ref]], None]
-_LATER = threading.local()
-
-
-@contextlib.contextmanager
-def telling_later() -> "Iterator[list[Callable[[], None]]]":
-    """Collect what transactions of this thread would tell at their end.
-
-    They are a part of another one, which can still be undone; call what was collected once that is
-    committed.
-    """
-    before = getattr(_LATER, "calls", None)
-    calls: list[Callable[[], None]] = []
-    _LATER.calls = calls
-    try:
-        yield calls
-    finally:
-        _LATER.calls = before
+    implied_by: str = ""
 
 
 class LoggedStore(StoreWrapper):
-    """Passes everything on; writes down what changes records, in the transaction that changes them.
+    """Forwards everything, and logs each change of records in the transaction that makes it.
 
-    An entry is written for each namespace when the outermost transaction ends. Before a removal,
-    which can't be part of a transaction, comes a transaction of its own: so what was cut short may
-    be in the log and not be done, but what was done is in the log.
+    When the outermost transaction ends, each changed namespace gets an entry. A removal can't be
+    part of a transaction, so its entry comes first, in a transaction of its own: after a crash the
+    log may have a removal that didn't happen, but never lacks one that did.
+
+    Attributes:
+        on_change: Receives the changes of each transaction after its commit, and the records to
+            remove before their removal; see `collect_reports` for a transaction that is part of
+            another one.
+        backups: Returns the backups of the store, which still contain removed records.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a store, its author, and two hooks
         self,
         store: "Store",
         channel: str,
         clock: Callable[[], datetime],
-        writer: Callable[[], Origin] | None,
-        rules: "tuple[str | None, Callable[[Store, Sequence[Record]], None] | None]",
+        origin: Callable[[], Origin] | None,
+        *,
+        action: str | None = None,
+        admit: "Callable[[Store, Sequence[Record]], None] | None" = None,
+        on_change: Callable[[Sequence[Change]], None] | None = None,
+        backups: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
+        """Wrap a store.
+
+        Args:
+            store: The store that keeps the records and the log.
+            channel: The channel that changes come through; see `Actor`.
+            clock: Returns the current time, aware.
+            origin: Returns the origin of an added record, whatever the record has; None if records
+                keep theirs, as copies do. It is called for each record.
+            action: The action logged for all additions, instead of the ones in the records.
+            admit: Receives the records before they are added, in the same transaction, and raises
+                an error to refuse them.
+            on_change: See the attribute.
+            backups: See the attribute.
+        """
         super().__init__(store)
         self._channel, self._clock = channel, clock
-        self._action, self._admit = rules
-        self._writer = writer
+        self._origin = origin
+        self._action, self._admit = action, admit
+        self.on_change, self.backups = on_change, backups
         self._local = threading.local()
         self._salts: dict[str, str] = {}
-        self._heads: dict[
-            str, tuple[Record, Link]
-        ] = {}  # the last entries that were read or written
-        self._own_heads: Heads | None = None
-        self.told: Told | None = None
-        self.backups: Callable[[], tuple[str, ...]] = tuple
+        # The last entries that were read or written, by namespace.
+        self._heads: dict[str, tuple[Record, Link]] = {}
+        self._batch_heads: Heads | None = None
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """See `Store.transaction`."""
-        notes: list[_Note] | None = getattr(self._local, "notes", None)
-        if notes is not None:
-            changes: list[Record | Patch | Ref] = self._local.changes
-            count, done = len(notes), len(changes)
-            try:
-                with self._store.transaction():
-                    yield
-            except BaseException:
-                del notes[count:], changes[done:]
-                raise
+        if self._is_in_transaction:
+            with self._inner_transaction():
+                yield
             return
-        self._local.changes = changes = []
+        notes: list[_Note] = []
+        changes: list[Change] = []
+        self._local.changes = changes
         with self._store.transaction():
-            self._local.notes = notes = []
+            self._local.notes = notes
             try:
                 yield
-                self._write(notes)
+                self._write_entries(notes)
             finally:
                 self._local.notes = None
-        if self.told is not None and changes:
-            later: list[Callable[[], None]] | None = getattr(_LATER, "calls", None)
-            if later is None:
-                self.told(changes)
-            else:
-                later.append(functools.partial(self.told, changes))
+        if self.on_change is not None and changes:
+            _report(functools.partial(self.on_change, changes))
+
+    @contextlib.contextmanager
+    def _inner_transaction(self) -> Iterator[None]:
+        notes: list[_Note] = self._local.notes
+        changes: list[Change] = self._local.changes
+        note_count, change_count = len(notes), len(changes)
+        try:
+            with self._store.transaction():
+                yield
+        except BaseException:
+            del notes[note_count:], changes[change_count:]
+            raise
+
+    @property
+    def _is_in_transaction(self) -> bool:
+        return getattr(self._local, "notes", None) is not None
+
+    def _within_transaction(self) -> AbstractContextManager[None]:
+        """Join the running transaction or begin one; a nested one costs a server two requests."""
+        return contextlib.nullcontext() if self._is_in_transaction else self.transaction()
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
-        self.append_kept([self.as_added(record) for record in records])
+        self.append_stamped([self.stamp_origin(record) for record in records])
 
-    def append_kept(self, records: Sequence[Record]) -> None:
-        """See the function of that name."""
-        with self._within():
+    def append_stamped(self, records: Sequence[Record]) -> None:
+        """See the function of this name."""
+        with self._within_transaction():
             if self._admit is not None:
                 self._admit(self._store, records)
             self._store.append(records)
-            self._note(_Note(_added(record, self._action), record.ref) for record in records)
+            self._note(_Note(_added_action(record, self._action), record.ref) for record in records)
             self._local.changes += records
 
-    def as_added(self, record: Record) -> Record:
-        """See the function of that name."""
-        if self._writer is None or record.ref.collection not in SEARCHED:
+    def stamp_origin(self, record: Record) -> Record:
+        """See the function of this name."""
+        if self._origin is None or record.ref.collection not in SEARCHED:
             return record
-        return record._replace(labels=stamped(record.labels, self._writer()))
+        return record._replace(labels=stamped(record.labels, self._origin()))
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
-        with self._within():
+        with self._within_transaction():
             self._store.patch(patches)
-            self._note(map(_changed, patches))
+            self._note(map(_patched_note, patches))
             self._local.changes += patches
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
-        if (
-            any(ref.collection in SEARCHED for ref in refs)
-            and getattr(self._local, "notes", None) is None
-        ):
+        has_content = any(ref.collection in SEARCHED for ref in refs)
+        if has_content and not self._is_in_transaction:
             with self.transaction():
                 self._note(_Note("forget", ref) for ref in refs)
                 self._local.changes += refs
-        backups = self.backups()  # before: nothing but the store may fail once it has erased
+        backups = self.backups()  # before: only the store may fail once records are erased
         try:
             return tuple(dict.fromkeys((*self._store.remove(refs), *backups)))
+        except ErasureUnfinished:
+            raise
         except StoreError as exc:
-            unfinished = (
-                None if isinstance(exc, ErasureUnfinished) else self._look_after_erasing(refs, exc)
-            )
+            unfinished = self._find_unfinished_erasure(refs, exc)
             if unfinished is None:
                 raise
             raise unfinished from exc
 
-    def _look_after_erasing(self, refs: Sequence[Ref], exc: StoreError) -> ErasureUnfinished | None:
-        """Return what became of an erasure that failed; None if nothing was removed."""
+    def _find_unfinished_erasure(
+        self, refs: Sequence[Ref], exc: StoreError
+    ) -> ErasureUnfinished | None:
+        """Return the error that says how far a failed erasure got; None if nothing was removed."""
         groups = dict.fromkeys((ref.collection, ref.namespace, ref.group) for ref in refs)
+        remaining: set[Ref] = set()
         try:
-            left: set[Ref] = set()
             for collection, namespace, group in groups:
-                left.update(
-                    self._store.refs(Filter(collection, (namespace,), group=group, state="any"))
-                )
+                where = Filter(collection, (namespace,), group=group, state="any")
+                remaining.update(self._store.refs(where))
         except MemoriesError:
             return erasure_unfinished(UNSURE, exc)
-        if left.isdisjoint(refs):
+        if remaining.isdisjoint(refs):
             return erasure_unfinished(GONE, exc)
-        return None if left.issuperset(refs) else erasure_unfinished(PARTLY_GONE, exc)
+        if remaining.issuperset(refs):
+            return None
+        return erasure_unfinished(PARTLY_GONE, exc)
 
-    def _within(self) -> AbstractContextManager[None]:
-        """Return the running transaction, or a new one: one inside another costs a server two more
-        requests.
+    def with_batch(self, batch: "BatchedStore", heads: "Heads") -> "LoggedStore":
+        """Return this store, appending through a batch for the store that it wraps.
+
+        Args:
+            batch: The batch, in a transaction of the wrapped store.
+            heads: The last entries written in that transaction, by namespace, for all stores that
+                share the batch. No other writer adds entries meanwhile.
         """
-        return (
-            self.transaction()
-            if getattr(self._local, "notes", None) is None
-            else contextlib.nullcontext()
-        )
+        twin = copy.copy(self)
+        twin._store, twin._batch_heads = batch, heads
+        return twin
 
-    def _note(self, done: Iterable[_Note]) -> None:
-        self._local.notes += [note for note in done if note.ref.collection in SEARCHED]
+    # --- entries of the log
 
-    # --- entries
-    # ---------------------------------------------------------------------------------------------------
+    def _note(self, notes: Iterable[_Note]) -> None:
+        self._local.notes += [note for note in notes if note.ref.collection in SEARCHED]
 
-    def _write(self, notes: Sequence[_Note]) -> None:
-        """Write an entry for each namespace that was changed, always in the same order, for each
-        may be locked.
+    def _write_entries(self, notes: Sequence[_Note]) -> None:
+        """Add entries for the noted actions.
+
+        Namespaces come in a fixed order, since a store may lock each of them.
         """
-        done = set(notes)
-        told: dict[str, list[_Note]] = {}
+        distinct = set(notes)
+        by_namespace: dict[str, list[_Note]] = {}
         for note in notes:
-            after = note.ref._replace(position=note.ref.position + 1)
-            if not note.follows or not done & {
-                _Note(action, after) for action in (note.follows, "rollback")
-            }:
-                told.setdefault(note.ref.namespace, []).append(note)
-        records = [
-            record
-            for namespace in sorted(told)
-            for record in self._entries(namespace, told[namespace])
-        ]
-        if records:
-            self._store.append(records)
+            if not _is_implied(note, distinct):
+                by_namespace.setdefault(note.ref.namespace, []).append(note)
+        entries: list[Record] = []
+        for namespace in sorted(by_namespace):
+            entries += self._make_entries(namespace, by_namespace[namespace])
+        if entries:
+            self._store.append(entries)
 
-    def _entries(self, namespace: str, notes: Sequence[_Note]) -> list[Record]:
-        from memories.stores import chain  # here and below, since reading does without it
+    def _make_entries(self, namespace: str, notes: Sequence[_Note]) -> list[Record]:
+        from memories.stores import chain  # here and below: reading doesn't need it
 
         position, head = self._head(namespace)
-        salt = chain.new_salt() if head is None else ""
-        if head is not None and any(note.ref.collection is Collection.HISTORY for note in notes):
-            salt = self._salt(namespace)
-        spans: dict[str, dict[Ref, list[int]]] = {}
-        for action, ref, _ in notes:
-            spans.setdefault(action, {}).setdefault(ref._replace(position=0), []).append(
-                ref.position
+        if head is None:
+            salt = chain.new_salt()
+        else:
+            has_turns = any(note.ref.collection is Collection.HISTORY for note in notes)
+            salt = self._salt(namespace) if has_turns else ""
+        entries: list[Record] = []
+        for changes in chain.split_into_entries(_items_by_action(notes, salt)):
+            chain_salt = salt if head is None else ""
+            link = chain.Link(
+                0, namespace, self._clock(), actor(self._channel), changes, chain_salt, ""
             )
-        done = {
-            action: [
-                chain.item_of(ref._replace(position=first), last, salt)
-                for ref, positions in by_group.items()
-                for first, last in chain.ranges(positions)
-            ]
-            for action, by_group in spans.items()
-        }
-        found: list[Record] = []
-        for changes in chain.entries_of(done):
-            began = salt if head is None else ""
-            head = chain.follow(
-                chain.Link(0, namespace, self._clock(), actor(self._channel), changes, began, ""),
-                head,
-            )
+            head = chain.follow(link, head)
             position += 1
-            found.append(chain.record_of(head, position))
-            self._heads[namespace] = found[-1], head
-        if self._own_heads is not None and head is not None:
-            self._own_heads[namespace] = position, head
-        return found
+            entry = chain.record_of(head, position)
+            entries.append(entry)
+            self._heads[namespace] = entry, head
+        if self._batch_heads is not None and head is not None:
+            self._batch_heads[namespace] = position, head
+        return entries
 
     def _head(self, namespace: str) -> "tuple[int, Link | None]":
         """Return the position of the last entry of a chain, and the entry."""
         from memories.stores import chain
 
-        if self._own_heads is not None and namespace in self._own_heads:
-            return self._own_heads[namespace]
+        if self._batch_heads is not None and namespace in self._batch_heads:
+            return self._batch_heads[namespace]
         where, mark = chain.chain_of(namespace), self._store.damaged.mark()
         with contextlib.suppress(StoreDamaged, ValueError):
-            if (
-                namespace in self._heads
-            ):  # two look-ups by address cost a third of a search for the end
-                known, link = self._heads[namespace]
-                after = known.ref._replace(position=known.ref.position + 1)
-                found = [(each.ref, each.text) for each in self._store.read([known.ref, after])]
-                if found == [known[:2]] and not self._met_damage(namespace, mark):
-                    return known.ref.position, link
-            last = next(iter(self._store.scan(where, limit=1, newest_first=True)), None)
-            if not self._met_damage(namespace, mark):
-                return (0, None) if last is None else (last.ref.position, chain.link_of(last))
-        # It can't be followed, which `memory log --verify` tells; what people write must not wait
+            # Two look-ups by address cost a third of a search for the end.
+            if namespace in self._heads:
+                entry, link = self._heads[namespace]
+                is_last = self._is_last(entry)
+                if is_last and not self._has_met_damage(namespace, mark):
+                    return entry.ref.position, link
+            entries = self._store.scan(where, limit=1, newest_first=True)
+            if not self._has_met_damage(namespace, mark):
+                if not entries:
+                    return 0, None
+                return entries[0].ref.position, chain.link_of(entries[0])
+        # The chain can't be continued, which `memory log --verify` reports. Writing must not wait
         # for its repair.
-        taken = max((ref.position for ref in self._store.refs(where)), default=0)
-        return taken, chain.Link(taken, namespace, self._clock(), actor(self._channel), (), "", "")
+        position = max((ref.position for ref in self._store.refs(where)), default=0)
+        link = chain.Link(position, namespace, self._clock(), actor(self._channel), (), "", "")
+        return position, link
 
-    def _met_damage(self, namespace: str, mark: int) -> bool:
-        """Return whether an entry of a namespace was left out since a moment, whose position is
-        taken all the same.
+    def _is_last(self, entry: Record) -> bool:
+        """Return whether an entry is in the store as it was written, and none follows it."""
+        next_ref = entry.ref._replace(position=entry.ref.position + 1)
+        records = self._store.read([entry.ref, next_ref])
+        return [(record.ref, record.text) for record in records] == [(entry.ref, entry.text)]
+
+    def _has_met_damage(self, namespace: str, mark: int) -> bool:
+        """Return whether reads since a mark left out an entry of a namespace.
+
+        Its position is taken all the same.
         """
-        noted = [
-            finding.ref for finding in self._store.damaged.since(mark) if finding.ref is not None
-        ]
-        return any(
-            ref.namespace == namespace
-            and (ref.collection is Collection.LOG or ref.group.startswith(UNREADABLE))
-            for ref in noted
-        )
+        for finding in self._store.damaged.since(mark):
+            ref = finding.ref
+            if ref is None or ref.namespace != namespace:
+                continue
+            if ref.collection is Collection.LOG or ref.group.startswith(UNREADABLE):
+                return True
+        return False
 
     def _salt(self, namespace: str) -> str:
-        """Return the salt of a chain; of one whose beginning can't be read, none."""
+        """Return the salt of a chain; empty if its first entry can't be read."""
         from memories.stores import chain
 
         if namespace not in self._salts:
@@ -382,13 +321,96 @@ class LoggedStore(StoreWrapper):
         return self._salts[namespace]
 
 
+def stamp_origin(store: "Store", record: Record) -> Record:
+    """Return a record with the origin that the store gives it when it is added."""
+    return store.stamp_origin(record) if isinstance(store, LoggedStore) else record
+
+
+def append_stamped(store: "Store", records: Sequence[Record]) -> None:
+    """Add records that keep their origin, such as one by another author that a user accepted."""
+    if isinstance(store, LoggedStore):
+        store.append_stamped(records)
+    else:
+        store.append(records)
+
+
+@contextlib.contextmanager
+def batch_appends(store: "Store") -> "Iterator[Store]":
+    """Yield a store that adds records in one transaction, together where possible.
+
+    Records are added at the end, or before the next read.
+    """
+    from memories.stores.wrapper import BatchedStore
+
+    with store.transaction():
+        if not isinstance(store, LoggedStore) or isinstance(store.inner, BatchedStore):
+            yield store  # it has no log, or it has a batch already
+            return
+        batch = BatchedStore(store.inner)
+        yield store.with_batch(batch, {})
+        batch.flush()
+
+
+_collected = threading.local()
+
+
+@contextlib.contextmanager
+def collect_reports() -> "Iterator[list[Callable[[], None]]]":
+    """Collect the reports of this thread's transactions instead of making them.
+
+    Such transactions are part of another one that may still be rolled back. The caller makes the
+    reports after its commit.
+    """
+    before = getattr(_collected, "reports", None)
+    reports: list[Callable[[], None]] = []
+    _collected.reports = reports
+    try:
+        yield reports
+    finally:
+        _collected.reports = before
+
+
+def _report(report: Callable[[], None]) -> None:
+    reports: list[Callable[[], None]] | None = getattr(_collected, "reports", None)
+    if reports is None:
+        report()
+    else:
+        reports.append(report)
+
+
 @functools.cache
 def actor(channel: str) -> Actor:
-    """Return who is writing: the user and the machine as the operating system names them."""
+    """Return the actor of this process: its user, host and program."""
     return Actor(channel, user(), host(), program())
 
 
-def _added(record: Record, action: str | None) -> str:
+def _items_by_action(notes: Sequence[_Note], salt: str) -> Mapping[str, Sequence[str]]:
+    """Return the items of a log entry by their actions, with positions of a group as ranges."""
+    from memories.stores import chain
+
+    positions: dict[str, dict[Ref, list[int]]] = {}
+    for action, ref, _ in notes:
+        by_group = positions.setdefault(action, {})
+        by_group.setdefault(ref._replace(position=0), []).append(ref.position)
+    items: dict[str, list[str]] = {}
+    for action, by_group in positions.items():
+        items[action] = [
+            chain.item_of(ref._replace(position=first), last, salt)
+            for ref, group_positions in by_group.items()
+            for first, last in chain.to_ranges(group_positions)
+        ]
+    return items
+
+
+def _is_implied(note: _Note, notes: set[_Note]) -> bool:
+    """Return whether the note of the next version implies this one."""
+    if not note.implied_by:
+        return False
+    next_ref = note.ref._replace(position=note.ref.position + 1)
+    return _Note(note.implied_by, next_ref) in notes or _Note("rollback", next_ref) in notes
+
+
+def _added_action(record: Record, action: str | None) -> str:
     if action is not None:
         return action
     if record.ref.collection is Collection.HISTORY:
@@ -396,15 +418,15 @@ def _added(record: Record, action: str | None) -> str:
     return str(record.fields.get("operation", "create"))
 
 
-def _changed(patch: Patch) -> _Note:
+def _patched_note(patch: Patch) -> _Note:
     if patch.fields.get("rolled_back_to") is not None:
         return _Note("rollback", patch.ref)
     if patch.fields.get("accepted_at"):
         return _Note("accept", patch.ref)
     if patch.ended_by == PENDING:
         return _Note("restore", patch.ref)
-    if patch.ended_by in _DONE:
+    if patch.ended_by in _LOGGED_ENDS:
         return _Note(patch.ended_by, patch.ref)
     if patch.ended_by is None and "reinforced_at" in patch.fields:
         return _Note("reinforce", patch.ref)
-    return _Note("change", patch.ref, _FOLLOWED.get(patch.ended_by or "", ""))
+    return _Note("change", patch.ref, _NEXT_ACTIONS.get(patch.ended_by or "", ""))

@@ -1,5 +1,6 @@
-"""The protocol of a store, with every rule: it keeps whole records and finds candidates, and
-decides nothing.
+"""The protocol of a store, with every rule for a backend.
+
+A store keeps whole records and finds candidates. Everything that needs a decision is above it.
 """
 
 import contextlib
@@ -27,38 +28,38 @@ if TYPE_CHECKING:
 
     from memories.stores.records import Matches, TurnQuery
 
-_DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # of the embedder where EMBEDDER is not set
+_DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # of the embedder if EMBEDDER isn't set
 
 
 class Store(Protocol):
-    """Keeps records in collections, `memory` and `history`, each divided into namespaces.
+    """Keeps records in the collections `memory` and `history`, each divided into namespaces.
 
-    A third one, `log`, has the audit log: see `chain`. Its records are read and scanned like
-        others. They have no words
-    and no vectors, and no search, statistic or change of the space concerns them.
+    A third collection, `log`, holds the audit log: see `chain`. Its records are read and scanned
+    like others, but have no words and no vectors; searches, statistics and changes of the space
+    leave them out.
 
-    Rules for every backend; `tests/stores/contract/` checks them:
+    Rules for every backend, checked by `tests/stores/contract/`:
 
-    - *Isolation.* Filters and refs name their namespaces, and nothing outside of these is read,
+    - *Isolation.* Filters and refs name their namespaces, and nothing outside them is read,
       counted, changed or revealed. There is no "all"; only `namespaces`, for moving a whole store,
       lists them.
-    - *Durability.* Once a method that writes has returned, or the transaction around it has ended,
-      a crash of the process or the machine, or a power cut, does not undo it.
-    - *Atomicity.* A method that writes does all of it or nothing.
+    - *Durability.* Once a writing method has returned, or the transaction around it has ended, no
+      crash of the process or the machine and no power cut undoes it.
+    - *Atomicity.* A writing method does all of it or nothing.
     - *Order.* Positions in a group are unique: the second writer of a position gets `Conflict`, and
       so does the second live record with one key.
-    - *Collections* do not disturb each other: turns make no memory's words common, and no search of
+    - *Collections* don't affect each other: turns make no memory's words common, and no search of
       memories slower.
     - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over
-      the terms of `memories.languages.text`, larger is better, 0 if no term matches. A turn's words
+      the terms of `memories.languages.text`; larger is better, 0 if no term matches. A turn's words
       include the name of its speaker.
     - *Vectors* of two models are never compared: the store remembers the space of its first vector
       and raises `EmbedderMismatch` for any other, on writes and on searches.
     - *Threads and processes* may share a store. A store that can't be shared says so here: (none).
-    - *Opening* is cheap and writes nothing; a store that does not exist yet reads as empty.
-    - *Damage.* One damaged record costs one record: a store that can tell leaves it out of what it
-      returns, and notes it in `damaged`. `patch` refuses to change it; `refs` and `remove` need
-      nothing of it but its address.
+    - *Opening* is cheap and writes nothing; a store that doesn't exist yet reads as empty.
+    - *Damage.* One damaged record costs one record: a store that can detect damage leaves the
+      record out of its results and notes it in `damaged`. `patch` refuses to change it; `refs` and
+      `remove` only need its address.
     - *Errors* are those of `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`,
       `SchemaTooNew`, `EmbedderMismatch`, else `StoreError`. No exception of a driver gets through.
     """
@@ -66,10 +67,10 @@ class Store(Protocol):
     damaged: Damaged
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Run what is read and written inside as one step, with no other writer in between.
+        """Run the reads and writes inside as one step, with no other writer in between.
 
-        It commits as a whole or undoes everything. Transactions nest; the outermost one commits,
-        and a write that fails inside undoes its own part even if the failure is caught. A backend
+        It commits as a whole or undoes everything. Transactions nest: the outermost one commits,
+        and a failed write inside undoes its own part even if the failure is caught. A backend
         without transactions says so, and the service repairs on reading what it can't guarantee:
         see `RemoteStore`.
 
@@ -78,8 +79,7 @@ class Store(Protocol):
         """
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add new records with their words and vectors; a record that is moved keeps its
-        `accesses`, too.
+        """Add new records with their words, vectors and, for moved records, their `accesses`.
 
         Raises:
             Conflict: A position or a key is taken; nothing was added.
@@ -90,31 +90,27 @@ class Store(Protocol):
         """Change the end and the fields of records; refs that don't exist are ignored.
 
         Raises:
-            Conflict: A record would become live again, and another one has its key now; nothing was
+            Conflict: A record would become live again whose key another record has now; nothing was
                 changed.
         """
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
-        """Count one access of each record, of one that is named twice two. Only a statistic: no
-        caller waits for it.
+        """Count one access for each occurrence of a ref: a statistic that no caller waits for.
 
         Args:
             refs: The records; those that don't exist are ignored.
-            batch: A name for these accesses. A store that can keeps the last name with the counts,
-                and does not count the same batch again.
+            batch: A name for these accesses. A store that can do so keeps the last name with the
+                counts, and doesn't count the same batch again.
 
         Returns:
-            Whether they are counted; not by a store that is busy or read-only.
+            Whether they were counted; a busy or read-only store doesn't count.
         """
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
-        """Return the records that were ever read, and how often each was; the most read ones
-        first.
-        """
+        """Return the records that were ever read and how often, the most read ones first."""
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """Remove records for good: afterwards no byte of their text, words or vectors is in the
-        store's files.
+        """Remove records so that no byte of their text, words or vectors is left in the files.
 
         Not allowed inside a transaction: it rewrites files.
 
@@ -122,9 +118,9 @@ class Store(Protocol):
             Other files that may still contain them, such as snapshots taken before a migration.
 
         Raises:
-            StoreError: If it failed after the records were removed, no reader sees them any more,
+            StoreError: If the failure came after the records were removed, no reader sees them,
                 `info` says `erasing`, and the next call, even one without refs, finishes the
-                erasure. Stores that `logged` returns raise `ErasureUnfinished` then.
+                erasure. A `LoggedStore` raises `ErasureUnfinished` then.
         """
 
     def scan(
@@ -135,19 +131,18 @@ class Store(Protocol):
         after: tuple[str, int] | None = None,
         newest_first: bool = False,
     ) -> list[Record]:
-        """Return records in the order of group and position, which for memories is the order of
-        creation.
+        """Return records in the order of group and position; for memories, the order of creation.
 
         Args:
-            where: Which records.
+            where: Selects the records.
             limit: At most this many.
-            after: Continue after this group and position, in the direction of the scan; where
+            after: Continue after this group and position, in the direction of the scan; if
                 namespaces share a group, after that position in all of them.
             newest_first: Scan backwards.
         """
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
-        """Return the different (namespace, group) of the records, at most `limit`, in order."""
+        """Return the distinct (namespace, group) of the records, at most `limit`, in order."""
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
@@ -155,7 +150,7 @@ class Store(Protocol):
         """Return the records that may answer a query: the best by vector and the best by words.
 
         Args:
-            where: Which records.
+            where: Selects the records.
             vector: The query, shape (dimension,), unit length; None to search by words alone.
             terms: From `languages.text.query_terms`: words, phrases of several words, and
                 beginnings of words, which end in `*`; any of them may match.
@@ -170,15 +165,14 @@ class Store(Protocol):
         """
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
-        """Return what matches a query, term by term and without the records: turns are ranked with
-        their neighbours.
+        """Return the matches of a query as columns, since turns are ranked with their neighbours.
 
-        Of a few thousand records a store should return all. Of more it returns at least the best by
-        vector and by words, the turns beside the best of these in their sessions, and turns of the
-        days that the query asks about.
+        From a few thousand records a store should return all. From more it returns at least the
+        best by vector and by words, the turns next to the best of these in their sessions, and
+        turns of the days in the query.
 
         Args:
-            where: Which records.
+            where: Selects the records.
             query: The search.
 
         Raises:
@@ -186,15 +180,13 @@ class Store(Protocol):
         """
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
-        """Return the records of these refs, in no particular order; refs that don't exist are left
-        out.
-        """
+        """Return the records at these refs, in no particular order; missing ones are left out."""
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
-        """Return the distinct values of a label in these namespaces, in order; fast, however many
-        records there are.
+        """Return the distinct values of a label in these namespaces, in order.
 
-        Values that only ended records have may be included.
+        It is fast however many records there are, so values that only ended records have may be
+        included.
         """
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
@@ -204,9 +196,7 @@ class Store(Protocol):
         """Return how many records have each label key or, given a key, each of its values."""
 
     def days(self, where: Filter) -> Mapping[int, int]:
-        """Return how many records were written on each day: days of UTC since 1970, in order, those
-        with any.
-        """
+        """Return how many records were written on each UTC day, counted from 1970, in order."""
 
     def namespaces(self, collection: Collection) -> list[str]:
         """Return the namespaces that have records, ended ones included, in order.
@@ -215,8 +205,7 @@ class Store(Protocol):
         """
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
-        """Return vectors as the store keeps them, each of shape (windows, dimension), float32 and
-        of unit length.
+        """Return stored vectors, each of shape (windows, dimension), float32 and unit length.
 
         These are the vectors in use, whatever space the store was opened with. A store may keep
         them in a coarser form than it was given, so a cosine is within 0.01 of the exact one, also
@@ -225,25 +214,25 @@ class Store(Protocol):
         """
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
-        """Return records of any namespace, ended ones included, that have no vectors of this space,
-        staged or in use.
+        """Return records that have no vectors of this space yet, neither staged nor in use.
 
-        They come in no particular order, and include what was added after others were staged.
+        They are of any namespace, ended ones included, in no particular order, and include records
+        that were added after others were staged.
 
         Args:
             space: The space in use, to complete it, or another one, to change over to it.
             collection: Memories or turns.
-            limit: At most this many; what has been staged is not returned again, so repeated calls
-                make progress.
+            limit: At most this many. Staged records aren't returned again, so repeated calls make
+                progress.
         """
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """Keep vectors of a space beside those in use; nothing is searched by them before `switch`.
+        """Keep vectors of a space beside those in use; searches ignore them until `switch`.
 
         Vectors of the space in use are used at once, and so is the first space of a store that
-        never had vectors. What was staged for a third space is dropped. Refs that don't exist are
-        ignored; if none of them exists, nothing changes. Vectors staged before are replaced. What
-        is staged stays when the store is closed, and goes when its record is removed.
+        never had vectors. Vectors staged for a third space are dropped. Refs that don't exist are
+        ignored; if none of them exists, nothing changes. Vectors staged before are replaced. Staged
+        vectors outlive `close`, and are removed with their record.
 
         Args:
             space: Their space; not necessarily the one that the store was opened with.
@@ -251,14 +240,13 @@ class Store(Protocol):
         """
 
     def switch(self, space: Space) -> None:
-        """Search by the staged vectors of this space from now on, in one step; those in use before
-        are removed.
+        """Search by the staged vectors of this space from now on; remove those used before.
 
-        From then on a store opened with another space gets `EmbedderMismatch`, and one opened with
-        this space searches by it. A store without records changes at once. For the space in use
-        nothing changes. No record may be added unnoticed between the last `unstaged` and this: both
-        may share a transaction, and a backend without transactions checks again before and after
-        the change.
+        It is one step. From then on a store opened with another space gets `EmbedderMismatch`, and
+        one opened with this space searches by it. A store without records changes at once. For the
+        space in use nothing changes. No record may be added unnoticed between the last `unstaged`
+        and this: both may share a transaction, and a backend without transactions checks again
+        before and after the change.
 
         Args:
             space: The space; not necessarily the one that the store was opened with.
@@ -269,31 +257,30 @@ class Store(Protocol):
         """
 
     def info(self, where: Filter) -> StoreInfo:
-        """Return the status of the store; it reads from the disk, so it also proves that the store
-        answers.
-        """
+        """Return the status, read from the disk: a result proves that the store answers."""
 
     def refs(self, where: Filter) -> list[Ref]:
-        """Return the addresses of records in the order of group and position, without reading what
-        they say.
+        """Return the addresses of records in the order of group and position.
 
-        Damaged ones are among them: by its address a record can be removed whatever became of it.
+        Their content isn't read, so damaged records are included: whatever became of a record, it
+        can be removed by its address.
         """
 
     def check(self, *, deep: bool) -> Iterable[Finding]:
-        """Return what is wrong in the store; nothing is changed.
+        """Return the problems of the store; nothing is changed.
 
         Args:
-            deep: Look at everything, however long it takes. Else take some ten milliseconds: look
-                at everything in a small store, and in a large one at what tells most.
+            deep: Look at everything, however long it takes. Otherwise take some ten milliseconds:
+                look at everything in a small store, and at the most telling parts of a large one.
         """
 
     def repair(self) -> list[str]:
-        """Make again what is derived from the records and wrong, in one transaction; records are
-        left as they are.
+        """Rebuild wrong parts that are derived from the records, in one transaction.
+
+        Records stay as they are.
 
         Returns:
-            What was mended; empty if there was nothing to mend.
+            What was rebuilt; empty if nothing was wrong.
         """
 
     def close(self) -> None:
@@ -302,21 +289,20 @@ class Store(Protocol):
 
 @runtime_checkable
 class OnThisDisk(Protocol):
-    """A store that is written by this process, so that it can tell without a write whether one
-    would succeed.
-    """
+    """A store written by this process, which can find out without a write whether one succeeds."""
 
     def rehearse(self) -> None:
-        """Do what a small write does, up to its commit, and undo it; nothing that anybody reads is
-        changed.
+        """Do a small write up to its commit, and undo it; readers never see it.
 
-        It waits for no other writer: where one is at work, writes succeed.
+        It doesn't wait for other writers: if one is at work, writes succeed.
 
         Raises:
             StoreError: As a write would raise it, such as for a full disk or a folder that can't be
                 written.
         """
 
+
+# --- erasures that failed
 
 GONE = "what was forgotten is gone, but bytes of it may still be on the disk"
 PARTLY_GONE = "only a part of it is forgotten"
@@ -325,7 +311,7 @@ UNSURE = "it may or may not be forgotten"
 
 @contextlib.contextmanager
 def once_erased(state: str = GONE) -> Iterator[None]:
-    """Report a failure inside as one that comes after something was erased."""
+    """Report a failure inside as one that came after something was erased."""
     try:
         yield
     except ErasureUnfinished:
@@ -335,9 +321,33 @@ def once_erased(state: str = GONE) -> Iterator[None]:
 
 
 def erasure_unfinished(state: str, exc: StoreError) -> ErasureUnfinished:
-    """Return the error for an erasure that failed, given what became of it."""
-    why = str(exc).partition(";")[0]  # what follows is about writes that were undone
+    """Return the error for a failed erasure, given how far it got."""
+    why = str(exc).partition(";")[0]  # the rest is about writes that were undone
     return ErasureUnfinished(f"{state} ({why}); forget it again")
+
+
+# --- damaged records
+
+
+def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
+    """Raise if a record that seems to be missing is only damaged.
+
+    Args:
+        store: The store that a read found nothing in.
+        where: The filter of that read, such as a key.
+        mark: A mark of `store.damaged` before the read.
+
+    Raises:
+        StoreDamaged: A damaged record matches the filter.
+    """
+    findings = [finding for finding in store.damaged.since(mark) if finding.ref is not None]
+    refs = store.refs(where) if findings else ()
+    for finding in findings:
+        if finding.ref in refs:
+            raise refusal(finding)
+
+
+# --- spaces of vectors
 
 
 def required(space: Space | None) -> Space:
@@ -351,65 +361,48 @@ def required(space: Space | None) -> Space:
     return space
 
 
-def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:
-    """Return the error for vectors of a space that differs from the store's, which has this model
-    and dimension.
-    """
-    return other_embedder(f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension})")
-
-
-def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
-    """Refuse to take something for missing that is only damaged.
-
-    Args:
-        store: What was asked.
-        where: What it was asked for, such as a key.
-        mark: A moment before it was asked.
-
-    Raises:
-        StoreDamaged: It has a damaged record that matches.
-    """
-    noted = [finding for finding in store.damaged.since(mark) if finding.ref is not None]
-    there = store.refs(where) if noted else ()
-    for finding in noted:
-        if finding.ref in there:
-            raise refusal(finding)
-
-
 def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
-    """Check the model of a store's vectors, for callers who have no vector to pass.
+    """Check the model of a store's vectors, for callers that have no vector to pass.
 
     Raises:
-        EmbedderMismatch: The store's vectors were made by another model.
+        EmbedderMismatch: Another model made the store's vectors.
     """
     model = store.info(where).model
     if model is not None and model != space.model:
         raise other_embedder(model, space.model)
 
 
+def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:
+    """Return the error for vectors of a space that isn't the store's model and dimension."""
+    return other_embedder(f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension})")
+
+
 def other_embedder(stored: str, used: str) -> EmbedderMismatch:
     """Return the error for a store whose vectors another model made."""
-    cure = (
-        "unset EMBEDDER"
-        if stored.startswith(_DEFAULT_MODEL)
-        else "set EMBEDDER to the one it was made with"
-    )
+    remedy = "set EMBEDDER to the one it was made with"
+    if stored.startswith(_DEFAULT_MODEL):
+        remedy = "unset EMBEDDER"
     return EmbedderMismatch(
-        f"this store's vectors were made by {stored} and the embedder is {used}; {cure}, or change over to this one "
-        "with: memory reembed"
+        f"this store's vectors were made by {stored} and the embedder is {used}; {remedy}, "
+        "or change over to this one with: memory reembed"
     )
 
+
+# --- an implementation of `Store.used`
 
 _PAGE = 1_000
 
 
 def used_among(scan: Callable[..., Sequence[Record]], where: Filter) -> list[tuple[Ref, int]]:
-    """Return the records that were ever read and how often, as `Store.used` does; `scan` is that of
-    the store.
-    """
-    found: list[tuple[Ref, int]] = []
+    """Implement `Store.used` by the store's `scan`."""
+    used: list[tuple[Ref, int]] = []
     after: tuple[str, int] | None = None
     while page := scan(where, limit=_PAGE, after=after):
-        found += [(record.ref, record.accesses) for record in page if record.accesses]
+        used += [(record.ref, record.accesses) for record in page if record.accesses]
         after = page[-1].ref.group, page[-1].ref.position
-    return sorted(found, key=lambda pair: (-pair[1], pair[0]))
+    return sorted(used, key=_most_read_first)
+
+
+def _most_read_first(pair: tuple[Ref, int]) -> tuple[int, Ref]:
+    ref, count = pair
+    return -count, ref

@@ -1,5 +1,6 @@
-"""What a store takes and returns: records, refs, filters, answers. What users see is in
-`models`.
+"""The values that stores take and return: records, refs, filters and answers.
+
+The values that users see are in `models`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,30 +16,26 @@ if TYPE_CHECKING:
 
 SPEAKER, ROLE = "speaker", "role"  # labels of turns
 ROLES = ("user", "assistant", "system", "tool")
-MAX_INDEX = 2**31 - 1  # the highest index that a turn may ask for; later turns continue from there
-BESIDE = 2  # `Store.matches` also returns this many turns before and after one that matches
+MAX_INDEX = 2**31 - 1  # the highest index a caller may request; later turns continue from there
+BESIDE = 2  # `Store.matches` also returns this many turns before and after each match
 _NONE: Mapping[str, Any] = {}
 
 
 class Collection(StrEnum):
-    """The kinds of records: versions of memories, turns of conversations, and what the audit log
-    keeps of both.
-    """
+    """The kinds of records: versions of memories, turns of conversations, and the audit log."""
 
     MEMORY = "memory"
     HISTORY = "history"
     LOG = "log"
 
 
-SEARCHED = (
-    Collection.MEMORY,
-    Collection.HISTORY,
-)  # those with words and vectors; the log has neither
+SEARCHED = (Collection.MEMORY, Collection.HISTORY)  # have words and vectors; the log has neither
 
 
 class Ref(NamedTuple):
-    """Identifies a record: its position (version or turn index) in its group (memory or
-    conversation).
+    """The address of a record.
+
+    The group is a memory or a conversation; the position in it is a version or the index of a turn.
     """
 
     collection: Collection
@@ -48,22 +45,22 @@ class Ref(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a store keeps: a version of a memory, or a turn of a conversation.
+    """A version of a memory, or a turn of a conversation.
 
     Attributes:
-        ref: Where it is.
+        ref: Its address.
         text: Its content.
         created_at: When it was written.
-        ended_at: When it stopped being current. None while it is live.
-        ended_by: What ended it: `update`, `delete` or `supersede`.
-        key: A name that only one live record of a collection and namespace has.
-        labels: Pairs that can be filtered by and counted.
-        fields: Other values, JSON scalars only; not filtered by.
-        vectors: Shape (windows, dimension), float32, unit length; None if it has not been embedded.
-            Write only: a store may keep them in a coarser form, and only `Store.vectors` returns
+        ended_at: When it stopped being current; None while it is live.
+        ended_by: The action that ended it: `update`, `delete` or `supersede`.
+        key: A name that is unique among the live records of a collection and namespace.
+        labels: Pairs that filters can select by and stores can count.
+        fields: Other values, JSON scalars only; filters can't select by them.
+        vectors: Shape (windows, dimension), float32, unit length; None if it isn't embedded yet.
+            Write-only: a store may keep them in a coarser form, and only `Store.vectors` returns
             them.
         accesses: How often it was read; approximate.
-        session: For a turn, the position at which its session begins; None outside of sessions.
+        session: For a turn, the position at which its session begins; None outside sessions.
     """
 
     ref: Ref
@@ -80,30 +77,28 @@ class Record(NamedTuple):
 
     @property
     def role(self) -> str | None:
-        """Who said it, as one of `ROLES`; None for a memory, whose tags are free."""
+        """The role of a turn's speaker, one of `ROLES`; None for a memory, whose tags are free."""
         return self.labels.get(ROLE) if self.ref.collection is Collection.HISTORY else None
 
     def names(self, field: str) -> tuple[str, ...]:
-        """Return the names that a field holds, which are written with a blank between them; none if
-        it is not there.
-        """
+        """Return the space-separated names in a field; empty if the field is missing."""
         return tuple(str(self.fields.get(field, "")).split())
 
 
 class Filter(NamedTuple):
-    """Selects records; all conditions must hold.
+    """Selects the records that meet all of its conditions.
 
     Attributes:
-        collection: Memories or turns.
-        namespaces: At least one; records of no other are ever touched.
+        collection: Memories, turns or the log.
+        namespaces: At least one. Records of other namespaces are never touched.
         labels: Pairs that a record must have.
         since: Written at this time or later.
         until: Written at this time or earlier.
-        state: `live` records, `ended` ones, or `any`.
-        ended_by: Only records that this ended.
+        state: `live` records, `ended` records, or `any`.
+        ended_by: Only records that this action ended.
         as_of: Records that were live at this time; `state` is then ignored.
-        group: One memory or conversation, by its full name or, with `prefix`, by how its name
-            begins.
+        group: One memory or conversation, by its full name or, with `prefix`, by the beginning of
+            its name.
         prefix: Whether `group` is only the beginning of a name.
         key: Only the live record with this key.
     """
@@ -121,29 +116,32 @@ class Filter(NamedTuple):
     key: str | None = None
 
     def fits(self, record: Record) -> bool:
-        """Return whether a record matches."""
-        ref, ended_at = record.ref, record.ended_at
-        if self.as_of is not None:
-            current = record.created_at <= self.as_of and (
-                ended_at is None or ended_at > self.as_of
-            )
-        else:
-            current = self.state == "any" or (self.state == "live") == (ended_at is None)
+        """Return whether a record meets all conditions."""
         return (
-            current
-            and ref.collection is self.collection
-            and ref.namespace in self.namespaces
-            and (self.key is None or (record.key == self.key and ended_at is None))
-            and self.labels.items() <= record.labels.items()
+            record.ref.collection is self.collection
+            and record.ref.namespace in self.namespaces
+            and self._fits_state(record)
+            and self._fits_group(record.ref.group)
+            and (self.key is None or (record.key == self.key and record.ended_at is None))
             and (self.ended_by is None or record.ended_by == self.ended_by)
             and (self.since is None or record.created_at >= self.since)
             and (self.until is None or record.created_at <= self.until)
-            and (
-                ref.group.startswith(self.group or "")
-                if self.prefix
-                else self.group in (None, ref.group)
-            )
+            and self.labels.items() <= record.labels.items()
         )
+
+    def _fits_state(self, record: Record) -> bool:
+        ended_at = record.ended_at
+        if self.as_of is not None:
+            was_written = record.created_at <= self.as_of
+            return was_written and (ended_at is None or ended_at > self.as_of)
+        if self.state == "any":
+            return True
+        return (self.state == "live") == (ended_at is None)
+
+    def _fits_group(self, group: str) -> bool:
+        if self.group is None:
+            return True
+        return group.startswith(self.group) if self.prefix else group == self.group
 
 
 class Candidate(NamedTuple):
@@ -151,10 +149,10 @@ class Candidate(NamedTuple):
 
     Attributes:
         record: The record, without its vectors.
-        similarity: The cosine of its best window and the query, -1 to 1; None if there was no query
-            vector or the record has no vector.
-        words: How well its words match, BM25, larger is better; 0.0 if no term matches, or, in some
-            stores, if it is not among the best by words.
+        similarity: The cosine of its best window and the query, -1 to 1; None without a query
+            vector or a vector of the record.
+        words: BM25 of its words, larger is better; 0.0 if no term matches and, in some stores, if
+            it isn't among the best by words.
     """
 
     record: Record
@@ -169,7 +167,7 @@ class TurnQuery(NamedTuple):
         vector: Shape (dimension,), unit length; None to search by words alone.
         terms: See `Store.candidates`.
         k: How many of the best by vector, and how many of the best by words.
-        days: Spans of time that the query asks about, each with its first and last moment.
+        days: Spans of time in the query, each with its first and last moment.
     """
 
     vector: "NDArray[np.float32] | None"
@@ -179,21 +177,21 @@ class TurnQuery(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """What matches a query, in columns: one row per record, shape (n,) unless stated otherwise.
+    """The records that match a query, as columns of shape (n,) unless stated otherwise.
 
     Attributes:
-        groups: The different groups, each with its namespace.
-        group: Which of `groups` the record is in.
+        groups: The distinct groups, each as (namespace, group).
+        group: The index of the record's group in `groups`.
         position: Its position in the group.
-        session: The position at which its session begins; -1 outside of sessions.
+        session: The position at which its session begins; -1 outside sessions.
         created_at: When it was written, in milliseconds since 1970.
-        labels: The different sets of labels.
-        label: Which of `labels` it has.
+        labels: The distinct sets of labels.
+        label: The index of its set in `labels`.
         words: BM25 of all terms, larger is better; 0.0 if none matches.
         similarity: The cosine of its best window and the query, -1 to 1; NaN if it has no vector.
-        terms: The terms that were searched for; very common ones may be left out.
-        holds: Which record has which term, shape (len(terms), n), bool.
-        searched: How many records were searched, roughly.
+        terms: The terms of the search; a store may leave out very common ones.
+        holds: Whether a record has a term, shape (len(terms), n), bool.
+        searched: Roughly how many records were searched.
     """
 
     groups: Sequence[tuple[str, str]]
@@ -211,13 +209,13 @@ class Matches(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """A change of a record's metadata; its text, labels and vectors never change.
+    """A change to a record's metadata; its text, labels and vectors never change.
 
     Attributes:
-        ref: Which record.
-        ended_at: Its new end; None leaves it or makes it live again.
-        ended_by: What ended it.
-        fields: Values to set; a value of None removes the field.
+        ref: The address of the record.
+        ended_at: Its new end; None keeps it live or makes it live again.
+        ended_by: The action that ended it.
+        fields: Values to set; None removes a field.
     """
 
     ref: Ref
@@ -230,18 +228,17 @@ class StoreInfo(NamedTuple):
     """The status of a store.
 
     Attributes:
-        schema_version: None if it has none yet.
-        model: The model of its vectors; None if it has none.
-        without_vector_count: How many records only words can find.
+        schema_version: None if it doesn't exist yet.
+        model: The model of its vectors; None without vectors.
+        without_vector_count: How many records can only be found by words.
         size_bytes: Its size on disk; None if unknown.
-        erasing: A removal was interrupted: bytes of removed records may still be in its files.
+        erasing: Whether a removal was interrupted: bytes of removed records may be in its files.
         collection: Its name on the server, if it has one.
-        log_bytes: How much of it is in a log that is not yet moved into its file; None if it has
-            none.
-        missing_commits: How many commits were acknowledged and are gone, because a log was cut or
-            removed, or an older copy was put in its place.
-        read_only: It can be read and not written by who asks.
-        compact: Its vectors take less room: see the setting `compact`.
+        log_bytes: The size of the write-ahead log that isn't in the file yet; None without a log.
+        missing_commits: How many acknowledged commits are gone, because a log was cut or removed,
+            or because an older copy took the place of the file.
+        read_only: Whether the caller may only read it.
+        compact: Whether its vectors take less room: see the setting `compact`.
     """
 
     url: str
@@ -258,13 +255,14 @@ class StoreInfo(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something wrong in a store.
+    """A problem in a store.
 
     Attributes:
-        what: What is wrong, and where: a part of a sentence.
-        remedy: What to do about it: a sentence.
-        derived: It can be made again from the records, so `Store.repair` mends it.
-        ref: The damaged record, if it is one; by this address it can be forgotten.
+        what: The problem and its place: a part of a sentence.
+        remedy: The advice to the user: a sentence.
+        derived: Whether `Store.repair` can rebuild the damaged part from the records.
+        ref: The address of the damaged record, by which it can be forgotten; None if the problem
+            isn't in a record.
     """
 
     what: str
@@ -274,25 +272,25 @@ class Finding(NamedTuple):
 
 
 class Space(NamedTuple):
-    """What makes two vectors comparable: they have the same model and the same length.
+    """An embedding space: vectors are comparable if they have the same model and dimension.
 
     Attributes:
-        model: Names the model, its revision and its quantization; vectors of two models are never
-            compared.
+        model: The name of the model, its revision and its quantization. Vectors of two models are
+            never compared.
         dimension: The length of a vector.
         noise_mean: With `noise_spread`, how similar the best of many memories is to a meaningless
-            query: see `ranking.noise_floor`. Models differ in how far apart they hold strangers.
+            query: see `ranking.noise_floor`. Models differ in how far apart they put unrelated
+            texts.
         noise_spread: See `noise_mean`.
-        weight: How much similarity counts beside words in a score; it makes up for how narrow the
-            model's range is.
+        weight: The weight of similarity against words in a score; it makes up for a model with a
+            narrow range.
         calibration: Slope and middle of the curve that turns a cosine into a similarity that means
             the same for every embedder: see `ranking.calibrated`.
-        duplicate: The similarity from which two statements may say the same; measured for each
-            model too.
-        familiar_noise: Whether a query of words that the model knows may be noise. Not where a
-            question in another language than its answer is no nearer to it than nonsense is.
-        latin_only: Its model knows only languages in Latin script; its vectors for other scripts
-            mean little.
+        duplicate: The similarity from which two statements may say the same, measured per model.
+        familiar_noise: Whether a query of words that the model knows may be noise. False for a
+            model to which a question in another language than its answer looks like nonsense.
+        latin_only: Whether the model knows only languages in Latin script; its vectors for other
+            scripts mean little.
     """
 
     model: str
@@ -307,27 +305,70 @@ class Space(NamedTuple):
 
 
 def plain_conditions(where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
-    """Return what a filter says about single columns of `record r`, each with the values of its
-    question marks.
+    """Return the conditions of a filter on single columns of `record r`, each with its SQL values.
 
-    The first condition is about the state of a record. Namespaces, groups and labels are left to
-    each store.
+    The first condition is about the state of a record. Each store adds its own conditions for
+    namespaces, groups and labels.
     """
-    current: tuple[str, tuple[Any, ...]]
+    conditions: list[tuple[str, tuple[Any, ...]]] = [_state_condition(where)]
+    if where.ended_by is not None:
+        conditions.append(("r.ended_by = ?", (where.ended_by,)))
+    if where.since is not None:
+        conditions.append(("r.created_at >= ?", (to_millis(where.since),)))
+    if where.until is not None:
+        conditions.append(("r.created_at <= ?", (to_millis(where.until),)))
+    if where.key is not None:
+        conditions.append(("r.key = ? AND r.ended_at IS NULL", (where.key,)))
+    return conditions
+
+
+def _state_condition(where: Filter) -> tuple[str, tuple[Any, ...]]:
     if where.as_of is not None:
         moment = to_millis(where.as_of)
-        current = "r.created_at <= ? AND (r.ended_at IS NULL OR r.ended_at > ?)", (moment, moment)
-    else:
-        current = (
-            {"live": "r.ended_at IS NULL", "ended": "r.ended_at IS NOT NULL", "any": "true"}[
-                where.state
-            ],
-            (),
-        )
-    more = (
-        ("r.ended_by = ?", where.ended_by),
-        ("r.created_at >= ?", where.since and to_millis(where.since)),
-        ("r.created_at <= ?", where.until and to_millis(where.until)),
-        ("r.key = ? AND r.ended_at IS NULL", where.key),
+        return "r.created_at <= ? AND (r.ended_at IS NULL OR r.ended_at > ?)", (moment, moment)
+    if where.state == "any":
+        return "true", ()
+    return "r.ended_at IS NULL" if where.state == "live" else "r.ended_at IS NOT NULL", ()
+
+
+# --- comparing a record with its copy in another store
+
+
+def immutable_parts(record: Record) -> tuple[Any, ...]:
+    """Return the parts of a record that never change."""
+    return (
+        *record.ref,
+        record.text,
+        to_millis(record.created_at),
+        record.key,
+        record.session,
+        sorted(record.labels.items()),
     )
-    return [current, *((sql, (value,)) for sql, value in more if value is not None)]
+
+
+def mutable_parts(record: Record) -> tuple[Any, ...]:
+    """Return the parts of a record that may change, without the access count: only a statistic."""
+    ended_at = None if record.ended_at is None else to_millis(record.ended_at)
+    fields = sorted((name, plain_number(value)) for name, value in record.fields.items())
+    return ended_at, record.ended_by, fields
+
+
+def plain_number(value: Any) -> Any:
+    """Return a whole float as an int, other values unchanged: some stores have only floats."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if is_whole else value
+
+
+def patch_for_copy(record: Record, copy: Record) -> Patch | None:
+    """Return the patch that makes a copy equal to the record; None if it is equal already."""
+    if mutable_parts(record) == mutable_parts(copy):
+        return None
+    fields: dict[str, Any] = dict.fromkeys(copy.fields)
+    fields.update(record.fields)
+    return Patch(record.ref, record.ended_at, record.ended_by, fields)
+
+
+def split_ends_first(patches: Sequence[Patch]) -> tuple[list[Patch], list[Patch]]:
+    """Return the patches that end records, then the others: ending a record frees its key."""
+    ends = [patch for patch in patches if patch.ended_at is not None]
+    return ends, [patch for patch in patches if patch.ended_at is None]

@@ -1,9 +1,10 @@
-"""What a store takes and returns as JSON and back, for both sides. Only the values named here can
-be made from it.
+"""The values of the store protocol as JSON, for both ends of the HTTP store.
+
+Only the types named here can be created from JSON.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,112 +27,97 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-KINDS: Mapping[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        Candidate,
-        Filter,
-        Finding,
-        Matches,
-        Patch,
-        Record,
-        Ref,
-        Space,
-        StoreInfo,
-        TurnQuery,
-    )
-}
+_TYPES = (
+    Candidate, Filter, Finding, Matches, Patch, Record, Ref, Space, StoreInfo, TurnQuery,
+)  # fmt: skip
+KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in _TYPES}
 _DTYPES = ("float32", "float64", "int64", "bool")
 
 
 def to_wire(value: Any) -> Any:
-    """Return a value as JSON: what JSON has not is an object with one member, named by what it
-    is.
-    """
-    if value is None or (
-        isinstance(value, str | bool | int | float) and not isinstance(value, Collection)
-    ):
+    """Return a value as JSON; a type that JSON lacks becomes an object with its name as the key."""
+    if isinstance(value, Collection):
+        return {"collection": str(value)}
+    if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, Collection | datetime):
-        return (
-            {"time": value.isoformat()}
-            if isinstance(value, datetime)
-            else {"collection": str(value)}
-        )
+    if isinstance(value, datetime):
+        return {"time": value.isoformat()}
     if isinstance(value, Mapping):
-        return {"map": [[to_wire(key), to_wire(each)] for key, each in value.items()]}
+        return {"map": [[to_wire(key), to_wire(member)] for key, member in value.items()]}
     if hasattr(value, "dtype"):
         return {"array": _array_to_wire(value)}
-    inner = [to_wire(each) for each in value]
-    if not isinstance(value, tuple):
-        return inner
-    return {type(value).__name__ if type(value).__name__ in KINDS else "tuple": inner}
+    return _sequence_to_wire(value)
+
+
+def _sequence_to_wire(sequence: Iterable[Any]) -> Any:
+    members = [to_wire(member) for member in sequence]
+    if not isinstance(sequence, tuple):
+        return members
+    kind = type(sequence).__name__
+    return {kind if kind in KINDS else "tuple": members}
 
 
 def from_wire(shape: Any) -> Any:
     """Return the value that JSON stands for.
 
     Raises:
-        InvalidInput: It stands for none.
+        InvalidInput: The JSON doesn't stand for a value.
     """
     if isinstance(shape, list):
-        return [from_wire(each) for each in shape]
+        return [from_wire(member) for member in shape]
     if not isinstance(shape, dict):
         return shape
     if len(shape) != 1:
         raise InvalidInput("a value on the wire has more than one kind")
-    [(kind, inner)] = shape.items()
+    [(kind, members)] = shape.items()
     try:
-        return _made(kind, inner)
+        return _create(kind, members)
     except (TypeError, ValueError, LookupError) as exc:
-        raise InvalidInput(f"this is no {kind[:40]}") from exc
+        raise InvalidInput(f"this is not a valid {kind[:40]}") from exc
 
 
-def _made(kind: str, inner: Any) -> Any:
+def _create(kind: str, members: Any) -> Any:
     if kind == "collection":
-        return Collection(inner)
+        return Collection(members)
     if kind == "time":
-        return datetime.fromisoformat(inner)
+        return datetime.fromisoformat(members)
     if kind == "tuple":
-        return tuple(from_wire(each) for each in inner)
+        return tuple(from_wire(member) for member in members)
     if kind == "map":
-        return {from_wire(key): from_wire(each) for key, each in inner}
+        return {from_wire(key): from_wire(member) for key, member in members}
     if kind == "array":
-        return _array(*inner)
-    made = KINDS[kind](*(from_wire(each) for each in inner))
-    _check(made)
-    return made
+        return _array_from_wire(*members)
+    value = KINDS[kind](*(from_wire(member) for member in members))
+    if not _has_valid_address(value):
+        raise ValueError(type(value).__name__)
+    return value
 
 
-def _check(made: Any) -> None:
-    """Refuse an address or a filter that names no namespace as it should: who may do what depends
-    on it.
-    """
-    if isinstance(made, Ref):
-        known: Any = (Collection, str, str, int)
-        good = all(isinstance(value, kind) for value, kind in zip(made, known, strict=True))
-    elif isinstance(made, Filter):
-        good = isinstance(made.namespaces, tuple) and all(
-            isinstance(name, str) for name in made.namespaces
+def _has_valid_address(value: Any) -> bool:
+    """Return whether the namespaces of a value have the right types: access rights depend on it."""
+    if isinstance(value, Ref):
+        types: Any = (Collection, str, str, int)
+        return all(isinstance(part, kind) for part, kind in zip(value, types, strict=True))
+    if isinstance(value, Filter):
+        return (
+            isinstance(value.collection, Collection)
+            and isinstance(value.namespaces, tuple)
+            and all(isinstance(name, str) for name in value.namespaces)
         )
-        good = good and isinstance(made.collection, Collection)
-    elif isinstance(made, Record | Patch):
-        good = isinstance(made.ref, Ref)
-    else:
-        return
-    if not good:
-        raise ValueError(type(made).__name__)
+    if isinstance(value, Record | Patch):
+        return isinstance(value.ref, Ref)
+    return True
 
 
 def _array_to_wire(array: "NDArray[Any]") -> list[Any]:
     import numpy as np
 
     name = str(array.dtype)
-    kept = np.ascontiguousarray(array, dtype=name if name in _DTYPES else "float32")
-    return [str(kept.dtype), list(array.shape), b64encode(kept.tobytes()).decode()]
+    packed = np.ascontiguousarray(array, dtype=name if name in _DTYPES else "float32")
+    return [str(packed.dtype), list(array.shape), b64encode(packed.tobytes()).decode()]
 
 
-def _array(name: str, shape: list[int], data: str) -> "np.ndarray[Any, Any]":
+def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any, Any]":
     import numpy as np
 
     if name not in _DTYPES:
@@ -140,7 +126,7 @@ def _array(name: str, shape: list[int], data: str) -> "np.ndarray[Any, Any]":
 
 
 def namespaces_of(value: Any) -> set[str]:
-    """Return every namespace that arguments name."""
+    """Return all namespaces in the arguments of a call."""
     if isinstance(value, Ref):
         return {value.namespace}
     if isinstance(value, Filter):
@@ -148,7 +134,9 @@ def namespaces_of(value: Any) -> set[str]:
     if isinstance(value, Record | Patch):
         return {value.ref.namespace}
     if isinstance(value, Mapping):
-        return {name for pair in value.items() for part in pair for name in namespaces_of(part)}
+        return namespaces_of([*value.keys(), *value.values()])
+    names: set[str] = set()
     if isinstance(value, list | tuple) and type(value).__name__ not in KINDS:
-        return {name for each in value for name in namespaces_of(each)}
-    return set()
+        for member in value:
+            names |= namespaces_of(member)
+    return names

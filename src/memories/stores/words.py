@@ -1,4 +1,4 @@
-"""Words, the same for every store: the tokens that SQLite indexes, and BM25 over them."""
+"""Words, the same for every store: the tokens that SQLite indexes, and BM25 scores."""
 
 import functools
 import heapq
@@ -14,17 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-TOKENIZER = (
-    "porter",
-    "unicode61",
-    "remove_diacritics",
-    "2",
-    "categories",
-    "L* N* Co So M*",
-)  # as in the schema
+# As in the schema of the SQLite store.
+TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")
 K1, B = 1.2, 0.75  # those of FTS5
-# up to this many scores for each that is wanted, sorting them all is faster than a heap
-_SORTED = 20
+_MAX_SORTED = 20  # scores for each wanted one, up to which sorting all is faster than a heap
 _lock = threading.Lock()
 _Id = TypeVar("_Id")
 
@@ -34,7 +27,7 @@ class Term(NamedTuple):
 
     Attributes:
         tokens: The tokens in a row; never empty.
-        open_ended: The last token is only the beginning of a word.
+        open_ended: Whether the last token is only the beginning of a word.
     """
 
     tokens: tuple[str, ...]
@@ -42,12 +35,12 @@ class Term(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """What BM25 needs to know of all documents, including those that are not scored.
+    """The figures of all documents that BM25 needs, including those that aren't scored.
 
     Attributes:
         documents: How many there are.
         mean_length: How many tokens a document has on average.
-        holders: For each term, how many documents have it.
+        holders: For each term, how many documents contain it.
     """
 
     documents: int
@@ -56,12 +49,12 @@ class Corpus(NamedTuple):
 
 
 class WordScores(NamedTuple):
-    """How well each of some documents matches.
+    """How well each document of a sequence matches.
 
     Attributes:
-        scores: BM25 of all terms, shape (documents,); 0.0 if none matches.
+        scores: BM25 of all terms, shape (documents,); 0.0 if no term matches.
         terms: The terms, as they were given.
-        holds: Which document has which term, shape (terms, documents).
+        holds: Whether a document contains a term, shape (terms, documents).
     """
 
     scores: "NDArray[np.float64]"
@@ -70,49 +63,41 @@ class WordScores(NamedTuple):
 
 
 class WordHits(NamedTuple):
-    """What an index of words finds: BM25 of each record that has a term, and the records that have
-    each term.
-    """
+    """The hits of a word index: BM25 of each record with a term, and the records of each term."""
 
     scores: dict[int, float]
     holders: dict[str, list[int]]
 
 
 def tokens(text: str) -> list[str]:
-    """Return the tokens of a text in order: normalized, without accents, English words reduced to
-    their stems.
-    """
-    from memories.languages.text import (
-        index_text,
-    )  # its patterns take 4 ms to compile, and reading does without them
+    """Return the tokens of a text in order: normalized, without accents, English words stemmed."""
+    # Its patterns take 4 ms to compile, and reading doesn't need them.
+    from memories.languages.text import index_text
 
     with _lock:
-        return _split()(index_text(text))
+        return _tokenizer()(index_text(text))
 
 
 def tokens_of(record: Record) -> list[str]:
-    """Return the tokens that find a record; those of a turn include the name of its speaker."""
-    return tokens(spoken(record)) if record.ref.collection in SEARCHED else []
+    """Return the tokens that find a record; none for a record of the log."""
+    return tokens(indexed_text(record)) if record.ref.collection in SEARCHED else []
 
 
-def spoken(record: Record) -> str:
-    """Return the text that is indexed for a record: that of a turn begins with the name of its
-    speaker.
-    """
-    turn = record.ref.collection is Collection.HISTORY
-    return (
-        f"{record.labels[SPEAKER]}: {record.text}"
-        if turn and SPEAKER in record.labels
-        else record.text
-    )
+def indexed_text(record: Record) -> str:
+    """Return the text that is indexed for a record; a turn's begins with its speaker's name."""
+    if record.ref.collection is Collection.HISTORY and SPEAKER in record.labels:
+        return f"{record.labels[SPEAKER]}: {record.text}"
+    return record.text
 
 
 def parse(term: str) -> Term | None:
     """Return a term of `memories.languages.text.query_terms` as tokens; None if it has none."""
-    beginning = term.removesuffix("*")
+    text = term.removesuffix("*")
     with _lock:
-        found = tuple(_split()(beginning.replace("\0", " ")))
-    return Term(found, open_ended=beginning not in ("", term)) if found else None
+        term_tokens = tuple(_tokenizer()(text.replace("\0", " ")))
+    if not term_tokens:
+        return None
+    return Term(term_tokens, open_ended=text not in ("", term))
 
 
 def score(
@@ -123,81 +108,76 @@ def score(
     Args:
         documents: The tokens of each document.
         terms: From `memories.languages.text.query_terms`.
-        corpus: The whole of which the documents are a part; by default there are no others.
+        corpus: The figures of all documents, of which these are a part; by default these are all.
     """
     import numpy as np
 
     lengths = np.array([len(document) for document in documents], dtype=np.float64)
-    total = corpus.documents if corpus else len(documents)
-    mean = max(
-        corpus.mean_length if corpus else float(lengths.mean()) if len(lengths) else 0.0, 1e-9
-    )
+    if corpus is not None:
+        total, mean = corpus.documents, corpus.mean_length
+    else:
+        total, mean = len(documents), float(lengths.mean()) if len(lengths) else 0.0
+    length_factor = K1 * (1 - B + B * lengths / max(mean, 1e-9))
     scores = np.zeros(len(documents))
     holds = np.zeros((len(terms), len(documents)), dtype=np.bool_)
     for row, term in enumerate(terms):
         parsed = parse(term)
         if parsed is None:
             continue
-        often = np.array(
+        counts = np.array(
             [occurrences(document, parsed) for document in documents], dtype=np.float64
         )
-        holds[row] = often > 0
-        having = corpus.holders.get(term, 0) if corpus else int(holds[row].sum())
-        scores += (
-            rarity(total, having) * often * (K1 + 1) / (often + K1 * (1 - B + B * lengths / mean))
-        )
+        holds[row] = counts > 0
+        holders = corpus.holders.get(term, 0) if corpus else int(holds[row].sum())
+        scores += rarity(total, holders) * counts * (K1 + 1) / (counts + length_factor)
     return WordScores(scores, list(terms), holds)
 
 
-def rarity(documents: int, holding: int) -> float:
-    """Return how much a term tells that so many of all documents have: its inverse document
-    frequency, never 0.
+def rarity(documents: int, holders: int) -> float:
+    """Return the inverse document frequency of a term that so many of all documents contain.
 
-    The one added keeps a word that most records of a small namespace have from counting nothing, as
-    in Lucene.
+    As in Lucene, the added one keeps it above 0 for a word in most records of a small namespace.
     """
-    holding = min(holding, documents)
-    return math.log(1 + (documents - holding + 0.5) / (holding + 0.5))
+    holders = min(holders, documents)
+    return math.log(1 + (documents - holders + 0.5) / (holders + 0.5))
 
 
 def occurrences(document: Sequence[str], term: Term) -> int:
     """Return how often a term occurs in a document."""
     *leading, last = term.tokens
-    if not leading and not term.open_ended:
-        return document.count(last)
-    fits: Callable[[str], bool] = (
-        (lambda token: token.startswith(last)) if term.open_ended else last.__eq__
-    )
     if not leading:
-        return sum(map(fits, document))
-    size = len(leading)
-    return sum(
-        list(document[at - size : at]) == leading
-        for at in range(size, len(document))
-        if fits(document[at])
-    )
+        if not term.open_ended:
+            return document.count(last)
+        return sum(token.startswith(last) for token in document)
+    count = 0
+    for end in range(len(leading), len(document)):
+        token = document[end]
+        fits = token.startswith(last) if term.open_ended else token == last
+        if fits and list(document[end - len(leading) : end]) == leading:
+            count += 1
+    return count
 
 
 def best(scores: Mapping[_Id, float], k: int) -> dict[_Id, float]:
     """Return the `k` highest scores, the highest first."""
-    if len(scores) > _SORTED * k:
+    if len(scores) > _MAX_SORTED * k:
         return dict(heapq.nlargest(k, scores.items(), key=itemgetter(1)))
     return dict(sorted(scores.items(), key=itemgetter(1), reverse=True)[:k])
 
 
 @functools.cache
-def _split() -> Callable[[str], list[str]]:
+def _tokenizer() -> Callable[[str], list[str]]:
     """Return SQLite's own tokenizer, so that every store sees the same words."""
     import apsw
 
     db = apsw.Connection(":memory:")
     tokenizer = db.fts5_tokenizer(TOKENIZER[0], list(TOKENIZER[1:]))
 
-    def split(text: str) -> list[str]:
+    def tokenize(text: str) -> list[str]:
         data = text.encode("utf-8", "replace")
-        found = tokenizer(
+        result = tokenizer(
             data, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False
         )
-        return cast("list[str]", found)
+        return cast("list[str]", result)
 
-    return split
+    return tokenize

@@ -1,4 +1,4 @@
-"""Stores around another store: one passes everything on, one adds many records at once."""
+"""Stores around another store: one that forwards every method, and one that batches appends."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class StoreWrapper(Store):
-    """Passes everything on to another store; see `Store` for each method."""
+    """Forwards every method to another store; see `Store` for each of them."""
 
     def __init__(self, store: Store) -> None:
         """Wrap a store."""
@@ -35,12 +35,12 @@ class StoreWrapper(Store):
 
     @property
     def inner(self) -> Store:
-        """The store that is asked."""
+        """The store that methods are forwarded to."""
         return self._store
 
     @property
-    def damaged(self) -> Damaged:  # type: ignore[override]  # nobody replaces it
-        """What was left out of answers."""
+    def damaged(self) -> Damaged:  # type: ignore[override]  # read-only here
+        """See `Store.damaged`."""
         return self._store.damaged
 
     def transaction(self) -> AbstractContextManager[None]:
@@ -153,41 +153,42 @@ class StoreWrapper(Store):
         self.inner.close()
 
 
-# records; more are added at once, so that who bounds the time of a transaction sees it pass
+# Records; more are added at once, so that a caller that limits the time of a transaction sees it
+# pass.
 MOST_WAITING = 512
 
 
 class Mark(NamedTuple):
-    """A moment: how many records had been added, and how many other changes made."""
+    """A moment: how many records had been appended, and how many other changes made."""
 
-    added: int
+    appended: int
     changes: int
 
 
-class Deferred(StoreWrapper):
-    """A store in a transaction of another one: records that are added wait, everything else is
-    passed on.
+class BatchedStore(StoreWrapper):
+    """A store inside a transaction that collects appended records and adds them together.
 
-    All that is asked of it sees them, since they are added before. A transaction inside is no part
-    that could be undone alone; `take_back` does what can be done.
+    Any other method first adds the collected records, so it sees them. A transaction inside can't
+    be rolled back alone; `take_back` undoes what is still collected.
     """
 
     def __init__(self, store: "Store") -> None:
-        """Begin with nothing that waits, in a transaction of the store."""
+        """Begin an empty batch, in a transaction of the store."""
         super().__init__(store)
         self._waiting: list[Record] = []
-        self._added = self._changes = 0  # added: given to the store
-        self._failed = False
+        self._added = 0  # records passed on to the store
+        self._changes = 0
+        self._has_failed = False
 
     @property
     def inner(self) -> "Store":
-        """The store, once it has what waits."""
+        """The store, after it has got the waiting records."""
         self.flush()
         return self._store
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Be a part of the transaction that runs."""
+        """Join the running transaction."""
         yield
 
     def append(self, records: "Sequence[Record]") -> None:
@@ -227,30 +228,32 @@ class Deferred(StoreWrapper):
         return super().repair()
 
     def flush(self) -> None:
-        """Add what waits.
+        """Add the waiting records to the store.
 
         Raises:
-            Conflict: A position or a key is taken, whoever added that record; the whole transaction
-                has to be undone.
+            Conflict: The position or the key of any waiting record is taken; the whole transaction
+                has to be rolled back.
         """
-        if self._waiting:
-            some, self._waiting = self._waiting, []
-            self._added += len(some)
-            try:
-                self._store.append(some)
-            except BaseException:
-                self._failed = True
-                raise
+        if not self._waiting:
+            return
+        records, self._waiting = self._waiting, []
+        self._added += len(records)
+        try:
+            self._store.append(records)
+        except BaseException:
+            self._has_failed = True
+            raise
 
     def mark(self) -> Mark:
-        """Return what `take_back` goes back to."""
+        """Return the current moment, for `take_back`."""
         return Mark(self._added + len(self._waiting), self._changes)
 
     def take_back(self, mark: Mark) -> bool:
-        """Drop what was added since a moment; return whether that was all, so that the transaction
-        can go on.
+        """Drop the records appended since a mark; return whether that undid all changes since.
+
+        If it did, the transaction can go on.
         """
-        if self._failed or self._added > mark.added or self._changes != mark.changes:
+        if self._has_failed or self._added > mark.appended or self._changes != mark.changes:
             return False
-        del self._waiting[mark.added - self._added :]
+        del self._waiting[mark.appended - self._added :]
         return True

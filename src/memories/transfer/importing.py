@@ -24,9 +24,8 @@ from memories.guard.origin import (
 from memories.models import PENDING
 from memories.read.conversations import ABOUT
 from memories.read.versions import LINK
-from memories.stores.copies import immutable
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.records import Collection, Filter, Record, Ref, immutable_parts
 from memories.transfer.lines import (
     Header,
     Tally,
@@ -396,7 +395,7 @@ def _is_known(there: Record, record: Record) -> bool:
     if len(hashes) == 1 or _said(there) == _said(record):
         return True
     waited = record.ended_by == PENDING and HELD in there.labels
-    return waited and immutable(_plain(there)) == immutable(_plain(record))
+    return waited and immutable_parts(_plain(there)) == immutable_parts(_plain(record))
 
 
 def _plain(record: Record) -> Record:

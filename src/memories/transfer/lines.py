@@ -22,9 +22,8 @@ from memories.core.times import kept, to_iso
 from memories.errors import InvalidInput
 from memories.guard import validate
 from memories.guard.validate import shown
-from memories.stores.copies import plain_number
-from memories.stores.records import SEARCHED, Collection, Record, Ref
-from memories.stores.sound import foreign, problem
+from memories.stores.damage import find_import_problem, find_problem
+from memories.stores.records import SEARCHED, Collection, Record, Ref, plain_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -244,7 +243,7 @@ def read_line(line: str, *, own: bool = False) -> Record:
 
     Args:
         line: The line, without its end.
-        own: It is from a backup, so what was stored once may be stored again: see `sound.foreign`.
+        own: It is from a backup, so what was stored once may be stored again: see `damage.find_import_problem`.
 
     Raises:
         InvalidInput: It is not a record, or a value is not acceptable; the message says which.
@@ -280,7 +279,7 @@ def read_line(line: str, *, own: bool = False) -> Record:
         accesses=_whole(shape.get("accesses", 0), "accesses"),
         session=_whole(shape["session"], "session") if "session" in shape else None,
     )
-    if wrong := problem(record) or (None if own else foreign(record)):
+    if wrong := find_problem(record) or (None if own else find_import_problem(record)):
         raise InvalidInput(wrong)
     return record
 

@@ -12,9 +12,17 @@ from typing import NamedTuple
 from memories.core.batches import by_count
 from memories.embedders.protocol import Embedder, embed_many
 from memories.errors import Conflict, RequestError, StoreError
-from memories.stores.copies import change, ends_first, immutable, mutable
 from memories.stores.protocol import Store
-from memories.stores.records import SEARCHED, Collection, Record, Ref
+from memories.stores.records import (
+    SEARCHED,
+    Collection,
+    Record,
+    Ref,
+    immutable_parts,
+    mutable_parts,
+    patch_for_copy,
+    split_ends_first,
+)
 from memories.transfer.lines import content_hash
 from memories.transfer.pages import (
     PAGE,
@@ -233,22 +241,22 @@ class _Mover:
         missing = [record for record in page if record.ref not in there]
         pairs = [(record, there[record.ref]) for record in page if record.ref in there]
         for record, other in pairs:
-            if immutable(record) != immutable(other):
+            if immutable_parts(record) != immutable_parts(other):
                 raise _is_no_copy(record.ref)
         return missing, [
             (record, other)
             for record, other in pairs
-            if mutable(record) != mutable(other) or record.accesses > other.accesses
+            if mutable_parts(record) != mutable_parts(other) or record.accesses > other.accesses
         ]
 
     def _change(self, pairs: Sequence[tuple[Record, Record]]) -> None:
         """Bring what was copied before up to date."""
         patches = [
             patch
-            for patch in (change(record, other) for record, other in pairs)
+            for patch in (patch_for_copy(record, other) for record, other in pairs)
             if patch is not None
         ]
-        for some in ends_first(patches):
+        for some in split_ends_first(patches):
             for batch in by_count(some, PAGE):
                 self._target.patch(batch)
         self.result.changed += len(patches)

@@ -12,8 +12,8 @@ from memories.guard.origin import PINNED, is_reserved, tags_of
 from memories.models import PENDING, DecayPolicy, Draft
 from memories.read import versions
 from memories.read.lookup import Lookup, refuse_waiting
-from memories.stores.chain import reinforced
-from memories.stores.logged import append_kept, as_added
+from memories.stores.chain import reinforcements_of
+from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.links import recheck, release, relink, unlink, unlinked
@@ -176,7 +176,7 @@ def _times(store: Store, live: Record, now: datetime) -> list[Record]:
     recorded yet.
     """
     times = store.scan(
-        reinforced((live.ref.namespace,), live.ref.group), limit=1, newest_first=True
+        reinforcements_of((live.ref.namespace,), live.ref.group), limit=1, newest_first=True
     )
     before = live.fields.get("reinforced_at")
     position = times[0].ref.position if times else 0
@@ -239,7 +239,7 @@ def _append_as_it_is(store: Store, latest: Record, new: Record, vectors: Any) ->
     fields = {**new.fields, **{name: latest.fields[name] for name in names}}
     new = marked(new._replace(labels={**kept, **new.labels}, fields=fields, vectors=vectors))
     store.patch([versions.ended(latest, new.created_at, "update")])
-    append_kept(store, [new])
+    append_stamped(store, [new])
     return new
 
 
@@ -307,7 +307,7 @@ def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
     )
     new = marked(new)
     store.append([new._replace(vectors=vectors)])
-    return as_added(store, new)
+    return stamp_origin(store, new)
 
 
 def _embed(embedder: "Embedder | None", text: str) -> Any:

@@ -19,7 +19,7 @@ from memories.guard import validate
 from memories.guard.origin import tags_of
 from memories.models import PENDING, DecayPolicy, Draft, Memory
 from memories.read import versions
-from memories.stores.logged import adding_together, append_kept, as_added
+from memories.stores.logged import append_stamped, batch_appends, stamp_origin
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
 from memories.write.links import linked, recheck
@@ -135,7 +135,7 @@ class Batch(NamedTuple):
         if self.note and writer.embedder is not None:
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
-        with adding_together(writer.store) as store:
+        with batch_appends(writer.store) as store:
             adding = self.through(store).writer
             results = [_store(adding, prepared) for prepared in self.drafts]
         return [
@@ -266,10 +266,10 @@ def _store_new(writer: Writer, prepared: Prepared, compared: Compared) -> Create
     first = versions.first_version(
         draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
     )
-    record = as_added(writer.store, marked(first))
+    record = stamp_origin(writer.store, marked(first))
     writer.retire(superseded, record.ref.group, created_at)
     record = linked(writer.store, record, compared.corrected, retired=superseded)
-    append_kept(writer.store, [record._replace(vectors=prepared.vectors)])
+    append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _created(writer, record, compared.similar)
 
 
@@ -299,9 +299,9 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     new = versions.next_version(
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
     )
-    record = recheck(writer.store, as_added(writer.store, marked(new)))
+    record = recheck(writer.store, stamp_origin(writer.store, marked(new)))
     writer.store.patch([versions.ended(latest, record.created_at, "update")])
-    append_kept(writer.store, [record._replace(vectors=prepared.vectors)])
+    append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _created(writer, record)
 
 

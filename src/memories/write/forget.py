@@ -11,7 +11,7 @@ from memories.guard import validate
 from memories.guard.origin import CONTINUED
 from memories.models import Forgotten
 from memories.read.conversations import keep_about, not_own, place_of
-from memories.stores.chain import reinforced
+from memories.stores.chain import reinforcements_of
 from memories.stores.protocol import Store, once_erased
 from memories.stores.records import SEARCHED, Collection, Filter, Ref
 from memories.write.links import unlink
@@ -23,7 +23,7 @@ def memory(store: Store, where: Filter) -> Forgotten:
     assert where.group is not None
     with store.transaction():  # no other memory keeps its id
         unlink(store, store.scan(where, limit=1, newest_first=True))
-    times = reinforced(where.namespaces, where.group)
+    times = reinforcements_of(where.namespaces, where.group)
 
     def find() -> list[Ref]:
         return [*store.refs(where), *store.refs(times)]

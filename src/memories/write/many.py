@@ -22,7 +22,7 @@ from memories.read.conversations import keep_about
 from memories.read.lookup import Lookup
 from memories.read.selector import Selector, is_from, source_of
 from memories.read.turns import messages, parts_of, refs_of, start_of, whole
-from memories.stores.chain import chain_of, reinforced
+from memories.stores.chain import chain_of, reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.write.links import relink, unlink, unlinked
@@ -484,5 +484,8 @@ def _refs_of(store: Store, records: Sequence[Record]) -> list[Ref]:
             found += refs_of(record)
         else:
             everything = Filter(ref.collection, (ref.namespace,), state="any", group=ref.group)
-            found += [*store.refs(everything), *store.refs(reinforced((ref.namespace,), ref.group))]
+            found += [
+                *store.refs(everything),
+                *store.refs(reinforcements_of((ref.namespace,), ref.group)),
+            ]
     return found

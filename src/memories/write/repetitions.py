@@ -14,7 +14,7 @@ from memories.guard.origin import AGENT, TRUST, USER, tags_of
 from memories.guard.validate import MAX_TAGS
 from memories.models import DecayPolicy, Draft
 from memories.read import versions
-from memories.stores.logged import append_kept, as_added
+from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import Store
 from memories.stores.records import Record
 from memories.write.change import reset_decay
@@ -167,7 +167,7 @@ class Repetition(NamedTuple):
         return self._reinforced(Repeated(record, merged, added.left(), note=note))
 
     def _writer(self) -> int:
-        return _trust(as_added(self.store, self.known))
+        return _trust(stamp_origin(self.store, self.known))
 
     def _tags(self, added: Addition) -> dict[str, str]:
         return {**tags_of(self.known.labels), **added.tags}
@@ -194,7 +194,7 @@ class Repetition(NamedTuple):
             "fields": fields,
         }
         new = marked(versions.next_version(known, "update", self.at, fresh=False, **changes))
-        new = as_added(
+        new = stamp_origin(
             self.store,
             new if correction is None else recorrected(self.store, known, new, correction),
         )
@@ -202,7 +202,7 @@ class Repetition(NamedTuple):
         if vectors is not None and new.text != draft.content:
             vectors = self.store.vectors([known.ref]).get(known.ref)
         self.store.patch([versions.ended(known, new.created_at, "update")])
-        append_kept(self.store, [new._replace(vectors=vectors)])
+        append_stamped(self.store, [new._replace(vectors=vectors)])
         return new
 
     def _reinforced(self, done: Repeated) -> Repeated:

@@ -16,7 +16,7 @@ from memories.languages.text import index_text
 from memories.models import PENDING, Draft, Memory, Moment, Page
 from memories.read import versions
 from memories.read.lookup import Lookup, narrowed
-from memories.stores.logged import append_kept, as_added
+from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.records import Filter, Patch, Record
 from memories.write.create import BATCH_COMPARED
 from memories.write.links import linked, recheck
@@ -300,7 +300,7 @@ class Review:
         writer.retire(superseded, record.ref.group, writer.now)
         if edited:
             changes = {"text": draft.content, "labels": tags_of(record.labels)}
-            new = as_added(
+            new = stamp_origin(
                 writer.store,
                 marked(versions.next_version(record, "update", writer.now, fresh=True, **changes)),
             )
@@ -343,9 +343,9 @@ class Review:
                 if name not in tags_of(record.labels)
             }
             new = new._replace(labels={**labels, **theirs})
-            append_kept(store, [new._replace(vectors=vectors)])
+            append_stamped(store, [new._replace(vectors=vectors)])
         else:
-            new = as_added(store, marked(new))
+            new = stamp_origin(store, marked(new))
             store.append([new._replace(vectors=vectors)])
         self._store_in(record, new)
         return Reviewed(record.ref.group, True, self._memory(new))

@@ -35,7 +35,7 @@ from memories.read.turns import (
     scoped_key,
     turn_of,
 )
-from memories.stores.logged import as_added
+from memories.stores.logged import stamp_origin
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 from memories.write.parts import split
@@ -122,7 +122,7 @@ def append(
             if known is None:
                 first = Ref(Collection.HISTORY, namespace, conversation, taken + 1)
                 records: Sequence[Record] = [
-                    as_added(store, record) for record in _records(first, last, said)
+                    stamp_origin(store, record) for record in _records(first, last, said)
                 ]
                 new += [record._replace(vectors=next(vectors)) for record in records]
                 last = records[-1]

@@ -457,7 +457,7 @@ def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories
         if refused in texts:
             raise StoreError("the scratchpad can't be written")
 
-    one._store.told = tell  # type: ignore[attr-defined]
+    one._store.on_change = tell  # type: ignore[attr-defined]
     return one
 
 

@@ -288,12 +288,12 @@ def test_a_crawler_hides_nothing_of_another_namespace(
 def test_threads_use_the_tokenizer_one_at_a_time(
     read: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    split, alone = words._split(), []
+    split, alone = words._tokenizer(), []
 
     def observed(text: str) -> list[str]:
         alone.append(words._lock.locked())
         return split(text)
 
-    monkeypatch.setattr(words, "_split", lambda: observed)
+    monkeypatch.setattr(words, "_tokenizer", lambda: observed)
     read()
     assert alone == [True]

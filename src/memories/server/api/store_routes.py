@@ -30,7 +30,7 @@ from memories.server.api.problems import Refused
 from memories.server.api.routes import Answer, Call, Field, Fields, Route, json_answer
 from memories.server.api.server import PING_SECONDS, Server
 from memories.stores.chain import CHAIN, chain_of
-from memories.stores.logged import logged
+from memories.stores.logged import LoggedStore
 from memories.stores.records import Collection
 from memories.transfer.backup import back_up
 from memories.transfer.export import export, own_key
@@ -189,7 +189,7 @@ def _store(
     import_id = None if trusted or proven else new_id(datetime.now(UTC))
     by = None if proven else _importer(call, into or call.memories.namespace, trusted=trusted)
     admit = admission(config.namespace_quota)
-    store = logged(
+    store = LoggedStore(
         call.server.handles.store,
         call.who.channel,
         lambda: datetime.now(UTC),

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from memories.core.times import from_millis, to_millis
 from memories.errors import StoreDamaged
-from memories.stores.damage import Damaged, damaged_record
+from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
-from memories.stores.sound import problem
 
 # The state of a record is one number, so that every filter is a plain conjunction: the millisecond
 # at which it ended, or one of these two, which no time reaches.
@@ -156,7 +155,7 @@ def decode(
                 raise
             damaged.note(_finding(part, point, exc))
             continue
-        wrong = None if damaged is None else problem(stored.record)
+        wrong = None if damaged is None else find_problem(stored.record)
         if damaged is None or wrong is None:
             records.append(stored)
         else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from memories.core.times import to_millis
-from memories.stores.columns import OF_A_DAY, leading, matches_of
+from memories.stores.columns import MAX_OF_A_DAY, leading, matches_of
 from memories.stores.documents.driver import Condition, Kind, Part
 from memories.stores.documents.query import Place, View, parts_of, place_of, ref_at
 from memories.stores.documents.schema import Stored, decode, is_narrow, is_specific, ref_of
@@ -395,10 +395,10 @@ class Search:
             refs = sorted(ref_at(self._where, place) for place in among)
             turns = [
                 each.record
-                for each in self._load(refs[: 2 * OF_A_DAY])
+                for each in self._load(refs[: 2 * MAX_OF_A_DAY])
                 if each.record.session is not None
             ]
             middle = first + (last - first) / 2
             turns.sort(key=lambda turn: abs(turn.created_at - middle))
-            found |= {turn.ref for turn in turns[:OF_A_DAY]}
+            found |= {turn.ref for turn in turns[:MAX_OF_A_DAY]}
         return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memories.core.times import to_millis
 from memories.errors import Conflict, StoreBusy, StoreError
-from memories.stores.chain import CHAIN, chain_of, relinked, undone
+from memories.stores.chain import CHAIN, chain_of, make_undone_entry, relink
 from memories.stores.damage import Damaged
 from memories.stores.documents.changes import (
     Changes,
@@ -107,7 +107,7 @@ class Chains:
                         check_free(
                             self._driver, own, Changes(), lock
                         )  # takes out what a dead writer has left
-                    own = relinked(
+                    own = relink(
                         own, self.last(part.namespace, View(self._driver, Changes(), Damaged()))
                     )
             else:
@@ -198,7 +198,9 @@ class RemoteStore:
             self._flush_records(changes)
         except Conflict:
             self._chains.write(
-                [undone(entry) for entry in written], self._local.lock, self._spaces.begin
+                [make_undone_entry(entry) for entry in written],
+                self._local.lock,
+                self._spaces.begin,
             )
             raise
 

@@ -16,11 +16,19 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import SchemaTooNew, StoreDamaged
-from memories.stores.copies import change, ends_first, immutable
 from memories.stores.files.connection import FORMER, Folder, Stamp
 from memories.stores.files.log import Damage, Folded
 from memories.stores.files.schema import file_name
-from memories.stores.records import Collection, Filter, Record, Ref, Space
+from memories.stores.records import (
+    Collection,
+    Filter,
+    Record,
+    Ref,
+    Space,
+    immutable_parts,
+    patch_for_copy,
+    split_ends_first,
+)
 from memories.stores.sqlite import spaces
 from memories.stores.sqlite.query import fetch
 from memories.stores.sqlite.store import SQLiteStore
@@ -134,7 +142,7 @@ class Index(SQLiteStore):
             same = {
                 ref
                 for ref in before.keys() & after.keys()
-                if immutable(before[ref]) == immutable(after[ref])
+                if immutable_parts(before[ref]) == immutable_parts(after[ref])
             }
             twins = {(record.ref.group, record.text): record for record in before.values()}
             new = [record for ref, record in after.items() if ref not in same]
@@ -145,8 +153,8 @@ class Index(SQLiteStore):
                 gone := set(self.refs(where)) - same
             ):  # what is damaged, too, so that it is as the lines have it
                 self._drop(db, sorted(gone))
-            patches = [change(after[ref], before[ref]) for ref in same]
-            for batch in ends_first([patch for patch in patches if patch is not None]):
+            patches = [patch_for_copy(after[ref], before[ref]) for ref in same]
+            for batch in split_ends_first([patch for patch in patches if patch is not None]):
                 self.patch(batch)
             self.append(
                 [record._replace(accesses=twin.accesses if twin else 0) for record, twin in copies]

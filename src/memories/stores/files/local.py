@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memories.errors import StoreBusy, StoreDamaged, StoreError
-from memories.stores.copies import immutable, mutable
-from memories.stores.damage import Damaged, damaged_record
+from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.files.connection import FORMER, Folder, Stamp
 from memories.stores.files.index import (
     ALL,
@@ -24,8 +23,18 @@ from memories.stores.files.index import (
 )
 from memories.stores.files.log import Damage, changed, created, fold, parse, removal, without
 from memories.stores.files.schema import Event, file_name, namespace_of, to_line
-from memories.stores.records import SEARCHED, Collection, Filter, Finding, Patch, Record, Ref, Space
-from memories.stores.sound import problem
+from memories.stores.records import (
+    SEARCHED,
+    Collection,
+    Filter,
+    Finding,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    immutable_parts,
+    mutable_parts,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -354,7 +363,7 @@ class LocalFiles:
                 name = file_name(collection, namespace)
                 parsed = parse(self.folder.read(name)[1], collection, namespace)
                 records = fold(parsed.events).records.values()
-                problems = ((record.ref, problem(record)) for record in records)
+                problems = ((record.ref, find_problem(record)) for record in records)
                 findings += [damaged_record(ref, f"it {what}") for ref, what in problems if what]
                 if parsed.damage:
                     findings.append(self._finding(name, parsed.damage))
@@ -375,12 +384,12 @@ class LocalFiles:
     ) -> Iterator[Finding]:
         """Yield a finding if the index has other records than the lines of a file."""
         expected = {
-            record.ref: (immutable(record), mutable(record))
+            record.ref: (immutable_parts(record), mutable_parts(record))
             for record in records
-            if not problem(record)
+            if not find_problem(record)
         }
         indexed = {
-            record.ref: (immutable(record), mutable(record))
+            record.ref: (immutable_parts(record), mutable_parts(record))
             for record in self.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
         }
         count = sum(
@@ -464,7 +473,7 @@ class LocalFiles:
             work.index.patch(patches)
             ids = work.index.created_by(before)
             for after in work.index.read(refs):
-                if mutable(before[after.ref]) != mutable(after):
+                if mutable_parts(before[after.ref]) != mutable_parts(after):
                     name = names[after.ref[:2]]
                     work.add(
                         name,

@@ -23,11 +23,19 @@ from memories.core.times import to_iso
 from memories.core.urls import without_password
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
 from memories.settings import Config
-from memories.stores.copies import immutable, mutable
 from memories.stores.files.connection import Folder
 from memories.stores.files.schema import file_name, namespace_of, stem
 from memories.stores.protocol import Store
-from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref, Space
+from memories.stores.records import (
+    SEARCHED,
+    Collection,
+    Filter,
+    Record,
+    Ref,
+    Space,
+    immutable_parts,
+    mutable_parts,
+)
 
 OpenStore = Callable[[str, Space | None, Config | None], Store]
 
@@ -390,6 +398,6 @@ def _read_back(records: Sequence[Record], there: Store) -> list[Record]:
 def _digest(records: Sequence[Record]) -> str:
     """Return the hash of the contents of records, independent of their order."""
     lines: list[Any] = sorted(
-        json.dumps([immutable(record), mutable(record)]) for record in records
+        json.dumps([immutable_parts(record), mutable_parts(record)]) for record in records
     )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -5,11 +5,10 @@ is.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from memories.stores.damage import Damaged, damaged_record
+from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.postgres.schema import jsonb, record_of
 from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Collection, Filter, Record, Ref, plain_conditions
-from memories.stores.sound import problem
 
 COLUMNS = (
     "r.seq, r.collection, r.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels, "
@@ -134,7 +133,7 @@ def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Rec
         except (ValueError, OverflowError, OSError):  # a time that is none
             damaged.note(damaged_record(ref, "it holds what was never written"))
             continue
-        if wrong := problem(record):
+        if wrong := find_problem(record):
             damaged.note(damaged_record(ref, f"it {wrong}"))
         else:
             records[row[0]] = record

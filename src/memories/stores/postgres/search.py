@@ -353,7 +353,7 @@ def _best_turns(
     """Return the seqs of the best by words and by vector, of turns beside them, and of the days in
     the query.
     """
-    from memories.stores.columns import OF_A_DAY, leading
+    from memories.stores.columns import MAX_OF_A_DAY, leading
 
     among, values = one_of("m.namespace", selected.namespaces)
     sql = (
@@ -368,5 +368,5 @@ def _best_turns(
     )
     for first, last in query.days:
         bounds = to_millis(first), to_millis(last)
-        rows += db.rows(sql, (*selected.values, *bounds, sum(bounds) // 2, OF_A_DAY))
+        rows += db.rows(sql, (*selected.values, *bounds, sum(bounds) // 2, MAX_OF_A_DAY))
     return {*words.scores, *similar, *(seq for (seq,) in rows)}

@@ -15,9 +15,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import apsw
 
 from memories.errors import StoreDamaged
-from memories.stores.damage import UNKNOWN, UNREADABLE, Damaged, damaged_record
+from memories.stores.damage import UNKNOWN, UNREADABLE, Damaged, damaged_record, find_problem
 from memories.stores.records import Collection, Filter, Record, Ref, plain_conditions
-from memories.stores.sound import problem
 from memories.stores.sqlite.schema import NEVER_WRITTEN, decode_group, encode_group, record_of, why
 
 _Name = TypeVar("_Name")
@@ -207,7 +206,7 @@ def records_of(
         except NEVER_WRITTEN as exc:
             damaged.note(damaged_record(ref_of(db, row), why(exc)))
             continue
-        if wrong := problem(record):
+        if wrong := find_problem(record):
             damaged.note(damaged_record(record.ref, f"it {wrong}"))
         else:
             found[row[0]] = record

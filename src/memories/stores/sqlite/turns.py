@@ -10,7 +10,7 @@ import numpy as np
 
 from memories.core.times import to_millis
 from memories.errors import StoreDamaged
-from memories.stores.columns import OF_A_DAY, Places, leading, matches_at, places_of
+from memories.stores.columns import MAX_OF_A_DAY, Places, leading, matches_at, places_of
 from memories.stores.damage import Damaged
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
@@ -170,7 +170,7 @@ def _best(
     )
     for first, last in query.days:
         bounds = to_millis(first), to_millis(last)
-        rows += fetch(db, sql, (*bounds, *selected.values, sum(bounds) // 2, OF_A_DAY))
+        rows += fetch(db, sql, (*bounds, *selected.values, sum(bounds) // 2, MAX_OF_A_DAY))
     return {*words.scores, *similar, *(seq for (seq,) in rows)}
 
 

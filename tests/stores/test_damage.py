@@ -1,4 +1,4 @@
-"""Which records are sound: both sides of each bound of their parts."""
+"""The rules of a sound record, on both sides of each bound."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 from memories.guard.origin import PART
 from memories.models import MAX_TURN_CHARACTERS
+from memories.stores.damage import find_import_problem, find_problem
 from memories.stores.records import ROLE, SPEAKER, Collection, Record, Ref
-from memories.stores.sound import foreign, problem
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 MEMORY = Record(Ref(Collection.MEMORY, "bob", "m", 1), "the gate is open", NOW)
@@ -69,19 +69,21 @@ def labels(count: int) -> dict[str, str]:
         (TURN, {"fields": {"title": "t" * 256}}, {"fields": {"title": "t" * 257}}),
     ],
 )
-def test_a_part_is_sound_up_to_its_bound(
+def test_each_part_of_a_record_is_sound_up_to_its_bound(
     record: Record, sound: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
-    assert problem(record._replace(**sound)) is None
-    assert problem(record._replace(**wrong)) is not None
+    assert find_problem(record._replace(**sound)) is None
+    assert find_problem(record._replace(**wrong)) is not None
 
 
-def test_a_turn_from_elsewhere_is_as_long_as_one_that_is_written_here() -> None:
+def test_imported_turns_keep_the_limits_of_turns_written_here() -> None:
     long = TURN._replace(text="x" * MAX_TURN_CHARACTERS)
-    assert foreign(long) is None
-    assert "a turn has at most" in str(foreign(long._replace(text=f"{long.text}x")))
-    assert foreign(MEMORY._replace(text=f"{long.text}x")) is None
-    assert "which this program does not know" in str(foreign(MEMORY._replace(ended_by="merge")))
+    assert find_import_problem(long) is None
+    assert "a turn has at most" in str(find_import_problem(long._replace(text=f"{long.text}x")))
+    assert find_import_problem(MEMORY._replace(text=f"{long.text}x")) is None
     assert "which this program does not know" in str(
-        foreign(MEMORY._replace(fields={"operation": "delete"}))
+        find_import_problem(MEMORY._replace(ended_by="merge"))
+    )
+    assert "which this program does not know" in str(
+        find_import_problem(MEMORY._replace(fields={"operation": "delete"}))
     )
