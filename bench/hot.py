@@ -12,14 +12,14 @@ from bench import report
 from bench.cold import _cpu_milliseconds, _loads_heavy
 from memories import Draft, Memories, load_config
 from memories.identity.prompt import build
-from memories.scratchpad.scratchpad import read
+from memories.scratchpad.file import read
 
 MEMORIES = 1_000
 _WARM = 200
 _READ = """
 import sys
 from pathlib import Path
-from memories.scratchpad.scratchpad import read
+from memories.scratchpad.file import read
 read(Path(sys.argv[1]), "bob")
 """
 

@@ -60,8 +60,8 @@ ORDER = {
     "memories.write": """compare queue orders parts quota accesses < suspicion waiting links < change turns forget <
         repetitions many < writer < create < review rollback""",
     "memories.write.compare": "vocabulary < reading < duplicates < corrections",
-    "memories.scratchpad": """entries byhand file < layout metadata < scratchpad < choice at_hand <
-        matching mirror sync < scratchpads""",
+    "memories.scratchpad": """entries < layout < file < hot_tier metadata < matching refresh < mirror <
+        scratchpads""",
     "memories.transfer": "lines pages stats < audit export importing migrate < backup < doctor",
     "memories.context": """fence policy tokens < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",

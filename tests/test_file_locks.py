@@ -10,7 +10,7 @@ import pytest
 from memories import Memories
 from memories.core import disk, trust
 from memories.identity import registry
-from memories.scratchpad import scratchpad
+from memories.scratchpad import file as scratchpad_file
 from memories.stores.records import Collection, Ref
 from memories.transfer import export
 from memories.write import queue
@@ -45,12 +45,12 @@ def remove_scratchpad(_folder: Path) -> None:
     with Memories(embedder="none", namespace="bob") as memories:
         memories.create("The gate is green")
         memories.scratchpad(refresh=True)
-        scratchpad.remove(memories._scratchpads.place("bob"))
+        scratchpad_file.remove(memories._scratchpads.place("bob"))
 
 
 def edit_scratchpad(folder: Path) -> None:
     """Replace an empty scratchpad by an empty one."""
-    scratchpad.replace_by_person(folder / "scratchpad.yaml", "scratchpad: 1\nmemories: []\n")
+    scratchpad_file.replace_by_person(folder / "scratchpad.yaml", "scratchpad: 1\nmemories: []\n")
 
 
 def approve(folder: Path) -> None:
@@ -100,9 +100,11 @@ CASES = {
         "_append",
     ),
     "reads: count": Case(flush_reads, "accesses-ff575877.lock", Counting, "touch"),
-    "scratchpad: edit": Case(edit_scratchpad, ".scratchpad.lock", scratchpad, "replacing"),
+    "scratchpad: edit": Case(edit_scratchpad, ".scratchpad.lock", scratchpad_file, "replacing"),
     "scratchpad: remove": Case(remove_scratchpad, "bob/.scratchpad.lock", Path, "unlink"),
-    "scratchpad: refresh": Case(remove_scratchpad, "bob/.scratchpad.lock", scratchpad, "write"),
+    "scratchpad: refresh": Case(
+        remove_scratchpad, "bob/.scratchpad.lock", scratchpad_file, "write"
+    ),
     "key of exports": Case(
         lambda folder: export.own_key(folder, make=True), "export.key.lock", export, "replacing"
     ),

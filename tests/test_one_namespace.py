@@ -13,7 +13,7 @@ import pytest
 from changes import CHANGES, chain, moment, talk, waiting
 from memories import Draft, Memories
 from memories.core.ids import new_id
-from memories.scratchpad import sync
+from memories.scratchpad import refresh
 from memories.stores.records import Filter
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -50,8 +50,8 @@ READINGS: dict[str, Callable[[Memories], object]] = {
     "what waits": lambda m: m.review.select(),
     "scratchpad": lambda m: m.scratchpad(),
     "a new scratchpad": lambda m: m.scratchpad(rebuild=True),
-    "a scratchpad without a file": lambda m: sync.from_store(
-        m._scratchpads._by_editor("bob"), m._scratchpads._rules()
+    "a scratchpad without a file": lambda m: refresh.read_store(
+        m._scratchpads._editor("bob"), m._scratchpads._rules()
     ),
     "storing again what was stored": lambda m: [
         m.create_many([Draft("Ann plays", id=ID)]) for _ in range(2)

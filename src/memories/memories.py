@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from memories.read.selector import Selector
     from memories.read.turns import Turn, TurnDraft
-    from memories.scratchpad.at_hand import Scratchpad
+    from memories.scratchpad.hot_tier import Scratchpad
     from memories.scratchpad.matching import Matches
     from memories.search.filters import SearchFilters
     from memories.search.results import Explanation, Found, Hit
@@ -1081,7 +1081,7 @@ class Memories:
                 file.
 
         Raises:
-            InvalidInput: With `rebuild`: what a person wrote in the file can't be taken over.
+            InvalidInput: With `rebuild`: the file isn't safe to read, such as a symbolic link.
         """
         return self._scratchpads.show(refresh=refresh, rebuild=rebuild)
 

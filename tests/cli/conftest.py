@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from forked import Forked
 from memories import __main__ as front_door
 from memories.embedders import minilm
-from memories.scratchpad.file import check
+from memories.scratchpad.layout import seal
 from memories.warm import client
 
 if TYPE_CHECKING:
@@ -179,8 +179,7 @@ def once(
         kept = homes[name]
         shutil.copytree(kept.copy, home)
         for file in home.rglob("scratchpad.yaml"):  # which names its store
-            text = file.read_text().replace(str(kept.home), str(home)).rpartition("check: ")[0]
-            file.write_text(f'{text}check: "{check(text)}"\n')
+            file.write_text(seal(file.read_text().replace(str(kept.home), str(home))))
         return copy.deepcopy(kept.made)
 
     return fill

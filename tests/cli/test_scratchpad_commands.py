@@ -94,16 +94,28 @@ def test_any_command_takes_an_edit_over(
     file = home / "bob" / "scratchpad.yaml"
     file.write_text(file.read_text().replace("prefers tabs", "prefers spaces"))
     assert memory("get", name, "-n", "bob").json["content"] == "The user prefers spaces"
-    file.write_text(file.read_text().replace("memories:", "memories: }"))
+    edited = file.read_text().replace("memories:", "memories: }")
+    file.write_text(edited)
     answer = memory("list", "-n", "bob")
     assert answer.json["count"] == 1
     assert answer.err.count("\n") == 1
     assert "scratchpad.yaml can't be read" in answer.err
-    for command in (("scratchpad", "show"), ("prompt",)):
-        answer = memory(*command, "-n", "bob")
-        assert answer.err.count("scratchpad.yaml can't be read") == 1
-        assert len(answer.json["notes"]) == 1
-    assert memory("scratchpad", "rebuild", "-n", "bob").code == 2
+    copy = file.with_name("scratchpad.edited.yaml")
+    assert str(copy) in answer.err
+    assert copy.read_text() == edited
+    answer = memory("scratchpad", "show", "-n", "bob")
+    assert str(copy) in answer.err
+    assert len(answer.json["notes"]) == 1
+    copy.unlink()
+    file.write_text(edited)
+    answer = memory("prompt", "-n", "bob")
+    assert answer.err.count("scratchpad.yaml can't be read") == 1
+    assert len(answer.json["notes"]) == 1
+    file.write_text(edited)
+    answer = memory("scratchpad", "rebuild", "-n", "bob")
+    assert answer.code == 0
+    assert "scratchpad.edited-2.yaml" in answer.err
+    assert memory("list", "-n", "bob").err == ""
 
 
 def test_edit_opens_an_editor(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from memories import Memories
-from memories.scratchpad.at_hand import needs_store
-from memories.scratchpad.scratchpad import load
+from memories.scratchpad.file import load
+from memories.scratchpad.hot_tier import needs_refresh
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -49,13 +49,12 @@ def older(file: Path) -> None:
     """Make a file what an older program wrote: with a time of expiry, without the times that
     confidence depends on.
     """
-    from memories.scratchpad.file import check
+    from memories.scratchpad.layout import seal
 
     text = re.sub(
         r"  aging_from: .*\n", '  expires: "2999-01-01T00:00:00.000Z"\n', file.read_text()
     )
-    text = re.sub(r"  reinforced: .*\n", "", text).rpartition("check: ")[0]
-    file.write_text(f'{text}check: "{check(text)}"\n')
+    file.write_text(seal(re.sub(r"  reinforced: .*\n", "", text)))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_an_older_file_claims_no_confidence_until_the_store_has_told_it(
         assert {round(each["confidence"], 2) for each in deep.values()} == {1.0, 0.45}
         pad = load(home, "bob")
         assert pad is not None
-        assert not needs_store(memories._scratchpads.place("bob"), pad, clock())
+        assert not needs_refresh(memories._scratchpads.place("bob"), pad, clock())
     assert "aging_from" in file.read_text()
     assert "expires" not in file.read_text()
 

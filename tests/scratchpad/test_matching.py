@@ -1,27 +1,25 @@
-"""Which entries the scratchpad finds by words, and when they are answer enough: numbers count as a
-whole.
-"""
+"""Which entries a search by words finds, and when they are enough of an answer."""
 
 from datetime import UTC, datetime
 
 import pytest
 
 from memories.scratchpad.entries import Entry, Rules
-from memories.scratchpad.matching import Matches, matches
+from memories.scratchpad.matching import Matches, find_matches
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
-def asked(query: str, *contents: str) -> Matches:
-    """Return what a scratchpad with these contents finds."""
+def search(query: str, *contents: str) -> Matches:
+    """Search a scratchpad with these contents."""
     entries = [
         Entry(f"{at}", content, version=1, written=NOW.isoformat())
         for at, content in enumerate(contents)
     ]
-    return matches(entries, query, lambda _: True, 10, Rules(), NOW)
+    return find_matches(entries, query, lambda _: True, 10, Rules(), NOW)
 
 
-# What is asked, what has its words, and what has only the beginning, or a part, of one of them.
+# A question, a text with its words, and a text with only a part of one of them.
 NUMBERS = [
     ("web port 80", "The web proxy listens on port 80", "The web service listens on port 8080"),
     ("web port 80", "web port: 80.", "web port 180"),
@@ -69,68 +67,64 @@ NUMBERS = [
 ]
 
 
-def test_only_an_entry_with_every_word_as_it_stands_is_enough() -> None:
+def test_only_an_entry_with_every_word_unchanged_is_enough() -> None:
     failures = []
     for query, whole, part in NUMBERS:
-        if asked(query, part).enough:
+        if search(query, part).enough:
             failures.append(f"{query!r}: {part!r} is enough")
-        found = asked(query, part, whole)
-        first = [*[hit.content for hit in found.best], found.found.hits[0].content]
+        matches = search(query, part, whole)
+        first = [*[hit.content for hit in matches.best], matches.found.hits[0].content]
         if first != [whole, whole]:
             failures.append(f"{query!r} finds {first}")
     assert failures == []
 
 
 def test_a_number_or_a_short_word_is_not_found_by_its_beginning() -> None:
-    """Without the store too: the score of such an entry has only the other words."""
+    """The score of such an entry counts only the other words."""
     scores = {
-        (query, part): [hit.score for hit in asked(query, part).found.hits]
+        (query, part): [hit.score for hit in search(query, part).found.hits]
         for query, _, part in NUMBERS[:-2]
     }
-    assert {pair: found for pair, found in scores.items() if max(found, default=0) >= 1} == {}
+    assert {pair: score for pair, score in scores.items() if max(score, default=0) >= 1} == {}
 
 
 def test_without_the_store_other_endings_are_found() -> None:
-    assert asked("deployed services", "It deploys the service").found.hits
-    assert not asked("deployed services", "It deploys the service").enough
-    assert not asked("80", "8080", "180", "800").found.hits
+    assert search("deployed services", "It deploys the service").found.hits
+    assert not search("deployed services", "It deploys the service").enough
+    assert not search("80", "8080", "180", "800").found.hits
 
 
 @pytest.mark.parametrize(
     ("query", "content", "scores"),
     [
-        ("gate opens wide", "gates", [0.3333]),  # a third of the words is the least
+        ("gate opens wide", "gates", [0.3333]),  # at least a third of the words
         ("gate opens wide daily", "gates", []),
-        (
-            "gate opens",
-            "The gates",
-            [0.5],
-        ),  # four letters are the least that may have another ending
+        ("gate opens", "The gates", [0.5]),  # a word of four letters may have another ending
         ("gat opens", "The gates", []),
         ("gate closes 80", "80", [0.3333]),
         ("port 80", "ports 80", [1.0]),
     ],
 )
 def test_the_score_is_the_share_of_the_words(query: str, content: str, scores: list[float]) -> None:
-    assert [hit.score for hit in asked(query, content).found.hits] == scores
+    assert [hit.score for hit in search(query, content).found.hits] == scores
 
 
 def test_age_takes_a_part_of_three_tenths_of_a_score() -> None:
     old = Entry("old", "the gate is open", version=1, written="1970-01-01T00:00:00+00:00")
     new = old._replace(id="new", written=NOW.isoformat())
-    found = matches([old, new], "gate open", lambda _: True, 10, Rules(), NOW).found
-    assert [(hit.memory.id, hit.score) for hit in found.hits] == [("new", 1.0), ("old", 0.985)]
+    hits = find_matches([old, new], "gate open", lambda _: True, 10, Rules(), NOW).found.hits
+    assert [(hit.memory.id, hit.score) for hit in hits] == [("new", 1.0), ("old", 0.985)]
     assert (
-        matches([old, new], "gate open", lambda _: True, 1, Rules(), NOW).found.hits
-        == found.hits[:1]
+        find_matches([old, new], "gate open", lambda _: True, 1, Rules(), NOW).found.hits
+        == hits[:1]
     )
 
 
-def test_a_hit_is_of_the_namespace_of_its_entry_and_of_its_writer() -> None:
+def test_a_hit_has_the_namespace_and_the_writer_of_its_entry() -> None:
     entry = Entry(
         "m", "the gate is open", version=2, written=NOW.isoformat(), by="ann", namespace="bob"
     )
-    [hit] = matches([entry], "gate open", lambda _: True, 10, Rules(), NOW).found.hits
+    [hit] = find_matches([entry], "gate open", lambda _: True, 10, Rules(), NOW).found.hits
     assert (hit.memory.namespace, hit.memory.version) == ("bob", 2)
     assert hit.memory.origin is not None
     assert (hit.memory.origin.namespace, hit.memory.origin.by, hit.memory.origin.trust) == (
@@ -141,5 +135,5 @@ def test_a_hit_is_of_the_namespace_of_its_entry_and_of_its_writer() -> None:
 
 
 def test_one_word_is_never_enough() -> None:
-    assert not asked("1.2", "1.2").enough
-    assert not asked("the port", "the port").enough
+    assert not search("1.2", "1.2").enough
+    assert not search("the port", "the port").enough

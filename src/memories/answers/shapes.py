@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from memories.models import Forgotten, History, Memory, Page
     from memories.read.conversations import Conversation, ConversationPage
     from memories.read.turns import Turn
-    from memories.scratchpad.at_hand import Scratchpad
     from memories.scratchpad.entries import Entry
+    from memories.scratchpad.hot_tier import Scratchpad
     from memories.search.results import Explanation, Hit
     from memories.write.create import Created
     from memories.write.many import Affected

@@ -71,7 +71,7 @@ def backup(config: "Config", target: str | None, keep: str | None) -> None:
 def restore_store(config: "Config", file: str, *, replace: bool) -> None:
     """Make the store of the settings from a file, and say so."""
     from memories.embedders import open_embedder
-    from memories.scratchpad.scratchpad import mark_all_stale
+    from memories.scratchpad.file import mark_all_stale
     from memories.transfer.backup import restore
 
     embedder = open_embedder(config.embedder, config)
@@ -244,7 +244,7 @@ def examine_home(config: "Config") -> list[Finding]:
     from memories.connect import receipts
     from memories.core.trust import approved_files, read_secret
     from memories.identity import tokens
-    from memories.scratchpad import scratchpad
+    from memories.scratchpad import file
     from memories.transfer.export import own_key
 
     folder, own_token = registers(), tokens.own_file(config.home)
@@ -255,9 +255,7 @@ def examine_home(config: "Config") -> list[Finding]:
         lambda: receipts.load(folder),
         lambda: own_key(folder),
     ]
-    looks += [
-        functools.partial(scratchpad.load, config.home, name) for name in _folders(config.home)
-    ]
+    looks += [functools.partial(file.load, config.home, name) for name in _folders(config.home)]
     findings = list(_in_the_place_of_files(config))
     for look in looks:
         try:

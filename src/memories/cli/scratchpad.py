@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from memories.identity.prompt import Prompt
     from memories.memories import Memories
     from memories.models import Memory
-    from memories.scratchpad.at_hand import Scratchpad
     from memories.scratchpad.entries import Entry
+    from memories.scratchpad.hot_tier import Scratchpad
     from memories.settings import Config
 
 
@@ -98,7 +98,7 @@ def edit(memories: "Memories") -> int:
     new memory. An entry that you take out is left out of the scratchpad, and its memory stays.
     """
     from memories.cli.memories import edited
-    from memories.scratchpad.scratchpad import replace_by_person
+    from memories.scratchpad.file import replace_by_person
 
     file = memories.scratchpad(refresh=True).file
     if file is None:
@@ -126,10 +126,10 @@ def edit(memories: "Memories") -> int:
 @scratchpad.command(epilog="memory scratchpad rebuild -n bob")
 @in_session(reads=False)
 def rebuild(memories: "Memories") -> None:
-    """Write the scratchpad anew from the store.
+    """Write the scratchpad again from the store.
 
-    All memories of the namespace are looked at, and what was taken out of the file may come back.
-    Nothing is written while what a person changed in it can't be taken over.
+    It is chosen from all memories of the namespace, and what was taken out of it may come back.
+    What a person changed in it is taken over first; the rest is kept beside it.
     """
     _print(memories, memories.scratchpad(rebuild=True))
 
@@ -186,12 +186,12 @@ def _prompt(config: "Config", asked: tuple[str | None, int, str], *, shared: boo
     from datetime import UTC, datetime
 
     from memories.identity.prompt import Wanted, build, made
-    from memories.scratchpad.at_hand import at_hand
+    from memories.scratchpad.hot_tier import read_up_to_date
 
     project, budget, client = asked
     wanted = Wanted.of(config, project, budget, client)
     names = dict.fromkeys((config.namespace, SHARED) if shared else (config.namespace,))
-    found = at_hand(config, tuple(names), datetime.now(UTC))
+    found = read_up_to_date(config, tuple(names), datetime.now(UTC))
     if found is not None:
         return made(wanted, found)
     with opened(config, shared=shared) as memories:

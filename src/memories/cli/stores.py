@@ -171,7 +171,7 @@ def import_(
     from memories.config import registers
     from memories.core.ids import new_id
     from memories.embedders import open_embedder
-    from memories.scratchpad.scratchpad import mark_all_stale
+    from memories.scratchpad.file import mark_all_stale
     from memories.transfer.export import own_key
     from memories.transfer.importing import Intake, check
     from memories.transfer.importing import import_ as run

@@ -15,7 +15,7 @@ from memories.hooks.recall_request import NOT_ASKED, HookContext, RecallRequest
 from memories.identity import project as projects
 from memories.identity import prompt
 from memories.models import SHARED
-from memories.scratchpad.at_hand import at_hand
+from memories.scratchpad.hot_tier import read_up_to_date
 from memories.settings import Config
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def block(
     project = _project(request) if config.project_detection else None
     wanted = prompt.Wanted.of(config, project, MOST_TOKENS, prompt.CLIENTS[0])
     names = tuple(dict.fromkeys((config.namespace, SHARED)))
-    found = at_hand(config, names, datetime.now(UTC)) if opened is None else None
+    found = read_up_to_date(config, names, datetime.now(UTC)) if opened is None else None
     made = (
         _ask_store(request, config, wanted, opened) if found is None else prompt.made(wanted, found)
     )

@@ -24,7 +24,7 @@ from memories.identity import captured
 from memories.models import SHARED
 from memories.read.lookup import accepted
 from memories.read.versions import is_unaccepted, plain_key
-from memories.scratchpad import metadata
+from memories.scratchpad import file, metadata
 from memories.settings import Config
 from memories.stores.chain import (
     CHAIN,
@@ -493,7 +493,11 @@ def _move_files(store: Store, config: Config, name: str, into: str) -> None:
     _queue(config, name).move_to(_queue(config, into))
     captured.change(config, name, into)
     old, new = config.home / name, config.home / into
-    begun = [at for at in (metadata.created(old), metadata.created(new)) if at is not None]
+    begun = [
+        at for at in (metadata.read_created(old), metadata.read_created(new)) if at is not None
+    ]
+    for copy in file.copies_of(file.Place(config.home, name, "")):
+        file.keep_copy(file.Place(config.home, into, ""), copy.read_text(encoding="utf-8"))
     _remove_files(config, name)
     if begun and not is_own_name(into, config):
         with contextlib.suppress(OSError), locked(new / ".scratchpad.lock"):

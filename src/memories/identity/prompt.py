@@ -17,14 +17,14 @@ from memories.context import fence
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.models import SHARED, is_session_note
-from memories.scratchpad.entries import SESSIONS, Entry, moment
+from memories.scratchpad.entries import SESSIONS, Entry, parse_time
 from memories.write.suspicion import marks
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from memories.memories import Memories
-    from memories.scratchpad.at_hand import Scratchpad
+    from memories.scratchpad.hot_tier import Scratchpad
     from memories.settings import Config
 
 SHOWN = 10
@@ -337,7 +337,7 @@ def _at(written: str) -> "datetime | None":
     from datetime import UTC, datetime
 
     nothing = datetime.min.replace(tzinfo=UTC)
-    found = moment(written, nothing)
+    found = parse_time(written, nothing)
     return None if found == nothing else found
 
 

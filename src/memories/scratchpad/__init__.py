@@ -1,3 +1,1 @@
-"""The hot tier: a scratchpad for each namespace, a short file that mirrors the memories that matter
-now.
-"""
+"""The hot tier: one short file per namespace that mirrors the memories that matter now."""

@@ -1,5 +1,6 @@
-"""What a scratchpad holds: entries, their order, and which of many have a place. Pure; the clock is
-passed in.
+"""Entries of a scratchpad: their order, and which of many get a place.
+
+Everything here is pure; the clock is passed in.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 MOST_PINNED = 50  # as `write.change.pin` allows
-OFTEN = 3  # reads that make a memory one of those that are often used
-SESSIONS, MOST_SESSIONS = 3, 24  # of a project, and of all
+OFTEN = 3  # reads that make a memory a frequently used one
+SESSIONS, MOST_SESSIONS = 3, 24  # per project, and in total
 MAX_SHOWN = 2_000  # characters of one entry; a longer memory is cut
 _DAY_SECONDS = 86_400
 _NO_TAGS: Mapping[str, str] = {}
@@ -24,10 +25,10 @@ class Rules(NamedTuple):
     """The settings that entries depend on; the defaults are those of the settings.
 
     Attributes:
-        size: The most entries of a scratchpad.
-        min_confidence: The least confidence of one that is shown.
+        size: Maximum number of entries.
+        min_confidence: Minimum confidence of an entry that is shown.
         half_life_hours: See `read.versions.compute_confidence`.
-        relevance: How age and use count in their order.
+        relevance: How age and use count in the order.
     """
 
     size: int = 30
@@ -38,34 +39,37 @@ class Rules(NamedTuple):
     @classmethod
     def of(cls, config: "Config") -> Self:
         """Return the rules of a configuration."""
-        least, hours = config.min_confidence, config.decay_half_life_hours
-        return cls(config.scratchpad_size, least, hours, Relevance.of(config))
+        return cls(
+            config.scratchpad_size,
+            config.min_confidence,
+            config.decay_half_life_hours,
+            Relevance.of(config),
+        )
 
 
 class Entry(NamedTuple):
-    """A memory as a scratchpad has it.
+    """A memory as a scratchpad holds it.
 
     Attributes:
-        id: The memory; empty for a line that a person added and that is no memory yet.
-        content: What it says, or its beginning: see `cut`.
-        pinned: It is there whatever its age.
-        version: The version that it shows; 0 if that is not known.
+        id: The memory; empty for a line that a person added and that isn't stored yet.
+        content: Its text, or the beginning of it: see `cut`.
+        pinned: It keeps its place whatever its age.
+        version: The version that is shown; 0 if unknown.
         written: When that version was written, ISO 8601 in UTC.
-        created: When its first version was.
+        created: When the first version was written.
         uses: How often it was read; approximate.
         tags: Its tags.
         key: Its key, if it has one.
-        by: Who wrote it.
-        trust: How far that is trusted: see `Origin`; empty if no origin was kept.
-        accepted: It had to wait for review, and was accepted.
-        decay: Its policy, unless it is stable.
+        by: The writer.
+        trust: How far the writer is trusted: see `Origin`; empty if no origin was stored.
+        accepted: It waited for review, and was accepted.
+        decay: Its decay policy, unless it is stable.
         confidence: The base confidence, which its writer declared.
         aging_from: When its decay began, ISO 8601 in UTC; empty for a stable memory.
         reinforced: When it was last reinforced, if it was.
-        suspicious: Why it may give orders to a model, as names with blanks between them; mostly
-            empty.
-        cut: How many characters the memory has, if `content` is only its beginning.
-        namespace: The namespace that it belongs to.
+        suspicious: Why it may give orders to a model: names separated by blanks; usually empty.
+        cut: The memory's length in characters, if `content` is only its beginning.
+        namespace: The namespace that owns it.
     """
 
     id: str
@@ -90,79 +94,81 @@ class Entry(NamedTuple):
 
     @property
     def is_session(self) -> bool:
-        """Whether it says what a session left."""
+        """Whether it is the summary of a session."""
         return self.tags.get("type") == SESSION
 
 
-def moment(written: str, otherwise: datetime) -> datetime:
-    """Return the time of an entry; another one where a person has spoiled it."""
-    return _time(written) or otherwise
+def parse_time(written: str, default: datetime) -> datetime:
+    """Return a time of an entry; the default if a person has spoiled it."""
+    return _parse_time(written) or default
 
 
-def _time(written: str) -> datetime | None:
+def _parse_time(written: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(written)
+        time = datetime.fromisoformat(written)
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return time if time.tzinfo else None
 
 
 def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
-    """Return how much an entry matters now: the factor for age and use of a search, see
-    `relevance`.
+    """Return how much an entry matters now: a search's factor for age and use, see `relevance`.
 
-    Here what is stable ages too: a session begins with what is recent.
+    Here stable memories age too, because a session begins with what is recent.
     """
-    age_days = (now - moment(entry.written, now)).total_seconds() / _DAY_SECONDS
-    fresh = fade(age_days, relevance.decay_rate)
-    used = boost(entry.uses, relevance.boost_rate, relevance.most_boost)
-    return factor(fresh, used, relevance.least_freshness)
+    age_days = (now - parse_time(entry.written, now)).total_seconds() / _DAY_SECONDS
+    freshness = fade(age_days, relevance.decay_rate)
+    use = boost(entry.uses, relevance.boost_rate, relevance.most_boost)
+    return factor(freshness, use, relevance.least_freshness)
 
 
-def ordered(entries: Iterable[Entry], now: datetime, relevance: Relevance) -> list[Entry]:
-    """Return entries in the order in which they are shown: pinned ones first, then the hottest."""
-    return sorted(
-        entries,
-        key=lambda entry: (entry.pinned, heat(entry, now, relevance), entry.id),
-        reverse=True,
-    )
+def sort_entries(entries: Iterable[Entry], now: datetime, relevance: Relevance) -> list[Entry]:
+    """Sort entries as they are shown: pinned ones first, then the hottest."""
+
+    def order(entry: Entry) -> tuple[bool, float, str]:
+        return entry.pinned, heat(entry, now, relevance), entry.id
+
+    return sorted(entries, key=order, reverse=True)
 
 
-def aging(entry: Entry) -> dict[str, Any]:
+def aging_fields(entry: Entry) -> dict[str, Any]:
     """Return the fields of an entry's record that its confidence depends on."""
     from memories.core.times import to_millis  # reading a file does without it
 
-    times = {"aging_from": _time(entry.aging_from), "reinforced_at": _time(entry.reinforced)}
-    declared = {
-        "decay": entry.decay,
-        "confidence": None if entry.confidence == 1.0 else entry.confidence,
-    }
-    known = {name: to_millis(time) for name, time in times.items() if time is not None}
-    return known | {name: value for name, value in declared.items() if value is not None}
+    fields: dict[str, Any] = {}
+    for name, written in (("aging_from", entry.aging_from), ("reinforced_at", entry.reinforced)):
+        time = _parse_time(written)
+        if time is not None:
+            fields[name] = to_millis(time)
+    if entry.decay is not None:
+        fields["decay"] = entry.decay
+    if entry.confidence != 1.0:
+        fields["confidence"] = entry.confidence
+    return fields
 
 
 def has_age(entry: Entry) -> bool:
-    """Return whether the confidence of an entry can be computed; older programs wrote no time from
-    which it ages.
+    """Return whether an entry's confidence can be computed from it.
+
+    Older programs did not write the time from which a memory ages.
     """
-    return entry.decay is None or _time(entry.aging_from) is not None
+    return entry.decay is None or _parse_time(entry.aging_from) is not None
 
 
-def of_unknown_age(entries: Iterable[Entry]) -> str:
-    """Return a sentence on the entries whose confidence only the store knows; empty if there are
-    none.
-    """
+def describe_unknown_ages(entries: Iterable[Entry]) -> str:
+    """Return a sentence that counts the entries without a known age; empty if there are none."""
     count = sum(not has_age(entry) for entry in entries)
     if not count:
         return ""
-    what = "a memory is" if count == 1 else f"{count} memories are"
-    return f"{what} left out: an older program wrote the scratchpad, and only the store knows how current they are"
+    subject = "a memory is" if count == 1 else f"{count} memories are"
+    return (
+        f"{subject} left out: an older program wrote the scratchpad, and only the store knows "
+        "how current they are"
+    )
 
 
-def confidence(entry: Entry, now: datetime, half_life_hours: float) -> float | None:
-    """Return the confidence that the store would report; None if the file lacks what it depends
-    on.
-    """
+def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> float | None:
+    """Return the confidence that the store would report; None if the entry's age is unknown."""
     if entry.decay is None:
         return entry.confidence
     if not has_age(entry):
@@ -170,74 +176,72 @@ def confidence(entry: Entry, now: datetime, half_life_hours: float) -> float | N
     from memories.read import versions  # stable memories, which most are, do without it
     from memories.stores.records import Collection, Record, Ref
 
-    record = Record(
-        Ref(Collection.MEMORY, entry.namespace, entry.id, 1), "", now, fields=aging(entry)
-    )
+    ref = Ref(Collection.MEMORY, entry.namespace, entry.id, 1)
+    record = Record(ref, "", now, fields=aging_fields(entry))
     return versions.confidence(record, now, half_life_hours)
 
 
 def is_current(entry: Entry, rules: Rules, now: datetime) -> bool:
-    """Return whether an entry is known to be as sure as the settings require."""
-    known = confidence(entry, now, rules.half_life_hours)
-    return known is not None and known >= rules.min_confidence
+    """Return whether an entry is known to have the confidence that the settings require."""
+    confidence = compute_confidence(entry, now, rules.half_life_hours)
+    return confidence is not None and confidence >= rules.min_confidence
 
 
-def current(entries: Iterable[Entry], rules: Rules, now: datetime) -> list[Entry]:
+def select_current(entries: Iterable[Entry], rules: Rules, now: datetime) -> list[Entry]:
     """Return the entries that are shown, in their order."""
-    return ordered(
-        (entry for entry in entries if is_current(entry, rules, now)), now, rules.relevance
-    )
+    current = [entry for entry in entries if is_current(entry, rules, now)]
+    return sort_entries(current, now, rules.relevance)
 
 
-def chosen(
+def choose(
     entries: Iterable[Entry], rules: Rules, now: datetime, left_out: Sequence[str] = ()
 ) -> list[Entry]:
-    """Return the entries that have a place: all that are pinned, some that are often used, and the
-    newest.
+    """Return the entries that get a place: pinned, frequently used, and the newest.
 
-    Of the room that the pinned ones leave, a third is for those that are often used, however old
-    they are. What the last sessions left has places of its own, a few for each project. What is not
-    current only fills the room that is
-    left: another setting or option may ask for it.
+    A third of the room beside the pinned entries is for frequently used ones, whatever their age.
+    Summaries of sessions have places of their own, a few for each project. Entries that aren't
+    current only fill the remaining room, since another setting or option may ask for them.
 
     Args:
         entries: Any number of them, each memory once.
-        rules: The settings; their size counts neither pinned entries over it nor sessions.
-        now: The time to judge at.
+        rules: The settings; `size` does not count pinned entries beyond it, nor sessions.
+        now: The current time.
         left_out: Ids that a person has taken out.
     """
-    listed = [entry for entry in entries if entry.pinned or entry.id not in left_out]
-    there = current(listed, rules, now)
-    pinned = [entry for entry in there if entry.pinned][:MOST_PINNED]
-    others = [entry for entry in there if not entry.pinned and not entry.is_session]
+    candidates = [entry for entry in entries if entry.pinned or entry.id not in left_out]
+    current = select_current(candidates, rules, now)
+    pinned = [entry for entry in current if entry.pinned][:MOST_PINNED]
+    facts = [entry for entry in current if not entry.pinned and not entry.is_session]
+    sessions = [entry for entry in current if not entry.pinned and entry.is_session]
     room = max(0, rules.size - len(pinned))
-    often = sorted((entry for entry in others if entry.uses >= OFTEN), key=_by_use, reverse=True)[
-        : room // 3
-    ]
-    taken = {entry.id for entry in often}
-    newest = sorted(
-        (entry for entry in others if entry.id not in taken), key=_by_time, reverse=True
-    )
-    sessions = _last_of_each(entry for entry in there if entry.is_session and not entry.pinned)
-    picked = [
+
+    used_often = [entry for entry in facts if entry.uses >= OFTEN]
+    frequent = sorted(used_often, key=_by_use, reverse=True)[: room // 3]
+    newest = _newest(facts, without=frequent)[: room - len(frequent)]
+    chosen = [
         *pinned,
-        *ordered([*often, *newest[: room - len(often)]], now, rules.relevance),
-        *sessions,
+        *sort_entries([*frequent, *newest], now, rules.relevance),
+        *_last_sessions(sessions),
     ]
-    known = {entry.id for entry in there}
-    faint = sorted((entry for entry in listed if entry.id not in known), key=_by_time, reverse=True)
-    return [*picked, *faint[: max(0, rules.size - len(picked))]]
+    faint = _newest(candidates, without=current)
+    return [*chosen, *faint[: max(0, rules.size - len(chosen))]]
 
 
-def _last_of_each(sessions: Iterable[Entry]) -> list[Entry]:
+def _newest(entries: Iterable[Entry], *, without: Iterable[Entry]) -> list[Entry]:
+    ids = {entry.id for entry in without}
+    others = [entry for entry in entries if entry.id not in ids]
+    return sorted(others, key=_by_time, reverse=True)
+
+
+def _last_sessions(sessions: Iterable[Entry]) -> list[Entry]:
     counts: dict[str | None, int] = {}
-    kept: list[Entry] = []
+    last: list[Entry] = []
     for entry in sorted(sessions, key=_by_time, reverse=True):
         project = entry.tags.get("project")
         counts[project] = counts.get(project, 0) + 1
-        if counts[project] <= SESSIONS and len(kept) < MOST_SESSIONS:
-            kept.append(entry)
-    return kept
+        if counts[project] <= SESSIONS and len(last) < MOST_SESSIONS:
+            last.append(entry)
+    return last
 
 
 def _by_use(entry: Entry) -> tuple[int, str, str]:

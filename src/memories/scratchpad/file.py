@@ -1,38 +1,173 @@
-"""The file of a scratchpad, as far as every command looks at it: read with care, and whether a
-person changed it.
+"""The file of a scratchpad: read with care, changed under a lock, replaced in one step.
+
+A person may save the file at any moment. Before a program replaces it, the program checks that it
+is still the file that was read; otherwise it reads it again. Nothing that a person wrote is lost:
+`refresh` takes it over, or keeps it beside.
 """
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from zlib import crc32
+from typing import NamedTuple, TypeVar
 
-from memories.errors import InvalidInput
+from memories.core.disk import locked, make_folder, replacing, tried
+from memories.errors import InvalidInput, StoreBusy
+from memories.scratchpad.entries import Entry, Rules, choose, sort_entries
+from memories.scratchpad.layout import Pad, parse, render, without_entries
+from memories.search.relevance import Relevance
 
 MAX_BYTES = 262_144  # of a file that is read
-_MARK = b"\xef\xbb\xbf"  # which some editors put before UTF-8
+_MAX_WRITTEN = 131_072  # characters of a file that is written; a person may add as much again
+_MAX_GONE = 64
+_NO_TIMES: Mapping[str, str] = {}
+_WAIT_SECONDS = 30.0
+_ATTEMPTS = 20  # at replacing a file that a person saves at the same time
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors put before UTF-8
+_LOCK = ".scratchpad.lock"
+_STALE, _REFRESHING = ".scratchpad.stale", ".scratchpad.taken"
+_COPIES = "scratchpad.edited*.yaml"
+Result = TypeVar("Result")
+Fingerprint = tuple[int, int, int] | None  # of the file that is there; None if there is none
 
 
-def path(home: Path, namespace: str) -> Path:
+class Overtaken(Exception):
+    """A person has saved the file since it was read, and what they wrote must not be lost."""
+
+
+class Place(NamedTuple):
+    """Where the scratchpad of a namespace is, and which store it mirrors.
+
+    Attributes:
+        home: The folder of the default store and of the settings.
+        namespace: The namespace.
+        store: The URL of the store, without a password.
+        stamp: Distinguishes the store's file from another one in its place; empty without a file.
+        rules: The settings that its entries depend on.
+    """
+
+    home: Path
+    namespace: str
+    store: str
+    stamp: str = ""
+    rules: Rules = Rules()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the namespace."""
+        return self.home / self.namespace
+
+    @property
+    def file(self) -> Path:
+        """The file."""
+        return path_of(self.home, self.namespace)
+
+    @property
+    def lock(self) -> Path:
+        """The file by which processes wait for each other."""
+        return self.folder / _LOCK
+
+
+def path_of(home: Path, namespace: str) -> Path:
     """Return the path of a namespace's scratchpad."""
     return home / namespace / "scratchpad.yaml"
 
 
-def content(file: Path) -> str | None:
-    """Return the text of a scratchpad's file; None if it is not there, or empty, as a power cut may
-    leave it.
+# --- reading
+
+
+def read(home: Path, namespace: str) -> list[Entry]:
+    """Return the entries of a namespace's scratchpad in the order in which they are shown.
+
+    Nothing but this file is read, and nothing is written. Without a file the list is empty.
 
     Raises:
-        InvalidInput: It is no file of this user's own, others may write it, it is too large, or it
-            is not UTF-8.
+        InvalidInput: The file can't be read or trusted; the message says why.
     """
-    flags = (
-        os.O_RDONLY
-        | getattr(os, "O_NOFOLLOW", 0)
-        | getattr(os, "O_NONBLOCK", 0)
-        | getattr(os, "O_CLOEXEC", 0)
-    )
+    pad = load(home, namespace)
+    if pad is None:
+        return []
+    return sort_entries(memories_of(pad, namespace), datetime.now(UTC), Relevance())
+
+
+def memories_of(pad: Pad, namespace: str) -> list[Entry]:
+    """Return the entries of a scratchpad that are memories; those without an id are not yet."""
+    return [entry._replace(namespace=namespace) for entry in pad.entries if entry.id]
+
+
+def load(home: Path, namespace: str) -> Pad | None:
+    """Return the content of a scratchpad's file; None if there is none.
+
+    Raises:
+        InvalidInput: See `read`.
+    """
+    file = path_of(home, namespace)
+    text = read_text(file)
+    if text is None:
+        return None
+    try:
+        return parse_file(text, file, namespace)
+    except InvalidInput as exc:
+        remedy = (
+            f"run memory scratchpad rebuild -n {namespace}, which keeps it beside, or remove it"
+        )
+        raise InvalidInput(f"{exc}; {remedy}") from None
+
+
+def parse_file(text: str, file: Path, namespace: str) -> Pad:
+    """Read the text of a namespace's scratchpad.
+
+    Raises:
+        InvalidInput: See `read`.
+    """
+    pad = parse(text, str(file))
+    if pad.namespace != namespace:
+        raise InvalidInput(f"{file} is not the scratchpad of {namespace}")
+    return pad
+
+
+_PARSED: dict[Path, tuple[str, Pad]] = {}  # the texts that were read or written last
+_MAX_PARSED = 16
+
+
+def load_cached(place: Place) -> Pad | None:
+    """Do what `load` does, without parsing the same text twice.
+
+    Raises:
+        InvalidInput: See `read`.
+    """
+    text = read_text(place.file)
+    if text is None:
+        return None
+    cached_text, pad = _PARSED.get(place.file, (None, None))
+    if pad is None or text != cached_text:
+        pad = parse_file(text, place.file, place.namespace)
+        _remember(place, text, pad)
+    return pad
+
+
+def _remember(place: Place, text: str, pad: Pad) -> None:
+    if len(_PARSED) >= _MAX_PARSED:
+        _PARSED.clear()
+    _PARSED[place.file] = text, pad
+
+
+def read_text(file: Path) -> str | None:
+    """Return the text of a scratchpad's file.
+
+    Returns:
+        The text; None if there is no file, or an empty one, as a power cut may leave it.
+
+    Raises:
+        InvalidInput: It isn't a regular file of this user, others may write it, it is too large, or
+            it isn't UTF-8.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
+        flags |= getattr(os, name, 0)
     try:
         if file.parent.is_symlink():
             raise InvalidInput(f"{file.parent} is a symbolic link; put the folder itself there")
@@ -40,14 +175,11 @@ def content(file: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as exc:
-        why = (
-            "is a symbolic link; put the file itself there"
-            if exc.errno == errno.ELOOP
-            else f"({exc.strerror})"
-        )
-        raise InvalidInput(f"{file} can't be read: it {why}") from exc
+        is_link = exc.errno == errno.ELOOP
+        reason = "it is a symbolic link; put the file itself there" if is_link else exc.strerror
+        raise InvalidInput(f"{file} can't be read: {reason}") from exc
     try:
-        _refuse(file, os.fstat(fd))
+        _refuse_untrusted(file, os.fstat(fd))
         with os.fdopen(fd, "rb", closefd=False) as stream:
             data = stream.read(MAX_BYTES + 1)
     finally:
@@ -59,33 +191,318 @@ def content(file: Path) -> str | None:
     if not data.strip(b"\0 \r\n"):
         return None
     try:
-        return data.removeprefix(_MARK).decode().replace("\r\n", "\n")
+        return data.removeprefix(_BYTE_ORDER_MARK).decode().replace("\r\n", "\n")
     except UnicodeDecodeError as exc:
         raise InvalidInput(f"{file} is not UTF-8 (byte {exc.start}); save it as UTF-8") from None
 
 
-def _refuse(file: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise InvalidInput(f"{file} is no file; remove it, and the scratchpad is made anew")
+def _refuse_untrusted(file: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidInput(f"{file} is not a regular file; remove it, and it is written again")
     if os.name != "posix":
         return
-    if found.st_uid not in (os.geteuid(), 0):
-        raise InvalidInput(
-            f"{file} belongs to another user; remove it, and the scratchpad is made anew"
-        )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid not in (os.geteuid(), 0):
+        raise InvalidInput(f"{file} belongs to another user; remove it, and it is written again")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         from memories.core.trust import others_may_write  # which knows groups of one user
 
-        if doubt := others_may_write(file):
+        doubt = others_may_write(file)
+        if doubt:
             raise InvalidInput(f"{file} {doubt}")
 
 
-def is_edited(text: str) -> bool:
-    """Return whether a text was changed since a program wrote it."""
-    head, mark, last = text.rpartition("check: ")
-    return not mark or last != f'"{check(head)}"\n'
+# --- writing
 
 
-def check(text: str) -> str:
-    """Return the number that ends a file which a program wrote."""
-    return f"{crc32(text.encode()):08x}"
+def exists(place: Place) -> bool:
+    """Return whether there is a scratchpad."""
+    return os.path.lexists(place.file)
+
+
+@contextlib.contextmanager
+def exclusive(place: Place) -> Iterator[None]:
+    """Keep other threads and processes from changing the scratchpad.
+
+    Raises:
+        StoreBusy: Another process holds the lock for too long.
+    """
+    with tried(place.lock, _WAIT_SECONDS) as is_locked:
+        if not is_locked:
+            raise StoreBusy(f"another process kept {place.lock} for {_WAIT_SECONDS:g} s; try again")
+        yield
+
+
+def fingerprint(place: Place) -> Fingerprint:
+    """Return what distinguishes the file from one that is saved later; None if there is none."""
+    try:
+        status = os.lstat(place.file)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def retry_overtaken(replace_file: Callable[[], Result], place: Place) -> Result:
+    """Call a function that reads and replaces the file, again as long as it is overtaken.
+
+    Raises:
+        StoreBusy: Another program keeps saving the file.
+    """
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(Overtaken):
+            return replace_file()
+    raise StoreBusy(f"another program saves {place.file} again and again; try again")
+
+
+def write(place: Place, pad: Pad, before: Fingerprint) -> Pad:
+    """Replace the file, and return its new content; without room for all, the coldest are left out.
+
+    Args:
+        place: The scratchpad.
+        pad: The content to choose from.
+        before: See `replace`.
+
+    Raises:
+        Overtaken: See `replace`.
+    """
+    entries = choose(pad.entries, place.rules, datetime.now(UTC), pad.left_out)
+    while True:
+        pad = pad._replace(
+            namespace=place.namespace,
+            store=place.store,
+            stamp=place.stamp,
+            size=place.rules.size,
+            entries=tuple(entries),
+            held=tuple(entry.id for entry in entries),
+            edited=False,
+        )
+        text = render(pad)
+        if len(text) <= _MAX_WRITTEN or not entries:
+            break
+        entries = _without_an_eighth(entries)
+    replace(place, text, before)
+    _remember(place, text, pad)
+    return pad
+
+
+def _without_an_eighth(entries: Sequence[Entry]) -> list[Entry]:
+    """Drop an eighth of the entries: the last that are neither pinned nor summaries of sessions."""
+    places = range(len(entries))
+    dispensable = [
+        place for place in places if not (entries[place].pinned or entries[place].is_session)
+    ]
+    candidates = dispensable or list(places)
+    dropped = set(candidates[-max(1, len(candidates) // 8) :])
+    return [entries[place] for place in places if place not in dropped]
+
+
+def replace(place: Place, text: str, before: Fingerprint) -> None:
+    """Replace the file by a text that only this user may read.
+
+    Args:
+        place: The scratchpad.
+        text: The new text.
+        before: The `fingerprint` before the file was read from which the text was made.
+
+    Raises:
+        Overtaken: It is another file now.
+    """
+
+    def check() -> None:
+        if fingerprint(place) != before:
+            raise Overtaken
+
+    make_folder(place.folder)
+    with replacing(place.file, agreed=check) as stream:
+        stream.write(text.encode())
+
+
+def replace_by_person(file: Path, text: str) -> None:
+    """Replace a scratchpad's file by the version that a person has edited.
+
+    Raises:
+        InvalidInput: It can't be read as a scratchpad; nothing was changed.
+    """
+    parse(text, "the saved text")
+    with locked(file.parent / _LOCK), replacing(file) as stream:
+        stream.write(f"{text.rstrip()}\n".encode())
+
+
+def copies_of(place: Place) -> list[Path]:
+    """Return the files with edits that could not be taken over."""
+    return sorted(place.folder.glob(_COPIES))
+
+
+def keep_copy(place: Place, text: str) -> Path:
+    """Keep a text with edits that can't be taken over beside the file, and return where it is."""
+    copy = place.folder / "scratchpad.edited.yaml"
+    number = 1
+    while os.path.lexists(copy):
+        number += 1
+        copy = place.folder / f"scratchpad.edited-{number}.yaml"
+    with replacing(copy) as stream:
+        stream.write(text.encode())
+    return copy
+
+
+def mark_stale(place: Place) -> None:
+    """Note that the store has changed in a way that the file does not show."""
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    with contextlib.suppress(FileNotFoundError):
+        os.close(os.open(place.folder / _STALE, flags, 0o600))
+
+
+def mark_all_stale(home: Path) -> None:
+    """Mark every scratchpad of a home as stale, after an import or another change of the store."""
+    for place in places_in(home, lambda name: Place(home, name, "")):
+        mark_stale(place)
+
+
+def is_stale(place: Place) -> bool:
+    """Return whether the store has changed since, or a refresh was interrupted."""
+    return os.path.lexists(place.folder / _STALE) or os.path.lexists(place.folder / _REFRESHING)
+
+
+@contextlib.contextmanager
+def clearing_stale(place: Place) -> Iterator[None]:
+    """Remove the mark of a stale file if nothing fails; a mark that is set meanwhile stays."""
+    refreshing = place.folder / _REFRESHING
+    with contextlib.suppress(FileNotFoundError):
+        (place.folder / _STALE).rename(refreshing)
+    yield
+    refreshing.unlink(missing_ok=True)
+
+
+def change(
+    place: Place,
+    added: Sequence[Entry],
+    dropped: Collection[tuple[str, int]],
+    reinforced: Mapping[str, str] = _NO_TIMES,
+    *,
+    make: bool,
+) -> None:
+    """Apply writes of the store to a scratchpad.
+
+    Dropped memories leave every file at once. A file that a person has edited, or that mirrors
+    another store, is otherwise left to the next refresh.
+
+    Args:
+        place: The scratchpad.
+        added: Memories as they are now.
+        dropped: Ids of memories that are no longer shown, each with its last version.
+        reinforced: Ids of memories, each with the time at which it was reinforced.
+        make: Make the file if it does not exist.
+
+    Raises:
+        OSError: It can't be written.
+        StoreBusy: Another process holds the lock for too long.
+    """
+    versions = dict(dropped)
+    copies = copies_of(place) if versions else []
+    make = make and bool(added)
+    if not (make or copies or exists(place)):
+        return
+    with exclusive(place):
+        for copy in copies:
+            _drop_from_copy(copy, versions)
+        retry_overtaken(lambda: _change(place, added, versions, reinforced, make=make), place)
+
+
+def _change(
+    place: Place,
+    added: Sequence[Entry],
+    dropped: dict[str, int],
+    reinforced: Mapping[str, str],
+    *,
+    make: bool,
+) -> None:
+    before = fingerprint(place)
+    if before is None:
+        if make:
+            write(place, Pad(place.namespace, place.store, entries=tuple(added)), before)
+        return
+    try:
+        pad = load_cached(place)
+    except InvalidInput:
+        pad = None
+    if pad is None or pad.edited or pad.store != place.store:
+        _drop_from_text(place, dropped, before)
+        mark_stale(place)
+        return
+    updated = _update(pad, added, dropped, reinforced)
+    write(place, updated, before)
+    waited_for_review = not {entry.id for entry in pad.entries}.issuperset(dropped)
+    if waited_for_review or pad.stamp != place.stamp:
+        mark_stale(place)
+
+
+def _update(
+    pad: Pad, added: Sequence[Entry], dropped: dict[str, int], reinforced: Mapping[str, str]
+) -> Pad:
+    entries = {entry.id: entry for entry in pad.entries}
+    gone = dict(_split_version(name) for name in pad.gone)
+    for memory_id, version in dropped.items():
+        entries.pop(memory_id, None)
+        gone.pop(memory_id, None)  # the newest come last
+        gone[memory_id] = version
+    for entry in added:
+        present = entries.get(entry.id)
+        is_late = present is not None and entry.version < present.version
+        if entry.version > gone.get(entry.id, 0) and not is_late:
+            entries[entry.id] = entry
+    for memory_id, time in reinforced.items():
+        if memory_id in entries:
+            entries[memory_id] = entries[memory_id]._replace(reinforced=time)
+    last_gone = list(gone.items())[-_MAX_GONE:]
+    return pad._replace(
+        entries=tuple(entries.values()),
+        left_out=tuple(memory_id for memory_id in pad.left_out if memory_id not in dropped),
+        gone=tuple(f"{memory_id}@{version}" for memory_id, version in last_gone),
+    )
+
+
+def _split_version(name: str) -> tuple[str, int]:
+    memory_id, _, version = name.rpartition("@")
+    return memory_id, int(version) if version.isdigit() else 0
+
+
+def _drop_from_text(place: Place, ids: Collection[str], before: Fingerprint) -> None:
+    """Take entries out of a file that isn't written by this program, if it may be written."""
+    try:
+        text = read_text(place.file) or ""
+    except InvalidInput:
+        return
+    shortened = without_entries(text, ids)
+    if shortened != text:
+        replace(place, shortened, before)
+
+
+def _drop_from_copy(copy: Path, ids: Collection[str]) -> None:
+    try:
+        text = read_text(copy) or ""
+    except InvalidInput:  # no program wrote it
+        return
+    shortened = without_entries(text, ids)
+    if shortened != text:
+        with replacing(copy) as stream:
+            stream.write(shortened.encode())
+
+
+def places_in(home: Path, place_of: Callable[[str], Place]) -> Iterator[Place]:
+    """Yield the places of all scratchpads in a home."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(home) as folders:
+        for folder in folders:
+            if folder.is_dir(follow_symlinks=False):
+                place = place_of(folder.name)
+                if exists(place):
+                    yield place
+
+
+def remove(place: Place) -> None:
+    """Remove a scratchpad with everything that belongs to it."""
+    if not place.folder.is_dir():
+        return
+    with locked(place.lock):
+        for file in (place.file, *copies_of(place)):
+            file.unlink(missing_ok=True)
+        for name in (_STALE, _REFRESHING):
+            (place.folder / name).unlink(missing_ok=True)

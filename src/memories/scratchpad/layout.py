@@ -1,26 +1,26 @@
-"""How a scratchpad is written: YAML that a person can read and edit, of which programs write and
-read a small part.
+"""The text of a scratchpad's file: YAML that a person can read, in which every value is JSON.
 
-A file that only programs wrote is read line by line here: each value is a JSON value on one line,
-which YAML reads as well. What a person has written otherwise is read by a YAML parser, without
-anchors, aliases, tags and deep nesting.
+A file that only programs wrote is read line by line with `json`, which is fast. A file that a
+person has changed is read by PyYAML, whatever its style.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from memories.errors import InvalidInput
 from memories.languages import unseen
 from memories.models import DecayPolicy
 from memories.scratchpad.entries import Entry
-from memories.scratchpad.file import check, is_edited
 
 FORMAT = 1
 _LINE = re.compile(r"(- |  )?([a-z_]+):(?: (.*))?")
-_LONG = re.compile(r'\\(?:U([0-9a-fA-F]{8})|["\\/bfnrtu])')
-_BARE = re.compile(r'- ("(?:[^"\\]|\\.)*")')
+_CHECK = re.compile(r'^check: "([0-9a-f]{8})"\n', re.MULTILINE)
+_LONG_ESCAPE = re.compile(r'\\(?:U([0-9a-fA-F]{8})|["\\/bfnrtu])')
+_FIRST_ENTRY = re.compile(r"^ *- ", re.MULTILINE)
+_TOP_LEVEL = re.compile(r"[^\s#-]")
 _TEXTS = (
     "id",
     "content",
@@ -32,34 +32,42 @@ _TEXTS = (
     "aging_from",
     "reinforced",
 )
-_OPTIONAL = ("key", "decay")
-_IF_ANY = ("key", "tags", "decay", "aging_from", "reinforced", "suspicious", "cut")
+_OPTIONAL_TEXTS = ("key", "decay")
+_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "none": False,
+    "": False,
+}
 _HEAD = """\
-# The scratchpad of {namespace}: what its sessions begin with. You may edit this file.
+# The scratchpad of {namespace}: what its sessions begin with. To edit it: memory scratchpad edit
 # - Change a content, and the memory gets a new version. Set pinned to true to keep an entry here, or to false.
 # - Take an entry out, and it is left out here; the memory stays. memory delete or memory forget removes it.
-# - Add a line such as   - "One statement"   under memories, and it becomes a memory.
-# The next memory command takes it over. memory scratchpad rebuild writes this file anew from the store.
+# - Add a line such as   - "One statement"   at the end, and it becomes a memory.
+# The next memory command takes it over. memory scratchpad rebuild writes this file again from the store.
+# For programs; leave these lines as they are.
 """
 
 
 class Pad(NamedTuple):
-    """What a scratchpad's file says.
+    """The content of a scratchpad's file.
 
     Attributes:
-        namespace: Whose it is.
+        namespace: The namespace that owns it.
         store: The store that it mirrors, without a password.
         stamp: See `Place`.
-        size: How many entries were chosen at most.
+        size: Maximum number of entries when they were chosen.
         waiting: How many memories waited for review.
         written: When it was brought up to date with the store, ISO 8601; empty if it never was.
-        entries: What it holds.
+        entries: The entries.
         left_out: Ids that a person has taken out.
-        gone: Ids and versions, `id@3`, that were deleted or replaced lately: what says so late is
-            not added again.
+        gone: Recently deleted or replaced versions, `id@3`: a late message must not add them again.
         held: The ids that it held when a program wrote it.
         edited: Whether it was changed since.
-        spans: For each entry, its first line and the line behind its last.
     """
 
     namespace: str
@@ -73,146 +81,80 @@ class Pad(NamedTuple):
     gone: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     edited: bool = False
-    spans: tuple[tuple[int, int], ...] = ()
+
+
+# --- writing
 
 
 def render(pad: Pad) -> str:
     """Return the text of a scratchpad's file."""
-    rows = [_HEAD.format(namespace=pad.namespace)]
-    rows += [
-        f"{name}: {_value(value)}\n"
-        for name, value in (
-            ("scratchpad", FORMAT),
-            ("namespace", pad.namespace),
-            ("store", pad.store),
-            ("stamp", pad.stamp),
-            ("size", pad.size),
-            ("waiting", pad.waiting),
-            ("written", pad.written),
-        )
-    ]
-    rows.append("memories:\n" if pad.entries else "memories: []\n")
-    rows += map(_item, pad.entries)
-    rows.append("# For programs; leave these lines as they are.\n")
-    held = " ".join(entry.id for entry in pad.entries)
-    rows += [
-        f"{name}: {_value(value)}\n"
-        for name, value in (
-            ("left_out", " ".join(pad.left_out)),
-            ("gone", " ".join(pad.gone)),
-            ("held", held),
-        )
-    ]
-    text = "".join(rows)
-    return f'{text}check: "{check(text)}"\n'
-
-
-def parse(text: str, what: str) -> Pad:
-    """Read the text of a scratchpad's file.
-
-    Args:
-        text: The text, with `\\n` as its line ends.
-        what: What it is, for messages: the path of the file.
-
-    Raises:
-        InvalidInput: It can't be read; the message says where.
-    """
-    read = _lines(text)
-    if read is None:
-        from memories.scratchpad.byhand import (
-            read as read_yaml,
-        )  # which costs more than all the rest
-
-        try:
-            read = read_yaml(text)
-        except ValueError as exc:
-            raise InvalidInput(f"{what} can't be read: {exc}; {_CURE}") from None
-    head_values, items, spans = read
-    if str(head_values.get("scratchpad")) != str(FORMAT):
-        raise InvalidInput(
-            f"{what} is no scratchpad of this program: it has no line scratchpad: {FORMAT}; {_CURE}"
-        )
-    entries = tuple(
-        _entry(item, f"{what}, line {span[0] + 1},")
-        for item, span in zip(items, spans, strict=True)
-    )
-    names = [entry.id for entry in entries if entry.id]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InvalidInput(
-            f"{what} has two entries with the id {unseen.shown(twice, _escape)[:64]}; {_CURE}"
-        )
-    texts = {
-        name: str(head_values.get(name) or "")
-        for name in ("namespace", "store", "stamp", "written")
+    head = {
+        "scratchpad": FORMAT,
+        "namespace": pad.namespace,
+        "store": pad.store,
+        "stamp": pad.stamp,
+        "size": pad.size,
+        "waiting": pad.waiting,
+        "written": pad.written,
+        "left_out": " ".join(pad.left_out),
+        "gone": " ".join(pad.gone),
+        "held": " ".join(entry.id for entry in pad.entries),
     }
-    lists = {
-        name: tuple(str(head_values.get(name) or "").split())
-        for name in ("left_out", "gone", "held")
-    }
-    numbers = {name: _number(head_values.get(name), name, what) for name in ("size", "waiting")}
-    said: dict[str, Any] = {**texts, **lists, **numbers}
-    return Pad(**said, entries=entries, edited=is_edited(text), spans=tuple(spans))
+    rows = [f"{name}: {_render_value(value)}\n" for name, value in head.items()]
+    entries = [_render_entry(entry) for entry in pad.entries]
+    intro = _HEAD.format(namespace=pad.namespace)
+    return seal("".join([intro, *rows, "memories:\n", *entries]))
 
 
-def without(text: str, spans: Sequence[tuple[int, int]]) -> str:
-    """Return a text without these spans of lines."""
-    rows = text.split("\n")
-    for first, behind in sorted(spans, reverse=True):
-        del rows[first:behind]
-    return "\n".join(rows)
+def seal(text: str) -> str:
+    """Return a text with the checksum by which a person's changes are noticed."""
+    body = _CHECK.sub("", text, count=1)
+    return body.replace("memories:\n", f'check: "{_checksum(body)}"\nmemories:\n', 1)
 
 
-def without_ids(text: str, ids: Sequence[str]) -> str:
-    """Return a text that can't be read without the parts that name these ids: each from its `- ` to
-    the next.
-    """
-    kept: list[str] = []
-    part: list[str] = []
-    for row in [*text.split("\n"), None]:
-        if row is None or row.startswith("- ") or (row[:1].strip() and not row.startswith("#")):
-            kept += [] if any(name in line for line in part for name in ids) else part
-            part = []
-        if row is not None:
-            part.append(row)
-    return "\n".join(kept)
+def is_edited(text: str) -> bool:
+    """Return whether a text was changed since a program wrote it."""
+    check = _CHECK.search(text)
+    if check is None:
+        return True
+    return check[1] != _checksum(text[: check.start()] + text[check.end() :])
 
 
-_CURE = "correct it, or remove the file: nothing is lost but what you wrote in it"
+def _checksum(text: str) -> str:
+    return f"{crc32(text.encode()):08x}"
 
 
-# --- writing
-# ---------------------------------------------------------------------------------------------------------
-
-
-def _item(entry: Entry) -> str:
-    known: dict[str, Any] = {
+def _render_entry(entry: Entry) -> str:
+    values: dict[str, Any] = {
         "id": entry.id,
         "content": entry.content,
         "pinned": entry.pinned,
         "by": entry.by or None,
-    }
-    known |= {
         "written": entry.written,
         "created": None if entry.created == entry.written else entry.created,
+        "version": entry.version,
+        "uses": entry.uses or None,
+        "trust": entry.trust or None,
+        "key": entry.key or None,
+        "tags": entry.tags or None,
+        "decay": entry.decay or None,
+        "aging_from": entry.aging_from or None,
+        "reinforced": entry.reinforced or None,
+        "suspicious": entry.suspicious or None,
+        "cut": entry.cut or None,
+        "accepted": entry.accepted or None,
+        "confidence": None if entry.confidence == 1.0 else entry.confidence,
     }
-    known |= {"version": entry.version, "uses": entry.uses or None, "trust": entry.trust or None}
-    known |= {name: getattr(entry, name) or None for name in _IF_ANY}
-    known |= {"accepted": entry.accepted or None}
-    known |= {"confidence": None if entry.confidence == 1.0 else entry.confidence}
-    rows = [f"{name}: {_value(value)}\n" for name, value in known.items() if value is not None]
+    rows = [
+        f"{name}: {_render_value(value)}\n" for name, value in values.items() if value is not None
+    ]
     return "- " + "  ".join(rows)
 
 
-def _value(value: Any) -> str:
-    if (
-        type(value) is str
-        and value.isascii()
-        and value.isprintable()
-        and '"' not in value
-        and "\\" not in value
-    ):
-        return f'"{value}"'  # as most are, and as JSON has it
+def _render_value(value: Any) -> str:
+    is_plain = isinstance(value, str) and value.isascii() and value.isprintable()
+    if is_plain and '"' not in value and "\\" not in value:
+        return f'"{value}"'  # most values; the same as JSON, without its cost
     return unseen.shown(json.dumps(value, ensure_ascii=False), _escape)
 
 
@@ -221,125 +163,188 @@ def _escape(sign: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-# --- reading what programs wrote
-# -------------------------------------------------------------------------------------
-
-Read = tuple[dict[str, Any], list[Any], list[tuple[int, int]]]
+# --- reading
 
 
-def _lines(text: str) -> Read | None:
-    """Read a text line by line; None if it is not written as programs write it."""
+def parse(text: str, source: str) -> Pad:
+    """Read the text of a scratchpad's file.
+
+    Args:
+        text: The text, with `\\n` as its line ends.
+        source: What to call it in messages: the path of the file.
+
+    Raises:
+        InvalidInput: It can't be read; the message says why.
+    """
+    edited = is_edited(text)
+    try:
+        head, items = _read_yaml(text) if edited else _read_lines(text)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidInput(f"{source} can't be read: {exc}") from None
+    if _read_number(head, "scratchpad", source) != FORMAT:
+        raise InvalidInput(
+            f"{source} is not a scratchpad of this program: it has no line scratchpad: {FORMAT}"
+        )
+    entries = tuple(_read_entry(item, source) for item in items)
+    ids: set[str] = set()
+    for entry in entries:
+        if entry.id in ids:
+            shown = unseen.shown(entry.id, _escape)[:64]
+            raise InvalidInput(f"{source} has two entries with the id {shown}")
+        ids.update([entry.id] if entry.id else [])
+    return Pad(
+        namespace=_read_text(head, "namespace", source),
+        store=_read_text(head, "store", source),
+        stamp=_read_text(head, "stamp", source),
+        size=_read_number(head, "size", source),
+        waiting=_read_number(head, "waiting", source),
+        written=_read_text(head, "written", source),
+        entries=entries,
+        left_out=tuple(_read_text(head, "left_out", source).split()),
+        gone=tuple(_read_text(head, "gone", source).split()),
+        held=tuple(_read_text(head, "held", source).split()),
+        edited=edited,
+    )
+
+
+def without_entries(text: str, ids: Collection[str]) -> str:
+    """Return a text, whether it can be parsed or not, without the entries that name these ids."""
+    first = _FIRST_ENTRY.search(text)
+    if first is None:
+        return text
+    parts: list[list[str]] = [[]]
+    for row in text.split("\n"):
+        if row.startswith(first[0]) or _TOP_LEVEL.match(row):
+            parts.append([])
+        parts[-1].append(row)
+    rows: list[str] = []
+    for part in parts:
+        is_entry = bool(part) and part[0].startswith(first[0])
+        if not (is_entry and any(memory_id in row for row in part for memory_id in ids)):
+            rows += part
+    return "\n".join(rows)
+
+
+Parts = tuple[dict[str, Any], Sequence[Any]]  # the values of the head, and the entries
+
+
+def _read_lines(text: str) -> Parts:
+    """Read a text that a program wrote."""
     head: dict[str, Any] = {}
-    items: list[Any] = []
-    spans: list[tuple[int, int]] = []
-    item: dict[str, Any] | None = None
-    for number, line in enumerate(text.split("\n")):
+    items: list[dict[str, Any]] = []
+    for number, line in enumerate(text.split("\n"), 1):
         if not line or line.startswith("#"):
             continue
-        bare = _BARE.fullmatch(line)
-        found = bare or _LINE.fullmatch(line)
-        if found is None:
-            return None
-        try:
-            value = _scalar(found[1] if bare else found[3])
-        except (ValueError, RecursionError):
-            return None
-        if bare or found[1] == "- ":
-            item = {} if not bare else None
-            items.append(value if bare else item)
-            spans.append((number, number + 1))
-        lead = None if bare else found[1]
-        target = head if lead is None else item
-        if bare:
-            continue
-        if target is None or found[2] in target or (lead is not None and "memories" not in head):
-            return None
-        if lead is None:
-            item = None
-        else:
-            spans[-1] = (spans[-1][0], number + 1)
-        target[found[2]] = value
-    return None if head.get("memories") else (head, items, spans)
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"line {number} is not a name and a value")
+        lead, name, value = match.groups()
+        if lead == "- ":
+            items.append({})
+        target = items[-1] if lead and items else head
+        target[name] = _read_value(value)
+    return head, items
 
 
-def _scalar(written: str | None) -> Any:
-    if written is None or not written.strip():
+def _read_value(written: str | None) -> Any:
+    if not written:
         return None
-    if "\\U" in written:
-        written = _LONG.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[0], written)
-    value = json.loads(written)
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    if any(
-        isinstance(each, list | dict) for each in inside
-    ):  # no program writes it; how deep Python reads it varies
-        raise ValueError("a list or a mapping within another one")
-    return value
+    if "\\U" in written:  # YAML has this escape, JSON does not
+        written = _LONG_ESCAPE.sub(
+            lambda match: chr(int(match[1], 16)) if match[1] else match[0], written
+        )
+    return json.loads(written)
 
 
-# --- entries
-# ---------------------------------------------------------------------------------------------------------
+def _read_yaml(text: str) -> Parts:
+    """Read a text that a person has changed; every scalar is a string."""
+    import yaml  # which takes longer to load than all the rest
+
+    class Loader(yaml.BaseLoader):  # type: ignore[misc]  # yaml has no types
+        """Refuses a repeated key, whose first value would be lost without a word."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            mapping = super().construct_mapping(node, deep)
+            if len(mapping) < len(node.value):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key occurs twice", node.start_mark
+                )
+            return mapping
+
+    try:
+        root = yaml.load(text, Loader)  # noqa: S506 - builds only strings, lists and mappings
+    except RecursionError:
+        raise ValueError("it has too many levels") from None
+    except yaml.YAMLError as exc:
+        mark = getattr(exc, "problem_mark", None)
+        place = "" if mark is None else f" at line {mark.line + 1}"
+        reason = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it is not YAML"
+        raise ValueError(f"{reason}{place}") from None
+    if not isinstance(root, dict):
+        raise ValueError("it isn't a mapping")  # noqa: TRY004 - of a text
+    items = root.pop("memories", None) or []
+    if not isinstance(items, list):
+        raise ValueError("memories isn't a list")  # noqa: TRY004 - of a text
+    return root, items
 
 
-def _entry(item: Any, where: str) -> Entry:
+def _read_entry(item: Any, source: str) -> Entry:
     if isinstance(item, str):
         return Entry("", item)
     if not isinstance(item, Mapping) or not isinstance(item.get("content"), str):
-        raise InvalidInput(f"{where} has no content; {_CURE}")
-    texts: dict[str, Any] = {name: _text(item.get(name), name, where) or "" for name in _TEXTS}
-    texts |= {name: _text(item.get(name), name, where) for name in _OPTIONAL}
+        raise InvalidInput(f"{source} has an entry without a content")
+    where = f"{source}, the entry {unseen.shown(item['content'], _escape)[:40]!r},"
+    texts: dict[str, Any] = {name: _read_text(item, name, where) for name in _TEXTS}
+    texts |= {name: _read_text(item, name, where) or None for name in _OPTIONAL_TEXTS}
     tags = item.get("tags") or {}
     if not isinstance(tags, Mapping) or not all(isinstance(value, str) for value in tags.values()):
-        raise InvalidInput(f"{where} has tags that are no pairs of texts; {_CURE}")
+        raise InvalidInput(f"{where} has tags that aren't pairs of texts")
     if texts["decay"] not in (None, *DecayPolicy):
-        raise InvalidInput(f"{where} has a decay that is not {', '.join(DecayPolicy)}; {_CURE}")
-    cut = item.get("cut")
+        raise InvalidInput(f"{where} has a decay that is not {', '.join(DecayPolicy)}")
+    texts["created"] = texts["created"] or texts["written"]
     return Entry(
         **texts,
-        pinned=_yes(item.get("pinned"), "pinned", where),
-        accepted=_yes(item.get("accepted"), "accepted", where),
-        version=_number(item.get("version"), "version", where),
-        uses=_number(item.get("uses"), "uses", where),
+        pinned=_read_boolean(item, "pinned", where),
+        accepted=_read_boolean(item, "accepted", where),
+        version=_read_number(item, "version", where),
+        uses=_read_number(item, "uses", where),
         tags=dict(tags),
-        confidence=_share(item.get("confidence"), where),
-        cut=None if cut is None else _number(cut, "cut", where),
-    )._replace(created=texts["created"] or texts["written"])
+        confidence=_read_confidence(item, where),
+        cut=_read_number(item, "cut", where) or None,
+    )
 
 
-def _text(value: Any, name: str, where: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise InvalidInput(f"{where} has a {name} that is no text; {_CURE}")
+def _read_text(item: Mapping[str, Any], name: str, where: str) -> str:
+    value = item.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{where} has a {name} that isn't a text")
     return value
 
 
-def _yes(value: Any, name: str, where: str) -> bool:
-    known = {
-        "true": True,
-        "yes": True,
-        "on": True,
-        "false": False,
-        "no": False,
-        "off": False,
-        "none": False,
-        "": False,
-    }
-    word = str(value).lower()
-    if word not in known:
-        raise InvalidInput(f"{where} has a {name} that is neither true nor false; {_CURE}")
-    return known[word]
+def _read_boolean(item: Mapping[str, Any], name: str, where: str) -> bool:
+    value = item.get(name, "")
+    word = str(value).lower() if isinstance(value, str | bool) else "other"
+    if word not in _BOOLEANS:
+        raise InvalidInput(f"{where} has a {name} that is neither true nor false")
+    return _BOOLEANS[word]
 
 
-def _number(value: Any, name: str, where: str) -> int:
-    text = "0" if value is None else str(value)
+def _read_number(item: Mapping[str, Any], name: str, where: str) -> int:
+    value = item.get(name) or 0
+    text = str(value) if isinstance(value, str | int) else "other"
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidInput(f"{where} has a {name} that is no whole number; {_CURE}")
+        raise InvalidInput(f"{where} has a {name} that isn't a whole number")
     return int(text)
 
 
-def _share(value: Any, where: str) -> float:
+def _read_confidence(item: Mapping[str, Any], where: str) -> float:
+    value = item.get("confidence")
     try:
-        share = 1.0 if value is None else float(value)
+        confidence = 1.0 if value is None else float(value)
     except (TypeError, ValueError):
-        share = -1.0
-    if not 0.0 <= share <= 1.0:
-        raise InvalidInput(f"{where} has a confidence that is no number from 0 to 1; {_CURE}")
-    return share
+        confidence = -1.0
+    if not 0.0 <= confidence <= 1.0:
+        raise InvalidInput(f"{where} has a confidence that isn't a number from 0 to 1")
+    return confidence

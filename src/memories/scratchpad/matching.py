@@ -1,6 +1,4 @@
-"""Search by words in scratchpads: what answers at once, and what is left where the store can't be
-asked. Pure.
-"""
+"""Search in scratchpads by words: for quick answers, and for when the store can't be asked. Pure."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -20,19 +18,19 @@ from memories.read import versions
 from memories.scratchpad.entries import (
     Entry,
     Rules,
-    aging,
+    aging_fields,
+    describe_unknown_ages,
     heat,
     is_current,
-    moment,
-    of_unknown_age,
+    parse_time,
 )
 from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
 
-LEAST = 1 / 3  # of the telling words of a question
-ENOUGH_WORDS = 2  # so many at least, and all of them: then the scratchpad alone is an answer
-LEAST_BEGINNING = 4  # letters of a word that may have another ending
-_OF_WORDS, _OF_HEAT = 0.7, 0.3  # in a score
+MIN_SHARE = 1 / 3  # of the significant words of a question
+ENOUGH_WORDS = 2  # with at least so many, and all of them, the scratchpad alone is an answer
+MIN_STEM = 4  # letters of a word that may have another ending
+_WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # in a score
 
 
 class Matches(NamedTuple):
@@ -40,8 +38,7 @@ class Matches(NamedTuple):
 
     Attributes:
         found: The hits, best first.
-        best: Those of them that have every telling word of the question as it stands, and there are
-            at least two.
+        best: The hits that have every significant word of the question unchanged, at least two.
     """
 
     found: Explanation
@@ -53,10 +50,20 @@ class Matches(NamedTuple):
         return bool(self.best)
 
 
-def matches(
+class _Match(NamedTuple):
+    """An entry that has words of a question; the best match is the greatest."""
+
+    is_whole: bool
+    share: float
+    score: float
+    memory_id: str
+    record: Record
+
+
+def find_matches(
     entries: Sequence[Entry],
     query: str,
-    fits: Callable[[Record], bool],
+    is_wanted: Callable[[Record], bool],
     limit: int,
     rules: Rules,
     now: datetime,
@@ -64,111 +71,108 @@ def matches(
     """Return the entries that have words of a question, best first.
 
     Args:
-        entries: What scratchpads hold.
+        entries: The entries of scratchpads.
         query: The question.
-        fits: Returns whether a memory meets the filters of the search.
-        limit: How many at most.
-        rules: What the settings say.
-        now: The time to judge at.
+        is_wanted: Returns whether a memory meets the filters of the search.
+        limit: Maximum number of hits.
+        rules: The settings.
+        now: The current time.
     """
     terms = tuple(dict.fromkeys(term.strip() for term in query_terms(query)))
-    asked = _Asked.of(query, terms)
-    rows: list[tuple[bool, float, float, str, Record]] = []
+    words = _Words.of(query, terms)
+    matches: list[_Match] = []
     for entry in entries:
         record = record_of(entry, now)
-        share, is_whole = asked.found_in(_said(entry))
-        if share >= LEAST and is_current(entry, rules, now) and fits(record):
-            score = share * (_OF_WORDS + _OF_HEAT * min(1.0, heat(entry, now, rules.relevance)))
-            rows.append((is_whole, share, score, entry.id, record))
-    rows.sort(reverse=True)
-    hits = tuple(_hit(record, score, rules, now) for _, _, score, _, record in rows[:limit])
-    whole = sum(is_whole for is_whole, *_ in rows[:limit])
-    return Matches(Explanation(hits, (), terms, of_unknown_age(entries), "hot"), hits[:whole])
+        share, is_whole = words.share_in(_searched_text(entry))
+        if share < MIN_SHARE or not is_current(entry, rules, now) or not is_wanted(record):
+            continue
+        warmth = min(1.0, heat(entry, now, rules.relevance))
+        score = share * (_WORD_WEIGHT + _HEAT_WEIGHT * warmth)
+        matches.append(_Match(is_whole, share, score, entry.id, record))
+    matches.sort(reverse=True)
+    matches = matches[:limit]
+    hits = tuple(_hit(match, rules, now) for match in matches)
+    whole = sum(match.is_whole for match in matches)
+    note = describe_unknown_ages(entries)
+    return Matches(Explanation(hits, (), terms, note, "hot"), hits[:whole])
 
 
-class _Asked(NamedTuple):
-    """What is looked for in an entry.
+class _Words(NamedTuple):
+    """The words of a question that entries are searched for.
 
     Attributes:
-        beginnings: Words that an entry may have with another ending.
-        exact: Numbers and short words, which it must have as they stand: the beginning of one is
-            another word.
-        whole: All telling words, as they stand.
+        stems: Words that an entry may have with another ending.
+        exact: Numbers and short words, which match only as a whole: the beginning of one is another
+            word.
+        significant: All significant words, unchanged.
         is_answerable: Whether an entry with all of them is enough of an answer.
     """
 
-    beginnings: Sequence[str]
+    stems: Sequence[str]
     exact: Sequence[str]
-    whole: set[str]
+    significant: set[str]
     is_answerable: bool
 
     @classmethod
     def of(cls, query: str, terms: Sequence[str]) -> Self:
-        """Read a question; `terms` are its terms."""
+        """Read a question and its terms."""
+        significant = telling_tokens(query)
         words = [term for term in terms if " " not in term]
-        whole = telling_tokens(query)
-        short = [
-            word
-            for word in words
-            if len(word) < LEAST_BEGINNING and not (is_unspaced(word) or is_number(word))
-        ]
+        stems: list[str] = []
+        short: list[str] = []
+        for word in words:
+            if is_number(word):
+                continue
+            is_short = len(word) < MIN_STEM and not is_unspaced(word)
+            (short if is_short else stems).append(word)
         return cls(
-            beginnings=[word for word in words if word not in short and not is_number(word)],
-            exact=[*short, *filter(is_number, whole)],
-            whole=whole,
-            is_answerable=min(len(words), len(whole)) >= ENOUGH_WORDS,
+            stems=stems,
+            exact=[*short, *filter(is_number, significant)],
+            significant=significant,
+            is_answerable=min(len(words), len(significant)) >= ENOUGH_WORDS,
         )
 
-    def found_in(self, said: str) -> tuple[float, bool]:
-        """Return the share of the words that a text has, 0 to 1, and whether it alone is an
-        answer.
-        """
-        held = tokens(said)
-        count = sum(word in held for word in self.exact) + covered(said, self.beginnings) * len(
-            self.beginnings
-        )
-        is_whole = self.is_answerable and self.whole <= held
-        return 1.0 if is_whole else count / max(1, len(self.exact) + len(self.beginnings)), is_whole
+    def share_in(self, text: str) -> tuple[float, bool]:
+        """Return the share of the words that a text has, and whether it alone is an answer."""
+        text_tokens = tokens(text)
+        if self.is_answerable and self.significant <= text_tokens:
+            return 1.0, True
+        exact = sum(word in text_tokens for word in self.exact)
+        stems = covered(text, self.stems) * len(self.stems)
+        return (exact + stems) / max(1, len(self.exact) + len(self.stems)), False
 
 
 def record_of(entry: Entry, now: datetime) -> Record:
-    """Return the record that an entry stands for, as far as it tells."""
-    written = moment(entry.written, now)
-    fields = {
-        "first_at": to_millis(moment(entry.created, written)),
-        "suspicious": entry.suspicious or None,
-        **aging(entry),
-    }
-    by = Origin(
-        entry.trust if entry.trust in TRUSTS else AGENT,
-        "",
-        entry.by,
-        None,
-        "",
-        "",
-        "",
-        entry.namespace,
-    )
+    """Return the record of an entry, with the fields that the scratchpad has."""
+    written = parse_time(entry.written, now)
+    fields = {"first_at": to_millis(parse_time(entry.created, written)), **aging_fields(entry)}
+    if entry.suspicious:
+        fields["suspicious"] = entry.suspicious
+    labels = entry.tags
+    if entry.by:
+        trust = entry.trust if entry.trust in TRUSTS else AGENT
+        origin = Origin(trust, "", entry.by, None, "", "", "", entry.namespace)
+        labels = stamped(entry.tags, origin)
     text = entry.content
     if entry.cut is not None:
-        text = (
-            f"{text}… ({entry.cut - len(text)} more characters; memory get {entry.id} shows them)"
-        )
+        more = entry.cut - len(text)
+        text = f"{text}… ({more} more characters; memory get {entry.id} shows them)"
     return Record(
         Ref(Collection.MEMORY, entry.namespace, entry.id, max(1, entry.version)),
         text,
         written,
         key=None if entry.key is None else versions.scoped_key(entry.key, entry.tags),
-        labels=stamped(entry.tags, by) if entry.by else entry.tags,
-        fields={name: value for name, value in fields.items() if value is not None},
+        labels=labels,
+        fields=fields,
         accesses=entry.uses,
     )
 
 
-def _said(entry: Entry) -> str:
+def _searched_text(entry: Entry) -> str:
     return " ".join([entry.content, *entry.tags.values(), entry.key or "", entry.by])
 
 
-def _hit(record: Record, score: float, rules: Rules, now: datetime) -> Hit:
-    record = record._replace(accesses=0)  # a file counts reads too late to report them
-    return Hit(versions.to_memory(record, now, rules.half_life_hours), round(score, 4), None, None)
+def _hit(match: _Match, rules: Rules, now: datetime) -> Hit:
+    record = match.record._replace(accesses=0)  # a file counts reads too late to report them
+    memory = versions.to_memory(record, now, rules.half_life_hours)
+    return Hit(memory, round(match.score, 4), None, None)

@@ -1,8 +1,6 @@
-"""`metadata.json` of a namespace: its name, when it began, how much it holds and when it was last
-written to.
+"""`metadata.json` of a namespace: its name, creation time, counts and last use.
 
-It is for people and other programs, and decides nothing: only the time of the beginning is ever
-read back.
+It is for people and other programs. Of it, Memories reads only the creation time back.
 """
 
 import contextlib
@@ -15,7 +13,7 @@ from pathlib import Path
 from memories.core.disk import CREATING, make_folder, write_all
 from memories.core.times import to_iso
 from memories.errors import InvalidInput
-from memories.scratchpad.file import content
+from memories.scratchpad.file import read_text
 from memories.stores.records import Collection
 
 FILE = "metadata.json"
@@ -39,11 +37,11 @@ def write(
         name: The namespace.
         count: Returns how many current memories, or turns, it has.
         now: When it was written to.
-        created_at: When it began, where no earlier file says so; now by default.
+        created_at: When it was created, if no earlier file says so; now by default.
     """
-    known = {
+    metadata = {
         "name": name,
-        "created_at": to_iso(created(folder) or created_at or now),
+        "created_at": to_iso(read_created(folder) or created_at or now),
         "last_used_at": to_iso(now),
         "memory_count": count(Collection.MEMORY),
         "turn_count": count(Collection.HISTORY),
@@ -52,17 +50,16 @@ def write(
     scratch = folder / SCRATCH
     fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
     try:
-        write_all(fd, json.dumps(known, indent=1).encode() + b"\n")
+        write_all(fd, json.dumps(metadata, indent=1).encode() + b"\n")
     finally:
         os.close(fd)
     scratch.replace(folder / FILE)
 
 
-def created(folder: Path) -> datetime | None:
-    """Return when the namespace of a folder began, as its file says; None if it does not, or can't
-    be relied on.
-    """
+def read_created(folder: Path) -> datetime | None:
+    """Return when a namespace was created; None if its file does not say so, or can't be trusted."""
     with contextlib.suppress(InvalidInput, ValueError, KeyError, TypeError, RecursionError):
-        at = datetime.fromisoformat(json.loads(content(folder / FILE) or "{}")["created_at"])
-        return at if at.tzinfo is not None else None
+        metadata = json.loads(read_text(folder / FILE) or "{}")
+        created_at = datetime.fromisoformat(metadata["created_at"])
+        return created_at if created_at.tzinfo is not None else None
     return None

@@ -1,6 +1,4 @@
-"""Tells scratchpads at once what is written through this process: what is new, and above all what
-is gone.
-"""
+"""Applies what is written through this process to the scratchpads: new memories, and removed ones."""
 
 import contextlib
 import threading
@@ -12,199 +10,173 @@ from typing import NamedTuple
 from memories.core.times import from_millis, to_iso
 from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.models import PENDING
-from memories.scratchpad import scratchpad
-from memories.scratchpad.choice import entry_of, is_shown, newest
-from memories.scratchpad.entries import OFTEN, chosen
-from memories.scratchpad.scratchpad import Place
+from memories.scratchpad import file
+from memories.scratchpad.entries import OFTEN, choose
+from memories.scratchpad.file import Place
+from memories.scratchpad.refresh import entry_of, is_shown, limit_new
 from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
 
 Change = Record | Patch | Ref  # added, changed, or about to be removed
-_REST_SECONDS = 0.25  # between two writes of one file because of something new
-_MOST_WAITING = 200  # new memories of a namespace; then those that have no place are dropped
+_PAUSE_SECONDS = 0.25  # between two writes of one file because of something new
+_MAX_WAITING = 200  # new memories of a namespace; beyond that, those without a place are dropped
 
 
 class Mirror:
-    """Tells the scratchpads of a home what changes in the namespaces that they belong to.
+    """Applies changes of the store to the scratchpads of a home.
 
-    What is gone leaves its file at once. What is new is written at most a few times a second; until
-    then the file is marked as stale, and `flush` writes the rest.
+    Removed memories leave their file at once. New ones are written a few times a second at most;
+    until then the file is marked as stale, and `flush` writes what is left.
     """
 
     def __init__(
         self,
-        like: Callable[[str], Place],
+        place_of: Callable[[str], Place],
         clock: Callable[[], datetime],
         *,
-        make: Callable[[str], bool],
-        describe: Callable[[Place], None] = lambda _: None,
+        makes_file: Callable[[str], bool],
+        write_metadata: Callable[[Place], None] = lambda _: None,
     ) -> None:
-        """Prepare.
+        """Prepare a mirror; no file is opened.
 
         Args:
-            like: Returns the place of the scratchpad of a namespace.
+            place_of: Returns the place of a namespace's scratchpad.
             clock: Returns the current time, aware.
-            make: Returns whether the file of a namespace is made if it is not there.
-            describe: Writes `metadata.json` of a namespace.
+            makes_file: Returns whether the file of a namespace is made if it does not exist.
+            write_metadata: Writes `metadata.json` of a namespace.
         """
-        self._like, self._clock, self._make = like, clock, make
-        self._describe = describe
+        self._place_of, self._clock, self._makes_file = place_of, clock, makes_file
+        self._write_metadata = write_metadata
         self._undescribed: set[str] = set()
-        self._described: dict[str, float] = {}
+        self._described_at: dict[str, float] = {}
         self._lock = threading.Lock()
         self._waiting: dict[str, _Waiting] = {}
-        self._written: dict[str, float] = {}
+        self._written_at: dict[str, float] = {}
 
     def __call__(self, changes: Sequence[Change]) -> None:
-        """Tell what was changed, or is about to be removed.
+        """Apply changes; records that are going to be removed are given before their removal.
 
         Raises:
-            StoreError: What is gone, or is to go, could not be taken out of a scratchpad.
+            StoreError: A removed memory could not be taken out of a scratchpad.
         """
-        told: dict[str, _Told] = {}
+        batches: dict[str, _Batch] = {}
         now = self._clock()
         for change in changes:
             ref = change if isinstance(change, Ref) else change.ref
             if ref.collection is Collection.MEMORY:
-                one = told.get(ref.namespace) or told.setdefault(
-                    ref.namespace, _Told({}, {}, set(), [], {})
-                )
-                one.take(change, now)
-        for namespace, one in told.items():
-            self._tell(self._like(namespace), one)
+                batch = batches.setdefault(ref.namespace, _Batch({}, {}, set(), [], {}))
+                batch.add(change, now)
+        for namespace, batch in batches.items():
+            self._apply(self._place_of(namespace), batch)
         self._describe_changed(changes)
 
     def _describe_changed(self, changes: Sequence[Change]) -> None:
-        """Describe the namespaces that were written to, as seldom as files are written; `flush`
-        does the rest.
+        """Write the metadata of changed namespaces, unless it was just written or is about to change.
+
+        `flush` writes the others.
         """
         refs = [change if isinstance(change, Ref) else change.ref for change in changes]
-        written = {
+        changed = {
             ref.namespace
             for ref in refs
-            if ref.collection in SEARCHED and self._make(ref.namespace)
+            if ref.collection in SEARCHED and self._makes_file(ref.namespace)
         }
         now = time.monotonic()
-        rested = {
-            each
-            for each in written
-            if now - self._described.get(each, -_REST_SECONDS) >= _REST_SECONDS
-        }
-        due = (
-            set() if any(isinstance(change, Ref) for change in changes) else rested
-        )  # those are still to be removed
+        due: set[str] = set()
+        if not any(isinstance(change, Ref) for change in changes):  # those are still to be removed
+            for namespace in changed:
+                if now - self._described_at.get(namespace, -_PAUSE_SECONDS) >= _PAUSE_SECONDS:
+                    due.add(namespace)
         with self._lock:
-            self._undescribed = (self._undescribed | written) - due
-            self._described |= dict.fromkeys(due, now)
+            self._undescribed = (self._undescribed | changed) - due
+            self._described_at |= dict.fromkeys(due, now)
         for namespace in sorted(due):
-            self._describe(self._like(namespace))
+            self._write_metadata(self._place_of(namespace))
 
-    def promote(self, found: Sequence[Record]) -> None:
-        """Give memories that are often found a place, unless they have one, or others have more
-        right to it.
-        """
-        for namespace in {record.ref.namespace for record in found if record.accesses + 1 >= OFTEN}:
-            place, now = self._like(namespace), self._clock()
+    def promote(self, records: Sequence[Record]) -> None:
+        """Give memories that are often found a place, unless others have more right to it."""
+        frequent = [record for record in records if record.accesses + 1 >= OFTEN]
+        for namespace in {record.ref.namespace for record in frequent}:
+            place, now = self._place_of(namespace), self._clock()
             try:
-                pad = scratchpad.last_read(place)
+                pad = file.load_cached(place)
             except InvalidInput:
-                continue  # `memory scratchpad` tells
+                continue  # `memory scratchpad` reports it
             if pad is None or not pad.entries:
                 continue
-            known = {entry.id for entry in pad.entries}
-            often = [
-                each
-                for each in found
-                if each.ref.namespace == namespace and each.accesses + 1 >= OFTEN
-            ]
-            fresh = {each.ref.group: each for each in often if each.ref.group not in known}
-            entries = (entry_of(each, now) for each in fresh.values())
-            every = [*pad.entries, *(entry for entry in entries if entry is not None)]
-            chose = chosen(every, place.rules, now, pad.left_out) if fresh else ()
-            if placed := {entry.id: fresh[entry.id] for entry in chose if entry.id in fresh}:
-                self._tell(place, _Told(placed, {}, set(), [], {}))
+            present = {entry.id for entry in pad.entries}
+            candidates = {
+                record.ref.group: record
+                for record in frequent
+                if record.ref.namespace == namespace and record.ref.group not in present
+            }
+            entries = [entry_of(record, now) for record in candidates.values()]
+            new = [entry for entry in entries if entry is not None]
+            if not new:
+                continue
+            chosen = choose([*pad.entries, *new], place.rules, now, pad.left_out)
+            placed = {entry.id: candidates[entry.id] for entry in chosen if entry.id in candidates}
+            if placed:
+                self._apply(place, _Batch(placed, {}, set(), [], {}))
 
     def flush(self) -> None:
         """Write what is new and was not written yet."""
         with self._lock:
-            rest, self._waiting = self._waiting, {}
-        for namespace, waiting in rest.items():
+            waiting_by_namespace, self._waiting = self._waiting, {}
+        for namespace, waiting in waiting_by_namespace.items():
             if any(waiting):
-                self._change(self._like(namespace), waiting, {})
+                self._write(self._place_of(namespace), waiting, {})
         with self._lock:
             undescribed, self._undescribed = self._undescribed, set()
         for namespace in sorted(undescribed):
-            self._describe(self._like(namespace))
+            self._write_metadata(self._place_of(namespace))
 
-    def _tell(self, place: Place, told: "_Told") -> None:
+    def _apply(self, place: Place, batch: "_Batch") -> None:
+        namespace = place.namespace
         with self._lock:
-            waiting = self._waiting.setdefault(place.namespace, _Waiting({}, {}))
-            for name in told.dropped:
-                waiting.added.pop(name, None)
-            for name in (*told.added, *told.dropped):
-                waiting.reinforced.pop(name, None)
-            waiting.added.update(told.added)
-            waiting.reinforced.update(told.reinforced)
-            if len(waiting.added) > _MOST_WAITING:
-                kept = newest(waiting.added.values(), place.rules.size)
-                waiting = waiting._replace(added={record.ref.group: record for record in kept})
-                self._waiting[place.namespace] = waiting
-            rested = (
-                time.monotonic() - self._written.get(place.namespace, -_REST_SECONDS)
-                >= _REST_SECONDS
-            )
-            now = bool(told.ended) or (any(waiting) and rested)
-            if now:
-                del self._waiting[place.namespace]
-                self._written[place.namespace] = time.monotonic()
-        if now:
-            self._change(place, waiting, told.dropped)
-        if (told.unclear or not now) and scratchpad.exists(place):
-            with contextlib.suppress(
-                OSError
-            ):  # the folder can't be written, so the file isn't either
-                scratchpad.mark_stale(place)
+            waiting = self._waiting.setdefault(namespace, _Waiting({}, {}))
+            waiting.add(batch)
+            if len(waiting.added) > _MAX_WAITING:
+                newest = limit_new(waiting.added.values(), place.rules.size)
+                waiting = waiting._replace(added={record.ref.group: record for record in newest})
+                self._waiting[namespace] = waiting
+            pause = time.monotonic() - self._written_at.get(namespace, -_PAUSE_SECONDS)
+            is_due = bool(batch.ended) or (any(waiting) and pause >= _PAUSE_SECONDS)
+            if is_due:
+                del self._waiting[namespace]
+                self._written_at[namespace] = time.monotonic()
+        if is_due:
+            self._write(place, waiting, batch.dropped)
+        if (batch.unclear or not is_due) and file.exists(place):
+            # If the folder can't be written, neither can the file.
+            with contextlib.suppress(OSError):
+                file.mark_stale(place)
 
-    def _change(self, place: Place, waiting: "_Waiting", dropped: dict[str, int]) -> None:
-        found = (
-            entry_of(record, self._clock())
-            for record in newest(waiting.added.values(), place.rules.size)
-        )
-        entries = [entry for entry in found if entry is not None]
+    def _write(self, place: Place, waiting: "_Waiting", dropped: dict[str, int]) -> None:
+        records = limit_new(waiting.added.values(), place.rules.size)
+        entries = [entry_of(record, self._clock()) for record in records]
+        added = [entry for entry in entries if entry is not None]
+        make = self._makes_file(place.namespace)
         try:
-            make = self._make(place.namespace)
-            scratchpad.change(place, entries, list(dropped.items()), waiting.reinforced, make=make)
+            file.change(place, added, list(dropped.items()), waiting.reinforced, make=make)
         except (OSError, StoreBusy) as exc:
-            if not dropped:
-                # a file that shows too little; the next refresh, or `memory scratchpad`, says why
+            if not dropped:  # the file shows too little; the next refresh reports why
                 return
             reason = getattr(exc, "strerror", None) or exc
             raise StoreError(
-                f"{place.file} still shows a memory that is deleted, changed or to be forgotten, and can't be written "
-                f"({reason}); remove that file"
+                f"{place.file} still shows a memory that is deleted, changed or to be forgotten, "
+                f"and can't be written ({reason}); remove that file"
             ) from exc
 
 
-class _Waiting(NamedTuple):
-    """What a file has not been told yet.
+class _Batch(NamedTuple):
+    """What one transaction did to a namespace, in its order.
 
     Attributes:
-        added: What is new, or has a new version.
-        reinforced: Ids of memories, and when they were reinforced.
-    """
-
-    added: dict[str, Record]
-    reinforced: dict[str, str]
-
-
-class _Told(NamedTuple):
-    """What a transaction did to one namespace, in its order.
-
-    Attributes:
-        added: What is new, or has a new version.
-        dropped: What is gone, with its last version.
-        ended: What is gone, or has a new version: what is shown of it must not stay.
-        unclear: What a file can't be told, such as a decision about what waited for review.
-        reinforced: What was reinforced, and when.
+        added: New memories and new versions.
+        dropped: Removed memories, with their last version.
+        ended: Memories that were removed or have a new version: the file must not show the old one.
+        unclear: Changes that do not say what the file should show, such as a decision in a review.
+        reinforced: Reinforced memories, and when.
     """
 
     added: dict[str, Record]
@@ -213,25 +185,51 @@ class _Told(NamedTuple):
     unclear: list[Change]
     reinforced: dict[str, str]
 
-    def take(self, change: Change, now: datetime) -> None:
-        """Take in one change."""
-        ref = change if isinstance(change, Ref) else change.ref
+    def add(self, change: Change, now: datetime) -> None:
+        """Add one change."""
         if isinstance(change, Record):
-            self.reinforced.pop(ref.group, None)
-            if is_shown(change, now):
-                self.added[ref.group] = change
-                self.dropped.pop(ref.group, None)
-            elif change.ended_by == PENDING:
-                self.unclear.append(change)
-        elif (
-            isinstance(change, Ref)
-            or change.ended_at is not None
-            or change.fields.get("corrected_by")
-        ):
-            self.added.pop(ref.group, None)
-            self.ended.add(ref.group)
-            self.dropped[ref.group] = max(ref.position, self.dropped.get(ref.group, 0))
+            self._add_record(change, now)
+        elif isinstance(change, Ref):
+            self._drop(change)
+        elif change.ended_at is not None or change.fields.get("corrected_by"):
+            self._drop(change.ref)
         else:
             self.unclear.append(change)
-            if (millis := change.fields.get("reinforced_at")) is not None:
-                self.reinforced[ref.group] = to_iso(from_millis(millis))
+            reinforced_at = change.fields.get("reinforced_at")
+            if reinforced_at is not None:
+                self.reinforced[change.ref.group] = to_iso(from_millis(reinforced_at))
+
+    def _add_record(self, record: Record, now: datetime) -> None:
+        memory_id = record.ref.group
+        self.reinforced.pop(memory_id, None)
+        if is_shown(record, now):
+            self.added[memory_id] = record
+            self.dropped.pop(memory_id, None)
+        elif record.ended_by == PENDING:
+            self.unclear.append(record)
+
+    def _drop(self, ref: Ref) -> None:
+        self.added.pop(ref.group, None)
+        self.ended.add(ref.group)
+        self.dropped[ref.group] = max(ref.position, self.dropped.get(ref.group, 0))
+
+
+class _Waiting(NamedTuple):
+    """What was not written to a file yet.
+
+    Attributes:
+        added: New memories and new versions.
+        reinforced: Reinforced memories, and when.
+    """
+
+    added: dict[str, Record]
+    reinforced: dict[str, str]
+
+    def add(self, batch: _Batch) -> None:
+        """Add what a transaction did."""
+        for memory_id in batch.dropped:
+            self.added.pop(memory_id, None)
+        for memory_id in (*batch.added, *batch.dropped):
+            self.reinforced.pop(memory_id, None)
+        self.added.update(batch.added)
+        self.reinforced.update(batch.reinforced)

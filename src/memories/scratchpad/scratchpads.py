@@ -1,11 +1,10 @@
-"""The scratchpads of one memory: read, searched, edited by hand, and told of what is written."""
+"""The scratchpads of one `Memories`: read, searched, edited, and updated by what is written."""
 
 import contextlib
 import functools
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memories.config import is_own_name
@@ -20,30 +19,30 @@ from memories.stores.records import SEARCHED, Collection, Filter
 if TYPE_CHECKING:
     from memories.guard.origin import Origin
     from memories.read.selector import Selector
-    from memories.scratchpad.at_hand import Scratchpad
     from memories.scratchpad.entries import Rules
+    from memories.scratchpad.file import Place
+    from memories.scratchpad.hot_tier import Scratchpad
     from memories.scratchpad.matching import Matches
     from memories.scratchpad.mirror import Change, Mirror
-    from memories.scratchpad.scratchpad import Place
     from memories.search.filters import SearchFilters
     from memories.stores.records import Record
     from memories.write.writer import Writer
 
 
 class Scratchpads:
-    """The hot tier of one memory: the file of its own namespace, and that of `shared`.
+    """The hot tier of one `Memories`: the file of its own namespace, and that of `shared`.
 
-    The store of the settings has a file for each namespace. One that an option names has the file
-    only where no other store has it, and a `Store` that was passed in has none but for
+    The store of the settings has a file for each namespace. A store that an option names has the
+    file only if no other store has it. A `Store` that was passed in has none, except after
     `Memories.at_home`.
 
     Attributes:
-        lookup: Who asks, and which namespaces are read.
+        lookup: Reads the memories; it knows which namespaces may be read.
         is_home: Whether the store is the one that the files mirror.
-        owns_store: Whether this process has opened the store, so that a file can tell by its stamp
-            what it mirrors.
+        owns_store: Whether this process has opened the store, so that the stamp of its file is
+            meaningful.
         writer: Returns what writes to the store.
-        flush_accesses: Has the reads counted that wait for it.
+        flush_accesses: Counts the reads that are still waiting.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Scratchpads:
 
         Args:
             config: The settings.
-            store: The store itself: nothing that is written by it is told to a scratchpad.
+            store: The store itself: what is written to it here changes no scratchpad.
             lookup: See the class.
             channel: How changes are made; see `Origin`.
             clock: Returns the current time, aware.
@@ -74,48 +73,56 @@ class Scratchpads:
 
     def show(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
         """Return the hot tier; see `Memories.scratchpad`."""
-        return self._current(refresh=refresh, rebuild=rebuild).current(self._rules(), self._clock())
+        from memories.scratchpad.file import copies_of
+
+        scratchpad = self._load(refresh=refresh, rebuild=rebuild)
+        if self.is_home and not scratchpad.notes:
+            copies = copies_of(self.place(self.lookup.namespace))
+            notes = tuple(f"{copy} holds edits that could not be taken over" for copy in copies)
+            scratchpad = scratchpad._replace(notes=notes)
+        return scratchpad.current(self._rules(), self._clock())
 
     def at_hand(self) -> "Scratchpad | None":
-        """Return what `show` does if that takes no look at the store; else None."""
-        from memories.scratchpad.at_hand import at_hand
+        """Return the hot tier if no file has to be refreshed first; else None."""
+        if not self.is_home:
+            return None
+        from memories.scratchpad.hot_tier import read_up_to_date
 
-        return at_hand(self.config, self.lookup.readable, self._clock()) if self.is_home else None
+        return read_up_to_date(self.config, self.lookup.readable, self._clock())
 
     def search(self, query: str, filters: "SearchFilters", *, offline: bool = False) -> "Matches":
         """Search the scratchpads; see `Memories.search_scratchpad`."""
-        from memories.scratchpad.matching import matches
+        from memories.scratchpad.matching import find_matches
         from memories.search.filters import only_in_store
 
-        if asked := only_in_store(filters):
+        refused = only_in_store(filters)
+        if refused:
             raise InvalidInput(
-                f"the scratchpad can't answer this ({', '.join(asked)}); leave it out or ask the store"
+                f"the scratchpad can't answer this ({', '.join(refused)}); leave it out or ask the store"
             )
-        found = self._in_files() if offline else self._current()
-        entries = () if found is None else found.entries
-        fits, rules = self._fits(filters), self._rules()
-        least = filters.get("min_confidence")
-        rules = (
-            rules
-            if least is None
-            else rules._replace(min_confidence=validate.unit(least, "min-confidence"))
-        )
+        scratchpad = self._load_files() if offline else self._load()
+        entries = () if scratchpad is None else scratchpad.entries
+        rules = self._rules()
+        min_confidence = filters.get("min_confidence")
+        if min_confidence is not None:
+            rules = rules._replace(min_confidence=validate.unit(min_confidence, "min-confidence"))
         limit = filters.get("limit")
-        most = self.config.default_limit if limit is None else validate.limit(limit)
-        return matches(entries, query, fits, most, rules, self._clock())
+        limit = self.config.default_limit if limit is None else validate.limit(limit)
+        return find_matches(entries, query, self._predicate(filters), limit, rules, self._clock())
 
     def edits(self) -> tuple[str, ...]:
         """Take over what a person changed in the file; see `Memories.edits`."""
-        from memories.scratchpad.file import content, is_edited, path
-
         if not self._is_configured:
             return ()
-        file = path(self.config.home, self.lookup.namespace)
+        from memories.scratchpad.file import path_of, read_text
+        from memories.scratchpad.layout import is_edited
+
+        file = path_of(self.config.home, self.lookup.namespace)
         try:
-            text = content(file)
+            text = read_text(file)
             if text is None or not is_edited(text):
                 return ()
-            return self._of(self.lookup.namespace).notes
+            return self._load_one(self.lookup.namespace).notes
         except InvalidInput as exc:
             return (str(exc),)
         except StoreError as exc:
@@ -123,127 +130,144 @@ class Scratchpads:
 
     def offline(self) -> "Scratchpad | None":
         """Return what the files say; see `Memories.offline`."""
-        found = self._in_files()
-        return None if found is None else found.current(self._rules(), self._clock())
+        scratchpad = self._load_files()
+        return None if scratchpad is None else scratchpad.current(self._rules(), self._clock())
 
     def missing(self) -> str | None:
-        """Return that the file of the store is gone although a scratchpad has memories; see
-        `Memories.missing`.
-        """
-        file = self._store_file
-        if file is None or file.exists():
+        """Return a sentence if the store's file is gone; see `Memories.missing`."""
+        is_file = self.is_home and self.config.store.startswith("sqlite:")
+        database = local_path(self.config.store) if is_file else None
+        if database is None or database.exists():
             return None
-        from memories.scratchpad import scratchpad
+        from memories.scratchpad.file import load
 
         place = self.place(self.lookup.namespace)
         with contextlib.suppress(InvalidInput):
-            pad = scratchpad.load(place.home, place.namespace)
+            pad = load(place.home, place.namespace)
             if pad is not None and pad.entries and pad.store == place.store:
-                return f"{file} is missing, and {place.file} remembers it; restore a backup, or remove the latter too"
+                return (
+                    f"{database} is missing, and {place.file} remembers it; restore a backup, "
+                    "or remove the latter too"
+                )
         return None
 
     @property
     def are_there(self) -> bool:
-        """Whether there is a file that can answer when the store can't be asked."""
-        from memories.scratchpad.file import path
+        """Whether there is a file that can answer when the store can't."""
+        from memories.scratchpad.file import path_of
 
-        return any(os.path.lexists(path(self.config.home, each)) for each in self.lookup.readable)
+        home = self.config.home
+        return any(os.path.lexists(path_of(home, name)) for name in self.lookup.readable)
 
     def tell(self, changes: "Sequence[Change]") -> None:
-        """Hear of what was written; a store that no file mirrors only has what is gone taken out of
-        the files.
-        """
-        self.mirror(changes if self.is_home else _gone(changes))
+        """Apply what was written to the files; from a store that none mirrors, only removals."""
+        from memories.stores.records import Record
 
-    def promote(self, found: "Sequence[Record]") -> None:
-        """Hear of what was read, which earns a place by that."""
-        if self.is_home and any(record.accesses for record in found):
-            self.mirror.promote(found)
+        if not self.is_home:
+            changes = [change for change in changes if not isinstance(change, Record)]
+        self.mirror(changes)
+
+    def promote(self, records: "Sequence[Record]") -> None:
+        """Give memories that are often found a place in the files."""
+        if self.is_home and any(record.accesses for record in records):
+            self.mirror.promote(records)
 
     def flush(self) -> None:
-        """Write what is still to be written to the files."""
+        """Write what is still waiting to the files."""
         if "mirror" in vars(self):
             self.mirror.flush()
 
     @functools.cached_property
     def mirror(self) -> "Mirror":
-        """What writes the files."""
+        """Writes the files."""
         from memories.scratchpad.mirror import Mirror
 
-        return Mirror(self.place, self._clock, make=self._may_have_file, describe=self._describe)
+        return Mirror(
+            self.place,
+            self._clock,
+            makes_file=self._may_have_file,
+            write_metadata=self._write_metadata,
+        )
 
     def place(self, namespace: str) -> "Place":
-        """Return where the scratchpad of a namespace is."""
-        from memories.scratchpad.at_hand import place_of
+        """Return the place of a namespace's scratchpad."""
+        from memories.scratchpad.hot_tier import place_of
 
         place = place_of(self.config, namespace)
         return place if self.owns_store else place._replace(stamp="")
 
     # --- inside
-    # ----------------------------------------------------------------------------------------------------
 
-    def _current(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
-        """Return the hot tier, memories that are not current included."""
-        if missing := self.missing():
+    def _load(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
+        """Return the hot tier, including memories that are not current."""
+        missing = self.missing()
+        if missing:
             raise StoreError(missing)
-        own = self._of(self.lookup.namespace, refresh=refresh, rebuild=rebuild)
+        own = self._load_one(self.lookup.namespace, refresh=refresh, rebuild=rebuild)
         if SHARED not in self.lookup.readable or self.lookup.namespace == SHARED:
             return own
-        from memories.scratchpad.at_hand import together
+        return own.merged_with(self._load_one(SHARED))
 
-        return together(own, self._of(SHARED))
+    def _load_files(self) -> "Scratchpad | None":
+        """Return what the files hold, including memories that are not current; None without files."""
+        from memories.scratchpad import file
+        from memories.scratchpad.hot_tier import Scratchpad
 
-    def _in_files(self) -> "Scratchpad | None":
-        """Return what the files hold, memories that are not current included; None if there are no
-        files.
-        """
-        from memories.scratchpad import scratchpad
-        from memories.scratchpad.at_hand import Scratchpad
-        from memories.scratchpad.file import path
-
-        entries, notes, waiting, there = [], [], 0, False
+        pads, notes = {}, []
         for namespace in self.lookup.readable:
             try:
-                pad = scratchpad.load(self.config.home, namespace)
+                pad = file.load(self.config.home, namespace)
             except InvalidInput as exc:
                 notes.append(str(exc))
                 continue
             if pad is not None:
-                there = True
-                entries += scratchpad.memories_of(pad, namespace)
-                waiting += pad.waiting if namespace == self.lookup.namespace else 0
-        file = str(path(self.config.home, self.lookup.namespace))
-        return Scratchpad(tuple(entries), waiting, file, tuple(notes)) if there else None
+                pads[namespace] = pad
+        if not pads:
+            return None
+        own = self.lookup.namespace
+        entries = [
+            entry for namespace, pad in pads.items() for entry in file.memories_of(pad, namespace)
+        ]
+        waiting = pads[own].waiting if own in pads else 0
+        path = str(file.path_of(self.config.home, own))
+        return Scratchpad(tuple(entries), waiting, path, tuple(notes))
 
-    def _of(self, namespace: str, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
-        from memories.scratchpad import at_hand, scratchpad, sync
+    def _load_one(
+        self, namespace: str, *, refresh: bool = False, rebuild: bool = False
+    ) -> "Scratchpad":
+        """Return the scratchpad of a namespace, refreshed if it has to be."""
+        from memories.scratchpad import file, hot_tier
+        from memories.scratchpad.refresh import read_store
+        from memories.scratchpad.refresh import refresh as bring_up_to_date
 
         rules, place = self._rules(), self.place(namespace)
+        must_refresh = refresh or rebuild
         try:
-            pad = scratchpad.load(place.home, namespace)
+            pad = file.load(place.home, place.namespace)
         except InvalidInput:
-            pad = None  # the refresh tells
-        known = self._is_configured or pad is None or pad.store == place.store
-        # Who is often read has a place, so the reads that wait are counted before it is chosen
-        # anew.
-        if not (self.is_home and known) or not (refresh or rebuild or self._is_kept(place)):
+            pad, must_refresh = None, True  # the refresh reports it
+        has_file = must_refresh or self._keeps_file(place)
+        mirrors_store = self._is_configured or pad is None or pad.store == place.store
+        if not (self.is_home and mirrors_store and has_file):
             self.flush_accesses()
-            return sync.from_store(self._by_editor(namespace), rules, rebuild=rebuild)
-        if not (
-            refresh or rebuild or pad is None or at_hand.needs_store(place, pad, self._clock())
-        ):
-            return at_hand.from_file(place, pad)
+            return read_store(self._editor(namespace), rules, rebuild=rebuild)
+        if pad is not None and not must_refresh:
+            must_refresh = hot_tier.needs_refresh(place, pad, self._clock())
+            if not must_refresh:
+                return hot_tier.from_pad(place, pad)
+        # Frequently read memories get a place, so waiting reads are counted before the choice.
         self.flush_accesses()
         try:
-            found = sync.refreshed(place, self._by_editor(namespace), rules, rebuild=rebuild)
-        except OSError as exc:  # what is remembered is told all the same
-            if isinstance(exc, StoreError):
-                raise
-            found = sync.from_store(self._by_editor(namespace), rules, rebuild=rebuild)
-            return found._replace(notes=(f"{place.file} can't be written: {exc.strerror or exc}",))
+            scratchpad = bring_up_to_date(place, self._editor(namespace), rules, rebuild=rebuild)
+        except StoreError:
+            raise
+        except OSError as exc:  # the memories are shown all the same
+            scratchpad = read_store(self._editor(namespace), rules, rebuild=rebuild)
+            note = f"{place.file} can't be written: {exc.strerror or exc}"
+            return scratchpad._replace(notes=(note,))
         if self._may_have_file(namespace):
-            self._describe(place)
-        return found
+            self._write_metadata(place)
+        return scratchpad
 
     @property
     def _is_configured(self) -> bool:
@@ -251,104 +275,94 @@ class Scratchpads:
         return self.is_home and self.config.sources["store"] != "flag"
 
     def _may_have_file(self, namespace: str) -> bool:
-        """Return whether the scratchpad of a namespace is made if it is not there."""
+        """Return whether the scratchpad of a namespace is made if it does not exist."""
         return self._is_configured and not is_own_name(namespace, self.config)
 
-    def _is_kept(self, place: "Place") -> bool:
-        """Return whether a scratchpad is kept in its file: what only reads makes none before the
-        first memory.
-        """
-        from memories.scratchpad import scratchpad
+    def _keeps_file(self, place: "Place") -> bool:
+        """Return whether there is a file, or memories to make one: reading alone makes none."""
+        from memories.scratchpad import file
 
-        if scratchpad.exists(place):
+        if file.exists(place):
             return True
-        written = Filter(Collection.MEMORY, (place.namespace,), state="any")
-        return not is_own_name(place.namespace, self.config) and bool(
-            self._store.count(written, at_most=1)
-        )
+        if is_own_name(place.namespace, self.config):
+            return False
+        memories = Filter(Collection.MEMORY, (place.namespace,), state="any")
+        return bool(self._store.count(memories, at_most=1))
 
-    def _fits(self, filters: "SearchFilters") -> "Callable[[Record], bool]":
-        """Return what tells whether a record meets the filters of a search."""
-        project = filters.get("project")
-        among = narrowed(self.lookup.where(), filters, self._clock())
-        each = with_global(among, project)
+    def _predicate(self, filters: "SearchFilters") -> "Callable[[Record], bool]":
+        """Return a function that tests whether a record meets the filters of a search."""
+        namespaces = narrowed(self.lookup.where(), filters, self._clock())
+        alternatives = with_global(namespaces, filters.get("project"))
         where = filters.get("where")
         selector = None if where is None else self._selector(where)
 
-        def fits(record: "Record") -> bool:
-            return any(one.fits(record) for one in each) and (
-                selector is None or selector.fits(record)
-            )
+        def matches(record: "Record") -> bool:
+            if not any(alternative.fits(record) for alternative in alternatives):
+                return False
+            return selector is None or selector.fits(record)
 
-        return fits
+        return matches
 
     def _selector(self, where: str) -> "Selector":
         from memories.read import selector
 
         if "access_count" in where:
             self.flush_accesses()
-        return selector.read(
-            where,
-            Collection.MEMORY,
-            selector.Moment(self._clock(), self.config.decay_half_life_hours),
-        )
-
-    @property
-    def _store_file(self) -> Path | None:
-        """The file of the store, if it is one file."""
-        is_file = self.is_home and self.config.store.startswith("sqlite:")
-        return local_path(self.config.store) if is_file else None
+        moment = selector.Moment(self._clock(), self.config.decay_half_life_hours)
+        return selector.read(where, Collection.MEMORY, moment)
 
     def _rules(self) -> "Rules":
         from memories.scratchpad.entries import Rules
 
         return Rules.of(self.config)
 
-    def _by_editor(self, namespace: str) -> "Writer":
-        """Return what writes an edit of a scratchpad, and tells no scratchpad of it.
+    def _editor(self, namespace: str) -> "Writer":
+        """Return what stores the edits of a scratchpad, without changing a scratchpad.
 
-        Anything may have edited the file, so the edit is trusted as the command is that takes it
-        over: as a person's only at a terminal. What serves others may run at one, too.
+        Anything may have edited the file, so an edit is trusted as much as the command that takes
+        it over: as a person's only at a terminal. A server may run at a terminal too.
         """
         from memories.guard.origin import AGENT, origin
         from memories.stores.logged import LoggedStore
 
-        def writer_of() -> "Origin":
-            found = origin("cli", self.config.identity or namespace)
-            return found if self._channel == "cli" else found._replace(trust=AGENT)
+        def origin_of_edit() -> "Origin":
+            editor = origin("cli", self.config.identity or namespace)
+            return editor if self._channel == "cli" else editor._replace(trust=AGENT)
 
-        store = LoggedStore(self._store, "cli", self._clock, writer_of)
+        store = LoggedStore(self._store, "cli", self._clock, origin_of_edit)
         return self.writer()._replace(lookup=Lookup(store, namespace, (namespace,)))
 
-    def _describe(self, place: "Place") -> None:
-        """Write `metadata.json` of a namespace; where that fails the next write does it."""
-        from memories.scratchpad import metadata, scratchpad
+    def _write_metadata(self, place: "Place") -> None:
+        """Write `metadata.json` of a namespace; if that fails, the next write does it."""
+        from memories.scratchpad import file, metadata
 
-        where, first = Filter(Collection.MEMORY, (place.namespace,)), None
-        ever = (where._replace(collection=each, state="any") for each in SEARCHED)
-        with contextlib.suppress(
-            OSError, StoreError
-        ):  # what was stored is stored, and this only tells of it
-            if not place.file.with_name(metadata.FILE).exists() and not any(
-                self._store.count(each, at_most=1) for each in ever
-            ):
+        memories = Filter(Collection.MEMORY, (place.namespace,))
+        # The memories are stored already, so a failure here must not fail the command.
+        with contextlib.suppress(OSError, StoreError):
+            if not (self._has_metadata(place) or self._has_records(place)):
                 return  # it was erased meanwhile
-            with scratchpad.alone(place):
-                if metadata.created(place.folder) is None:
-                    first = next(iter(self._store.scan(where._replace(state="any"), limit=1)), None)
+            with file.exclusive(place):
+                first = None
+                if metadata.read_created(place.folder) is None:
+                    first = next(
+                        iter(self._store.scan(memories._replace(state="any"), limit=1)), None
+                    )
                 metadata.write(
                     place.folder,
                     place.namespace,
-                    lambda collection: self._store.count(where._replace(collection=collection)),
+                    lambda collection: self._store.count(memories._replace(collection=collection)),
                     self._clock(),
                     None if first is None else first.created_at,
                 )
 
+    def _has_metadata(self, place: "Place") -> bool:
+        from memories.scratchpad import metadata
 
-def _gone(changes: "Sequence[Change]") -> "list[Change]":
-    """Return the changes that take something away: what is new in a store of no home is in no
-    file.
-    """
-    from memories.stores.records import Record
+        return (place.folder / metadata.FILE).exists()
 
-    return [change for change in changes if not isinstance(change, Record)]
+    def _has_records(self, place: "Place") -> bool:
+        for collection in SEARCHED:
+            records = Filter(collection, (place.namespace,), state="any")
+            if self._store.count(records, at_most=1):
+                return True
+        return False

@@ -24,8 +24,8 @@ from starlette.responses import Response
 
 from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.guard.validate import namespace as checked_namespace
-from memories.scratchpad import scratchpad
-from memories.scratchpad.at_hand import place_of
+from memories.scratchpad import file
+from memories.scratchpad.hot_tier import place_of
 from memories.scratchpad.mirror import Change, Mirror
 from memories.server.api.access import Principal
 from memories.server.api.middleware import READS, Named
@@ -195,7 +195,9 @@ class Records:
     def __init__(self, server: Server) -> None:
         self._server, config = server, server.config
         self._mirror = Mirror(
-            lambda name: place_of(config, name), lambda: datetime.now(UTC), make=lambda _: False
+            lambda name: place_of(config, name),
+            lambda: datetime.now(UTC),
+            makes_file=lambda _: False,
         )
         self._lock = threading.Lock()
         self._stores: dict[Space | None, Store] = {}
@@ -214,11 +216,11 @@ class Records:
         refs = (change if isinstance(change, Ref) else change.ref for change in changes)
         for namespace in {ref.namespace for ref in refs if ref.collection is Collection.MEMORY}:
             place = place_of(self._server.config, namespace)
-            if scratchpad.exists(place):
+            if file.exists(place):
                 with contextlib.suppress(
                     OSError
                 ):  # the folder can't be written, so the file isn't either
-                    scratchpad.mark_stale(place)
+                    file.mark_stale(place)
 
     def _store(self, space: Space | None) -> Store:
         with self._lock:

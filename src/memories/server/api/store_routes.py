@@ -23,7 +23,7 @@ from memories.guard.validate import canonical_namespace
 from memories.guard.validate import namespace as checked_namespace
 from memories.models import LogEntry
 from memories.read.selector import Moment, read, with_versions
-from memories.scratchpad.scratchpad import mark_all_stale
+from memories.scratchpad.file import mark_all_stale
 from memories.search.search import collections_of
 from memories.server.api.memory_routes import AS_OF, LIMIT
 from memories.server.api.problems import Refused

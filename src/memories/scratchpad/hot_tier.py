@@ -1,0 +1,112 @@
+"""The hot tier as its files hold it: while they are up to date, no store is asked.
+
+Hooks read it, so it imports little.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories.core.urls import local_path, without_password
+from memories.errors import InvalidInput
+from memories.scratchpad import file
+from memories.scratchpad.entries import (
+    Entry,
+    Rules,
+    describe_unknown_ages,
+    has_age,
+    parse_time,
+    select_current,
+)
+from memories.scratchpad.file import Place
+from memories.scratchpad.layout import Pad
+
+if TYPE_CHECKING:
+    from memories.settings import Config
+
+# Programs elsewhere may write to the same store without changing this file.
+_UP_TO_DATE_FOR = timedelta(days=1)
+
+
+class Scratchpad(NamedTuple):
+    """The hot tier of a namespace.
+
+    Attributes:
+        entries: Its memories.
+        waiting: How many memories wait for review.
+        file: The file; None for a store that was passed in, which no file mirrors.
+        notes: What a person wrote in the file and could not be taken over, and other problems with
+            it, each a sentence.
+        taken: What was taken over, each a part of a sentence.
+    """
+
+    entries: tuple[Entry, ...]
+    waiting: int
+    file: str | None
+    notes: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+
+    def current(self, rules: Rules, now: datetime) -> "Scratchpad":
+        """Return it with only the entries that are shown, sorted.
+
+        A note counts the entries that are left out because their age is unknown.
+        """
+        note = describe_unknown_ages(self.entries)
+        return self._replace(
+            entries=tuple(select_current(self.entries, rules, now)),
+            notes=(*self.notes, note) if note else self.notes,
+        )
+
+    def merged_with(self, shared: "Scratchpad") -> "Scratchpad":
+        """Return it with the entries and notes of the shared scratchpad."""
+        return self._replace(
+            entries=(*self.entries, *shared.entries), notes=(*self.notes, *shared.notes)
+        )
+
+
+def place_of(config: "Config", namespace: str) -> Place:
+    """Return the place of a namespace's scratchpad, which mirrors the store of the settings."""
+    stamp = ""
+    database = local_path(config.store) if config.store.startswith("sqlite:") else None
+    if database is not None:
+        with contextlib.suppress(OSError):
+            stamp = str(database.stat().st_ino)
+    store = without_password(config.store)
+    return Place(config.home, namespace, store, stamp, Rules.of(config))
+
+
+def needs_refresh(place: Place, pad: Pad | None, now: datetime) -> bool:
+    """Return whether a scratchpad must be brought up to date with its store before it is shown."""
+    if pad is None or pad.edited:
+        return True
+    if (pad.store, pad.stamp, pad.size) != (place.store, place.stamp, place.rules.size):
+        return True
+    if not all(has_age(entry) for entry in pad.entries):
+        return True
+    age = now - parse_time(pad.written, now - 2 * _UP_TO_DATE_FOR)
+    return not timedelta() <= age <= _UP_TO_DATE_FOR or file.is_stale(place)
+
+
+def from_pad(place: Place, pad: Pad) -> Scratchpad:
+    """Return the content of a scratchpad's file."""
+    entries = tuple(file.memories_of(pad, place.namespace))
+    return Scratchpad(entries, pad.waiting, str(place.file))
+
+
+def read_up_to_date(
+    config: "Config", namespaces: Sequence[str], now: datetime
+) -> Scratchpad | None:
+    """Return the scratchpads of these namespaces; None if one of them must be refreshed first."""
+    scratchpad: Scratchpad | None = None
+    for namespace in namespaces:
+        place = place_of(config, namespace)
+        try:
+            pad = file.load(place.home, namespace)
+        except InvalidInput:
+            return None
+        if pad is None or needs_refresh(place, pad, now):
+            return None
+        own = from_pad(place, pad)
+        scratchpad = own if scratchpad is None else scratchpad.merged_with(own)
+    return None if scratchpad is None else scratchpad.current(Rules.of(config), now)

@@ -1,0 +1,365 @@
+"""Brings a scratchpad up to date: a person's edits go into the store, then the store into the file.
+
+Edits that can't be taken over are kept in a file of their own beside the scratchpad.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories.core.times import from_millis, to_iso, to_millis
+from memories.errors import InvalidInput, NotFound, RequestError
+from memories.guard.origin import PINNED, origin_of, tags_of
+from memories.models import SESSION, DecayPolicy, Draft
+from memories.read import versions
+from memories.read.lookup import waiting
+from memories.scratchpad import file
+from memories.scratchpad.entries import (
+    MAX_SHOWN,
+    MOST_PINNED,
+    MOST_SESSIONS,
+    Entry,
+    Rules,
+    choose,
+)
+from memories.scratchpad.file import Place
+from memories.scratchpad.hot_tier import Scratchpad
+from memories.scratchpad.layout import Pad, render
+from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter, Record, Ref
+
+if TYPE_CHECKING:
+    from memories.write.writer import Writer
+
+_PAGE = 500
+_MARGIN = 4  # times the size: how many of the newest are read, since some of them are not shown
+
+
+def refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
+    """Take over a person's edits of a scratchpad, and bring it up to date with the store.
+
+    Args:
+        place: The scratchpad.
+        writer: Writes what is taken over, without changing a scratchpad.
+        rules: The settings.
+        rebuild: Choose from all memories again, including those that were left out.
+
+    Raises:
+        InvalidInput: With `rebuild`: the file isn't this user's own, or is not safe to read.
+    """
+    with file.exclusive(place):
+        return file.retry_overtaken(lambda: _refresh(place, writer, rules, rebuild=rebuild), place)
+
+
+def _refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -> Scratchpad:
+    before = file.fingerprint(place)
+    try:
+        text = file.read_text(place.file)
+    except InvalidInput as exc:  # it is left as it is
+        if rebuild:
+            raise
+        scratchpad = read_store(writer, rules)
+        return scratchpad._replace(file=str(place.file), notes=(str(exc),))
+    edits = take_over(text, place, writer)
+    old = Pad(place.namespace, place.store) if edits.pad is None or rebuild else edits.pad
+    with file.clearing_stale(place):
+        selection = _select(writer, rules, old.entries, rebuild=rebuild)
+        fresh = Pad(
+            place.namespace,
+            place.store,
+            waiting=selection.waiting,
+            written=to_iso(writer.now),
+            entries=tuple(selection.entries),
+            left_out=() if rebuild else tuple(dict.fromkeys([*old.left_out, *edits.left_out])),
+            gone=old.gone,
+        )
+        fresh = file.write(place, fresh, before)
+    entries = choose(fresh.entries, rules, writer.now, fresh.left_out)
+    return Scratchpad(
+        tuple(entries), fresh.waiting, str(place.file), edits.notes, tuple(edits.taken)
+    )
+
+
+def read_store(writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
+    """Return what the scratchpad of a namespace would hold, without a file."""
+    selection = _select(writer, rules, (), rebuild=rebuild)
+    entries = choose(selection.entries, rules, writer.now)
+    return Scratchpad(tuple(entries), selection.waiting, None)
+
+
+# --- from the file into the store
+
+
+class Edits(NamedTuple):
+    """What became of a person's edits.
+
+    Attributes:
+        pad: The content of the file, with the edits; None without a readable file.
+        taken: What was taken over, each a part of a sentence.
+        left_out: Ids of the entries that were taken out.
+        notes: What could not be taken over, and where it is kept: at most one sentence.
+    """
+
+    pad: Pad | None
+    taken: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+    notes: tuple[str, ...] = ()
+
+
+def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
+    """Store what a person changed in the text of a scratchpad; nothing if it wasn't edited."""
+    if text is None:
+        return Edits(None)
+    try:
+        pad = file.parse_file(text, place.file, place.namespace)
+    except InvalidInput as exc:
+        return Edits(None, notes=_keep(place, text, str(exc)))
+    if not pad.edited:
+        return Edits(pad)
+    if pad.store != place.store:
+        reason = f"{place.file} was edited, but belongs to the store {pad.store}"
+        return Edits(pad, notes=_keep(place, text, reason))
+
+    taken: list[str] = []
+    refused: list[Entry] = []
+    reasons: list[str] = []
+    for entry in pad.entries:
+        try:
+            taken += _take_over_entry(entry, writer)
+        except NotFound:
+            refused.append(entry)
+            reasons.append(f"there is no memory {entry.id[:64]} in namespace {place.namespace}")
+        except RequestError as exc:
+            refused.append(entry)
+            reasons.append(f"{entry.id[:64] or 'a new entry'} was not taken over: {exc}")
+    left_out = _unpin_removed(pad, writer, taken, reasons)
+    return Edits(pad, taken, left_out, _describe_refused(place, refused, reasons))
+
+
+def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[str]) -> list[str]:
+    """Unpin the memories whose entries a person took out, and return their ids."""
+    present = {entry.id for entry in pad.entries}
+    removed: list[str] = []
+    for memory_id in pad.held:
+        if memory_id in present:
+            continue
+        try:
+            if _unpin(memory_id, writer):
+                taken.append(f"{memory_id} is unpinned")
+            removed.append(memory_id)
+        except NotFound:  # deleted meanwhile
+            continue
+        except RequestError as exc:
+            reasons.append(f"{memory_id} was not unpinned: {exc}")
+    return removed
+
+
+def _describe_refused(
+    place: Place, refused: Sequence[Entry], reasons: list[str]
+) -> tuple[str, ...]:
+    if not reasons:
+        return ()
+    summary = f"{place.file} was edited: {'; '.join(reasons)}"
+    if not refused:
+        return (summary,)
+    return _keep(place, render(Pad(place.namespace, place.store, entries=tuple(refused))), summary)
+
+
+def _keep(place: Place, text: str, reason: str) -> tuple[str, ...]:
+    copy = file.keep_copy(place, text)
+    return (f"{reason}; what could not be taken over is kept in {copy}",)
+
+
+def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
+    from memories.write import change  # which reading does without
+
+    if not entry.id:
+        return [_create(entry, writer)]
+    latest = writer.lookup.find_own(entry.id)
+    if latest.ended_at is not None:  # replaced since the file was written: it just leaves
+        return []
+    taken: list[str] = []
+    if not _is_unchanged(entry, latest, writer):
+        if entry.cut is not None:
+            raise RequestError(
+                f"only its beginning is shown there; edit it with: memory edit {entry.id}"
+            )
+        update = change.Update(entry.content, {}, (), writer.redactor)
+        new = change.update(writer.lookup, writer.embedder, entry.id, update, writer.now)
+        taken.append(f"{entry.id} has version {new.ref.position}")
+    if entry.pinned != change.is_pinned(latest):
+        change.pin(writer.lookup, writer.embedder, entry.id, writer.now, pinned=entry.pinned)
+        taken.append(f"{entry.id} is {'pinned' if entry.pinned else 'unpinned'}")
+    return taken
+
+
+def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
+    """Return whether an entry has the text of the version that it showed, or of the latest one."""
+    shown = latest
+    for record in writer.lookup.versions(entry.id):
+        if record.ref.position == entry.version:
+            shown = record
+    written = entry_of(shown._replace(ended_at=None), writer.now)
+    return written is None or entry.content in (written.content, latest.text)
+
+
+def _create(entry: Entry, writer: "Writer") -> str:
+    """Store a line that a person added, even if a very similar memory exists."""
+    from memories.write import change
+    from memories.write.create import create
+
+    draft = Draft(entry.content, dict(entry.tags), key=entry.key)
+    [created] = create(writer, [draft])
+    if created.memory is None:
+        [created] = create(writer._replace(force=True), [draft])
+    assert created.memory is not None  # nothing else refuses a draft
+    if entry.pinned:
+        change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)
+    return f"{created.memory.id} was {'stored' if created.stored else 'there already'}"
+
+
+def _unpin(memory_id: str, writer: "Writer") -> bool:
+    """Unpin a memory that was taken out of the file; return whether it was pinned.
+
+    Raises:
+        NotFound: It was deleted meanwhile.
+    """
+    from memories.write import change
+
+    latest = writer.lookup.find_own(memory_id)
+    if latest.ended_at is not None or not change.is_pinned(latest):
+        return False
+    change.pin(writer.lookup, writer.embedder, memory_id, writer.now, pinned=False)
+    return True
+
+
+# --- from the store into the file
+
+
+class Selection(NamedTuple):
+    """What a store has for a scratchpad: entries, and how many memories wait for review."""
+
+    entries: list[Entry]
+    waiting: int
+
+
+def _select(writer: "Writer", rules: Rules, shown: Sequence[Entry], *, rebuild: bool) -> Selection:
+    store, namespace = writer.lookup.store, writer.lookup.namespace
+    if rebuild:
+        return select_from_all(store, namespace, rules, writer.now)
+    return select(store, namespace, rules, writer.now, shown)
+
+
+def select(
+    store: Store, namespace: str, rules: Rules, now: datetime, shown: Sequence[Entry] = ()
+) -> Selection:
+    """Select pinned memories, the newest, summaries of sessions, and those that are shown already.
+
+    It reads a few hundred records, however many there are.
+
+    Args:
+        store: The store.
+        namespace: The namespace of the scratchpad.
+        rules: The settings.
+        now: The current time.
+        shown: The entries that the scratchpad has.
+    """
+    memories = Filter(Collection.MEMORY, (namespace,))
+    pinned = memories._replace(labels={PINNED: "1"})
+    sessions = memories._replace(labels={"type": SESSION})
+    refs = [
+        Ref(Collection.MEMORY, namespace, entry.id, entry.version)
+        for entry in shown
+        if entry.version
+    ]
+    records = [
+        *store.scan(pinned, limit=MOST_PINNED, newest_first=True),
+        *store.scan(memories, limit=max(_MARGIN * rules.size, 1), newest_first=True),
+        *store.scan(sessions, limit=_MARGIN * MOST_SESSIONS, newest_first=True),
+        *store.read(refs),
+    ]
+    return Selection(_entries_of(records, now), store.count(waiting(memories)))
+
+
+def select_from_all(store: Store, namespace: str, rules: Rules, now: datetime) -> Selection:
+    """Select from all memories of a namespace, so that frequently used old ones are found too."""
+    memories = Filter(Collection.MEMORY, (namespace,))
+    entries: list[Entry] = []
+    for page in _pages(store, memories):
+        entries = choose([*entries, *_entries_of(page, now)], rules, now)
+    return Selection(entries, store.count(waiting(memories)))
+
+
+def _pages(store: Store, filters: Filter) -> Iterator[list[Record]]:
+    after: tuple[str, int] | None = None
+    while page := store.scan(filters, limit=_PAGE, after=after):
+        yield page
+        after = page[-1].ref.group, page[-1].ref.position
+
+
+def _entries_of(records: Iterable[Record], now: datetime) -> list[Entry]:
+    entries = [entry_of(record, now) for record in records]
+    return list({entry.id: entry for entry in entries if entry is not None}.values())
+
+
+def is_shown(record: Record, now: datetime) -> bool:
+    """Return whether a scratchpad may hold the latest version of a memory, whatever its confidence.
+
+    It may not if the memory was deleted, replaced or corrected, or waits for review.
+    """
+    return record.ended_at is None and versions.corrected_by(record, now) is None
+
+
+def entry_of(record: Record, now: datetime) -> Entry | None:
+    """Return the entry for the latest version of a memory; None if it isn't shown."""
+    if not is_shown(record, now):
+        return None
+    origin = origin_of(record.labels)
+    # The half-life doesn't matter: an entry holds no confidence at a moment.
+    memory = versions.to_memory(record, now, half_life_hours=1.0)
+    is_stable = memory.decay_policy is DecayPolicy.STABLE
+    aging_from = None
+    if not is_stable:
+        aging_from = record.fields.get("aging_from", to_millis(record.created_at))
+    return Entry(
+        id=record.ref.group,
+        content=record.text[:MAX_SHOWN],
+        pinned=PINNED in record.labels,
+        version=record.ref.position,
+        written=to_iso(memory.updated_at),
+        created=to_iso(memory.created_at),
+        uses=record.accesses,
+        tags=tags_of(record.labels),
+        key=memory.key,
+        by="" if origin is None else origin.by,
+        trust="" if origin is None else origin.trust,
+        decay=None if is_stable else str(memory.decay_policy),
+        confidence=memory.base_confidence,
+        aging_from=_iso(aging_from),
+        reinforced=_iso(record.fields.get("reinforced_at")),
+        suspicious=" ".join(memory.suspicious),
+        cut=len(record.text) if len(record.text) > MAX_SHOWN else None,
+        accepted="accepted_at" in record.fields,
+        namespace=record.ref.namespace,
+    )
+
+
+def _iso(millis: int | None) -> str:
+    return "" if millis is None else to_iso(from_millis(millis))
+
+
+def limit_new(records: Iterable[Record], size: int) -> list[Record]:
+    """Drop new memories that won't get a place, because `size` newer ones take it.
+
+    Memories that were read, pinned or summarise a session are always returned.
+    """
+    special: list[Record] = []
+    plain: list[Record] = []
+    for record in records:
+        is_session = record.labels.get("type") == SESSION
+        if record.accesses or is_session or PINNED in record.labels:
+            special.append(record)
+        else:
+            plain.append(record)
+    plain.sort(key=lambda record: (record.created_at, record.ref.group))
+    return special + plain[max(0, len(plain) - size) :]
