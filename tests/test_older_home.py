@@ -222,7 +222,7 @@ def test_a_move_that_was_cut_short_loses_and_doubles_nothing(
     assert sorted(memory["content"] for memory in memories) == sorted(
         expected | {"The cat sat on the notebook"}
     )
-    assert (user / "notebook" / "shared.moved").exists()
+    assert (user / "notebook" / "moved.json").exists()
     assert [turn["content"] for turn in ask("turns", "show", "trip")["results"]] == [
         "We saw an otter"
     ]

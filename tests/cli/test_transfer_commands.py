@@ -399,7 +399,7 @@ def test_a_line_that_can_not_be_read_ends_every_move(
         assert answer.code == 1
         assert answer.out == ""
         assert (
-            "shared.jsonl:2 can't be read: it is no JSON"
+            "shared.jsonl:2 can't be read: it is not JSON"
             in json.loads(answer.err.splitlines()[-1])["error"]
         )
     assert (folder / "backup.jsonl").read_bytes() == backup

@@ -436,7 +436,7 @@ BROKEN: dict[str, bytes] = {
     ).encode(),
     "another user": (json.dumps(foreign(1, user_id="bob")) + "\n").encode(),
     "no time": (json.dumps(foreign(1, created_at="yesterday")) + "\n").encode(),
-    "content is no text": (json.dumps(foreign(1, content=5)) + "\n").encode(),
+    "content is missing or not a text": (json.dumps(foreign(1, content=5)) + "\n").encode(),
     "tags are no texts": (json.dumps(foreign(1, tags={"a": 1})) + "\n").encode(),
     "fields are no object": (json.dumps(foreign(1, fields=[1])) + "\n").encode(),
     "half a character": (json.dumps(foreign(1, content="\ud800")) + "\n").encode(),
@@ -509,7 +509,7 @@ def test_what_is_damaged_does_not_read_as_empty_in_a_transaction(
     file = written(folder, foreign(1), "<<<<<<< HEAD", foreign(2))
     with (
         pytest.raises(
-            StoreDamaged, match=rf"{file}:2 can't be read: it is no JSON .*; mend the line"
+            StoreDamaged, match=rf"{file}:2 can't be read: it is not JSON .*; mend the line"
         ),
         store.transaction(),
     ):
@@ -564,7 +564,7 @@ def test_what_is_no_plain_file_is_not_touched(
         lambda: store.append([record("m")]),
     ):
         with pytest.raises(
-            StoreError, match=rf"cannot read {place}: .*; make it a plain file that you may read"
+            StoreError, match=rf"cannot read {place}: .*; make it a regular file that you may read"
         ):
             act()
     assert store.count(pool("bob")) == 1
@@ -585,7 +585,7 @@ def test_what_the_system_does_not_let_us_read_is_no_empty_file(
     monkeypatch.setattr(os, "open", opening)
     with pytest.raises(
         StoreError,
-        match=r"cannot read .*ann\.jsonl: Permission denied; make it a plain file that you may",
+        match=r"cannot read .*ann\.jsonl: Permission denied; make it a regular file that you may",
     ):
         store.count(pool())
     monkeypatch.undo()
@@ -745,7 +745,7 @@ def test_a_write_whose_lines_are_stored_succeeds_though_the_index_has_no_room_le
         commit(*given, **named)
         full = True
 
-    index = memories._store._store._here.index  # type: ignore[attr-defined]
+    index = memories._store._store._files.index  # type: ignore[attr-defined]
     index._file._connection().exec_trace = trace
     monkeypatch.setattr(connection.Folder, "commit", commit_then_fill)
     made = memories.create("the quixotrumpel").memory

@@ -1,7 +1,6 @@
-"""Files and the larger store that namespaces move to: together they pass the contract; and the move
-itself.
-"""
+"""A files store passes the contract before, after and while it moves to a larger store; and the move."""
 
+import contextlib
 import json
 import logging
 import subprocess
@@ -10,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.register_assert_rewrite("contract")
@@ -23,18 +21,12 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     StoreContract,
     at,
     by_words,
-    embed,
     everything,
-    holders,
-    matching,
-    pages,
     pool,
     record,
-    refs_of,
     search,
     turn,
     turns,
-    unit_vectors,
 )
 from test_files import STORE, all_bytes, foreign, written  # noqa: E402
 
@@ -49,20 +41,20 @@ from memories.stores.files import move as files_move  # noqa: E402
 from memories.stores.files.connection import Folder  # noqa: E402
 from memories.stores.files.index import Index  # noqa: E402
 from memories.stores.files.local import LocalFiles  # noqa: E402
+from memories.stores.files.store import FilesStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     SPEAKER,
     Patch,
     Record,
     Ref,
     Space,
-    TurnQuery,
 )
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 OpenWith = Callable[..., Store]
 
-# `tiered` opens a store whose namespaces move when they have more than three records.
+# `tiered` opens a store that moves when a namespace has more than three records.
 TIERED = (
     STORE
     + """
@@ -106,7 +98,7 @@ def open_with(folder: Path) -> Iterator[OpenWith]:
 
 
 class TestTieredStore(StoreContract):
-    """Most namespaces move sooner or later, some of them in the middle of a test."""
+    """Most stores move sooner or later, some of them in the middle of a test."""
 
     sequences = 50
 
@@ -154,11 +146,7 @@ def names(folder: Path) -> set[str]:
     return {part.name for part in folder.iterdir()}
 
 
-# --- the move
-# --------------------------------------------------------------------------------------------------------
-
-
-def test_a_namespace_moves_with_the_write_that_makes_it_too_large(
+def test_the_folder_moves_with_the_write_that_makes_a_namespace_too_large(
     open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_with(4)
@@ -169,11 +157,11 @@ def test_a_namespace_moves_with_the_write_that_makes_it_too_large(
     assert caplog.records == []
     store.append([record("last")])
     kept = {f"{name}.before-move" for name in originals}
-    assert names(folder) == {".memories", "ann.moved", "memories.db", "memories.db.lock", *kept}
+    assert names(folder) == {".memories", "moved.json", "memories.db", "memories.db.lock", *kept}
     assert (folder / "ann.turns.jsonl.before-move").read_bytes() == originals["ann.turns.jsonl"]
     assert (folder / "ann.jsonl.before-move").read_bytes().startswith(originals["ann.jsonl"])
     [line] = caplog.records
-    assert line.getMessage().startswith("ann has 5 records and was moved to memories.db in ")
+    assert line.getMessage().startswith(f"{folder} has 5 records and was moved to memories.db in ")
     for seen in (
         store,
         open_with(4),
@@ -186,10 +174,33 @@ def test_a_namespace_moves_with_the_write_that_makes_it_too_large(
         for ref, moved in seen.vectors([found.ref for found in before]).items():
             assert float((moved * vectors[ref]).sum(axis=1).min()) == pytest.approx(1.0, abs=0.01)
     assert len(store.vectors([found.ref for found in before])) == len(vectors) == 3
-    marker = json.loads((folder / "ann.moved").read_text())
-    assert (marker["namespace"], marker["store"], marker["records"]) == ("ann", "memories.db", 5)
+    marker = json.loads((folder / "moved.json").read_text())
+    assert (marker["store"], marker["records"]) == ("memories.db", 5)
     assert marker["originals"] == list(originals)
-    assert not [part for part in (folder / ".memories").iterdir() if part.name.startswith("ann")]
+    assert not list((folder / ".memories").glob("*.moving"))
+    assert "käse".encode() not in b"".join(
+        part.read_bytes() for part in (folder / ".memories").glob("index.db*")
+    )
+
+
+def test_all_namespaces_move_together(open_with: OpenWith, folder: Path) -> None:
+    store = open_with(4)
+    bobs = fill(store, 4, namespace="bob")
+    store.append([record("small", namespace="carol")])
+    assert "moved.json" not in names(folder)
+    before = fill(store, 4)
+    assert "moved.json" not in names(folder)
+    store.append([record("last")])
+    assert "moved.json" in names(folder)
+    assert not list(folder.glob("*.jsonl"))
+    later = open_with(4)
+    assert content(later, "bob") == bobs
+    assert [found for found in content(later, "ann") if found.ref.group != "last"] == before
+    assert later.namespaces(MEMORY) == ["ann", "bob", "carol"]
+    assert later.namespaces(HISTORY) == ["ann", "bob"]
+    later.append([record("new", namespace="dave")])
+    assert SQLiteStore(folder / "memories.db", SPACE).count(pool("dave")) == 1
+    assert later.info(pool("bob")).without_vector_count == 1
 
 
 def test_what_moved_is_written_there_from_then_on(open_with: OpenWith, folder: Path) -> None:
@@ -206,7 +217,7 @@ def test_what_moved_is_written_there_from_then_on(open_with: OpenWith, folder: P
     assert search(store, "elder tea")["new"].similarity == pytest.approx(1.0, abs=0.01)
     assert "ann.jsonl" not in names(folder)
     store.append([record("small", namespace="bob")])
-    assert "bob.jsonl" in names(folder)
+    assert "bob.jsonl" not in names(folder)
     assert store.namespaces(MEMORY) == ["ann", "bob"]
     assert store.namespaces(HISTORY) == ["ann"]
 
@@ -220,7 +231,7 @@ def test_a_namespace_that_is_large_when_it_is_opened_moves_with_the_next_write(
     assert store.count(pool()) == 9
     assert names(folder) == {".memories", "ann.jsonl"}
     store.append([turn(1)])
-    assert "ann.moved" in names(folder)
+    assert "moved.json" in names(folder)
     assert store.count(pool()) == 9
     assert store.info(pool()).without_vector_count == 9
 
@@ -230,10 +241,10 @@ def test_without_settings_nothing_moves_but_what_moved_is_found(
 ) -> None:
     store = open_with(None)
     before = fill(store, 20)
-    assert "ann.moved" not in names(folder)
+    assert "moved.json" not in names(folder)
     open_with(3).append([record("one-more")])
     assert [found for found in content(store, "ann") if found.ref.group != "one-more"] == before
-    assert "ann.moved" in names(folder)
+    assert "moved.json" in names(folder)
 
 
 def test_the_larger_store_is_the_one_that_is_set(
@@ -242,7 +253,7 @@ def test_the_larger_store_is_the_one_that_is_set(
     target = f"sqlite:///{tmp_path / 'large.db'}"
     before = fill(open_with(3, target))
     assert "memories.db" not in names(folder)
-    assert json.loads((folder / "ann.moved").read_text())["store"] == target
+    assert json.loads((folder / "moved.json").read_text())["store"] == target
     assert content(open_with(3, f"sqlite:///{tmp_path / 'another.db'}"), "ann") == before
     assert not (tmp_path / "another.db").exists()
 
@@ -280,161 +291,7 @@ def test_the_service_does_not_notice(folder: Path) -> None:
         assert memories.update(made[0], "changed").version == 2
         assert memories.forget(made[5]).also_in == (str(folder / "ann.jsonl.before-move"),)
         assert memories.status().memory_count == 29
-    assert (folder / "ann.moved").exists()
-
-
-# --- one store of two
-# ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def mixed(open_with: OpenWith, folder: Path) -> Store:
-    """A store of which `ann` has moved and `bob` has not, both with memories and turns."""
-    store = open_with(12)
-    for namespace, count in (("ann", 12), ("bob", 3)):
-        for number in range(count):
-            group = new_id(at(3 * number))
-            labels = {"who": namespace, "n": str(number % 2)}
-            store.append(
-                [
-                    record(
-                        group,
-                        text=f"common {namespace} {number}",
-                        namespace=namespace,
-                        labels=labels,
-                    )
-                ]
-            )
-            place = 2 * number + (namespace == "bob")
-            store.append(
-                [
-                    turn(
-                        place,
-                        text=f"common {namespace} {number}",
-                        namespace=namespace,
-                        labels=labels,
-                    )
-                ]
-            )
-    assert "ann.moved" in names(folder)
-    assert "bob.jsonl" in names(folder)
-    return store
-
-
-def test_what_lies_in_two_places_is_read_as_one(mixed: Store) -> None:
-    for collection in (MEMORY, HISTORY):
-        where = pool("ann", "bob", collection=collection)
-        parts = [mixed.scan(pool(name, collection=collection), limit=99) for name in ("ann", "bob")]
-        whole = mixed.scan(where, limit=99)
-        assert len(whole) == 15
-        assert sorted(found.ref for found in whole) == sorted(
-            found.ref for part in parts for found in part
-        )
-        order = [(found.ref.group, found.ref.position, found.ref.namespace) for found in whole]
-        assert order == sorted(order)
-        assert mixed.scan(where, limit=99, newest_first=True) == whole[::-1]
-        for size in (1, 4):
-            assert pages(mixed, where, size=size, newest_first=False) == whole
-            assert pages(mixed, where, size=size, newest_first=True) == whole[::-1]
-        assert mixed.count(where) == 15
-        assert mixed.count(where, at_most=13) == 13
-        assert mixed.labels(where, "who") == {"ann": 12, "bob": 3}
-        assert mixed.labels(where, None) == {"n": 15, "who": 15}
-        assert mixed.values(collection, ["bob", "ann"], "who") == ["ann", "bob"]
-        assert mixed.groups(where, limit=99) == list(
-            dict.fromkeys(
-                (r.ref.namespace, r.ref.group)
-                for r in sorted(whole, key=lambda r: (r.ref.group, r.ref.namespace))
-            )
-        )
-        assert sorted(
-            mixed.read([found.ref for found in whole]), key=lambda found: found.ref
-        ) == sorted(whole, key=lambda found: found.ref)
-        assert mixed.namespaces(collection) == ["ann", "bob"]
-    info = mixed.info(pool("ann", "bob"))
-    assert (info.model, info.without_vector_count, info.schema_version) == ("fake/1", 0, 2)
-
-
-def test_a_search_of_two_places_finds_the_best_of_both(mixed: Store) -> None:
-    query = embed("common bob 2")[0]
-    found = mixed.candidates(pool("ann", "bob"), vector=query, terms=["common", "bob"], k=5)
-    assert 5 <= len(found) <= 10
-    best = max(found, key=lambda candidate: candidate.similarity or 0.0)
-    assert best.record.text == "common bob 2"
-    assert {candidate.record.text for candidate in found} >= {
-        f"common bob {number}" for number in range(3)
-    }
-    everyone = mixed.candidates(pool("ann", "bob"), vector=query, terms=["common"], k=50)
-    assert len({candidate.record.ref for candidate in everyone}) == len(everyone) == 15
-
-
-def test_matches_of_two_places_are_joined(mixed: Store) -> None:
-    where = turns("ann", "bob")
-    matches = mixed.matches(
-        where, TurnQuery(embed("common")[0], ["common", "bob", "ann", "absent"], 50)
-    )
-    assert sorted(refs_of(matches)) == sorted(found.ref for found in mixed.scan(where, limit=99))
-    assert (
-        len(matches.position)
-        == len(matches.similarity)
-        == len(matches.words)
-        == 15
-        <= matches.searched
-    )
-    by_row = {ref: row for row, ref in enumerate(refs_of(matches))}
-    held = {
-        term: {
-            ref
-            for ref, row in by_row.items()
-            if matches.holds[list(matches.terms).index(term), row]
-        }
-        for term in matches.terms
-    }
-    assert held["common"] == set(by_row)
-    for name in ("ann", "bob"):
-        assert held[name] == {ref for ref in by_row if ref.namespace == name}
-    assert all(
-        matches.labels[matches.label[row]]["who"] == ref.namespace for ref, row in by_row.items()
-    )
-    assert not np.isnan(matches.similarity).any()
-    assert holders(matching(mixed, "bob", turns("bob")), "bob") == {1, 3, 5}
-
-
-def test_a_transaction_reaches_into_both_places(mixed: Store) -> None:
-    both = pool("ann", "bob", state="any")
-    with pytest.raises(ZeroDivisionError), mixed.transaction():
-        mixed.append([record("x", namespace="bob"), record("x")])
-        assert mixed.count(both) == 17
-        raise ZeroDivisionError
-    assert mixed.count(both) == 15
-    with mixed.transaction():
-        with pytest.raises(ZeroDivisionError), mixed.transaction():
-            mixed.append([record("x")])
-            raise ZeroDivisionError
-        mixed.append([record("y"), record("y", namespace="bob")])
-    assert mixed.count(both) == 17
-    assert mixed.count(pool("ann", "bob", group="x")) == 0
-
-
-def test_the_space_of_both_places_is_changed(mixed: Store, open_with: OpenWith) -> None:
-    other = SPACE._replace(model="other/1")
-    for collection in (MEMORY, HISTORY):
-        found = mixed.unstaged(other, collection, limit=99)
-        assert {entry.ref.namespace for entry in found} == {"ann", "bob"}
-        for some in (found[:9], found[9:]):
-            mixed.stage(other, {entry.ref: unit_vectors(1, seed=7) for entry in some})
-        assert mixed.unstaged(other, collection, limit=99) == []
-    mixed.switch(other)
-    store = open_with(12, space=other)
-    for name in ("ann", "bob"):
-        assert store.info(pool(name)).model == "other/1"
-        assert store.candidates(pool(name), vector=unit_vectors(1, seed=7)[0], terms=[], k=1)[
-            0
-        ].similarity == (pytest.approx(1.0, abs=0.01))
-
-
-# --- crashes, threads and processes
-# ----------------------------------------------------------------------------------
+    assert (folder / "moved.json").exists()
 
 
 def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
@@ -459,7 +316,7 @@ def act():
     store.append([note("new")])
 places = set()
 def check(ended):
-    begun = not (folder / "ann.moved").exists() and (folder / "memories.db").exists()
+    begun = not (folder / "moved.json").exists() and (folder / "memories.db").exists()
     store = tiered(5)
     found = {(r.ref.collection, r.ref.group, r.ref.position) for r in seen(store)}
     known = {("memory", f"m{n}", 1) for n in range(3)} | {("memory", "m0", 2), ("history", "t", 1)}
@@ -476,7 +333,7 @@ def check(ended):
     store.append([note("later")])
     store.append([note("latest")])
     now = seen(store)
-    assert (folder / "ann.moved").exists() and not (folder / "ann.jsonl").exists(), list(folder.iterdir())
+    assert (folder / "moved.json").exists() and not (folder / "ann.jsonl").exists(), list(folder.iterdir())
     assert not list((folder / ".memories").glob("*.moving"))
     expected = (found - gone) | more | {("memory", "later", 1), ("memory", "latest", 1)}
     assert {(r.ref.collection, r.ref.group, r.ref.position) for r in now} == expected and len(now) == len(expected)
@@ -522,7 +379,7 @@ for number in range(40):
     ]
     assert [process.wait(100) for process in running] == [0] * 3
     store = stores.open_store(f"files:///{folder}", SPACE)
-    assert {"ann.moved", "shared.moved"} <= names(folder)
+    assert "moved.json" in names(folder)
     wanted = sorted(f"{who}-{number:02}" for who in "abc" for number in range(40))
     for namespace in ("ann", "shared"):
         assert [found.ref.group for found in store.scan(pool(namespace), limit=999)] == wanted
@@ -618,21 +475,17 @@ crashing(prepare, change, check)
     assert int(run_python(TIERED + script, folder).stdout) > 10
 
 
-# --- what goes wrong
-# -------------------------------------------------------------------------------------------------
-
-
 def test_where_the_larger_store_can_not_be_had_the_files_go_on(
     open_with: OpenWith, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
     store = open_with(3, f"sqlite:///{tmp_path / 'file' / 'large.db'}")
     before = fill(store)
-    assert "ann.moved" not in names(folder)
+    assert "moved.json" not in names(folder)
     [warning] = caplog.records
     assert warning.levelno == logging.WARNING
     assert warning.getMessage().startswith(
-        "ann could not move to a larger store and stays in its files: "
+        f"{folder} could not move to a larger store and stays in its files: "
     )
     store.append([record("one-more")])
     open_with(3, f"sqlite:///{tmp_path / 'file' / 'large.db'}").append([record("two-more")])
@@ -641,10 +494,10 @@ def test_where_the_larger_store_can_not_be_had_the_files_go_on(
         found for found in content(store, "ann") if not found.ref.group.endswith("-more")
     ] == before
     open_with(3).append([record("and-more")])
-    assert "ann.moved" in names(folder)
+    assert "moved.json" in names(folder)
 
 
-def test_a_namespace_is_not_mixed_with_what_others_have_of_it(
+def test_a_folder_is_not_mixed_with_what_others_have_of_its_namespaces(
     open_with: OpenWith,
     folder: Path,
     caplog: pytest.LogCaptureFixture,
@@ -658,14 +511,14 @@ def test_a_namespace_is_not_mixed_with_what_others_have_of_it(
     named = f"sqlite:///{folder / 'named.db'}"
     store = open_with(3, named)
     store.append([record(group) for group in "abcd"])
-    assert "ann.moved" not in names(folder)
+    assert "moved.json" not in names(folder)
     told = caplog.records[-1].getMessage()
     assert (
         f"{named} has memories of ann already, of others or of an earlier move; to join them run: memory mi"
         in told
     )
     open_with(3).append([turn(7, text="another")])
-    assert json.loads((folder / "ann.moved").read_text())["store"] == "memories-2.db"
+    assert json.loads((folder / "moved.json").read_text())["store"] == "memories-2.db"
     assert [found.ref.group for found in everything(store, pool())] == ["a", "b", "c", "d"]
     assert [found.text for found in everything(store, turns())] == ["another"]
     for name in ("memories.db", "named.db"):
@@ -697,8 +550,8 @@ def test_a_copy_that_is_not_what_was_copied_does_not_count(
 
     monkeypatch.setattr(SQLiteStore, "read", reading)
     store.append([record("one-more")])
-    assert "memories.db gives back of ann is not what was copied" in caplog.records[-1].getMessage()
-    assert "ann.moved" not in names(folder)
+    assert "memories.db does not return what was copied to it" in caplog.records[-1].getMessage()
+    assert "moved.json" not in names(folder)
     assert [found for found in content(store, "ann") if found.ref.group != "one-more"] == before
 
 
@@ -715,7 +568,7 @@ def test_a_store_that_keeps_one_kind_of_numbers_keeps_copies(
 
     monkeypatch.setattr(SQLiteStore, "read", reading)
     open_with(3).append([record(group, fields={"n": 5}) for group in "abcd"])
-    assert "ann.moved" in names(folder)
+    assert "moved.json" in names(folder)
 
 
 def test_vectors_of_another_space_do_not_move(
@@ -723,24 +576,26 @@ def test_vectors_of_another_space_do_not_move(
 ) -> None:
     folder.mkdir()
     other = SPACE._replace(model="other/1")
-    SQLiteStore(folder / "memories.db", other).append([record("m", namespace="bob")])
-    before = fill(open_with(3))
+    SQLiteStore(folder / "large.db", other).append([record("m", namespace="bob")])
+    before = fill(open_with(3, f"sqlite:///{folder / 'large.db'}"))
     assert "made by other/1" in caplog.records[-1].getMessage()
     assert content(open_with(3), "ann") == before
 
 
-def test_who_goes_by_words_alone_moves_the_vectors_too(open_with: OpenWith, folder: Path) -> None:
+def test_a_store_opened_without_an_embedder_moves_the_vectors_too(
+    open_with: OpenWith, folder: Path
+) -> None:
     before = fill(open_with(4), 4)
     words_only = open_with(4, space=None)
     words_only.append([record("new", vectors=None)])
-    assert "ann.moved" in names(folder)
+    assert "moved.json" in names(folder)
     assert by_words(words_only, ["käse"]).keys() == {before[1].ref.group}
     store = open_with(4)
     assert search(store, "käse")[before[1].ref.group].similarity == pytest.approx(1.0, abs=0.01)
     assert store.info(pool()).without_vector_count == 2
 
 
-def test_a_store_that_is_gone_is_told_of_and_not_made_anew(
+def test_a_store_that_is_gone_is_reported_and_not_created_again(
     open_with: OpenWith, folder: Path
 ) -> None:
     store = open_with(3)
@@ -754,23 +609,22 @@ def test_a_store_that_is_gone_is_told_of_and_not_made_anew(
         lambda: open_with(3).namespaces(MEMORY),
     ):
         with pytest.raises(
-            StoreDamaged, match=r"memories\.db, which is gone; put it back.*ann\.moved.*before-move"
+            StoreDamaged,
+            match=r"memories\.db, which is gone; put it back.*moved\.json.*before-move",
         ):
             use()
     assert not (folder / "memories.db").exists()
-    assert open_with(3).count(pool("bob")) == 0
-    (folder / "ann.moved").unlink()  # as the message says
+    (folder / "moved.json").unlink()  # as the message says
     for kept in folder.glob("*.before-move"):
         kept.rename(folder / kept.name.removesuffix(".before-move"))
     assert plain(content(open_with(None), "ann")) == plain(before)
 
 
-def test_a_damaged_marker_is_told_of(open_with: OpenWith, folder: Path) -> None:
+def test_a_damaged_marker_is_reported(open_with: OpenWith, folder: Path) -> None:
     fill(open_with(3))
-    (folder / "ann.moved").write_text("{}")
-    with pytest.raises(StoreDamaged, match=r"ann\.moved"):
+    (folder / "moved.json").write_text("{}")
+    with pytest.raises(StoreDamaged, match=r"moved\.json"):
         open_with(3).count(pool())
-    assert open_with(3).count(pool("bob")) == 0
 
 
 def test_lines_that_come_after_the_move_are_warned_of(
@@ -783,14 +637,16 @@ def test_lines_that_come_after_the_move_are_warned_of(
     later = open_with(3)
     later.append([record("m")])
     assert later.count(pool(group="m1")) == 0
-    assert [line.getMessage() for line in caplog.records] == [
-        f"{folder / 'ann.jsonl'} is not read: ann was moved to memories.db; import its lines and put it aside"
-    ]
+    [line] = caplog.records
+    assert line.getMessage() == (
+        f"{folder / 'ann.jsonl'} is not read: the folder was moved to memories.db; "
+        "import its lines and put it aside"
+    )
     assert later.unstaged(SPACE, MEMORY, limit=9) == store.unstaged(SPACE, MEMORY, limit=9)
     assert (folder / "ann.jsonl").exists()
 
 
-def test_what_is_removed_after_the_move_names_the_files_that_were_kept(
+def test_removing_after_the_move_names_the_files_that_were_kept(
     open_with: OpenWith, folder: Path
 ) -> None:
     store = open_with(3)
@@ -835,7 +691,7 @@ def test_no_password_is_written_or_shown(
 
     monkeypatch.setattr(stores, "open_store", opening)
     before = fill(open_with(3, url))
-    assert json.loads((folder / "ann.moved").read_text())["store"] == SECRETS[url]
+    assert json.loads((folder / "moved.json").read_text())["store"] == SECRETS[url]
     assert b"s3cret" not in all_bytes(folder)
     assert "s3cret" not in caplog.text
     assert content(open_with(3, url), "ann") == before
@@ -878,7 +734,7 @@ def test_a_line_taken_out_after_a_move_was_cut_short_is_not_live_again(
     assert there.count(pool()) == 4
     without_line(folder, "zanzibar")
     open_with(3).append([record("e")])
-    assert "ann.moved" in names(folder)
+    assert "moved.json" in names(folder)
     assert [entry.ref.group for entry in everything(open_with(3), pool())] == ["a", "c", "d", "e"]
     assert not list((folder / ".memories").glob("*.moving"))
     there.close()
@@ -897,14 +753,14 @@ def test_copies_that_a_move_cut_short_left_elsewhere_are_taken_back(
     assert SQLiteStore(folder / "second.db", SPACE).count(pool()) == 5
 
 
-def test_what_is_not_known_of_a_move_that_was_begun_is_told(
+def test_a_damaged_note_of_an_interrupted_move_is_reported(
     open_with: OpenWith, folder: Path, begun: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     begun("a", "b", "c", "d")
-    (folder / ".memories" / "ann.moving").write_text('"memories.db"')
+    (folder / ".memories" / "folder.moving").write_text('"memories.db"')
     store = open_with(3)
     store.append([record("e")])
-    assert "ann.moving, which says where copies of ann may be, can't be read" in caplog.text
+    assert "folder.moving, which says where copies of memories may be, can't be read" in caplog.text
     assert store.count(pool()) == 5
     with pytest.raises(StoreDamaged, match="remove those copies and then that file"):
         store.remove([Ref(MEMORY, "ann", "a", 1)])
@@ -945,7 +801,7 @@ def test_changes_after_a_move_was_cut_short_may_pass_a_key_on(
     store.patch([Patch(Ref(MEMORY, "ann", "b", 1), at(2), "delete", {})])
     store.patch([Patch(Ref(MEMORY, "ann", "a", 1), None, None, {})])
     open_with(3).append([record("e")])
-    assert "ann.moved" in names(folder)
+    assert "moved.json" in names(folder)
     assert open_with(3).scan(pool()._replace(key="k"), limit=9)[0].ref.group == "a"
 
 
@@ -958,12 +814,12 @@ def test_what_is_damaged_does_not_move(
         file.write("<<<<<<< HEAD\n")
     store.append([turn(number) for number in range(5)])
     assert (
-        "ann could not move to a larger store and stays in its files: "
+        f"{folder} could not move to a larger store and stays in its files: "
         in caplog.records[-1].getMessage()
     )
     assert "ann.jsonl:3 can't be read" in caplog.records[-1].getMessage()
     assert {"ann.jsonl", "ann.turns.jsonl"} <= names(folder)
-    assert "ann.moved" not in names(folder)
+    assert "moved.json" not in names(folder)
     with pytest.raises(StoreDamaged, match=r"ann\.jsonl:3"):
         store.info(pool())
     assert store.namespaces(MEMORY) == ["ann"]
@@ -987,10 +843,10 @@ def test_lines_that_an_editor_adds_while_it_moves_are_not_put_aside(
         patched.setattr(files_move, "_read_back", editing)
         store.append([record(group) for group in "abcd"])
     assert "was changed by another program" in caplog.records[-1].getMessage()
-    assert "ann.moved" not in names(folder)
+    assert "moved.json" not in names(folder)
     monkeypatch.setattr(files_move, "_PAUSE_SECONDS", 0.0)
     store.append([record("e")])
-    assert "ann.moved" in names(folder)
+    assert "moved.json" in names(folder)
     assert [entry.ref.group for entry in everything(store, pool())] == [
         "a",
         "b",
@@ -1009,14 +865,10 @@ def test_a_larger_store_that_is_none_is_refused_at_once(open_with: OpenWith, tar
         open_with(3, target)
 
 
-# --- going back
-# ------------------------------------------------------------------------------------------------------
-
-
 def go_back(folder: Path) -> None:
     """Do what docs/stores.md says."""
-    (folder / "ann.moved").rename(folder / "ann.moved-back")
-    for kept in folder.glob("ann*.before-move"):
+    (folder / "moved.json").rename(folder / "moved-back.json")
+    for kept in folder.glob("*.before-move"):
         kept.rename(folder / kept.name.removesuffix(".before-move"))
 
 
@@ -1031,10 +883,10 @@ def test_what_is_forgotten_after_going_back_does_not_return_with_a_second_move(
         ]
         ids = [memory.id for memory in made if memory]
         memories.create("written after the first move")
-    assert "ann.moved" in names(folder)
+    assert "moved.json" in names(folder)
     go_back(folder)
     if forgotten_marker:
-        (folder / "ann.moved-back").unlink()
+        (folder / "moved-back.json").unlink()
     with Memories(open_with(99), embedder="none", namespace="ann") as memories:
         assert [memory.content for memory in memories.list(limit=9).memories] == [
             f"fact zanzibar {number}" for number in (3, 2, 1, 0)
@@ -1047,7 +899,7 @@ def test_what_is_forgotten_after_going_back_does_not_return_with_a_second_move(
         assert memories.forget(new.id).also_in == ()
     with Memories(open_with(3), embedder="none", namespace="ann") as memories:
         memories.create("the last")
-        assert json.loads((folder / "ann.moved").read_text())["store"] == "memories-2.db"
+        assert json.loads((folder / "moved.json").read_text())["store"] == "memories-2.db"
         contents = [memory.content for memory in memories.list(limit=9).memories]
         assert contents == ["the last", "fact zanzibar 3", "changed since"]
         with pytest.raises(NotFound):
@@ -1088,9 +940,9 @@ def test_a_qdrant_folder_can_be_the_larger_store(
     assert (
         caplog.records[-1]
         .getMessage()
-        .startswith(f"ann has {len(before)} records and was moved to {target} in ")
+        .startswith(f"{folder} has {len(before)} records and was moved to {target} in ")
     )
-    assert {"ann.moved", "ann.jsonl.before-move", "ann.turns.jsonl.before-move"} <= names(folder)
+    assert {"moved.json", "ann.jsonl.before-move", "ann.turns.jsonl.before-move"} <= names(folder)
     store.append([record("last")])
     store.close()
     again = open_with(3, target)
@@ -1101,3 +953,151 @@ def test_a_qdrant_folder_can_be_the_larger_store(
     back = open_with(99, target)
     assert plain(content(back, "ann")) == plain(before)
     assert back.remove([before[0].ref]) == (target,)
+
+
+def as_earlier_versions_moved(folder: Path, namespace: str, store: str = "memories.db") -> None:
+    """Move one namespace as earlier versions did."""
+    files = FilesStore(folder, SPACE)
+    records = content(files, namespace)
+    refs = [entry.ref for entry in records]
+    vectors = files.vectors(refs)
+    files.close()
+    with contextlib.closing(SQLiteStore(folder / store, SPACE)) as there:
+        there.append([entry._replace(vectors=vectors.get(entry.ref)) for entry in records])
+    originals = [path.name for path in sorted(folder.glob(f"{namespace}*.jsonl"))]
+    for name in originals:
+        (folder / name).rename(folder / f"{name}.before-move")
+    marker = {"namespace": namespace, "store": store, "originals": originals}
+    (folder / f"{namespace}.moved").write_text(json.dumps(marker))
+
+
+def test_the_rest_of_a_folder_that_an_earlier_version_moved_in_part_moves(
+    open_with: OpenWith, folder: Path
+) -> None:
+    store = open_with(None)
+    before = {name: fill(store, 4, namespace=name) for name in ("ann", "bob", "carol")}
+    as_earlier_versions_moved(folder, "ann")
+    later = open_with(None)
+    assert {name: content(later, name) for name in before} == before
+    assert names(folder) - {"memories.db-wal", "memories.db-shm"} == {
+        *(f"{name}.jsonl.before-move" for name in before),
+        *(f"{name}.turns.jsonl.before-move" for name in before),
+        *(".memories", "moved.json", "memories.db", "memories.db.lock"),
+    }
+    assert later.namespaces(MEMORY) == ["ann", "bob", "carol"]
+    assert later.info(pool("ann", "bob", "carol")).without_vector_count == 3
+    later.append([record("more")])
+    assert open_with(3).count(pool(group="more")) == 1
+
+
+def test_what_an_earlier_version_left_when_it_was_killed_after_the_marker_is_put_aside(
+    open_with: OpenWith, folder: Path
+) -> None:
+    store = open_with(None)
+    before = {name: fill(store, 4, namespace=name) for name in ("ann", "bob")}
+    as_earlier_versions_moved(folder, "ann")
+    (folder / "ann.jsonl.before-move").rename(folder / "ann.jsonl")
+    copies = [[entry.ref.collection, *entry.ref[2:]] for entry in before["ann"]]
+    note = json.dumps({"store": "memories.db", "copies": copies})
+    (folder / ".memories" / "ann.moving").write_text(note)
+    later = open_with(None)
+    assert {name: content(later, name) for name in before} == before
+    assert not list(folder.glob("*.jsonl"))
+    assert not list((folder / ".memories").glob("*.moving"))
+
+
+def test_copies_of_an_interrupted_move_of_an_earlier_version_are_removed(
+    open_with: OpenWith, folder: Path
+) -> None:
+    store = open_with(None)
+    before = fill(store, 4)
+    with contextlib.closing(SQLiteStore(folder / "memories.db", SPACE)) as there:
+        there.append(before[:2])
+        copies = [[entry.ref.collection, *entry.ref[2:]] for entry in before]
+        note = json.dumps({"store": "memories.db", "copies": copies})
+        (folder / ".memories" / "ann.moving").write_text(note)
+        assert store.remove([before[0].ref]) == ()
+        assert [entry.ref for entry in content(there, "ann")] == [before[1].ref]
+    open_with(2).append([record("more")])
+    assert {entry.ref.group for entry in content(open_with(2), "ann")} == {
+        "more",
+        *(entry.ref.group for entry in before[1:]),
+    }
+
+
+def test_lines_that_came_after_a_move_of_an_earlier_version_stay_and_are_warned_of(
+    open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_with(None)
+    before = {name: fill(store, 4, namespace=name) for name in ("ann", "bob")}
+    as_earlier_versions_moved(folder, "ann")
+    written(folder, foreign(1))
+    later = open_with(None)
+    assert {name: content(later, name) for name in before} == before
+    assert (folder / "ann.jsonl").exists()
+    assert f"{folder / 'ann.jsonl'} is not read" in caplog.text
+
+
+def test_a_folder_that_an_earlier_version_moved_to_several_stores_is_named(
+    open_with: OpenWith, folder: Path
+) -> None:
+    store = open_with(None)
+    for name in ("ann", "bob"):
+        fill(store, 4, namespace=name)
+    store.append([record("small", namespace="carol")])
+    as_earlier_versions_moved(folder, "ann")
+    marker = (folder / "ann.moved").rename(folder / "ann.kept")
+    as_earlier_versions_moved(folder, "bob", "memories-2.db")
+    marker.rename(folder / "ann.moved")
+    for use in (
+        lambda: open_with(None).count(pool("carol")),
+        lambda: open_with(None).append([record("more")]),
+    ):
+        with pytest.raises(StoreError, match=r"ann to memories\.db, bob to memories-2\.db; join"):
+            use()
+    assert not (folder / "moved.json").exists()
+
+
+def test_a_rest_that_can_not_follow_stays_where_it_is(open_with: OpenWith, folder: Path) -> None:
+    store = open_with(None)
+    for name in ("ann", "bob"):
+        fill(store, 4, namespace=name)
+    as_earlier_versions_moved(folder, "ann")
+    with contextlib.closing(SQLiteStore(folder / "memories.db", SPACE)) as there:
+        there.append([record("theirs", namespace="bob")])
+    with pytest.raises(StoreError, match=r"memories\.db has memories of bob already"):
+        open_with(None).count(pool())
+    assert {"ann.moved", "bob.jsonl", "bob.turns.jsonl"} <= names(folder)
+
+
+def test_a_crash_while_the_rest_of_a_folder_moves_loses_and_doubles_nothing(
+    run_python: RunPython, folder: Path
+) -> None:
+    script = """
+def prepare():
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    store = FilesStore(folder, SPACE)
+    store.append([note(f"b{number}", namespace="bob") for number in range(5)])
+    store.close()
+    there = SQLiteStore(folder / "memories.db", SPACE)
+    there.append([note(f"m{number}") for number in range(5)])
+    there.close()
+    marker = {"namespace": "ann", "store": "memories.db", "originals": ["ann.jsonl"]}
+    (folder / "ann.moved").write_text(json.dumps(marker))
+def act():
+    assert tiered(99).count(wheres[0]) == 5
+def check(ended):
+    for count in range(2):
+        store = tiered(99)
+        both = wheres[0]._replace(namespaces=("ann", "bob"))
+        groups = sorted(r.ref.group for r in store.scan(both, limit=99))
+        assert groups == [f"{letter}{number}" for letter in "bm" for number in range(5)], groups
+        store.append([note("more")]) if not count else None
+        store.remove([Ref(MEMORY, "ann", "more", 1)])
+        store.close()
+    assert (folder / "moved.json").exists() and not (folder / "ann.moved").exists()
+    assert not (folder / "bob.jsonl").exists() and not list((folder / ".memories").glob("*.moving"))
+crashing(prepare, act, check, every=2)
+"""
+    assert int(run_python(TIERED + script, folder).stdout) > 15

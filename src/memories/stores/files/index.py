@@ -1,9 +1,8 @@
-"""Index of the files store: a SQLite store of the records in the files, which can be deleted at any
-time.
+"""Index of the files store: a SQLite store of the records in the files. It can be deleted any time.
 
-It holds words, vectors and read counts, and for each file the stamp that it had when it was last
-read. The first format of the store kept vectors and read counts in files of their own; they are
-moved into the index once.
+It has the words, the vectors and the read counts of the records, and for each file its stamp when it
+was last read. The first format of the store kept vectors and read counts in files of their own,
+which are moved into the index once.
 """
 
 import json
@@ -37,36 +36,35 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ALL = 1_000_000_000
-_FORMER_PREFIX_BYTES = 16  # what a file of vectors begins with
-_FORMER_HEADER = struct.Struct(
-    "<16sII"
-)  # the key of a record, the bytes of its vectors, and a checksum of both
-_MOST_READS = 1_000  # no order depends on more
+NO_LIMIT = 1_000_000_000
+_FORMER_PREFIX_BYTES = 16  # at the start of a file of vectors
+# The key of a record, the size of its vectors in bytes, and a checksum of both.
+_FORMER_HEADER = struct.Struct("<16sII")
+_MAX_READS = 1_000  # higher counts don't change any order
 
 
 class FileState(NamedTuple):
     """State of a file when it was last read.
 
     Attributes:
-        stamp: Its stamp then; None if there was no file.
-        whole: How many bytes of it count.
+        stamp: Its stamp; None if the file didn't exist.
+        size: The bytes of it that count; see `Parsed`.
         last: The time of its last event.
         damage: Why it can't be read.
     """
 
     stamp: Stamp | None = None
-    whole: int = 0
+    size: int = 0
     last: str = ""
     damage: Damage | None = None
 
 
 class Index(SQLiteStore):
-    """A SQLite store whose records are those of files."""
+    """A SQLite store of the records in the files."""
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Read one state of the store inside."""
+        """Keep one snapshot of the store for all reads inside."""
         with self._translate_damage(), self._file.read():
             yield
 
@@ -85,11 +83,12 @@ class Index(SQLiteStore):
             if str(path) not in str(exc):
                 raise
             raise StoreDamaged(
-                f"{path} is damaged; remove {path.parent}, which loses no memory, and run: memory reembed"
+                f"{path} is damaged; remove {path.parent}, which loses no memory, "
+                "and run: memory reembed"
             ) from exc
 
     def read_states(self, names: Iterable[str]) -> dict[str, FileState]:
-        """Return the states of those files that were read before, by name."""
+        """Return the states of the files that were read before, by name."""
         keys = json.dumps([f"file:{name}" for name in names])
         sql = "SELECT name, value FROM meta WHERE name IN (SELECT value FROM json_each(?))"
         with self._file.read() as db:
@@ -98,14 +97,14 @@ class Index(SQLiteStore):
             name.removeprefix("file:"): _parse_state(*json.loads(value)) for name, value in rows
         }
 
-    def files(self) -> list[str]:
-        """Return the names of all files with a state."""
+    def list_files(self) -> list[str]:
+        """Return the names of all files that have a state."""
         with self._file.read() as db:
             rows = fetch(db, "SELECT name FROM meta WHERE name >= 'file:' AND name < 'file;'")
         return [name.removeprefix("file:") for (name,) in rows]
 
     def save_state(self, name: str, state: FileState | None) -> None:
-        """Remember the state of a file; None marks it as uncertain until it is read again."""
+        """Save the state of a file; None marks the file as changed, so that it is read again."""
         with self._file.write(durable=False) as db:
             if state == FileState():
                 db.execute("DELETE FROM meta WHERE name = ?", (f"file:{name}",))
@@ -116,75 +115,65 @@ class Index(SQLiteStore):
                     (f"file:{name}", value),
                 )
 
-    def created_by(self, refs: Iterable[Ref]) -> dict[Ref, str]:
+    def read_event_ids(self, refs: Iterable[Ref]) -> dict[Ref, str]:
         """Return the ids of the events that created records."""
+        ids = {}
         with self._file.read() as db:
-            rows_of = {
-                ref: fetch(db, "SELECT value FROM meta WHERE name = ?", (_event_key(ref),))
-                for ref in refs
-            }
-        return {ref: rows[0][0] for ref, rows in rows_of.items() if rows}
+            for ref in refs:
+                rows = fetch(db, "SELECT value FROM meta WHERE name = ?", (_event_key(ref),))
+                if rows:
+                    ids[ref] = rows[0][0]
+        return ids
 
-    def name_events(self, ids: Iterable[tuple[Ref, str]]) -> None:
-        """Remember the ids of the events that created records."""
+    def save_event_ids(self, ids: Iterable[tuple[Ref, str]]) -> None:
+        """Save the ids of the events that created records."""
         rows = [(_event_key(ref), event_id) for ref, event_id in ids]
         with self._file.write() as db:
             db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
     def replace_file(self, collection: Collection, namespace: str, folded: Folded) -> None:
-        """Set the records of a file to the result of its lines; unchanged texts keep vectors and
-        counts.
-        """
+        """Replace the records of a file. Records whose text is unchanged keep vectors and counts."""
         with self._file.write() as db:
             where = Filter(collection, (namespace,), state="any")
-            before = {record.ref: record for record in self.scan(where, limit=ALL)}
+            before = {record.ref: record for record in self.scan(where, limit=NO_LIMIT)}
             after = {record.ref: record for record in folded.records.values()}
-            same = {
+            unchanged = {
                 ref
                 for ref in before.keys() & after.keys()
                 if immutable_parts(before[ref]) == immutable_parts(after[ref])
             }
+            # A record that moved to another position, with the text that it had there.
             twins = {(record.ref.group, record.text): record for record in before.values()}
-            new = [record for ref, record in after.items() if ref not in same]
+            new = [record for ref, record in after.items() if ref not in unchanged]
             copies = [(record, twins.get((record.ref.group, record.text))) for record in new]
             vectors = self.vectors([twin.ref for _, twin in copies if twin])
-            stored = spaces.in_use(db)
-            if (
-                gone := set(self.refs(where)) - same
-            ):  # what is damaged, too, so that it is as the lines have it
+            space = self.stored_space()
+            # `refs` includes damaged records, which are replaced too.
+            if gone := set(self.refs(where)) - unchanged:
                 self._drop(db, sorted(gone))
-            patches = [patch_for_copy(after[ref], before[ref]) for ref in same]
+            patches = [patch_for_copy(after[ref], before[ref]) for ref in unchanged]
             for batch in split_ends_first([patch for patch in patches if patch is not None]):
                 self.patch(batch)
             self.append(
                 [record._replace(accesses=twin.accesses if twin else 0) for record, twin in copies]
             )
-            if stored and vectors:
-                moved = {
+            if space and vectors:
+                copied_vectors = {
                     record.ref: vectors[twin.ref]
                     for record, twin in copies
                     if twin and twin.ref in vectors
                 }
-                self.stage(space_named(*stored[:2]), moved)
-            file = file_name(collection, namespace)
+                self.stage(space, copied_vectors)
+            name = file_name(collection, namespace)
             db.execute(
-                "DELETE FROM meta WHERE name > ? AND name < ?", (f"event:{file}:", f"event:{file};")
+                "DELETE FROM meta WHERE name > ? AND name < ?", (f"event:{name}:", f"event:{name};")
             )
-            self.name_events(
-                (Ref(collection, namespace, *place), own) for place, own in folded.ids.items()
+            self.save_event_ids(
+                (Ref(collection, namespace, *address), event_id)
+                for address, event_id in folded.ids.items()
             )
 
-    def drop_other_stages(self, space: Space) -> None:
-        """Drop the vectors staged for another space than this one."""
-        with self._file.write() as db:
-            rows = fetch(
-                db,
-                "SELECT value FROM meta WHERE name IN ('staged_dimension', 'staged_model') ORDER BY name",
-            )
-            if rows and [value for (value,) in rows] != [space.dimension, space.model]:
-                spaces.drop_staged(db)
-
-    def erasing(self) -> bool:
+    def is_erasing(self) -> bool:
         """Return whether bytes of removed records may be left."""
         with self._file.read() as db:
             return bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
@@ -193,48 +182,48 @@ class Index(SQLiteStore):
         """Return the space of the vectors in use, without its settings for searches."""
         with self._file.read() as db:
             stored = spaces.in_use(db)
-        return space_named(*stored[:2]) if stored else None
+        return _storage_space(*stored[:2]) if stored else None
 
 
-def space_named(model: str, dimension: int) -> Space:
-    """Return a space to write vectors in, without settings for searches."""
+def _storage_space(model: str, dimension: int) -> Space:
+    """Return a space for writing vectors, without settings for searches."""
     return Space(model, dimension, 0.0, 0.0, 0.0, 0.0, (0.0, 0.0))
 
 
 def _event_key(ref: Ref) -> str:
-    """Return the name in `meta` of the event that created a record."""
+    """Return the name in the table `meta` of the event that created a record."""
     return f"event:{file_name(ref.collection, ref.namespace)}:{ref.group}#{ref.position}"
 
 
 def _parse_state(
-    stamp: list[int] | None, whole: int = 0, last: str = "", damage: list[int | str] | None = None
+    stamp: list[int] | None, size: int = 0, last: str = "", damage: tuple[int, str] | None = None
 ) -> FileState:
-    found = Damage(*damage) if damage else None  # type: ignore[arg-type]
-    return FileState(Stamp(*stamp) if stamp else None, whole, last, found)
-
-
-# --- the first format
-# ------------------------------------------------------------------------------------------------
+    return FileState(
+        Stamp(*stamp) if stamp else None, size, last, Damage(*damage) if damage else None
+    )
 
 
 def former_space(folder: Folder) -> Space | None:
-    """Return the space of the vectors in the first format; None if there are none, or its name
-    can't be read.
-    """
+    """Return the space of the vectors in the first format; None if it has none, or is damaged."""
     try:
         model, dimension = json.loads(folder.read(FORMER, inner=True)[1])["used"]
     except (ValueError, TypeError, LookupError):
         return None
     if type(model) is not str or type(dimension) is not int or dimension <= 0:
         return None
-    return space_named(model, dimension)
+    return _storage_space(model, dimension)
 
 
 def former_vectors(
     folder: Folder, name: str, space: Space, records: Iterable[Record]
 ) -> "dict[Ref, NDArray[np.float32]]":
-    """Return the vectors in the first format of those records of a file whose text is still the one
-    embedded.
+    """Return vectors in the first format.
+
+    Args:
+        folder: The store.
+        name: The file of the records.
+        space: The space of the vectors.
+        records: Those whose text has changed since it was embedded are left out.
     """
     import numpy as np
 
@@ -243,40 +232,36 @@ def former_vectors(
     vectors: dict[Ref, NDArray[np.float32]] = {}
     for record in records:
         text = f"{record.ref.group}\0{record.ref.position}\0{record.text}"
-        data = entries.get(blake2b(text.encode(), digest_size=16).digest(), b"")
-        if data and len(data) % (2 * space.dimension) == 0:
-            rows = np.frombuffer(data, dtype="<f2").reshape(-1, space.dimension).astype(np.float32)
+        entry = entries.get(blake2b(text.encode(), digest_size=16).digest(), b"")
+        if entry and len(entry) % (2 * space.dimension) == 0:
+            rows = np.frombuffer(entry, dtype="<f2").reshape(-1, space.dimension).astype(np.float32)
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             vectors[record.ref] = rows / np.maximum(lengths, np.float32(1e-12))
     return vectors
 
 
 def _former_entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    at = _FORMER_PREFIX_BYTES
-    while at + _FORMER_HEADER.size <= len(data):
-        key, size, checksum = _FORMER_HEADER.unpack_from(data, at)
-        at += _FORMER_HEADER.size + size
-        part = data[at - size : at]
-        if len(part) < size or zlib.crc32(key + part) != checksum:
-            return  # cut short by a crash
-        yield key, part
+    offset = _FORMER_PREFIX_BYTES
+    while offset + _FORMER_HEADER.size <= len(data):
+        key, size, checksum = _FORMER_HEADER.unpack_from(data, offset)
+        offset += _FORMER_HEADER.size + size
+        entry = data[offset - size : offset]
+        if len(entry) < size or zlib.crc32(key + entry) != checksum:
+            return  # cut off by a crash
+        yield key, entry
 
 
 def former_accesses(folder: Folder, name: str) -> "Counter[tuple[str, int]]":
-    """Return the read counts in the first format of the records of a file, by group and
-    position.
-    """
+    """Return the read counts in the first format of the records of a file, by address."""
     counts: Counter[tuple[str, int]] = Counter()
     for line in folder.read(f"{name}.accesses", inner=True)[1].splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
-            continue  # cut short by a crash; it is only a statistic
-        if (
-            isinstance(entry, list)
-            and [type(part) for part in entry] == [str, int, int]
-            and entry[2] > 0
-        ):
-            group, position, count = entry
-            counts[group, position] = min(_MOST_READS, counts[group, position] + count)
+            continue  # cut off by a crash; it is only a statistic
+        if not isinstance(entry, list) or [type(part) for part in entry] != [str, int, int]:
+            continue
+        group, position, count = entry
+        if count > 0:
+            counts[group, position] = min(_MAX_READS, counts[group, position] + count)
     return counts

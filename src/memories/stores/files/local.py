@@ -1,6 +1,4 @@
-"""Records in the files of one folder: reads through an up-to-date index, and transactions that add
-lines.
-"""
+"""Records in the files of one folder: reads through an up-to-date index, transactions that add lines."""
 
 import contextlib
 import logging
@@ -14,14 +12,22 @@ from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.files.connection import FORMER, Folder, Stamp
 from memories.stores.files.index import (
-    ALL,
+    NO_LIMIT,
     FileState,
     Index,
     former_accesses,
     former_space,
     former_vectors,
 )
-from memories.stores.files.log import Damage, changed, created, fold, parse, removal, without
+from memories.stores.files.log import (
+    Damage,
+    change_event,
+    create_event,
+    drop_lines,
+    fold,
+    parse,
+    removal_event,
+)
 from memories.stores.files.schema import Event, file_name, namespace_of, to_line
 from memories.stores.records import (
     SEARCHED,
@@ -44,15 +50,14 @@ _log = logging.getLogger(__name__)
 
 
 class Work:
-    """A running transaction: states of files, lines to add, and transactions of larger stores."""
+    """A running transaction: the states of files, and the lines to add when it ends."""
 
     def __init__(self, index: Index) -> None:
         """Begin a transaction of this process."""
         self.index, self.pid = index, os.getpid()
         self.states: dict[str, FileState] = {}
         self.lines: list[tuple[str, str]] = []
-        self.dropped: dict[str, list[str]] = {}
-        self.levels: list[tuple[contextlib.ExitStack, set[int]]] = []
+        self.removed_ids: dict[str, list[str]] = {}  # the events whose lines are dropped, by file
 
     def add(self, name: str, event: Event) -> None:
         """Add a line to a file when the transaction ends."""
@@ -61,7 +66,10 @@ class Work:
 
 
 class LocalFiles:
-    """The records of one folder, of all namespaces that have not moved."""
+    """The records of one folder, while they are in its files.
+
+    Has the methods of `Store` that need more than an up-to-date index; see `current` for the others.
+    """
 
     def __init__(
         self,
@@ -77,7 +85,7 @@ class LocalFiles:
             space: The space of the vectors that will be written and searched.
             after_commit: Called under the lock with the namespaces that were written to; it may use
                 `working`.
-            damaged: Takes what is left out because it can't be read.
+            damaged: Records the parts that are left out because they can't be read.
         """
         self._damaged = damaged
         self.folder = folder
@@ -86,22 +94,20 @@ class LocalFiles:
         self._warned: dict[str, Stamp | None] = {}
         self._opened: tuple[tuple[int, int] | None, Index] | None = None
 
-    # --- transactions
-    # ----------------------------------------------------------------------------------------------
-
     @property
     def work(self) -> Work | None:
-        """The transaction that this thread is inside."""
+        """The running transaction of this thread."""
         work: Work | None = getattr(self._local, "work", None)
         if work is not None and work.pid != os.getpid():
             raise StoreError(
-                f"{self.folder.path} was being written when this process was forked; start it by spawn"
+                f"{self.folder.path} was being written when this process was forked; "
+                "start it by spawn"
             )
         return work
 
     @property
     def index(self) -> Index:
-        """The index; another one if somebody has removed it meanwhile."""
+        """The index; opened again if its file was removed or replaced."""
         work = self.work
         if work is not None:
             return work.index
@@ -112,19 +118,24 @@ class LocalFiles:
         except OSError:
             identity = None
         if self._opened is None or self._opened[0] not in (None, identity):
-            self._opened = identity, Index(path, self._space)
-            self._opened[1].damaged = self._damaged
+            index = Index(path, self._space)
+            index.damaged = self._damaged
+            self._opened = identity, index
         elif self._opened[0] is None:
             self._opened = identity, self._opened[1]
         return self._opened[1]
 
+    def _has_index(self) -> bool:
+        return (self.folder.inner / "index.db").exists()
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Work]:
-        """Collect lines and add them in the end; inside another one, undo a failure's own part.
+        """Collect lines and add them at the end. Inside another transaction, a failure undoes its
+        own part.
 
-        The index comes first, marked as uncertain; then the lines, which count; then it is marked
-        as certain. So a crash in between loses nothing: what the lines don't have is taken out of
-        the index again.
+        First the index is changed and marks the files as changed, then the lines are written, which
+        count, then the index gets the new states of the files. So a crash in between loses nothing:
+        the next reader takes out of the index what the lines don't have.
         """
         outer = self.work
         if outer is not None:
@@ -137,25 +148,26 @@ class LocalFiles:
                 del outer.lines[count:]
                 raise
             return
-        with self.folder.locked():
+        with self.folder.lock():
             self._recover()
-            self._adopt()
+            self._adopt_first_format()
             with self.working() as work:
                 yield work
                 for name in dict(work.lines):
                     if self.folder.stamp(name) != work.states[name].stamp:
                         raise StoreBusy(
-                            f"{self.folder.path / name} was changed by another program; nothing was written; try again"
+                            f"{self.folder.path / name} was changed by another program; "
+                            "nothing was written; try again"
                         )
                     work.index.save_state(name, None)
             self._write(work)
-            self._after_commit(
-                set() if work.dropped else {_place(name)[1] for name, _ in work.lines}
-            )
-            if not work.dropped:
-                with contextlib.suppress(StoreError):  # the next removal erases it
-                    if self.index.erasing():
-                        self.index.remove([])
+            if work.removed_ids:
+                self._after_commit(set())
+                return
+            self._after_commit({_collection_and_namespace(name)[1] for name, _ in work.lines})
+            with contextlib.suppress(StoreError):  # the next removal erases it
+                if self.index.is_erasing():
+                    self.index.remove([])
 
     @contextlib.contextmanager
     def working(self) -> Iterator[Work]:
@@ -169,58 +181,62 @@ class LocalFiles:
             self._local.work = None
 
     def _write(self, work: Work) -> None:
-        """Add the lines to their files, and take out what was dropped."""
+        """Write the new lines, and drop the lines of removed records."""
         added: dict[str, bytes] = {}
         for name, line in work.lines:
             added[name] = added.get(name, b"") + f"{line}\n".encode()
-        if work.dropped:
-            self.folder.promise(
+        if work.removed_ids:
+            self.folder.write_journal(
                 {
                     name: {"drop": ids, "add": added[name].decode()}
-                    for name, ids in work.dropped.items()
+                    for name, ids in work.removed_ids.items()
                 }
             )
             self._recover()
         elif added:
-            logs = [name for name in added if _place(name)[0] is Collection.LOG]
-            self.folder.commit(added, {name: work.states[name].whole for name in added}, ahead=logs)
-            with contextlib.suppress(
-                StoreError
-            ):  # the lines are stored; the next read reads unknown files again
-                for name, data in added.items():
-                    stamp, state = self.folder.stamp(name), work.states[name]
-                    if stamp and stamp.size - len(data) - state.whole in (
-                        0,
-                        1,
-                    ):  # else others were faster
-                        work.index.save_state(name, FileState(stamp, stamp.size, state.last))
+            logs = [name for name in added if _collection_and_namespace(name)[0] is Collection.LOG]
+            sizes = {name: work.states[name].size for name in added}
+            self.folder.commit(added, sizes, first=logs)
+            # The lines are stored. If this fails, the next read reads the files again.
+            with contextlib.suppress(StoreError):
+                self._save_states(work, added)
+
+    def _save_states(self, work: Work, added: Mapping[str, bytes]) -> None:
+        for name, data in added.items():
+            stamp, state = self.folder.stamp(name), work.states[name]
+            if stamp is None:
+                continue
+            other_bytes = stamp.size - len(data) - state.size
+            if other_bytes in (0, 1):  # at most a newline; more is from another program
+                work.index.save_state(name, FileState(stamp, stamp.size, state.last))
 
     def _recover(self) -> None:
-        """Finish an interrupted commit from the journal: add missing lines, remove dropped ones."""
-        plan = self.folder.promised()
-        for name, todo in plan.items():
+        """Finish an interrupted commit from the journal: add missing lines, drop removed ones."""
+        plan = self.folder.read_journal()
+        for name, step in plan.items():
             data = self.folder.read(name)[1]
-            parsed = parse(data, *_place(name))
+            parsed = parse(data, *_collection_and_namespace(name))
             if parsed.damage:
                 raise self._damage_error(name, parsed.damage)
-            there = set(data.split(b"\n"))
+            lines = set(data.split(b"\n"))
             missing = [
-                line for line in todo["add"].encode().split(b"\n") if line and line not in there
+                line for line in step["add"].encode().split(b"\n") if line and line not in lines
             ]
             added = b"".join(line + b"\n" for line in missing)
-            if "drop" in todo:
-                self.folder.replace(name, without(data, set(todo["drop"]), parsed.events) + added)
+            if "drop" in step:
+                remaining = drop_lines(data, set(step["drop"]), parsed.events)
+                self.folder.replace(name, remaining + added)
             elif added:
-                self.folder.append(name, added, parsed.whole)
-        if any("drop" in todo for todo in plan.values()):
+                self.folder.append(name, added, parsed.size)
+        if any("drop" in step for step in plan.values()):
             with self.working():
                 for name in plan:
-                    self.sync(*_place(name))
+                    self.sync(*_collection_and_namespace(name))
             self.folder.discard()
-        if self.folder.pending():
-            self.folder.promise({})
+        if self.folder.has_pending_commit():
+            self.folder.write_journal({})
 
-    def _adopt(self) -> None:
+    def _adopt_first_format(self) -> None:
         """Move the vectors and read counts of the store's first format into the index."""
         if not self.folder.is_former():
             return
@@ -228,59 +244,52 @@ class LocalFiles:
         with self.working() as work:
             reads: list[Ref] = []
             for collection in SEARCHED:
-                for namespace in self.files(collection):
+                for namespace in self.list_namespaces(collection):
                     if self.sync(collection, namespace).damage:
                         continue
                     name = file_name(collection, namespace)
-                    records = work.index.scan(
-                        Filter(collection, (namespace,), state="any"), limit=ALL
-                    )
+                    where = Filter(collection, (namespace,), state="any")
+                    records = work.index.scan(where, limit=NO_LIMIT)
                     if space is not None and work.index.stored_space() in (None, space):
                         work.index.stage(space, former_vectors(self.folder, name, space, records))
                     counts = former_accesses(self.folder, name)
-                    reads += [
-                        ref for ref, *_ in records for _ in range(counts[ref.group, ref.position])
-                    ]
+                    for ref, *_ in records:
+                        reads += [ref] * counts[ref.group, ref.position]
             work.index.touch(reads, "former")
         self.folder.discard(FORMER)
 
-    # --- reading
-    # ---------------------------------------------------------------------------------------------------
-
     def sync(self, collection: Collection, namespace: str) -> FileState:
-        """Bring the index up to date with a file, in a transaction; return the state of the
-        file.
-        """
+        """Update the index from a file, in a transaction; return the state of the file."""
         name, work = file_name(collection, namespace), self.work
         assert work is not None
         if name not in work.states:
             state = work.index.read_states([name]).get(name, FileState())
             if state.stamp != self.folder.stamp(name):
-                state = self._read(name, work.index)
+                state = self._read_file(name, work.index)
             work.states[name] = state
         return work.states[name]
 
-    def _read(self, name: str, index: Index) -> FileState:
-        place = _place(name)
+    def _read_file(self, name: str, index: Index) -> FileState:
+        collection, namespace = _collection_and_namespace(name)
         stamp, data = self.folder.read(name)
-        parsed = parse(data, *place)
-        state = FileState(stamp, parsed.whole, damage=parsed.damage)
+        parsed = parse(data, collection, namespace)
+        state = FileState(stamp, parsed.size, damage=parsed.damage)
         if parsed.damage is None:
             folded = fold(parsed.events)
-            if folded.dead:  # a merge has brought back what was removed for good
-                data = without(data, folded.dead, parsed.events)
+            if folded.removed:  # a merge brought back what was removed for good
+                data = drop_lines(data, folded.removed, parsed.events)
                 self.folder.replace(name, data)
                 state = FileState(self.folder.stamp(name), len(data))
-            index.replace_file(*place, folded)
+            index.replace_file(collection, namespace, folded)
             state = state._replace(last=folded.last)
         index.save_state(name, state)
         return state
 
-    def intact(self, collection: Collection, namespace: str) -> str:
-        """Bring the index up to date with a file, in a transaction; return its name.
+    def sync_readable(self, collection: Collection, namespace: str) -> str:
+        """Update the index from a file, in a transaction; return the name of the file.
 
         Raises:
-            StoreDamaged: It can't be read.
+            StoreDamaged: The file can't be read.
         """
         name = file_name(collection, namespace)
         damage = self.sync(collection, namespace).damage
@@ -292,27 +301,29 @@ class LocalFiles:
     def current(
         self, collection: Collection, namespaces: Sequence[str]
     ) -> Iterator[tuple[Index, tuple[str, ...]]]:
-        """Read one state of the files inside; yield the index and the namespaces whose files can be
-        read.
+        """Give the up-to-date index, and the namespaces whose files can be read.
 
-        A damaged file reads as empty, except in a transaction, whose decisions would be wrong for
-        good.
+        All reads inside see one snapshot. A damaged file reads as empty, except in a transaction:
+        what is decided there would be wrong for good.
 
         Raises:
-            StoreDamaged: The file of one can't be read, in a transaction.
-            StoreError: The system does not let us read one.
+            StoreDamaged: In a transaction, one of the files is damaged.
+            StoreError: The system doesn't let us read one of the files.
         """
         if self.work is not None:
             for namespace in namespaces:
-                self.intact(collection, namespace)
+                self.sync_readable(collection, namespace)
             yield self.work.index, tuple(namespaces)
             return
         files = {file_name(collection, namespace): namespace for namespace in namespaces}
-        index, pending = self.index, self.folder.pending() or self.folder.is_former()
+        index = self.index
+        is_pending = self.folder.has_pending_commit() or self.folder.is_former()
         stamps = {name: self.folder.stamp(name) for name in files}
         with index.reading():
             states = {name: FileState() for name in files} | index.read_states(files)
-            if not pending and all(states[name].stamp == stamp for name, stamp in stamps.items()):
+            if not is_pending and all(
+                states[name].stamp == stamp for name, stamp in stamps.items()
+            ):
                 yield index, self._readable(files, states)
                 return
         with self.transaction() as work:
@@ -329,7 +340,7 @@ class LocalFiles:
             if damage is None:
                 readable.append(namespace)
                 continue
-            self._damaged.note(self._finding(name, damage))
+            self._damaged.note(self._damage_finding(name, damage))
             if self._warned.get(name) != stamp:
                 self._warned[name] = stamp
                 path = self.folder.path / name
@@ -346,7 +357,7 @@ class LocalFiles:
             "it was left as it is; mend the line or put it aside"
         )
 
-    def _finding(self, name: str, damage: Damage) -> Finding:
+    def _damage_finding(self, name: str, damage: Damage) -> Finding:
         what = f"{self.folder.path / name}:{damage.line} can't be read: {damage.reason}"
         return Finding(
             f"{what}; all of {name} reads as empty",
@@ -354,24 +365,12 @@ class LocalFiles:
         )
 
     def check(self, *, deep: bool) -> list[Finding]:
-        """Return unreadable lines and errors in the index; deep also compares the index with the
-        lines.
-        """
+        """Return unreadable lines and errors in the index; deep also compares both."""
         findings: list[Finding] = []
         for collection in Collection:
-            for namespace in self.files(collection):
-                name = file_name(collection, namespace)
-                parsed = parse(self.folder.read(name)[1], collection, namespace)
-                records = fold(parsed.events).records.values()
-                problems = ((record.ref, find_problem(record)) for record in records)
-                findings += [damaged_record(ref, f"it {what}") for ref, what in problems if what]
-                if parsed.damage:
-                    findings.append(self._finding(name, parsed.damage))
-                elif deep and self.index.read_states([name]).get(
-                    name, FileState()
-                ).stamp == self.folder.stamp(name):
-                    findings += self._out_of_step(collection, namespace, records)
-        if (self.folder.inner / "index.db").exists():
+            for namespace in self.list_namespaces(collection):
+                findings += self._check_file(collection, namespace, deep=deep)
+        if self._has_index():
             reported = {finding.ref for finding in findings} - {None}
             remedy = f"remove {self.folder.inner}, which loses no memory, and run: memory reembed"
             for finding in self.index.check(deep=deep):
@@ -379,10 +378,27 @@ class LocalFiles:
                     findings.append(finding._replace(remedy=remedy, ref=None))
         return findings
 
-    def _out_of_step(
+    def _check_file(
+        self, collection: Collection, namespace: str, *, deep: bool
+    ) -> Iterator[Finding]:
+        name = file_name(collection, namespace)
+        parsed = parse(self.folder.read(name)[1], collection, namespace)
+        records = fold(parsed.events).records.values()
+        for record in records:
+            if what := find_problem(record):
+                yield damaged_record(record.ref, f"it {what}")
+        if parsed.damage:
+            yield self._damage_finding(name, parsed.damage)
+        elif deep:
+            state = self.index.read_states([name]).get(name, FileState())
+            if state.stamp == self.folder.stamp(name):
+                yield from self._compare_index(collection, namespace, records)
+
+    def _compare_index(
         self, collection: Collection, namespace: str, records: Iterable[Record]
     ) -> Iterator[Finding]:
         """Yield a finding if the index has other records than the lines of a file."""
+        where = Filter(collection, (namespace,), state="any")
         expected = {
             record.ref: (immutable_parts(record), mutable_parts(record))
             for record in records
@@ -390,95 +406,87 @@ class LocalFiles:
         }
         indexed = {
             record.ref: (immutable_parts(record), mutable_parts(record))
-            for record in self.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
+            for record in self.index.scan(where, limit=NO_LIMIT)
         }
-        count = sum(
-            expected.get(ref) != indexed.get(ref) for ref in expected.keys() | indexed.keys()
-        )
-        if count:
-            what = f"the index of {file_name(collection, namespace)} differs from its lines in {count} places"
+        differing = [
+            ref for ref in expected.keys() | indexed.keys() if expected.get(ref) != indexed.get(ref)
+        ]
+        if differing:
+            name = file_name(collection, namespace)
+            what = f"the index of {name} differs from its lines in {len(differing)} places"
             yield Finding(what, "run: memory doctor --fix", derived=True)
 
     def repair(self) -> list[str]:
-        """Read every file again, and make again what the index derives from its records."""
-        wrong = [finding for finding in self.check(deep=True) if finding.derived]
-        if not wrong:
+        """Read every file again, and rebuild what the index derives from its records."""
+        if not any(finding.derived for finding in self.check(deep=True)):
             return []
-        mended = self.index.repair()
+        repaired = self.index.repair()
         with self.transaction() as work:
             for collection in Collection:
-                for namespace in self.files(collection):
-                    self._read(file_name(collection, namespace), work.index)
-        return [*mended, "the index of the files"]
+                for namespace in self.list_namespaces(collection):
+                    self._read_file(file_name(collection, namespace), work.index)
+        return [*repaired, "the index of the files"]
 
     def refuse_damaged(self, collection: Collection, namespaces: Sequence[str]) -> None:
-        """Raise if the file of one of these namespaces can't be read.
+        """Check that the files of some namespaces can be read.
 
         Raises:
-            StoreDamaged: It can't.
+            StoreDamaged: One of them can't.
         """
         with self.current(collection, namespaces) as (_, readable):
             pass
         for namespace in set(namespaces) - {*readable}:
             with self.transaction():
-                self.intact(collection, namespace)
+                self.sync_readable(collection, namespace)
 
-    def files(self, collection: Collection) -> list[str]:
-        """Return the namespaces that have a file, or had one when it was read last, or get one in
-        this transaction.
+    def list_namespaces(self, collection: Collection) -> list[str]:
+        """Return the namespaces that have a file, had one when it was last read, or get one in this
+        transaction.
         """
-        names = {
-            *self.folder.names(),
-            *self.index.files(),
-            *(self.work.states if self.work else ()),
-        }
+        names = {*self.folder.list_names(), *self.index.list_files()}
+        if self.work:
+            names |= self.work.states.keys()
         namespaces = (namespace_of(name, collection) for name in names)
         return sorted(namespace for namespace in namespaces if namespace is not None)
 
-    def namespaces(self, collection: Collection, among: Sequence[str]) -> list[str]:
-        """Return those of some namespaces that have records, or a file that can't be read."""
+    def namespaces(self, collection: Collection) -> list[str]:
+        """Return the namespaces that have records, or a file that can't be read."""
+        namespaces = self.list_namespaces(collection)
         if self.work is not None:
-            damaged = {namespace for namespace in among if self.sync(collection, namespace).damage}
-            return [
-                name
-                for name in among
-                if name in damaged or name in self.index.namespaces(collection)
-            ]
-        with self.current(collection, among) as (index, readable):
-            filled = set(index.namespaces(collection))
-            return [name for name in among if name in filled or name not in readable]
-
-    # --- writing
-    # ---------------------------------------------------------------------------------------------------
+            damaged = {name for name in namespaces if self.sync(collection, name).damage}
+            filled = {*self.index.namespaces(collection)}
+            return [name for name in namespaces if name in damaged or name in filled]
+        with self.current(collection, namespaces) as (index, readable):
+            filled = {*index.namespaces(collection)}
+            return [name for name in namespaces if name in filled or name not in readable]
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
         with self.transaction() as work:
-            names = {ref[:2]: self.intact(*ref[:2]) for ref in (record.ref for record in records)}
+            names = {ref[:2]: self.sync_readable(*ref[:2]) for ref, *_ in records}
             work.index.append(records)
             ids: list[tuple[Ref, str]] = []
             for record in records:
                 name = names[record.ref[:2]]
-                event = created(work.states[name].last, record)
+                event = create_event(work.states[name].last, record)
                 work.add(name, event)
                 ids.append((record.ref, event.id))
-            work.index.name_events(ids)
+            work.index.save_event_ids(ids)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
         with self.transaction() as work:
             refs = list(dict.fromkeys(patch.ref for patch in patches))
-            names = {ref[:2]: self.intact(*ref[:2]) for ref in refs}
+            names = {ref[:2]: self.sync_readable(*ref[:2]) for ref in refs}
             before = {record.ref: record for record in work.index.read(refs)}
             work.index.patch(patches)
-            ids = work.index.created_by(before)
-            for after in work.index.read(refs):
-                if mutable_parts(before[after.ref]) != mutable_parts(after):
-                    name = names[after.ref[:2]]
-                    work.add(
-                        name,
-                        changed(work.states[name].last, before[after.ref], after, ids[after.ref]),
-                    )
+            ids = work.index.read_event_ids(before)
+            for record in work.index.read(refs):
+                ref = record.ref
+                if mutable_parts(before[ref]) != mutable_parts(record):
+                    name = names[ref[:2]]
+                    last = work.states[name].last
+                    work.add(name, change_event(last, before[ref], record, ids[ref]))
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
@@ -487,50 +495,56 @@ class LocalFiles:
         if not self.folder.exists():
             return ()
         with self.transaction() as work:
-            for place in dict.fromkeys(ref[:2] for ref in refs):
-                name = self.intact(*place)
-                ids = work.index.created_by(ref for ref in dict.fromkeys(refs) if ref[:2] == place)
-                if ids:
-                    where = Filter(place[0], (place[1],), state="any")
-                    groups = Counter(ref.group for ref in ids)
-                    whole = [
-                        group
-                        for group in groups
-                        if work.index.count(where._replace(group=group)) == groups[group]
-                    ]
-                    work.add(
-                        name, removal(work.states[name].last, next(iter(ids)), ids.values(), whole)
-                    )
-                    work.dropped[name] = sorted(ids.values())
+            for collection, namespace in dict.fromkeys(ref[:2] for ref in refs):
+                name = self.sync_readable(collection, namespace)
+                file_refs = [
+                    ref for ref in dict.fromkeys(refs) if ref[:2] == (collection, namespace)
+                ]
+                ids = work.index.read_event_ids(file_refs)
+                if not ids:
+                    continue
+                where = Filter(collection, (namespace,), state="any")
+                removed_counts = Counter(ref.group for ref in ids)
+                removed_groups = [
+                    group
+                    for group, count in removed_counts.items()
+                    if work.index.count(where._replace(group=group)) == count
+                ]
+                last = work.states[name].last
+                event = removal_event(last, next(iter(ids)), ids.values(), removed_groups)
+                work.add(name, event)
+                work.removed_ids[name] = sorted(ids.values())
         return self.index.remove([])
 
     def touch(self, refs: Iterable[Ref], batch: str = "") -> bool:
-        """See `Store.touch`; read counts are in the index alone."""
-        return not (self.folder.inner / "index.db").exists() or self.index.touch(list(refs), batch)
+        """See `Store.touch`; read counts are only in the index."""
+        return not self._has_index() or self.index.touch(list(refs), batch)
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
-        """See `Store.unstaged`; of files that the index is up to date with."""
-        return self.index.unstaged(space, collection, limit=limit)
+        """See `Store.unstaged`."""
+        with self.current(collection, self.list_namespaces(collection)) as (index, _):
+            return index.unstaged(space, collection, limit=limit)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """See `Store.stage`."""
-        for place in {ref[:2] for ref in vectors}:
-            self.intact(*place)
+        """See `Store.stage`; in a transaction."""
+        for collection, namespace in {ref[:2] for ref in vectors}:
+            self.sync_readable(collection, namespace)
         self.index.stage(space, vectors)
 
     def switch(self, space: Space) -> None:
-        """See `Store.switch`."""
+        """See `Store.switch`; in a transaction."""
+        for collection in Collection:
+            for namespace in self.list_namespaces(collection):
+                self.sync_readable(collection, namespace)
         self.index.switch(space)
 
-    def leave(self, namespace: str) -> None:
-        """Remove the records of a moved namespace from the index, in a transaction."""
+    def clear_index(self) -> None:
+        """Remove all records from the index, in a transaction, after the files have moved."""
         work = self.work
         assert work is not None
-        for collection in Collection:
-            name = file_name(collection, namespace)
-            if name in work.index.read_states([name]):
-                work.index.replace_file(collection, namespace, fold([]))
-                work.index.save_state(name, FileState())
+        for name in work.index.list_files():
+            work.index.replace_file(*_collection_and_namespace(name), fold([]))
+            work.index.save_state(name, FileState())
 
     def close(self) -> None:
         """Close the index."""
@@ -538,10 +552,10 @@ class LocalFiles:
             self._opened[1].close()
 
 
-def _place(name: str) -> tuple[Collection, str]:
+def _collection_and_namespace(name: str) -> tuple[Collection, str]:
     """Return the collection and the namespace of a file."""
     for collection in Collection:
         namespace = namespace_of(name, collection)
         if namespace is not None:
             return collection, namespace
-    raise AssertionError(f"{name} is no file of records")
+    raise AssertionError(f"{name} is not a file of records")

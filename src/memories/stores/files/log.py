@@ -1,17 +1,17 @@
-"""The log of one file: its lines as events, and the records that result from them. Pure.
+"""The log of one file: parses its lines into events, and computes the resulting records. Pure.
 
 Events are applied in the order of their times, then of their ids, whatever the order of the lines.
-So the lines of two branches together, in any order, always come to the same:
+So merging the lines of two branches, in any order, always gives the same result:
 
-- Of two versions that both claim one position, the later gets the next free one and ends the other.
-- Of two memories with one key, the later ends the other.
-- What was removed stays removed, also if a merge brings its lines back: these are `dead`.
+- If two versions claim one position, the later one gets the next free position and ends the other.
+- If two memories have one key, the later one ends the other.
+- What was removed stays removed, even if a merge brings its lines back.
 """
 
 import contextlib
 import json
 import os
-from collections.abc import Collection as Some
+from collections.abc import Collection as Container
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -21,12 +21,12 @@ from memories.guard.validate import read_json
 from memories.stores.files.schema import CHANGE, CREATE, END, REMOVE, Event, time_text, to_event
 from memories.stores.records import Collection, Record, Ref
 
-Address = tuple[str, int]
+Address = tuple[str, int]  # group and position
 _BOM = b"\xef\xbb\xbf"
 
 
 class Damage(NamedTuple):
-    """Why a file can't be read: the number of the line, and what is wrong with it."""
+    """An unreadable line: its number, and what is wrong with it."""
 
     line: int
     reason: str
@@ -37,38 +37,38 @@ class Parsed(NamedTuple):
 
     Attributes:
         events: In the order of the lines.
-        whole: How many bytes of the file count; what follows a crash has cut off.
-        damage: Why there are no events, if the file can't be read.
+        size: The bytes of the file that count, without a last line that a crash cut off.
+        damage: Why the file can't be read; it has no events then.
     """
 
     events: list[Event]
-    whole: int
+    size: int
     damage: Damage | None = None
 
 
 class Folded(NamedTuple):
-    """Result of the events of a file.
+    """The records that result from the events of a file.
 
     Attributes:
-        records: The records by their addresses in the file.
-        ids: The event that created each.
-        last: The latest time of an event; empty if there is none.
-        dead: The events of what was removed for good.
+        records: By address.
+        ids: The id of the event that created each record.
+        last: The latest time of an event; empty if there are no events.
+        removed: The ids of the events whose records were removed for good.
     """
 
     records: dict[Address, Record]
     ids: dict[Address, str]
     last: str
-    dead: set[str]
+    removed: set[str]
 
 
 def parse(data: bytes, collection: Collection, namespace: str) -> Parsed:
     """Return the events of a file.
 
-    What stands behind the last line's end counts if it is whole, as editors leave it; else a crash
-    has cut it off, and it was never promised to anyone. A byte-order mark is left out.
+    A last line without a newline counts if it is complete, since editors leave such lines. If it
+    isn't, a crash cut it off before it was acknowledged. A byte-order mark is ignored.
     """
-    end = data.rfind(b"\n") + 1
+    complete_size = data.rfind(b"\n") + 1
     events: list[Event] = []
     for number, line in enumerate(data.removeprefix(_BOM).split(b"\n"), 1):
         if not line.strip():
@@ -77,195 +77,197 @@ def parse(data: bytes, collection: Collection, namespace: str) -> Parsed:
             events.append(to_event(read_json(line.decode()), collection, namespace))
         except ValueError as exc:
             if number > data.count(b"\n"):
-                return Parsed(events, end)
-            reason = str(exc)
-            if isinstance(exc.__cause__, json.JSONDecodeError):
-                reason = f"it is no JSON ({exc.__cause__.msg} at {exc.__cause__.colno})"
-            elif isinstance(exc, UnicodeDecodeError):
-                reason = "it is not UTF-8"
-            return Parsed([], len(data), Damage(number, reason))
+                return Parsed(events, complete_size)
+            return Parsed([], len(data), Damage(number, _describe(exc)))
     return Parsed(events, len(data))
 
 
-def without(data: bytes, dead: Some[str], events: Sequence[Event]) -> bytes:
-    """Return the whole lines of a file without those of these events that are about versions with
-    these ids.
+def _describe(exc: ValueError) -> str:
+    if isinstance(exc.__cause__, json.JSONDecodeError):
+        return f"it is not JSON ({exc.__cause__.msg} at {exc.__cause__.colno})"
+    if isinstance(exc, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return str(exc)
+
+
+def drop_lines(data: bytes, ids: Container[str], events: Sequence[Event]) -> bytes:
+    """Return the complete lines of a file except those about versions with these ids.
+
+    Args:
+        data: The file.
+        ids: The ids of the events that created the versions.
+        events: The events of the file.
     """
     lines = [line for line in data.removeprefix(_BOM).split(b"\n") if line.strip()]
-    kept = zip(
-        lines, _distinct(events), strict=False
-    )  # a line that a crash has cut off is no event
-    return b"".join(line + b"\n" for line, event in kept if event.of not in dead)
+    # A last line that a crash cut off has no event.
+    pairs = zip(lines, _separate_copies(events), strict=False)
+    return b"".join(line + b"\n" for line, event in pairs if event.of not in ids)
 
 
 def fold(events: Sequence[Event]) -> Folded:
     """Return the records that result from events."""
-    folding, removed = _Fold(), dict[str, str]()
-    ordered = sorted(
-        _distinct(events),
-        key=lambda event: (event.time, event.id, event.op != CREATE, _said(event)),
-    )
+    ordered = sorted(_separate_copies(events), key=_order)
+    removed_at: dict[str, str] = {}
     for event in ordered:
         if event.op == REMOVE:
-            removed |= dict.fromkeys(event.names, event.time)
+            removed_at.update(dict.fromkeys(event.names, event.time))
+    fold = _Fold()
+    removed: set[str] = set()
     for event in ordered:
-        folding.last = event.time
         if event.op == REMOVE:
             continue
-        if removed and (
-            event.of in removed or removed.get(digest(event.record.ref.group), "") >= event.time
-        ):
-            folding.dead.add(event.of)
+        if removed_at and _is_removed(event, removed_at):
+            removed.add(event.of)
         else:
-            folding.apply(event)
-    return Folded(
-        folding.records,
-        {where: of for of, where in folding.places.items()},
-        folding.last,
-        folding.dead,
-    )
+            fold.apply(event)
+    ids = {address: event_id for event_id, address in fold.addresses.items()}
+    return Folded(fold.records, ids, ordered[-1].time if ordered else "", removed)
 
 
-def _distinct(events: Sequence[Event]) -> Sequence[Event]:
-    """Return events with another id where two lines of one id say different things, as a copy by
-    hand does.
-    """
-    said: dict[str, set[tuple[str, ...]]] = {}
+def _order(event: Event) -> tuple[str, str, bool, tuple[str, ...]]:
+    return event.time, event.id, event.op != CREATE, _content(event)
+
+
+def _is_removed(event: Event, removed_at: dict[str, str]) -> bool:
+    group_removed_at = removed_at.get(digest(event.record.ref.group), "")
+    return event.of in removed_at or group_removed_at >= event.time
+
+
+def _separate_copies(events: Sequence[Event]) -> Sequence[Event]:
+    """Give new ids to lines that share an id but differ in content, as a line copied by hand does."""
+    contents: dict[str, set[tuple[str, ...]]] = {}
     for event in events:
         if event.op == CREATE:
-            said.setdefault(event.of, set()).add(_said(event))
-    firsts = {of: min(different) for of, different in said.items() if len(different) > 1}
-    return (
-        [
-            event._replace(of=f"{event.of}~{digest(*_said(event))}")
-            if event.op == CREATE and firsts.get(event.of, _said(event)) != _said(event)
-            else event
-            for event in events
-        ]
-        if firsts
-        else events
-    )
+            contents.setdefault(event.of, set()).add(_content(event))
+    originals = {of: min(variants) for of, variants in contents.items() if len(variants) > 1}
+    if not originals:
+        return events
+    separated = []
+    for event in events:
+        content = _content(event)
+        if event.op == CREATE and originals.get(event.of, content) != content:
+            event = event._replace(of=f"{event.of}~{digest(*content)}")  # noqa: PLW2901
+        separated.append(event)
+    return separated
 
 
-def _said(event: Event) -> tuple[str, ...]:
+def _content(event: Event) -> tuple[str, ...]:
     record = event.record
-    return (
-        record.ref.group,
-        record.text,
-        *(part for pair in sorted(record.labels.items()) for part in pair),
-    )
+    labels = [part for pair in sorted(record.labels.items()) for part in pair]
+    return (record.ref.group, record.text, *labels)
 
 
 class _Fold:
-    """The state while events are applied."""
+    """The records while events are applied."""
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
-        self.places: dict[str, Address] = {}
-        self.last = ""
-        self.dead: set[str] = set()
-        self._claimed: dict[Address, int] = {}
-        self._top: dict[str, int] = {}
-        self._holders: dict[str, Address] = {}
+        self.addresses: dict[str, Address] = {}  # by the id of the creating event
+        self._positions: dict[Address, int] = {}  # the position that each claimed address got
+        self._last_positions: dict[str, int] = {}
+        self._key_holders: dict[str, Address] = {}
 
     def apply(self, event: Event) -> None:
-        place = self.places.get(event.of)
-        if place is None:  # of a change: the line that stated it first was taken out
+        address = self.addresses.get(event.of)
+        if address is None:  # also for a change whose creating line was deleted
             self._create(event.of, event.record)
         elif event.op != CREATE:
-            self._change(event, place)
-        elif (
-            event.record.ended_at is not None and self.records[place].ended_at is None
-        ):  # the same line twice
-            ended = event.record._replace(ref=self.records[place].ref)
-            self._put(place, ended)
+            self._change(event, address)
+        elif event.record.ended_at is not None and self.records[address].ended_at is None:
+            # The same line twice, once with an end.
+            self._put(address, event.record._replace(ref=self.records[address].ref))
 
-    def _create(self, of: str, record: Record) -> None:
-        (collection, _, group, position), top = record.ref, self._top.get(record.ref.group, -1)
+    def _create(self, event_id: str, record: Record) -> None:
+        group, position = record.ref.group, record.ref.position
+        last_position = self._last_positions.get(group, -1)
         if (group, position) in self.records:
-            if collection is Collection.MEMORY:
-                for other in [place for place in self.records if place[0] == group]:
-                    self._end(other, record.created_at, "update")
-            position = top + 1
-        self._top[group] = max(top, position)
-        self._claimed.setdefault((group, record.ref.position), position)
+            if record.ref.collection is Collection.MEMORY:
+                for address in [address for address in self.records if address[0] == group]:
+                    self._end(address, record.created_at, "update")
+            position = last_position + 1
+        self._last_positions[group] = max(last_position, position)
+        self._positions.setdefault((group, record.ref.position), position)
         session = record.session
         if session is not None:
-            session = self._claimed.get((group, session), session)
-        self.places[of] = group, position
-        self._put(
-            (group, position),
-            record._replace(ref=record.ref._replace(position=position), session=session),
-        )
+            session = self._positions.get((group, session), session)
+        self.addresses[event_id] = group, position
+        ref = record.ref._replace(position=position)
+        self._put((group, position), record._replace(ref=ref, session=session))
 
-    def _change(self, event: Event, place: Address) -> None:
-        record, after = self.records[place], event.record
-        changed = {name: after.fields[name] for name in event.names if name in after.fields}
-        kept = {name: value for name, value in record.fields.items() if name not in event.names}
+    def _change(self, event: Event, address: Address) -> None:
+        record, after = self.records[address], event.record
+        fields = {name: value for name, value in record.fields.items() if name not in event.names}
+        fields |= {name: after.fields[name] for name in event.names if name in after.fields}
         if event.op == END:
             record = record._replace(ended_at=after.ended_at, ended_by=after.ended_by)
-        self._put(place, record._replace(fields=kept | changed))
+        self._put(address, record._replace(fields=fields))
 
-    def _put(self, place: Address, record: Record) -> None:
-        self.records[place] = record
+    def _put(self, address: Address, record: Record) -> None:
+        self.records[address] = record
         if record.key is None:
             return
-        holder = self._holders.get(record.key)
+        holder = self._key_holders.get(record.key)
         if record.ended_at is None:
-            self._holders[record.key] = place
-            if holder not in (None, place):
-                self._end(holder, record.created_at, "supersede", superseded_by=record.ref.group)
-        elif holder == place:
-            del self._holders[record.key]
+            self._key_holders[record.key] = address
+            if holder is not None and holder != address:
+                group = record.ref.group
+                self._end(holder, record.created_at, "supersede", superseded_by=group)
+        elif holder == address:
+            del self._key_holders[record.key]
 
-    def _end(self, place: Address, moment: datetime, by: str, **fields: str) -> None:
-        record = self.records[place]
+    def _end(self, address: Address, moment: datetime, reason: str, **fields: str) -> None:
+        record = self.records[address]
         if record.ended_at is None:
             ended_at = max(moment, record.created_at)
-            self._put(
-                place,
-                record._replace(ended_at=ended_at, ended_by=by, fields={**record.fields, **fields}),
-            )
+            fields = {**record.fields, **fields}
+            self._put(address, record._replace(ended_at=ended_at, ended_by=reason, fields=fields))
 
 
-# --- new events
-# ------------------------------------------------------------------------------------------------------
+def create_event(last: str, record: Record) -> Event:
+    """Return the event that creates a record.
 
-
-def created(last: str, record: Record) -> Event:
-    """Return a new event, later than the last one of its file, so that it is applied after it."""
+    Args:
+        last: The time of the last event of the file; the new event is later, so that it is applied
+            after it.
+        record: The record.
+    """
     now = time_text(datetime.now(UTC))
     if now <= last:
         now = last
         with contextlib.suppress(OverflowError):  # the end of the year 9999
             now = time_text(datetime.fromisoformat(last) + timedelta(microseconds=1))
-    own = os.urandom(8).hex()
-    return Event(now, own, CREATE, own, record)
+    event_id = os.urandom(8).hex()
+    return Event(now, event_id, CREATE, event_id, record)
 
 
-def changed(last: str, before: Record, after: Record, of: str) -> Event:
-    """Return the event that makes one record the other, which was only changed or ended; see
-    `created`.
-    """
-    names = before.fields.keys() | after.fields.keys()
-    ended = (before.ended_at, before.ended_by) != (after.ended_at, after.ended_by)
-    names = {name for name in names if before.fields.get(name) != after.fields.get(name)}
-    return created(last, after)._replace(
-        op=END if ended else CHANGE, of=of, names=tuple(sorted(names))
-    )
-
-
-def removal(last: str, ref: Ref, gone: Iterable[str], groups: Iterable[str]) -> Event:
-    """Return the event that keeps what was removed from coming back; nothing of it can be read
-    there.
+def change_event(last: str, before: Record, after: Record, of: str) -> Event:
+    """Return the event that changes the fields of a record, or ends it.
 
     Args:
-        last: See `created`.
-        ref: Names the collection and the namespace.
-        gone: The ids of what was removed.
-        groups: The names of memories or conversations of which nothing is left.
+        last: See `create_event`.
+        before: The record before the change.
+        after: The record after it.
+        of: The id of the event that created the record.
+    """
+    is_end = (before.ended_at, before.ended_by) != (after.ended_at, after.ended_by)
+    names = [
+        name
+        for name in sorted(before.fields.keys() | after.fields.keys())
+        if before.fields.get(name) != after.fields.get(name)
+    ]
+    op = END if is_end else CHANGE
+    return create_event(last, after)._replace(op=op, of=of, names=tuple(names))
+
+
+def removal_event(last: str, ref: Ref, ids: Iterable[str], groups: Iterable[str]) -> Event:
+    """Return the event that keeps removed records from coming back; it doesn't reveal their texts.
+
+    Args:
+        last: See `create_event`.
+        ref: Any of the records; gives the collection and the namespace.
+        ids: The ids of the events that created the records.
+        groups: The memories or conversations that are removed completely.
     """
     record = Record(ref._replace(group=REMOVE, position=0), "", datetime.now(UTC))
-    return created(last, record)._replace(
-        op=REMOVE, names=(*sorted(gone), *sorted(map(digest, groups)))
-    )
+    names = (*sorted(ids), *sorted(map(digest, groups)))
+    return create_event(last, record)._replace(op=REMOVE, names=names)

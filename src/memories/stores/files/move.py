@@ -1,11 +1,15 @@
-"""How a namespace moves from its files to a larger store: copied, compared, marked, and its files
-kept.
+"""Moves the folder to a larger store: copies all records, compares them, and keeps the files.
 
-It moves only to a store that has no memories of it, so what it finds there later is what it
-brought: nothing is mixed with what others wrote, and nothing that an earlier move left behind comes
-back. Each step can be cut short. Until the marker is there the files count, and another attempt
-takes back what the last one copied and begins anew; from then on the larger store counts, in every
+The folder moves only to a store that has no memories of its namespaces. So whatever is found there
+later was brought by the move: nothing is mixed with the records of others, and nothing that an
+earlier move left behind comes back.
+
+Every step can be interrupted. Until the marker is written the files count, and the next attempt
+removes what the last one copied and starts again. From then on the larger store counts, in every
 process, and the next writer puts the files aside.
+
+Earlier versions moved each namespace by itself. A folder of which such a version has moved a part
+is moved completely when it is first used.
 """
 
 import contextlib
@@ -14,16 +18,18 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memories.core.batches import by_count
 from memories.core.times import to_iso
 from memories.core.urls import without_password
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
 from memories.settings import Config
-from memories.stores.files.connection import Folder
+from memories.stores.files.connection import MARKER, Folder, Stamp
+from memories.stores.files.index import Index
+from memories.stores.files.local import LocalFiles
 from memories.stores.files.schema import file_name, namespace_of, stem
 from memories.stores.protocol import Store
 from memories.stores.records import (
@@ -39,137 +45,145 @@ from memories.stores.records import (
 
 OpenStore = Callable[[str, Space | None, Config | None], Store]
 
-MARKED, BACK, KEPT = ".moved", ".moved-back", ".before-move"
-_BEGUN, _FAILED = ".moving", ".failed"
+KEPT = ".before-move"
+WENT_BACK = "moved-back"
+FORMER_MARKER = ".moved"  # of one namespace, in earlier versions
+_UNFINISHED, _FAILED = ".moving", "folder.failed"
 _BESIDE = re.compile(r"memories(-\d+)?\.db")  # SQLite files in the same folder
-_PLAUSIBLE = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
-_MASKED = re.compile(
-    r"[:/]\*\*\*@|[?&]([^=&#]*=)?\*\*\*(?=[&#]|$)"
-)  # what `without_password` puts in place of a password
+_PLAUSIBLE_URL = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
+# What `without_password` puts in place of a password.
+_MASKED = re.compile(r"[:/]\*\*\*@|[?&]([^=&#]*=)?\*\*\*(?=[&#]|$)")
 _BATCH = 500
-_PAUSE_SECONDS = 60.0  # after an attempt that failed
+_PAUSE_SECONDS = 60.0  # after a failed attempt
 
 _log = logging.getLogger(__name__)
 
 
 class Marker(NamedTuple):
-    """Marker of a moved namespace.
+    """Says where the folder has moved to.
 
     Attributes:
-        store: The URL of the store, without a password, or the name of a SQLite file in the same
-            folder.
-        originals: The names of the files that it had.
+        store: The URL of the store, without a password, or the name of a SQLite file in the folder.
+        originals: The names of the files that moved.
     """
 
-    namespace: str
     store: str
     originals: tuple[str, ...]
 
+    @property
+    def is_beside(self) -> bool:
+        """Whether the store is a SQLite file in the folder."""
+        return _BESIDE.fullmatch(self.store) is not None
+
 
 class Mover:
-    """Moves the namespaces of one folder, and knows which have moved."""
+    """Moves one folder to a larger store, and remembers where it moved."""
 
     def __init__(
-        self, folder: Folder, space: Space | None, config: Config | None, open_store: OpenStore
+        self,
+        folder: Folder,
+        files: LocalFiles,
+        space: Space | None,
+        config: Config | None,
+        open_store: OpenStore,
     ) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
             folder: Where the files are.
+            files: The records in the files.
             space: The space that vectors are searched in.
-            config: When namespaces move, and to which store; without it none moves.
+            config: When the folder moves, and to which store; without it the folder doesn't move.
             open_store: Opens the store of a URL.
 
         Raises:
-            ConfigError: The store is none, or one of files.
+            ConfigError: The target isn't a store, or is a files store.
         """
-        self._most = config.file_migrate_at if config else None
+        self._max_records = config.file_migrate_at if config else None
         self._target = config.file_migrate_to if config else None
-        self._folder, self._space, self._config, self._open_store = (
-            folder,
-            space,
-            config,
-            open_store,
-        )
-        self._checked: set[str] = set()
+        self._folder, self._files, self._space = folder, files, space
+        self._config, self._open_store = config, open_store
+        self._marker: tuple[Stamp, Marker] | None = None
+        self._has_looked_for_former = False
         if self._target is not None:
             if self._target.startswith("files:"):
                 raise ConfigError(
-                    "file_migrate_to is a store of files itself; name a larger one, such as sqlite:///path"
+                    "file_migrate_to is a files store itself; name a larger one, "
+                    "such as sqlite:///path"
                 )
-            if not _PLAUSIBLE.match(self._target):  # else its driver is loaded when it is needed
+            if not _PLAUSIBLE_URL.match(self._target):  # its driver is loaded when it is needed
                 open_store(self._target, None, config).close()
 
-    # --- what has moved
-    # --------------------------------------------------------------------------------------------
-
-    def marker(self, namespace: str) -> Marker | None:
-        """Return where a namespace has moved to; None if its files count.
+    def marker(self) -> Marker | None:
+        """Return where the folder has moved to; None if the files count.
 
         Raises:
             StoreDamaged: The marker can't be read.
+            StoreError: An earlier version moved a part of the folder, and the rest can't follow.
         """
-        marker = self._read_marker(f"{stem(namespace)}{MARKED}", namespace)
-        if marker and namespace not in self._checked:
-            self._checked.add(namespace)
-            self._warn_of_new_lines(marker)
-        return marker
-
-    def _read_marker(self, name: str, namespace: str) -> Marker | None:
-        stamp, data = self._folder.read(name)
+        stamp = self._folder.stamp(MARKER)
         if stamp is None:
+            if not self._has_looked_for_former and self._files.work is None:
+                self._finish_former_moves()
+                self._has_looked_for_former = True
+                return self.marker()
             return None
+        if self._marker is None or self._marker[0] != stamp:
+            marker = self._read_marker(MARKER)
+            self._marker = stamp, marker
+            self._warn_of_new_lines(marker)
+        return self._marker[1]
+
+    def _read_marker(self, name: str) -> Marker:
         try:
-            fields = json.loads(data)
-            return Marker(namespace, str(fields["store"]), tuple(map(str, fields["originals"])))
+            fields = json.loads(self._folder.read(name)[1])
+            return Marker(str(fields["store"]), tuple(map(str, fields["originals"])))
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
-                f"{self._folder.path / name}, which says where {namespace} was moved to, can't be read ({exc}); "
-                "restore it from a backup"
+                f"{self._folder.path / name}, which says where the memories were moved to, "
+                f"can't be read ({exc}); restore it from a backup"
             ) from exc
 
     def _warn_of_new_lines(self, marker: Marker) -> None:
-        for name in (file_name(collection, marker.namespace) for collection in Collection):
-            if self._folder.stamp(name) is not None and self._begun(marker.namespace) is None:
-                _log.warning(
-                    "%s is not read: %s was moved to %s; import its lines and put it aside",
-                    self._folder.path / name,
-                    marker.namespace,
-                    marker.store,
-                )
+        if self.is_unfinished():
+            return
+        for name in self._list_files():
+            _log.warning(
+                "%s is not read: the folder was moved to %s; import its lines and put it aside",
+                self._folder.path / name,
+                marker.store,
+            )
 
-    def markers(self) -> list[Marker]:
-        """Return all that have moved."""
-        return [
-            marker for marker in map(self.marker, _named(self._folder.names(), MARKED)) if marker
-        ]
+    def _list_files(self) -> list[str]:
+        """Return the names of the files with records."""
+        return [name for name in self._folder.list_names() if _namespace(name) is not None]
 
-    def here(self, namespaces: Sequence[str]) -> list[str]:
-        """Return those of some namespaces that have not moved."""
-        return [namespace for namespace in namespaces if self.marker(namespace) is None]
+    def is_unfinished(self) -> bool:
+        """Return whether a move was interrupted."""
+        return bool(self._list_unfinished())
 
-    def unfinished(self) -> bool:
-        """Return whether a move was begun and not finished."""
-        return any(name.endswith(_BEGUN) for name in self._folder.names(self._folder.inner))
+    def _list_unfinished(self) -> list[str]:
+        names = self._folder.list_names(self._folder.inner)
+        return [name for name in names if name.endswith(_UNFINISHED)]
 
-    def opened(self, marker: Marker) -> Store:
-        """Return the store that a namespace has moved to.
+    def open_target(self, marker: Marker) -> Store:
+        """Open the store that the folder has moved to.
 
         Raises:
-            StoreDamaged: It was a file and is gone.
-            StoreError: The settings no longer know its password.
+            StoreDamaged: It was a SQLite file in the folder and is gone.
+            StoreError: The settings no longer have its password.
         """
-        if _BESIDE.fullmatch(marker.store) and not (self._folder.path / marker.store).exists():
-            name = f"{stem(marker.namespace)}{MARKED}"
+        path = self._folder.path / marker.store
+        if marker.is_beside and not path.exists():
             raise StoreDamaged(
-                f"{marker.namespace} was moved to {self._folder.path / marker.store}, which is gone; put it back, or, "
-                f"to go back to what was moved, rename {name} to {name.removesuffix(MARKED)}{BACK} and take {KEPT} off "
-                f"the names of {', '.join(marker.originals)}"
+                f"{self._folder.path} was moved to {path}, which is gone; put it back, or, to go "
+                f"back to the files, rename {MARKER} to {WENT_BACK}.json and take {KEPT} off the "
+                "names of the files"
             )
         return self._open(marker.store, self._space)
 
     def _open(self, store: str, space: Space | None) -> Store:
-        """Open what a marker names, with the password from the settings."""
+        """Open the store that a marker names, with the password from the settings."""
         url = f"sqlite:///{self._folder.path / store}" if _BESIDE.fullmatch(store) else store
         if self._target is not None and without_password(self._target) == store:
             url = self._target
@@ -179,225 +193,295 @@ class Mover:
             )
         return self._open_store(url, space, self._config)
 
-    def also_in(self, namespace: str, refs: Sequence[Ref]) -> list[str]:
-        """Return where else records may still be: the files from before a move, and stores that
-        were gone back from.
+    def find_copies(self, refs: Sequence[Ref]) -> list[str]:
+        """Return where else records may still be: in files that were kept, and in stores that the
+        user went back from.
         """
-        marker, names = self.marker(namespace), self._folder.names()
-        log = file_name(Collection.LOG, namespace)  # which has nothing of what they say
-        originals = set(marker.originals) - {log} if marker else set()
-        places = [name for name in names if KEPT in name and name.partition(KEPT)[0] in originals]
-        left = {name for name in names if _BESIDE.fullmatch(name)}
-        backs = [name for name in names if name.startswith(f"{stem(namespace)}{BACK}")]
-        left |= {
-            back.store for back in (self._read_marker(name, namespace) for name in backs) if back
-        }
-        for store in sorted(left - {marker.store if marker else ""}):
-            try:
-                with contextlib.closing(self._open(store, None)) as there:
-                    held = bool(there.read(refs))
-            except MemoriesError:
-                held = True  # nobody can tell
-            if held:
-                places.append(store)
+        names = self._folder.list_names()
+        # The log has no texts.
+        files = {file_name(collection, ref.namespace) for collection in SEARCHED for ref in refs}
+        places = [name for name in names if KEPT in name and name.partition(KEPT)[0] in files]
+        stores = {name for name in names if _BESIDE.fullmatch(name)}
+        stores |= {self._read_marker(name).store for name in names if WENT_BACK in name}
+        marker = self.marker()
+        if marker is not None:
+            stores.discard(marker.store)
+        places += [store for store in sorted(stores) if self._may_have(store, refs)]
         return [name if "://" in name else str(self._folder.path / name) for name in places]
 
-    # --- moving, under the lock
-    # ------------------------------------------------------------------------------------
+    def _may_have(self, store: str, refs: Sequence[Ref]) -> bool:
+        try:
+            with contextlib.closing(self._open(store, None)) as target:
+                return bool(target.read(refs))
+        except MemoriesError:
+            return True
 
-    def move(self, namespace: str, here: Store, space: Space | None) -> None:
-        """Move a namespace if it has become too large; a failure is only logged, since its records
-        are safe here.
+    # The methods below need the lock and, except `finish`, a transaction of the index.
 
-        Args:
-            namespace: The namespace.
-            here: The store of its files, in a transaction.
-            space: The space of the vectors there, which need not be the one that is searched in.
+    def move_if_too_large(self, namespaces: Iterable[str]) -> None:
+        """Move the folder if one of these namespaces has become too large.
+
+        A failure is only logged, since the records are safe in the files.
         """
-        store = without_password(self._target) if self._target else ""
-        failed, where = self._folder.read(f"{stem(namespace)}{_FAILED}", inner=True)
-        recently = failed is not None and time.time() - failed.changed_at / 1e9 < _PAUSE_SECONDS
-        if self._most is None or self.marker(namespace) or (recently and where == store.encode()):
+        target = without_password(self._target) if self._target else ""
+        if self._max_records is None or self._folder.stamp(MARKER) or self._has_just_failed(target):
+            return
+        index = self._index()
+        if all(_count(index, [name], SEARCHED) <= self._max_records for name in namespaces):
             return
         try:
-            if _count(namespace, here, SEARCHED) > self._most:
-                self._move(namespace, store, here, space or self._space)
+            self._move(target)
         except MemoriesError as exc:
             _log.warning(
-                "%s could not move to a larger store and stays in its files: %s", namespace, exc
+                "%s could not move to a larger store and stays in its files: %s",
+                self._folder.path,
+                exc,
             )
-            self._folder.replace(f"{stem(namespace)}{_FAILED}", store.encode(), self._folder.inner)
+            self._folder.replace(_FAILED, target.encode(), self._folder.inner)
 
-    def _move(self, namespace: str, store: str, here: Store, space: Space | None) -> None:
-        began = time.monotonic()
-        stamps = {
-            name: self._folder.stamp(name)
-            for name in (file_name(each, namespace) for each in Collection)
-        }
-        records = list(_everything(namespace, here))
-        if len(records) < _count(namespace, here):
-            raise StoreDamaged("some of its records are damaged; memory doctor names them")
-        self.remove_copies(namespace)
-        store = store or self._free_file(namespace)
-        with contextlib.closing(self._open(store, space)) as there:
-            self._copy(namespace, store, records, here, there)
-            digest = _digest(records)
-            if _digest(_read_back(records, there)) != digest:
-                raise StoreError(
-                    f"what {store} gives back of {namespace} is not what was copied to it"
-                )
-            count = _count(namespace, there)
-        if count != len(records):
-            raise StoreError(
-                f"{store} has {count} records of it, not {len(records)}: others write to it too"
-            )
-        if stamps != {name: self._folder.stamp(name) for name in stamps}:
-            raise StoreError("one of its files was changed by another program")
-        originals = [name for name, stamp in stamps.items() if stamp is not None]
-        marker = {
-            "namespace": namespace,
-            "store": store,
-            "moved_at": to_iso(datetime.now(UTC)),
-            "records": len(records),
-            "sha256": digest,
-            "originals": originals,
-        }
-        data = f"{json.dumps(marker, ensure_ascii=False, indent=1)}\n".encode()
-        self._folder.replace(f"{stem(namespace)}{MARKED}", data)
+    def _has_just_failed(self, target: str) -> bool:
+        stamp, failed_target = self._folder.read(_FAILED, inner=True)
+        if stamp is None or failed_target != target.encode():
+            return False
+        return time.time() - stamp.changed_at / 1e9 < _PAUSE_SECONDS
+
+    def _move(self, store: str) -> None:
+        started = time.monotonic()
+        self.remove_copies()
+        names = self._list_files()
+        store = store or self._choose_file()
+        count, digest = self._copy_files(names, store)
+        self._write_marker(store, names, records=count, sha256=digest)
         self.finish()
         _log.warning(
-            "%s has %d records and was moved to %s in %.1f s; the files are kept as %s",
-            namespace,
-            len(records),
+            "%s has %d records and was moved to %s in %.1f s; the files are kept as *%s",
+            self._folder.path,
+            count,
             store,
-            time.monotonic() - began,
-            ", ".join(f"{name}{KEPT}" for name in originals),
+            time.monotonic() - started,
+            KEPT,
         )
 
-    def _free_file(self, namespace: str) -> str:
-        """Return the SQLite file to move to: one that has nothing of the namespace, as a file gone
-        back from has.
+    def _write_marker(self, store: str, originals: Sequence[str], **values: object) -> None:
+        marker = {"store": store, "moved_at": to_iso(datetime.now(UTC)), **values}
+        data = json.dumps(marker | {"originals": originals}, ensure_ascii=False, indent=1)
+        self._folder.replace(MARKER, f"{data}\n".encode())
+
+    def _choose_file(self) -> str:
+        """Return the name of a new or empty SQLite file in the folder.
+
+        A file that the user went back from still has its records.
         """
         for number in range(1, 1_000):
             name = "memories.db" if number == 1 else f"memories-{number}.db"
             if not (self._folder.path / name).exists():
                 return name
-            with contextlib.closing(self._open(name, None)) as there:
-                if not _count(namespace, there):
+            with contextlib.closing(self._open(name, None)) as target:
+                if not any(target.namespaces(collection) for collection in Collection):
                     return name
         raise StoreError(
             f"{self._folder.path} is full of stores that were gone back from; remove them"
         )
 
-    def _copy(
-        self, namespace: str, store: str, records: Sequence[Record], here: Store, there: Store
-    ) -> None:
-        """Copy all records, having written down which copies an attempt that is cut short may leave
-        there.
+    def _copy_files(self, names: Sequence[str], store: str) -> tuple[int, str]:
+        """Copy the records of files to a store and compare them; return their count and digest.
 
         Raises:
-            StoreError: The store has records of the namespace already.
+            StoreDamaged: A file can't be read, or a record is damaged.
+            StoreError: The store has records of these namespaces already, the copy is not exact, or
+                another program writes to the store or to a file.
         """
-        if _count(namespace, there):
+        stamps = {name: self._folder.stamp(name) for name in names}
+        namespaces = _namespaces_by_collection(names)
+        for collection in Collection:
+            for namespace in namespaces[collection]:
+                self._files.sync_readable(collection, namespace)
+        index = self._index()
+        records = list(_scan_all(index, namespaces))
+        all_namespaces = sorted({namespace for part in namespaces.values() for namespace in part})
+        if len(records) < _count(index, all_namespaces):
+            raise StoreDamaged("some of its records are damaged; memory doctor names them")
+        with contextlib.closing(self._open(store, index.stored_space() or self._space)) as target:
+            for namespace in all_namespaces:
+                if _count(target, [namespace]):
+                    raise StoreError(
+                        f"{store} has memories of {namespace} already, of others or of an earlier "
+                        "move; to join them run: memory migrate; otherwise remove them there, or "
+                        "set FILE_MIGRATE_TO to another store"
+                    )
+            self._copy(store, records, target)
+            digest = _digest(records)
+            if _digest(_read_back(records, target)) != digest:
+                raise StoreError(f"{store} does not return what was copied to it")
+            count = _count(target, all_namespaces)
+        if count != len(records):
             raise StoreError(
-                f"{store} has memories of {namespace} already, of others or of an earlier move; to join them run: "
-                "memory migrate; else remove them there, or set FILE_MIGRATE_TO to another store"
+                f"{store} has {count} records of it, not {len(records)}: others write to it too"
             )
-        copies = [
-            (record.ref.collection, record.ref.group, record.ref.position) for record in records
-        ]
-        data = json.dumps({"store": store, "copies": copies}).encode()
-        self._folder.replace(f"{stem(namespace)}{_BEGUN}", data, self._folder.inner)
+        if any(self._folder.stamp(name) != stamp for name, stamp in stamps.items()):
+            raise StoreError("one of its files was changed by another program")
+        return count, digest
+
+    def _copy(self, store: str, records: Sequence[Record], target: Store) -> None:
+        """Copy records, after noting which copies an interrupted move may leave there."""
+        refs = [record.ref for record in records]
+        self._folder.replace(
+            f"folder{_UNFINISHED}",
+            json.dumps({"store": store, "copies": refs}).encode(),
+            self._folder.inner,
+        )
+        index = self._index()
         for batch in by_count(records, _BATCH):
-            vectors = here.vectors([record.ref for record in batch])
-            there.append([record._replace(vectors=vectors.get(record.ref)) for record in batch])
+            vectors = index.vectors([record.ref for record in batch])
+            target.append([record._replace(vectors=vectors.get(record.ref)) for record in batch])
 
-    def _begun(self, namespace: str) -> tuple[str, list[Ref]] | None:
-        """Return the store that a move which was not finished went to, and the records that it may
-        have copied there.
-
-        Raises:
-            StoreDamaged: It can't be read.
-        """
-        name = f"{stem(namespace)}{_BEGUN}"
-        stamp, data = self._folder.read(name, inner=True)
-        if stamp is None:
-            return None
-        try:
-            fields = json.loads(data)
-            copies = [
-                Ref(Collection(each), namespace, group, position)
-                for each, group, position in fields["copies"]
-            ]
-            return str(fields["store"]), copies
-        except (ValueError, TypeError, LookupError) as exc:
-            raise StoreDamaged(
-                f"{self._folder.inner / name}, which says where copies of {namespace} may be, can't be read ({exc}); "
-                "remove those copies and then that file"
-            ) from exc
-
-    def remove_copies(self, namespace: str, among: Container[Ref] | None = None) -> None:
-        """Remove what a move that was not finished has copied, or of that what is among some
-        records.
-        """
-        begun = self._begun(namespace)
-        if begun:
-            store, copies = begun
-            with contextlib.closing(self._open(store, None)) as there:
-                there.remove([ref for ref in copies if among is None or ref in among])
+    def _index(self) -> Index:
+        work = self._files.work
+        assert work is not None
+        return work.index
 
     def finish(self) -> None:
-        """Put aside the files of what has moved."""
-        for namespace in _named(self._folder.names(self._folder.inner), _BEGUN):
-            marker = self.marker(namespace)
-            for name in marker.originals if marker else ():
-                if self._folder.stamp(name) is not None:
-                    kept = (
-                        f"{name}{KEPT}{number}"
-                        for number in ("", *(f".{count}" for count in range(2, 1_000)))
-                    )
-                    self._folder.rename(
-                        name, next(free for free in kept if self._folder.stamp(free) is None)
-                    )
-            if marker:
-                self._folder.discard(f"{stem(namespace)}{_BEGUN}", f"{stem(namespace)}{_FAILED}")
+        """Put aside the files of a folder that has moved, and remove the traces of the move."""
+        for name in self._read_marker(MARKER).originals:
+            self._put_aside(name)
+        self._files.clear_index()
+        names = self._folder.list_names()
+        self._folder.remove(*(name for name in names if name.endswith(FORMER_MARKER)))
+        inner_names = self._folder.list_names(self._folder.inner)
+        failed = [name for name in inner_names if name.endswith(".failed")]
+        self._folder.discard(*failed, *self._list_unfinished())
+
+    def _put_aside(self, name: str) -> None:
+        if self._folder.stamp(name) is None:
+            return
+        kept, number = f"{name}{KEPT}", 1
+        while self._folder.stamp(kept) is not None:
+            number += 1
+            kept = f"{name}{KEPT}.{number}"
+        self._folder.rename(name, kept)
+
+    def remove_copies(self, refs: Container[Ref] | None = None) -> None:
+        """Remove what an interrupted move has copied; with `refs`, only these records."""
+        for name in self._list_unfinished():
+            store, copies = self._read_copies(name)
+            if refs is not None:
+                copies = [ref for ref in copies if ref in refs]
+            with contextlib.closing(self._open(store, None)) as target:
+                target.remove(copies)
+
+    def _read_copies(self, name: str) -> tuple[str, list[Ref]]:
+        """Return the store that an interrupted move went to, and the records that may be there.
+
+        Raises:
+            StoreDamaged: The note of the move can't be read.
+        """
+        namespace = _namespace(f"{name.removesuffix(_UNFINISHED)}.jsonl") or ""
+        try:
+            fields = json.loads(self._folder.read(name, inner=True)[1])
+            refs = []
+            for copy in fields["copies"]:
+                if len(copy) == 3:  # in earlier versions, whose notes are of one namespace
+                    copy.insert(1, namespace)
+                collection, *address = copy
+                refs.append(Ref(Collection(collection), *address))
+            return str(fields["store"]), refs
+        except (ValueError, TypeError, LookupError) as exc:
+            raise StoreDamaged(
+                f"{self._folder.inner / name}, which says where copies of memories may be, "
+                f"can't be read ({exc}); remove those copies and then that file"
+            ) from exc
+
+    def _finish_former_moves(self) -> None:
+        """Move the rest of a folder of which an earlier version has moved some namespaces.
+
+        Raises:
+            StoreError: The namespaces went to several stores, or the rest can't follow.
+        """
+        if not any(name.endswith(FORMER_MARKER) for name in self._folder.list_names()):
+            return
+        with self._files.transaction():
+            if self._folder.stamp(MARKER) is not None:  # another process was faster
+                return
+            markers = self._read_former_markers()
+            stores = {marker.store for marker in markers.values()}
+            if len(stores) > 1:
+                places = ", ".join(
+                    f"{namespace} to {marker.store}" for namespace, marker in markers.items()
+                )
+                raise StoreError(
+                    f"an earlier version moved parts of {self._folder.path} to several stores: "
+                    f"{places}; join them in one store with memory migrate, and use that store "
+                    f"instead; without the files *{FORMER_MARKER} the folder has the rest"
+                )
+            [store] = stores
+            self.open_target(Marker(store, ())).close()
+            for namespace, marker in markers.items():
+                note = f"{stem(namespace)}{_UNFINISHED}"
+                if note in self._list_unfinished():  # the files were not put aside yet
+                    for name in marker.originals:
+                        self._put_aside(name)
+                    self._folder.discard(note)
+            self.remove_copies()
+            names = [name for name in self._list_files() if _namespace(name) not in markers]
+            count, digest = self._copy_files(names, store)
+            self._write_marker(store, names, records=count, sha256=digest)
+            self.finish()
+            _log.warning("the rest of %s was moved to %s", self._folder.path, store)
+
+    def _read_former_markers(self) -> dict[str, Marker]:
+        """Return the markers of earlier versions by namespace."""
+        markers = {}
+        for name in self._folder.list_names():
+            namespace = _namespace(f"{name.removesuffix(FORMER_MARKER)}.jsonl")
+            if name.endswith(FORMER_MARKER) and namespace is not None:
+                markers[namespace] = self._read_marker(name)
+        return markers
 
 
-def _named(names: Sequence[str], ending: str) -> list[str]:
-    """Return the namespaces that have a file of this ending."""
-    namespaces = (
-        namespace_of(f"{name.removesuffix(ending)}.jsonl", Collection.MEMORY)
-        for name in names
-        if name.endswith(ending)
-    )
-    return [namespace for namespace in namespaces if namespace is not None]
-
-
-def _count(namespace: str, store: Store, among: Iterable[Collection] = Collection) -> int:
-    return sum(store.count(Filter(collection, (namespace,), state="any")) for collection in among)
-
-
-def _everything(namespace: str, store: Store) -> Iterator[Record]:
+def _namespace(name: str) -> str | None:
+    """Return the namespace of a file with records, or None if it is another file."""
     for collection in Collection:
-        after: tuple[str, int] | None = None
-        while batch := store.scan(
-            Filter(collection, (namespace,), state="any"), limit=_BATCH, after=after
-        ):
-            yield from batch
-            after = batch[-1].ref.group, batch[-1].ref.position
+        namespace = namespace_of(name, collection)
+        if namespace is not None:
+            return namespace
+    return None
 
 
-def _read_back(records: Sequence[Record], there: Store) -> list[Record]:
-    return [
-        found
-        for batch in by_count(records, _BATCH)
-        for found in there.read([record.ref for record in batch])
-    ]
+def _namespaces_by_collection(names: Iterable[str]) -> dict[Collection, list[str]]:
+    namespaces: dict[Collection, list[str]] = {collection: [] for collection in Collection}
+    for name in names:
+        for collection in Collection:
+            namespace = namespace_of(name, collection)
+            if namespace is not None:
+                namespaces[collection].append(namespace)
+    return namespaces
 
 
-def _digest(records: Sequence[Record]) -> str:
-    """Return the hash of the contents of records, independent of their order."""
-    lines: list[Any] = sorted(
+def _count(
+    store: Store, namespaces: Sequence[str], collections: Iterable[Collection] = Collection
+) -> int:
+    wheres = [Filter(collection, tuple(namespaces), state="any") for collection in collections]
+    return sum(store.count(where) for where in wheres)
+
+
+def _scan_all(store: Store, namespaces: Mapping[Collection, Sequence[str]]) -> Iterator[Record]:
+    for collection in Collection:
+        for namespace in namespaces[collection]:
+            where = Filter(collection, (namespace,), state="any")
+            after: tuple[str, int] | None = None
+            while batch := store.scan(where, limit=_BATCH, after=after):
+                yield from batch
+                after = batch[-1].ref.group, batch[-1].ref.position
+
+
+def _read_back(records: Sequence[Record], store: Store) -> Iterator[Record]:
+    for batch in by_count(records, _BATCH):
+        yield from store.read([record.ref for record in batch])
+
+
+def _digest(records: Iterable[Record]) -> str:
+    """Return a hash of the contents of records that doesn't depend on their order."""
+    lines = sorted(
         json.dumps([immutable_parts(record), mutable_parts(record)]) for record in records
     )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,9 +1,8 @@
-"""Events as lines of JSON that people, grep and git can read, and the names of the files that they
-are in.
+"""The format of the files: events as lines of readable JSON, and the names of the files.
 
-A line states a version of a memory, or a turn, with the fields of the chat agent's contract,
-whatever happened to it; `op` says what did. A line without `op`, of another program or written by
-hand, creates what it states.
+Each line has a version of a memory, or a turn, as it is after the event, with the fields of the chat
+agent's contract; `op` names the kind of event. A line without `op`, from another program or written
+by hand, creates its record.
 """
 
 import json
@@ -17,14 +16,11 @@ from memories.stores.records import Collection, Record, Ref
 
 UNTYPED = "memory"  # the kind of a memory without a tag `type`
 _KINDS = {Collection.MEMORY: UNTYPED, Collection.HISTORY: "turn", Collection.LOG: "log"}
-_PARTS = {
-    Collection.MEMORY: "",
-    Collection.HISTORY: ".turns",
-    Collection.LOG: "~log",
-}  # no namespace ends so
+# The stem of a namespace never ends in one of these.
+_SUFFIXES = {Collection.MEMORY: "", Collection.HISTORY: ".turns", Collection.LOG: "~log"}
 _PLAIN = re.compile(r"[a-z0-9._-]")
 _ESCAPED = re.compile(r"%([0-9a-f]{2})")
-_DEVICE = re.compile(r"(con|nul|aux|prn|com\d|lpt\d)(?=\.|$)")  # no file on Windows may be named so
+_DEVICE = re.compile(r"(con|nul|aux|prn|com\d|lpt\d)(?=\.|$)")  # reserved on Windows
 _BARE_ID = re.compile(r"[0-9a-f]{32}")
 
 CREATE, END, CHANGE, REMOVE = "create", "end", "change", "remove"
@@ -33,17 +29,17 @@ Json = dict[str, Any]
 
 
 class Event(NamedTuple):
-    """What happened to a version of a memory, or to a turn.
+    """A change of a version of a memory, or of a turn.
 
     Attributes:
-        time: When, as text that sorts; the later one of two counts.
-        id: Tells it from all others; of two at one time the greater one counts.
-        op: `create`, `end` (its end was set or undone), `change` (of fields), or `remove` (for
+        time: A timestamp that sorts as text; the later of two events wins.
+        id: Unique; of two events with one time, the greater id wins.
+        op: `create`, `end` (the end was set or undone), `change` (of fields), or `remove` (for
             good).
-        of: The id of the event that created it.
-        record: How it was afterwards.
-        names: The fields that changed; of what was removed, the ids of their creation, and digests
-            of the memories of which nothing was left.
+        of: The id of the event that created the record.
+        record: The record after the event.
+        names: Of a change, the names of the changed fields. Of a removal, the ids of the creating
+            events, and the digests of the memories that were removed completely.
     """
 
     time: str
@@ -57,67 +53,64 @@ class Event(NamedTuple):
 def file_name(collection: Collection, namespace: str) -> str:
     """Return the name of the file for the records of a namespace: `ann.jsonl`, `ann.turns.jsonl`.
 
-    Lower-case letters, digits and `._-` stand for themselves; anything else is `%` and two digits
-    for each of its bytes, so that no two namespaces share a file where case does not count.
+    Lower-case letters, digits and `._-` are kept; any other byte is written as `%` and two digits,
+    so that no two namespaces share a file on a system that ignores case.
     """
-    return f"{stem(namespace)}{_PARTS[collection]}.jsonl"
+    return f"{stem(namespace)}{_SUFFIXES[collection]}.jsonl"
 
 
 def stem(namespace: str) -> str:
-    """Return how the names of a namespace's files begin."""
+    """Return the common beginning of the names of a namespace's files."""
     if not namespace:
         return "%"
-    written = "".join(
-        sign
-        if _PLAIN.fullmatch(sign)
-        else "".join(f"%{byte:02x}" for byte in sign.encode("utf-8", "surrogatepass"))
-        for sign in namespace
-    )
-    for ending in (".turns", ".jsonl"):  # else it would look like another namespace's other file
-        if written.endswith(ending):
-            written = f"{written[: -len(ending)]}%2e{ending[1:]}"
-    if written.startswith("."):
-        written = f"%2e{written[1:]}"
-    return f"%{ord(written[0]):02x}{written[1:]}" if _DEVICE.match(written) else written
+    escaped = "".join(map(_escape, namespace))
+    for ending in (".turns", ".jsonl"):  # otherwise it could be a file of another namespace
+        if escaped.endswith(ending):
+            escaped = f"{escaped[: -len(ending)]}%2e{ending[1:]}"
+    if escaped.startswith("."):
+        escaped = f"%2e{escaped[1:]}"
+    if _DEVICE.match(escaped):
+        escaped = f"%{ord(escaped[0]):02x}{escaped[1:]}"
+    return escaped
+
+
+def _escape(character: str) -> str:
+    if _PLAIN.fullmatch(character):
+        return character
+    return "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
 def namespace_of(name: str, collection: Collection) -> str | None:
-    """Return the namespace whose records of a collection a file of that name holds; None if it is
-    no such file.
-    """
-    ending = f"{_PARTS[collection]}.jsonl"
-    written = name.removesuffix(ending)
-    if written == name:
+    """Return the namespace of a file, or None if it isn't a file of this collection."""
+    ending = f"{_SUFFIXES[collection]}.jsonl"
+    escaped = name.removesuffix(ending)
+    if escaped == name:
         return None
-    if written == "%":
+    if escaped == "%":
         return ""
-    data = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), written)
+    characters = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), escaped)
     try:
-        namespace = data.encode("latin-1").decode("utf-8", "surrogatepass")
+        namespace = characters.encode("latin-1").decode("utf-8", "surrogatepass")
     except UnicodeError:
         return None
     return namespace if file_name(collection, namespace) == name else None
 
 
 def to_json(record: Record) -> Json:
-    """Return a record as the object of its line; a memory's has the fields of the chat agent's
-    contract.
-    """
+    """Return a record as the object of its line, with the fields of the chat agent's contract."""
+    ref = record.ref
     fields = {name: value for name, value in record.fields.items() if value is not None}
     labels = dict(record.labels)
-    turn = record.ref.collection is Collection.HISTORY
-    typed = record.ref.collection is Collection.MEMORY and labels.get("type") not in (
-        None,
-        "",
-        UNTYPED,
-    )
-    created_at = record.created_at if turn else _first_written(record, fields)
-    ref = record.ref
+    is_turn = ref.collection is Collection.HISTORY
+    kind = _KINDS[ref.collection]
+    if ref.collection is Collection.MEMORY and labels.get("type") not in (None, "", UNTYPED):
+        kind = labels.pop("type")
+    created_at = record.created_at if is_turn else _take_first_at(record, fields)
     line: Json = {
-        "id": f"{ref.group}#{ref.position}" if turn else ref.group,
+        "id": f"{ref.group}#{ref.position}" if is_turn else ref.group,
         "user_id": ref.namespace,
         "content": record.text,
-        "kind": labels.pop("type") if typed else _KINDS[record.ref.collection],
+        "kind": kind,
         "created_at": to_iso(created_at),
         "updated_at": to_iso(record.created_at),
     }
@@ -125,7 +118,7 @@ def to_json(record: Record) -> Json:
         line["confidence"] = fields.pop("confidence")
     if "source_turn_id" in fields:
         line["source_turn_id"] = fields.pop("source_turn_id")
-    if turn:
+    if is_turn:
         line |= {"conversation_id": ref.group, "turn_index": ref.position}
     else:
         line["version"] = ref.position
@@ -141,7 +134,7 @@ def to_json(record: Record) -> Json:
 
 
 def to_line(event: Event) -> str:
-    """Return an event as a line, without its end."""
+    """Return an event as a line, without the newline."""
     line = to_json(event.record) | {"op": event.op, "event": event.id, "time": event.time}
     if event.op in (END, CHANGE):
         line["of"] = event.of
@@ -151,27 +144,28 @@ def to_line(event: Event) -> str:
 
 
 def to_event(line: object, collection: Collection, namespace: str) -> Event:
-    """Return the event of a line; one without `op` creates what it states, at the time at which
-    that was written.
+    """Return the event of a line.
+
+    A line without `op` creates its record, at the time when that was written.
 
     Raises:
-        ValueError: It is none; the message says why, and the line is not shown.
+        ValueError: The line is not valid; the message says why, without quoting the line.
     """
     record = to_record(line, collection, namespace)
     assert isinstance(line, dict)
     op = line.get("op", CREATE)
     if op not in (CREATE, END, CHANGE, REMOVE):
-        raise ValueError("its op is not one that this program knows")
+        raise ValueError("its op is unknown to this program")
     if "event" not in line:
         written_at = time_text(record.created_at)
-        own = digest(record.ref.group, str(record.ref.position), written_at)
-        return Event(written_at, own, CREATE, own, record)
-    own = _text(line, "event")
+        event_id = digest(record.ref.group, str(record.ref.position), written_at)
+        return Event(written_at, event_id, CREATE, event_id, record)
+    event_id = _text(line, "event")
     names = line.get("names", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("its names are not texts")
-    of = _text(line, "of") if op in (END, CHANGE) else own
-    return Event(time_text(_moment(line, "time")), own, op, of, record, tuple(names))
+    of = _text(line, "of") if op in (END, CHANGE) else event_id
+    return Event(time_text(_moment(line, "time")), event_id, op, of, record, tuple(names))
 
 
 def time_text(moment: datetime) -> str:
@@ -182,14 +176,14 @@ def time_text(moment: datetime) -> str:
 def to_record(line: object, collection: Collection, namespace: str) -> Record:
     """Return the record of a line.
 
-    A line of another program, with nothing but the six fields of the chat agent's contract, is a
-    memory's first version; its kind is the tag `type`, and its id is read as ours are written.
+    A line from another program, with only the six fields of the chat agent's contract, is the first
+    version of a memory. Its kind becomes the tag `type`. If its id is a UUID, it gets our form.
 
     Raises:
-        ValueError: It is none; the message says why, and the line is not shown.
+        ValueError: The line is not valid; the message says why, without quoting the line.
     """
     if not isinstance(line, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - of a file, not of an argument
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - of a file, not of an argument
     if _text(line, "user_id") != namespace:
         raise ValueError("its user_id is not the one that the file is named after")
     labels = dict(_texts(line.get("tags") or {}))
@@ -197,15 +191,12 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
     created_at, updated_at = _time(line, "created_at"), _time(line, "updated_at")
     kind = _text(line, "kind")
     if collection is Collection.HISTORY:
-        ref = Ref(
-            collection, namespace, _text(line, "conversation_id"), _number(line, "turn_index")
-        )
+        group = _text(line, "conversation_id")
+        ref = Ref(collection, namespace, group, _number(line, "turn_index"))
     else:
         group = _text(line, "id")
         digits = group.replace("-", "").lower()
-        if "version" not in line and _BARE_ID.fullmatch(
-            digits
-        ):  # a UUID has one form among ids of memories
+        if "version" not in line and _BARE_ID.fullmatch(digits):
             group = hyphenated(digits)
         ref = Ref(collection, namespace, group, _number(line, "version", 1))
         if kind != _KINDS[collection]:
@@ -229,19 +220,18 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
     )
 
 
-def _first_written(record: Record, fields: Json) -> datetime:
-    """Return when the first version of a memory was written, and take it out of the fields if the
-    line tells it.
+def _take_first_at(record: Record, fields: Json) -> datetime:
+    """Return when the first version of a memory was written.
+
+    Removes `first_at` from the fields if `created_at` of the line says the same.
     """
-    first = fields.get("first_at")
-    if (
-        isinstance(first, bool)
-        or not isinstance(first, int)
-        or first == to_millis(record.created_at)
-    ):
+    first_at = fields.get("first_at")
+    if isinstance(first_at, bool) or not isinstance(first_at, int):
+        return record.created_at
+    if first_at == to_millis(record.created_at):
         return record.created_at
     try:
-        moment = from_millis(first)
+        moment = from_millis(first_at)
     except (ValueError, OverflowError, OSError):
         return record.created_at
     del fields["first_at"]
@@ -255,8 +245,8 @@ def _is_share(value: object) -> bool:
 def _text(line: Json, name: str) -> str:
     value = line.get(name)
     if not isinstance(value, str):
-        raise ValueError(f"its {name} is missing or no text")  # noqa: TRY004 - of a file
-    value.encode()  # half a character can be written as JSON, but stored nowhere
+        raise ValueError(f"its {name} is missing or not a text")  # noqa: TRY004 - of a file
+    value.encode()  # JSON can have half a surrogate pair, which no store can keep
     return value
 
 
@@ -272,7 +262,9 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def _scalars(value: object) -> Json:
-    if not isinstance(value, dict) or any(isinstance(each, dict | list) for each in value.values()):
+    if not isinstance(value, dict) or any(
+        isinstance(field, dict | list) for field in value.values()
+    ):
         raise ValueError("its fields are not pairs of a name and a value")
     return value
 
@@ -280,20 +272,20 @@ def _scalars(value: object) -> Json:
 def _number(line: Json, name: str, default: int | None = None) -> int:
     value = line.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"its {name} is missing or no whole number")
+        raise ValueError(f"its {name} is missing or not a whole number")
     return value
 
 
 def _time(line: Json, name: str) -> datetime:
-    """Return a time in the resolution in which times are kept."""
+    """Return a time in milliseconds, the resolution of the stores."""
     moment = _moment(line, name)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def _moment(line: Json, name: str) -> datetime:
-    """Return a time; one that names no zone is in UTC."""
+    """Return a time; without a time zone it is in UTC."""
     try:
         moment = datetime.fromisoformat(_text(line, name))
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f"its {name} is no time in ISO 8601") from None
+        raise ValueError(f"its {name} is not a time in ISO 8601") from None
