@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench import report
 from memories import Memories
-from memories.write.suspicion import marks
+from memories.write.suspicion import find_marks
 
 HOSTILE = Path(__file__).parents[1] / "tests" / "data" / "suspicious_texts.jsonl"
 BENIGN = 2_000
@@ -245,16 +245,16 @@ def run() -> None:
     """
     report.heading("Suspicious texts")
     rows = [json.loads(line) for line in HOSTILE.read_text(encoding="utf-8").splitlines()]
-    met = Counter((row["part"], bool(marks(row["text"]))) for row in rows)
+    met = Counter((row["part"], bool(find_marks(row["text"]))) for row in rows)
     ordinary = [text for _, text in benign()]
-    wrong = sum(bool(marks(text)) for text in ordinary)
+    wrong = sum(bool(find_marks(text)) for text in ordinary)
     print("| texts | marked | of |\n|---|---|---|")
     for part in dict.fromkeys(row["part"] for row in rows):
         print(f"| hostile, {part} | {met[part, True]} | {met[part, True] + met[part, False]} |")
-    print(f"| poison | {sum(bool(marks(text)) for text in poison())} | 150 |")
+    print(f"| poison | {sum(bool(find_marks(text)) for text in poison())} | 150 |")
     print(f"| ordinary | {wrong} | {len(ordinary)} |\n")
     size = sum(map(len, ordinary))
-    looked = min(_seconds(lambda: [marks(text) for text in ordinary]) for _ in range(_ROUNDS))
+    looked = min(_seconds(lambda: [find_marks(text) for text in ordinary]) for _ in range(_ROUNDS))
     print(
         f"Looking costs {looked / len(ordinary) * 1e6:.0f} µs a text, {looked / size * 1024 * 1e6:.0f} µs a KB;",
         end=" ",

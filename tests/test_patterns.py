@@ -31,7 +31,7 @@ from memories.guard import contexts, redactor, rules, scan, spoken, validate
 from memories.hooks import extract, prompts
 from memories.languages import dates, days, text, unseen
 from memories.stores.sqlite import check
-from memories.write import orders, suspicion, writer
+from memories.write import suspicion, writer
 from memories.write.compare import corrections, duplicates
 
 pytestmark = pytest.mark.thorough
@@ -83,8 +83,8 @@ COMPUTED = {
     "languages/text.py: _telling": "什么|怎么样|(?<!\\w)wann(?!\\w)",
     "transfer/backup.py: _remove_oldest": r"backup-\d{8}T\d{6}Z(-\d+)?\.(db|jsonl)",
     "write/compare/corrections.py: _exchanged_signs": "|".join(corrections._CASE.values()),
-    "write/suspicion.py: _orders": "RULES",
-    "write/suspicion.py: _structures": "STRUCTURES",
+    "write/suspicion.py: _gives_order": "RULES",
+    "write/suspicion.py: _match_structures": "STRUCTURES",
 }
 # Patterns that are slow, and what keeps the texts short that they are tried on.
 BOUNDED = {
@@ -211,10 +211,12 @@ def patterns() -> tuple[set[Found], set[str]]:
     found.add(Found("guard/spoken.py", spoken._pattern(latin_only=True), 0, "finditer"))
     for given in (*contexts.LONG, *contexts.NUMBERS):
         found.add(Found("guard/contexts.py", given.pattern, 0, "finditer"))
-    for flags, table in ((re.S, orders.RULES), (re.I | re.S, orders.STRUCTURES)):
+    suspicious = suspicion.load_rules()
+    for flags, table in ((re.S, suspicious.orders), (re.I | re.S, suspicious.structures)):
         found |= {
-            Found("write/orders.py", order.pattern, int(flags), "finditer") for order in table
+            Found("write/suspicion.txt", rule.pattern, int(flags), "finditer") for rule in table
         }
+    found.add(Found("write/suspicion.txt", suspicious.talk, 0, "finditer"))
     found |= {
         Found("hooks/extract.py", phrase.pattern, 0, "finditer") for phrase in extract._PHRASES
     }
@@ -425,7 +427,7 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(
     for cached in (
         scan._compiled,
         spoken._compiled,
-        suspicion._compiled,
+        suspicion._compile,
         dates._patterns,
         text._unspaced_run,
     ):
@@ -437,7 +439,7 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(
         "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7bq9\nx%41\\x41 http://a:b4c9d@example.com/",
     ):
         redactor.redact(given, personal=True)
-        suspicion.marks(given)
+        suspicion.find_marks(given)
         duplicates.judge(given, f"{given} not", 0.99, threshold=0.9)
         text.query_terms(given)
         dates.spans(given, now, (2026,))
@@ -497,7 +499,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "dates.span": lambda given: dates.span(given, NOW),
     "unseen.shown": lambda given: unseen.shown(given, repr),
     "fence.line": lambda given: fence.line({"text": given, "note": given}),
-    "suspicion.marks": suspicion.marks,
+    "suspicion.find_marks": suspicion.find_marks,
     "duplicates.judge": lambda given: writer._judge(given, f"{given[1:]}b", 0.99, 0.9, told=True),
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.context.payloads import Document
 from memories.guard.origin import CAPTURED
-from memories.write.suspicion import marks
+from memories.write.suspicion import find_marks
 
 if TYPE_CHECKING:
     from memories.guard.origin import Origin
@@ -187,7 +187,7 @@ def _marked(document: Document) -> Document:
     """
     if not isinstance(document.get("text"), str):
         return {**document, "suspicious": ()}  # it can't be shown either
-    return {**document, "suspicious": document.get("suspicious") or marks(document["text"])}
+    return {**document, "suspicious": document.get("suspicious") or find_marks(document["text"])}
 
 
 def _role(document: Document) -> Any:

@@ -19,7 +19,7 @@ from memories.identity.project import Project
 from memories.memories import Memories
 from memories.models import SESSION, SESSION_KEY
 from memories.read.turns import Turn, TurnDraft
-from memories.write.suspicion import marks
+from memories.write.suspicion import find_marks
 
 WINDOW = "window"  # the tag that counts memories, as agents use it
 _BATCH = 100
@@ -183,7 +183,9 @@ def _leave(memories: Memories, source: Source, known: "_Known") -> bool:
     """
     key = f"{SESSION_KEY}{source.name.replace('.', '/', 1)}"
     turns = ((turn.role, turn.content) for turn in _turns(memories, source.conversation))
-    note = write_note(turns, lambda sentence: not marks(sentence) and not known.was_given(sentence))
+    note = write_note(
+        turns, lambda sentence: not find_marks(sentence) and not known.was_given(sentence)
+    )
     if not note:
         return False
     return memories.create(

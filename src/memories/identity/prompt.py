@@ -18,7 +18,7 @@ from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.models import SHARED, is_session_note
 from memories.scratchpad.entries import SESSIONS, Entry, parse_time
-from memories.write.suspicion import marks
+from memories.write.suspicion import find_marks
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -183,8 +183,8 @@ def _admitted(entries: Iterable[Entry], wanted: Wanted, left_out: Counter[str]) 
             left_out["untrusted"] += 1
         elif (
             each.suspicious
-            or marks(each.content)
-            or any(marks(value) for value in each.tags.values())
+            or find_marks(each.content)
+            or any(find_marks(value) for value in each.tags.values())
         ):
             left_out["suspicious"] += 1
         elif (

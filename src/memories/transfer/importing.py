@@ -36,7 +36,7 @@ from memories.transfer.lines import (
     refuse_other_files,
 )
 from memories.transfer.pages import PAGE, Place, with_vectors
-from memories.write.suspicion import marked
+from memories.write.suspicion import mark_record
 
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
@@ -455,7 +455,7 @@ class _Importer:
                 new, {_owner(line.record.ref) for line in new if self._key_is_taken(line.record)}
             )
             return
-        records = [marked(line.record) for line in new]
+        records = [mark_record(line.record) for line in new]
         kept = {record.ref: record.vectors for record in records if record.vectors is not None}
         ours = self._embedder is not None and self.model == self._embedder.space.model
         records = with_vectors(

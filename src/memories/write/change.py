@@ -17,7 +17,7 @@ from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.links import recheck, release, relink, unlink, unlinked
-from memories.write.suspicion import marked
+from memories.write.suspicion import mark_record
 
 MOST_PINNED = 50
 
@@ -237,7 +237,7 @@ def _append_as_it_is(store: Store, latest: Record, new: Record, vectors: Any) ->
     }
     names = [name for name in ("accepted_at", "accepted_by", "redacted") if name in latest.fields]
     fields = {**new.fields, **{name: latest.fields[name] for name in names}}
-    new = marked(new._replace(labels={**kept, **new.labels}, fields=fields, vectors=vectors))
+    new = mark_record(new._replace(labels={**kept, **new.labels}, fields=fields, vectors=vectors))
     store.patch([versions.ended(latest, new.created_at, "update")])
     append_stamped(store, [new])
     return new
@@ -305,7 +305,7 @@ def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
     store.patch(
         [versions.ended(latest, new.created_at, "update") if live else versions.undone(latest)]
     )
-    new = marked(new)
+    new = mark_record(new)
     store.append([new._replace(vectors=vectors)])
     return stamp_origin(store, new)
 

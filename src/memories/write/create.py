@@ -23,7 +23,7 @@ from memories.stores.logged import append_stamped, batch_appends, stamp_origin
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
 from memories.write.links import linked, recheck
-from memories.write.suspicion import marked
+from memories.write.suspicion import mark_record
 from memories.write.writer import Compared, Similar, Writer
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def _store_new(writer: Writer, prepared: Prepared, compared: Compared) -> Create
     first = versions.first_version(
         draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
     )
-    record = stamp_origin(writer.store, marked(first))
+    record = stamp_origin(writer.store, mark_record(first))
     writer.retire(superseded, record.ref.group, created_at)
     record = linked(writer.store, record, compared.corrected, retired=superseded)
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
@@ -299,7 +299,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     new = versions.next_version(
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
     )
-    record = recheck(writer.store, stamp_origin(writer.store, marked(new)))
+    record = recheck(writer.store, stamp_origin(writer.store, mark_record(new)))
     writer.store.patch([versions.ended(latest, record.created_at, "update")])
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _created(writer, record)

@@ -19,7 +19,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Record
 from memories.write.change import reset_decay
 from memories.write.links import last_correction, recorrected
-from memories.write.suspicion import marked
+from memories.write.suspicion import mark_record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -193,7 +193,7 @@ class Repetition(NamedTuple):
             "labels": self._tags(added),
             "fields": fields,
         }
-        new = marked(versions.next_version(known, "update", self.at, fresh=False, **changes))
+        new = mark_record(versions.next_version(known, "update", self.at, fresh=False, **changes))
         new = stamp_origin(
             self.store,
             new if correction is None else recorrected(self.store, known, new, correction),

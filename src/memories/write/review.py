@@ -20,7 +20,7 @@ from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.records import Filter, Patch, Record
 from memories.write.create import BATCH_COMPARED
 from memories.write.links import linked, recheck
-from memories.write.suspicion import marked
+from memories.write.suspicion import mark_record
 from memories.write.writer import Compared, Similar, Writer
 
 _PAGE = 500
@@ -302,7 +302,9 @@ class Review:
             changes = {"text": draft.content, "labels": tags_of(record.labels)}
             new = stamp_origin(
                 writer.store,
-                marked(versions.next_version(record, "update", writer.now, fresh=True, **changes)),
+                mark_record(
+                    versions.next_version(record, "update", writer.now, fresh=True, **changes)
+                ),
             )
             self._end(record, "update")
             new = linked(writer.store, new, found.corrected, retired=superseded)
@@ -345,7 +347,7 @@ class Review:
             new = new._replace(labels={**labels, **theirs})
             append_stamped(store, [new._replace(vectors=vectors)])
         else:
-            new = stamp_origin(store, marked(new))
+            new = stamp_origin(store, mark_record(new))
             store.append([new._replace(vectors=vectors)])
         self._store_in(record, new)
         return Reviewed(record.ref.group, True, self._memory(new))

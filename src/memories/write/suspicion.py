@@ -1,8 +1,8 @@
-"""Which texts give orders to a model, by cheap rules: a mark, never a refusal. Pure.
+"""Finds texts that give orders to a model, by the rules of suspicion.txt: a mark, never a refusal.
 
-A text is folded first, so that case, spacing, look-alike letters and unseen characters disguise
-nothing. Most texts then meet none of the words that call a rule, and no pattern is compiled for
-them.
+Before the rules are tried, a text is folded, so that case, spacing, look-alike letters and unseen
+characters disguise nothing. Most texts contain none of the words that a rule asks for, and no
+pattern is compiled for them.
 """
 
 import binascii
@@ -10,16 +10,16 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories.languages.unseen import is_unseen
-from memories.write.orders import RULES, STRUCTURES, TALK
 
 if TYPE_CHECKING:
     from memories.stores.records import Record
 
-MAX_DECODED = 20  # encoded parts of a text that are looked into
+MAX_DECODED = 20  # encoded parts of a text that are decoded
 _LONG_WORD = 24
 _BLOB = 200  # characters of base64
 _QUOTES = "\"'`“”‘’«»„‚「」『』"
@@ -31,33 +31,11 @@ _PUNCTUATION = {
 _EMPHASIS = {ord(sign): " " for sign in "*`\0"}
 # Letters of other scripts that look like these; a folded text has no capitals and no accents.
 _LOOKS = {
-    "a": "аαᴀɑ",
-    "b": "вʙƅ",
-    "c": "сᴄϲ",
-    "d": "ԁᴅ",
-    "e": "еҽᴇε",
-    "f": "ꜰ",
-    "g": "ɢɡց",
-    "h": "нһʜհ",
-    "i": "іιɪıӏ",
-    "j": "јᴊ",
-    "k": "кκᴋ",
-    "l": "ʟⅼ",
-    "m": "мᴍ",
-    "n": "ᴎɴпո",
-    "o": "оοᴏօσ",
-    "p": "рρᴘ",
-    "q": "ԛ",
-    "r": "ʀг",
-    "s": "ѕꜱ",
-    "t": "тτᴛ",
-    "u": "υᴜս",
-    "v": "νᴠ",
-    "w": "ѡᴡԝω",
-    "x": "хχ",
-    "y": "уγʏ",
-    "z": "ᴢ",
-}
+    "a": "аαᴀɑ", "b": "вʙƅ", "c": "сᴄϲ", "d": "ԁᴅ", "e": "еҽᴇε", "f": "ꜰ", "g": "ɢɡց",
+    "h": "нһʜհ", "i": "іιɪıӏ", "j": "јᴊ", "k": "кκᴋ", "l": "ʟⅼ", "m": "мᴍ", "n": "ᴎɴпո",
+    "o": "оοᴏօσ", "p": "рρᴘ", "q": "ԛ", "r": "ʀг", "s": "ѕꜱ", "t": "тτᴛ", "u": "υᴜս",
+    "v": "νᴠ", "w": "ѡᴡԝω", "x": "хχ", "y": "уγʏ", "z": "ᴢ",
+}  # fmt: skip
 _LOOK_ALIKE = {ord(sign): letter for letter, signs in _LOOKS.items() for sign in signs} | {
     code: chr(ord("a") + number)
     for first in (0x1F150, 0x1F170, 0x1F1E6)
@@ -70,270 +48,332 @@ _SIGNS = "<[{#:!\x1b"  # without one of these, no structure
 _DATA = ("{", "[", "<", "%PDF")  # what is not marked for being encoded alone
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
-# What shows nothing, where it must be a message: tags, variation selectors or joiners in a row, a
+# Unseen characters that must be a message: tags, variation selectors or joiners in a row, or a
 # forced direction.
 _UNSEEN_RUN = (
     "[\U000e0020-\U000e007e]{3}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}|[\u202d\u202e]"
     "|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u034f\u180e\u3164\uffa0\u115f\u1160\u2800]{4}"
 )
 _FLAG = "\U0001f3f4[\U000e0020-\U000e007e]{1,12}\U000e007f"
-_SPELLED = r"(?<![a-z])[a-z](?:([ .\-_*|/~+,])\1{0,2}[a-z](?![a-z]))(?:\1{1,3}[a-z](?![a-z])|\1{1,8}[a-z](?![a-z])){3,400}"
+_SPELLED = (
+    r"(?<![a-z])[a-z](?:([ .\-_*|/~+,])\1{0,2}[a-z](?![a-z]))"
+    r"(?:\1{1,3}[a-z](?![a-z])|\1{1,8}[a-z](?![a-z])){3,400}"
+)
 _APART = ("instruction", "rule")
 _JOINED = ("instruction", "previousrule", "priorrule")
-_TOGETHER = r"(ignore|disregard|forget)(?:all|any|the|your|of|my|these){0,3}(previous|prior|earlier|above)(instruction|rule)s?"
+_TOGETHER = (
+    r"(ignore|disregard|forget)(?:all|any|the|your|of|my|these){0,3}"
+    r"(previous|prior|earlier|above)(instruction|rule)s?"
+)
 _BASE64 = r"(?<![\w+/=-])[A-Za-z0-9+/_-]{24,}={0,2}"
-_HEX = r"(?<![0-9a-z])(?:[0-9a-f]{2}){16,}(?![0-9a-z])|(?<![0-9a-z])(?:(?:\\x|0x)?[0-9a-f]{2}[ ,:]{1,2}){16,}"
+_HEX = (
+    r"(?<![0-9a-z])(?:[0-9a-f]{2}){16,}(?![0-9a-z])"
+    r"|(?<![0-9a-z])(?:(?:\\x|0x)?[0-9a-f]{2}[ ,:]{1,2}){16,}"
+)
 _ESCAPED = r"(?:\\u00[0-9a-f]{2}|\\x[0-9a-f]{2}|&#x?[0-9a-f]{2,4};|%[0-9a-f]{2}){6,}"
 _CODE = r"(?:\\u00|\\x|%|&#x)([0-9a-f]{2});?|&#([0-9]{2,4});"
-_CODES = "%2¦%4¦%5¦%6¦%7¦&#¦\\u00¦\\x"
-_CODED = "\\x¦0x¦&#¦%2¦%6¦%7¦ 6"
+_CODES = ("%2", "%4", "%5", "%6", "%7", "&#", "\\u00", "\\x")
+_CODED = ("\\x", "0x", "&#", "%2", "%6", "%7", " 6")
+# What stands before a key, a checksum or a file, which are no messages.
 _KEYS = (
-    "ssh-rsa ",
-    "ssh-ed25519 ",
-    "ssh-dss ",
-    "ecdsa-sha2",
-    "-----BEGIN ",
-    "sha256-",
-    "sha384-",
-    "sha512-",
-    "data:image/",
-    "data:font/",
-    "data:audio/",
-    "data:video/",
-    "data:application/",
-    "ey",
+    "ssh-rsa ", "ssh-ed25519 ", "ssh-dss ", "ecdsa-sha2", "-----BEGIN ", "sha256-", "sha384-",
+    "sha512-", "data:image/", "data:font/", "data:audio/", "data:video/", "data:application/", "ey",
+)  # fmt: skip
+_REPORTED = (
+    r"\b(?:tell|tells|telling|told|ask|asks|asking|asked|instruct\w*|trick\w*|get|gets|make|makes"
+    r"|cause\w*|convinc\w*|tries|try|trying|attempt\w*|order\w*|want\w*|like|such as|says?|saying"
+    r"|said|reads?|containing|contains?|with|of|is|called|phrase|example|to)\b[^.!?]{0,48}$"
 )
 
 
+class Rule(NamedTuple):
+    """A rule of suspicion.txt, which says what its parts mean."""
+
+    mark: str
+    words: Sequence[str]
+    pieces: Sequence[str]
+    also: Sequence[str]
+    pattern: str
+
+
+class Rules(NamedTuple):
+    """The rules of suspicion.txt.
+
+    Attributes:
+        orders: Those for a folded text.
+        structures: Those for a text as it is.
+        by_word: The numbers of the orders that ask for a word, by that word.
+        wordless: The numbers of the orders that ask for no word.
+        talk: A pattern of words that texts about attacks use.
+    """
+
+    orders: Sequence[Rule]
+    structures: Sequence[Rule]
+    by_word: Mapping[str, Sequence[int]]
+    wordless: Sequence[int]
+    talk: str
+
+
+class _Folded(NamedTuple):
+    """A folded text, and the same without punctuation."""
+
+    text: str
+    words: str
+
+
 @functools.cache
-def _compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
+def load_rules() -> Rules:
+    """Read suspicion.txt."""
+    text = Path(__file__).with_name("suspicion.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    constants = dict(line.split(" = ", 1) for line in lines if line[0].isupper())
+    text = "\n".join(line for line in lines if not line[0].isupper())
+    for name, value in constants.items():
+        text = text.replace(f"{{{name}}}", value)
+
+    rules: dict[str, list[Rule]] = {"order": [], "structure": []}
+    for block in text.replace("\n  ", "\0").splitlines():
+        head, *lines = block.split("\0")
+        kind, mark = head.split()
+        rules[kind].append(_read_rule(mark, lines))
+
+    by_word: dict[str, list[int]] = {}
+    for number, rule in enumerate(rules["order"]):
+        for word in rule.words:
+            by_word.setdefault(word, []).append(number)
+    wordless = [number for number, rule in enumerate(rules["order"]) if not rule.words]
+    return Rules(rules["order"], rules["structure"], by_word, wordless, constants["TALK"])
+
+
+def _read_rule(mark: str, lines: Iterable[str]) -> Rule:
+    parts: dict[str, list[str]] = {"words": [], "pieces": [], "also": [], "pattern": []}
+    for line in lines:
+        name, value = line.split(": ", 1)
+        parts[name].append(value)
+    words = " ".join(parts["words"]).split()
+    pieces, also = (_read_pieces(parts[name]) for name in ("pieces", "also"))
+    return Rule(mark, words, pieces, also, "|".join(parts["pattern"]))
+
+
+def _read_pieces(lines: Iterable[str]) -> list[str]:
+    spelled = "¦".join(lines).replace("·", " ").replace("␛", "\x1b")
+    return spelled.split("¦") if spelled else []
+
+
+@functools.cache
+def _compile(pattern: str, flags: int = 0) -> re.Pattern[str]:
     return re.compile(pattern, flags)
 
 
-@functools.cache
-def _called() -> dict[str, list[int]]:
-    """Return the numbers of the rules by the words that call them."""
-    found: dict[str, list[int]] = {}
-    for number, rule in enumerate(RULES):
-        for word in rule.calls.split():
-            found.setdefault(word, []).append(number)
-    return found
-
-
-_ELSEWHERE = [
-    number for number, rule in enumerate(RULES) if not rule.calls
-]  # scripts that put no blanks between words
-
-
-def marks(text: str) -> tuple[str, ...]:
-    """Return the names of the rules that a text meets, in order; none for nearly every text.
+def find_marks(text: str) -> tuple[str, ...]:
+    """Return the marks of the rules that a text meets, in order; none for nearly every text.
 
     Args:
-        text: What is stored, of any length; the time grows with it and no faster.
+        text: A text of any length. The time grows with the length and no faster.
     """
-    plain, unseen = text, False
+    plain, has_unseen = text, False
     if not text.isascii():
-        unseen = any(map(is_unseen, set(text).difference("\n\t\r")))
+        has_unseen = any(map(is_unseen, set(text).difference("\n\t\r")))
         plain = unicodedata.normalize("NFKC", text)
-    found = dict.fromkeys(_structures(plain))
-    if unseen and _hides(text):
+    folded = _fold(plain)
+    found = dict.fromkeys(_match_structures(plain))
+    if has_unseen and _has_hidden_message(text):
         found["hidden"] = None
-    folded = _folded(plain)
-    words = folded.translate(_PUNCTUATION)
-    found |= dict.fromkeys(_orders(folded, words))
-    for disguised in _disguised(plain, folded, words):
-        met = list(_orders(disguised, disguised.translate(_PUNCTUATION)))
-        found |= dict.fromkeys([*met, "disguised"] if met else ())
-    if _has(plain, _CODES) and (unescaped := _compiled(_CODE, re.I).sub(_sign, plain)) != plain:
-        inner = _folded(unescaped)
-        met = [name for name in _orders(inner, inner.translate(_PUNCTUATION)) if name not in found]
-        found |= dict.fromkeys(["encoded", *met] if met else ())
-    for decoded in _decoded(plain):
-        inner = _folded(decoded)
-        met = [*_orders(inner, inner.translate(_PUNCTUATION)), *_structures(decoded)]
-        if met or not decoded.startswith(_DATA):
-            found |= dict.fromkeys(["encoded", *met])
+    found |= dict.fromkeys(_match_orders(folded))
+    for revealed in _reveal(plain, folded):
+        orders = list(_match_orders(_with_words(revealed)))
+        if orders:
+            found |= dict.fromkeys([*orders, "disguised"])
+    # Codes for single characters, which disguise a part of a word.
+    if _contains(plain, _CODES):
+        unescaped = _compile(_CODE, re.I).sub(_decode_character, plain)
+        orders = [] if unescaped == plain else list(_match_orders(_fold(unescaped)))
+        hidden_orders = [mark for mark in orders if mark not in found]
+        if hidden_orders:
+            found |= dict.fromkeys(["encoded", *hidden_orders])
+    for decoded in _decode_parts(plain):
+        decoded_marks = [*_match_orders(_fold(decoded)), *_match_structures(decoded)]
+        if decoded_marks or not decoded.startswith(_DATA):
+            found |= dict.fromkeys(["encoded", *decoded_marks])
     return tuple(found)
 
 
-def marked(record: "Record") -> "Record":
-    """Return a record with a field that says what its text is marked with, whatever it said
-    itself.
-    """
+def mark_record(record: "Record") -> "Record":
+    """Return a record whose field `suspicious` has the marks of its text, whatever it had before."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
-    names = marks(record.text)
-    return record._replace(fields=fields | {"suspicious": " ".join(names)} if names else fields)
+    marks = find_marks(record.text)
+    if marks:
+        fields["suspicious"] = " ".join(marks)
+    return record._replace(fields=fields)
 
 
-def _structures(text: str) -> Iterator[str]:
-    if not any(map(text.__contains__, _SIGNS)):
-        return
-    lowered = text.lower()
-    for rule in STRUCTURES:
-        if _has(lowered, rule.needs) and _compiled(rule.pattern, re.I | re.S).search(text):
-            yield rule.name
-
-
-def _folded(text: str) -> str:
-    """Return a text in lower case, without accents and unseen characters, with one blank between
-    words.
+def _fold(text: str) -> _Folded:
+    """Return a text in lower case, with one blank between words and without accents and unseen
+    characters.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
-        signs = {
+        dropped = [
             sign
             for sign in set(text).difference("\n\t\r")
             if "\u0300" <= sign <= "\u036f" or is_unseen(sign)
-        }
-        text = unicodedata.normalize(
-            "NFC", text.translate(dict.fromkeys(map(ord, signs)) | {ord("’"): "'"})
-        )
-    return " ".join(text.casefold().translate(_EMPHASIS).split())
+        ]
+        table = dict.fromkeys(map(ord, dropped)) | {ord("’"): "'"}
+        text = unicodedata.normalize("NFC", text.translate(table))
+    return _with_words(" ".join(text.casefold().translate(_EMPHASIS).split()))
 
 
-def _orders(folded: str, words: str) -> Iterator[str]:
-    """Yield the names of the rules whose orders a folded text gives; `words` is the same without
-    punctuation.
-    """
-    called = _called()
-    numbers = {number for word in called.keys() & set(words.split()) for number in called[word]}
-    if not folded.isascii():
-        numbers.update(_ELSEWHERE)
-    done: set[str] = set()
-    for rule in [RULES[number] for number in sorted(numbers)]:
-        if rule.name in done or not (_has(folded, rule.needs) and _has(folded, rule.also)):
-            continue
-        if any(not _is_talk(folded, met) for met in _compiled(rule.pattern, re.S).finditer(folded)):
-            done.add(rule.name)
-            yield rule.name
+def _with_words(folded: str) -> _Folded:
+    return _Folded(folded, folded.translate(_PUNCTUATION))
 
 
-def _has(text: str, pieces: str) -> bool:
-    return not pieces or any(
-        map(text.__contains__, _pieces(pieces))
-    )  # a generator costs twice as much
+def _match_structures(text: str) -> Iterator[str]:
+    if not _contains(text, _SIGNS):
+        return
+    lowered = text.lower()
+    for rule in load_rules().structures:
+        pieces_fit = not rule.pieces or _contains(lowered, rule.pieces)
+        if pieces_fit and _compile(rule.pattern, re.I | re.S).search(text):
+            yield rule.mark
 
 
-@functools.cache
-def _pieces(pieces: str) -> tuple[str, ...]:
-    return tuple(pieces.split("¦"))
+def _match_orders(folded: _Folded) -> Iterator[str]:
+    """Yield the marks of the orders that a folded text gives."""
+    rules = load_rules()
+    words = rules.by_word.keys() & set(folded.words.split())
+    numbers = {number for word in words for number in rules.by_word[word]}
+    if not folded.text.isascii():
+        numbers.update(rules.wordless)
+    marks: set[str] = set()
+    for number in sorted(numbers):
+        rule = rules.orders[number]
+        if rule.mark not in marks and _gives_order(folded.text, rule):
+            marks.add(rule.mark)
+            yield rule.mark
 
 
-_REPORTED = (
-    r"\b(?:tell|tells|telling|told|ask|asks|asking|asked|instruct\w*|trick\w*|get|gets|make|makes|cause\w*|convinc\w*"
-    r"|tries|try|trying|attempt\w*|order\w*|want\w*|like|such as|says?|saying|said|reads?|containing|contains?|with|of"
-    r"|is|called|phrase|example|to)\b[^.!?]{0,48}$"
-)
-
-
-def _is_talk(folded: str, met: re.Match[str]) -> bool:
-    """Return whether a text on attacks only tells of an order: quotes it, or says that somebody
-    gives it.
-    """
-    around = folded[max(0, met.start() - 400) : met.start()] + folded[met.end() : met.end() + 400]
-    if not _compiled(TALK).search(around):
+def _gives_order(folded: str, rule: Rule) -> bool:
+    if rule.pieces and not _contains(folded, rule.pieces):
         return False
-    before, after = (
-        folded[max(0, met.start() - 60) : met.start()],
-        folded[met.end() : met.end() + 80],
-    )
-    quoted = any(sign in _QUOTES for sign in before[-24:]) and any(
-        sign in _QUOTES for sign in after
-    )
-    return quoted or bool(_compiled(_REPORTED).search(before))
+    if rule.also and not _contains(folded, rule.also):
+        return False
+    matches = _compile(rule.pattern, re.S).finditer(folded)
+    return any(not _is_reported(folded, match) for match in matches)
 
 
-def _hides(text: str) -> bool:
-    return bool(_compiled(_UNSEEN_RUN).search(_compiled(_FLAG).sub("", text)))
+def _contains(text: str, pieces: Iterable[str]) -> bool:
+    return any(map(text.__contains__, pieces))  # a generator costs twice as much
 
 
-def _disguised(plain: str, folded: str, words: str) -> Iterator[str]:
-    """Yield other forms of a folded text: with the letters that others stand for, with spelled
-    words joined.
+def _is_reported(folded: str, match: re.Match[str]) -> bool:
+    """Return whether a text about attacks only quotes an order, or says that someone gives it."""
+    start, end = match.span()
+    around = folded[max(0, start - 400) : start] + folded[end : end + 400]
+    if not _compile(load_rules().talk).search(around):
+        return False
+    before, after = folded[max(0, start - 60) : start], folded[end : end + 80]
+    is_quoted = _contains(before[-24:], _QUOTES) and _contains(after, _QUOTES)
+    return is_quoted or bool(_compile(_REPORTED).search(before))
 
-    Args:
-        plain: The text.
-        folded: The text, folded.
-        words: The same without punctuation.
+
+def _has_hidden_message(text: str) -> bool:
+    return bool(_compile(_UNSEEN_RUN).search(_compile(_FLAG).sub("", text)))
+
+
+# --- disguises
+
+
+def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
+    """Yield a folded text without each disguise that it may have: look-alike letters, spelled-out
+    words, digits for letters, words without blanks, letters backwards or rotated.
     """
-    if not plain.isascii() and (other := folded.translate(_LOOK_ALIKE)) != folded:
-        yield other
-    pieces = folded.split(" ")
-    spelled = (word[1] == word[3] == word[5] in _BETWEEN for word in pieces if len(word) > 8)
-    if list(map(len, pieces)).count(1) > 5 or any(spelled):
-        yield _folded(_compiled(_SPELLED).sub(_joined, plain.casefold()))
-    if (
-        not _LEETED.isdisjoint(folded)
-        and sum(_is_leet(word) for word in pieces if len(word) > 3) > 1
-    ):
-        yield folded.translate(_LEET)
-    joined = words.replace(" ", "")
-    if any(map(joined.__contains__, _JOINED)) and not any(
-        word.startswith(_APART) for word in pieces
-    ):
-        yield _compiled(_TOGETHER).sub(r" \1 \2 \3s ", joined)
-    if any(map(folded.__contains__, _BACKWARDS)):
-        yield folded[::-1]
-    if any(map(folded.__contains__, _ROT13)):
-        yield "".join(
-            chr((ord(sign) - 84) % 26 + 97) if "a" <= sign <= "z" else sign for sign in folded
-        )
+    if not plain.isascii():
+        latin = folded.text.translate(_LOOK_ALIKE)
+        if latin != folded.text:
+            yield latin
+    words = folded.text.split(" ")
+    has_spelled_word = any(
+        word[1] == word[3] == word[5] in _BETWEEN for word in words if len(word) > 8
+    )
+    if has_spelled_word or list(map(len, words)).count(1) > 5:
+        yield _fold(_compile(_SPELLED).sub(_join_letters, plain.casefold())).text
+    if not _LEETED.isdisjoint(folded.text):
+        leet_words = [word for word in words if len(word) > 3 and _is_leet(word)]
+        if len(leet_words) > 1:
+            yield folded.text.translate(_LEET)
+    joined = folded.words.replace(" ", "")
+    if _contains(joined, _JOINED) and not any(word.startswith(_APART) for word in words):
+        yield _compile(_TOGETHER).sub(r" \1 \2 \3s ", joined)
+    if _contains(folded.text, _BACKWARDS):
+        yield folded.text[::-1]
+    if _contains(folded.text, _ROT13):
+        yield "".join(map(_rotate, folded.text))
+
+
+def _rotate(sign: str) -> str:
+    return chr((ord(sign) - 84) % 26 + 97) if "a" <= sign <= "z" else sign
 
 
 def _is_leet(word: str) -> bool:
-    """Return whether signs stand for letters in a word: there are some in it, and letters too."""
-    return (
-        not _LEETED.isdisjoint(word[:-1]) and len(word) < _LONG_WORD and any(map(str.isalpha, word))
-    )
+    """Return whether signs stand for letters within a word that has letters too."""
+    if len(word) >= _LONG_WORD or _LEETED.isdisjoint(word[:-1]):
+        return False
+    return any(map(str.isalpha, word))
 
 
-def _joined(spelled: re.Match[str]) -> str:
-    """Return words that were spelled out: where the sign between the letters is doubled, one word
-    ends.
-    """
-    sign, text = spelled[1], spelled[0]
-    return " ".join(
-        part.replace(sign, "") for part in text.replace(sign * 3, sign * 2).split(sign * 2)
-    )
+def _join_letters(spelled: re.Match[str]) -> str:
+    """Return words that were spelled out; where the sign between letters is doubled, a word ends."""
+    sign = spelled[1]
+    words = spelled[0].replace(sign * 3, sign * 2).split(sign * 2)
+    return " ".join(word.replace(sign, "") for word in words)
 
 
-def _decoded(text: str) -> Iterator[str]:
-    """Yield what encoded parts of a text say; nothing for a blob that can't be read."""
-    long = max(map(len, text.split()), default=0) >= _LONG_WORD
-    if not long and not _has(text, _CODED):
+# --- encoded parts
+
+
+def _decode_parts(text: str) -> Iterator[str]:
+    """Yield what encoded parts of a text say; an empty text for a blob that can't be decoded."""
+    has_long_word = max(map(len, text.split()), default=0) >= _LONG_WORD
+    if not has_long_word and not _contains(text, _CODED):
         return
-    for part in _first(_BASE64, text):
-        said = _from_base64(part[0])
-        if _reads(said):
-            yield said
-        elif _is_blob(part[0]) and not any(
-            key in text[max(0, part.start() - 60) : part.start() + 2] for key in _KEYS
-        ):
-            yield said if said.startswith(_DATA) else ""
-    for part in _first(_ESCAPED, text):
-        codes = _compiled(_CODE, re.I).findall(part[0])
-        said = bytes(int(other or code, 10 if other else 16) % 256 for code, other in codes).decode(
-            "utf-8", "replace"
-        )
-        if _reads(said):
-            yield said
-    for part in _first(_HEX, text):
-        digits = _compiled(r"\\x|0x|[, :]", re.I).sub("", part[0])
-        said = bytes.fromhex(digits[: len(digits) // 2 * 2]).decode("utf-8", "replace")
-        if _reads(said):
-            yield said
+    for part in _find_first(_BASE64, text):
+        decoded = _decode_base64(part[0])
+        before = text[max(0, part.start() - 60) : part.start() + 2]
+        if _is_sentence(decoded):
+            yield decoded
+        elif _is_blob(part[0]) and not _contains(before, _KEYS):
+            yield decoded if decoded.startswith(_DATA) else ""
+    for part in _find_first(_ESCAPED, text):
+        decoded = _decode_escapes(part[0])
+        if _is_sentence(decoded):
+            yield decoded
+    for part in _find_first(_HEX, text):
+        decoded = _decode_hex(part[0])
+        if _is_sentence(decoded):
+            yield decoded
 
 
-def _sign(code: re.Match[str]) -> str:
-    return chr(int(code[2] or code[1], 10 if code[2] else 16))
+def _find_first(pattern: str, text: str) -> Iterator[re.Match[str]]:
+    return itertools.islice(_compile(pattern, re.I).finditer(text), MAX_DECODED)
 
 
-def _first(pattern: str, text: str) -> Iterator[re.Match[str]]:
-    return itertools.islice(_compiled(pattern, re.I).finditer(text), MAX_DECODED)
+def _decode_character(code: re.Match[str]) -> str:
+    return chr(int(code[2]) if code[2] else int(code[1], 16))
 
 
-def _from_base64(part: str) -> str:
-    """Return the text that a part encodes in base64; empty if that is not text."""
+def _decode_escapes(part: str) -> str:
+    codes = _compile(_CODE, re.I).finditer(part)
+    numbers = bytes((int(code[2]) if code[2] else int(code[1], 16)) % 256 for code in codes)
+    return numbers.decode("utf-8", "replace")
+
+
+def _decode_hex(part: str) -> str:
+    digits = _compile(r"\\x|0x|[, :]", re.I).sub("", part)
+    return bytes.fromhex(digits[: len(digits) // 2 * 2]).decode("utf-8", "replace")
+
+
+def _decode_base64(part: str) -> str:
+    """Return the text that a part encodes in base64; empty if it is no text."""
     plain = part.replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return binascii.a2b_base64(plain + "=" * (-len(plain) % 4)).decode("utf-8")
@@ -341,15 +381,13 @@ def _from_base64(part: str) -> str:
         return ""
 
 
-def _reads(said: str) -> bool:
-    """Return whether decoded text is a sentence: printable, of words with blanks between them."""
-    if (
-        len(said) < 12
-        or " " not in said.strip()
-        or not said.replace("\n", " ").replace("\t", " ").isprintable()
-    ):
+def _is_sentence(text: str) -> bool:
+    """Return whether decoded text is a sentence: printable, words with blanks between them."""
+    if len(text) < 12 or " " not in text.strip():
         return False
-    return sum(sign.isalpha() or sign == " " for sign in said) > 0.7 * len(said)
+    if not text.replace("\n", " ").replace("\t", " ").isprintable():
+        return False
+    return sum(sign.isalpha() or sign == " " for sign in text) > 0.7 * len(text)
 
 
 def _is_blob(part: str) -> bool:

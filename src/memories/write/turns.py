@@ -39,7 +39,7 @@ from memories.stores.logged import stamp_origin
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 from memories.write.parts import split
-from memories.write.suspicion import marked
+from memories.write.suspicion import mark_record
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -180,7 +180,7 @@ def _records(first: Ref, last: Record | None, said: _Said) -> Iterator[Record]:
             record = record._replace(
                 key=None, labels={**record.labels, PART: str(start), CONTINUED: "1"}
             )
-        last = marked(record._replace(fields=fields))
+        last = mark_record(record._replace(fields=fields))
         yield last
 
 
