@@ -13,7 +13,7 @@ from memories import Draft, Memories
 from memories.core import events
 from memories.core.times import parse_time, to_millis
 from memories.read import versions
-from memories.read.lookup import narrowed
+from memories.read.lookup import narrow
 from memories.stores.records import Collection, Filter, Record
 
 T = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -37,7 +37,7 @@ def deleted_by(at: datetime) -> bool:
 
 def accepted_by(at: datetime) -> bool:
     """Return whether a memory that was accepted at T was current by a time."""
-    return bool(versions.known_by([written(T - DAY, accepted_at=to_millis(T))], at))
+    return bool(versions.known_at([written(T - DAY, accepted_at=to_millis(T))], at))
 
 
 def reinforced_by(at: datetime) -> bool:
@@ -53,7 +53,7 @@ PURE: dict[str, tuple[Callable[[datetime], bool], list[bool]]] = {
     ),
     "since": (lambda at: WHERE._replace(since=at).fits(written(T)), BEFORE),
     "until": (lambda at: WHERE._replace(until=at).fits(written(T)), AFTER),
-    "known since": (lambda at: bool(versions.known_by([written(T)], at)), AFTER),
+    "known since": (lambda at: bool(versions.known_at([written(T)], at)), AFTER),
     "accepted": (accepted_by, AFTER),
     "deleted": (deleted_by, AFTER),
     "reinforced": (reinforced_by, AFTER),
@@ -67,7 +67,7 @@ def test_it_holds_from_or_up_to_its_millisecond(name: str) -> None:
 
 
 def test_a_span_may_be_one_moment(tmp_path: Path) -> None:
-    where = narrowed(WHERE, {"since": T, "until": T}, T)
+    where = narrow(WHERE, {"since": T, "until": T}, T)
     assert (where.since, where.until) == (T, T)
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: T) as memories:
         memories.create("The gate is green")

@@ -21,7 +21,7 @@ from memories.guard import validate
 from memories.guard.origin import Place, origin
 from memories.models import Draft, Forgotten, History, Memory, Moment, Page, is_session_note
 from memories.read import versions
-from memories.read.lookup import Lookup, accepted, narrowed, readable_with
+from memories.read.lookup import Lookup, check_namespace, narrow, readable_namespaces
 from memories.scratchpad.scratchpads import Scratchpads
 from memories.settings import Config
 from memories.stores import Store, local_path, open_store
@@ -121,7 +121,7 @@ class Memories:
         self.namespace = (
             self.config.namespace if namespace is None else validate.canonical_namespace(namespace)
         )
-        readable = readable_with(self.namespace, shared=shared)
+        readable = readable_namespaces(self.namespace, shared=shared)
         self._clock, self._tell_place = clock, place
         self._worked_in: Place | None = None
         self._embedder = self._choose_embedder(embedder)
@@ -131,7 +131,7 @@ class Memories:
             space = self._embedder.space if self._embedder else None
             self._url = store or self.config.store
             store = open_store(self._url, space, self.config)
-        accepted(self.namespace, store, self.config)
+        check_namespace(self.namespace, store, self.config)
         self._kept, self._channel = store, channel
         self._accesses: Accesses | None = None
         self._transactions = 0
@@ -313,7 +313,7 @@ class Memories:
                 replace(draft, pending=not is_session_note(draft.tags, draft.key))
                 for draft in drafts
             ]
-        placed = [self._lookup.placed(draft, self._place()) for draft in drafts]
+        placed = [self._lookup.with_project(draft, self._place()) for draft in drafts]
         return prepare(
             self._writer(force=force, redact=redact)._replace(within=tuple(within)), placed
         )
@@ -441,7 +441,7 @@ class Memories:
         from memories.write import forget
 
         try:
-            group = self._lookup.own_group_of(memory_id)
+            group = self._lookup.resolve_own_id(memory_id)
         except RequestError as exc:
             if isinstance(exc, InvalidInput) or not (
                 isinstance(exc, NotFound) or self._has_forgotten(memory_id)
@@ -862,14 +862,14 @@ class Memories:
         place = None if project is not None else self._place()
         if place is not None:
             with contextlib.suppress(NotFound):  # then it is outside of projects, or nowhere
-                return self._lookup.group_with_key(key, place.project)
-        return self._lookup.group_with_key(key, project)
+                return self._lookup.id_of_key(key, place.project)
+        return self._lookup.id_of_key(key, project)
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return for each id of a memory the shortest beginning, of 8 or more characters, that
         names it alone.
         """
-        return self._lookup.short(ids, self._now())
+        return self._lookup.short_ids(ids, self._now())
 
     def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
         """Return ids of memories that begin so, whatever became of them, in the order of creation.
@@ -904,7 +904,7 @@ class Memories:
             *self._store.namespaces(Collection.HISTORY),
         }
         moment = to_moment(as_of, self._now(), end_of_day=True)
-        found = (self._lookup.counts(name, moment) for name in sorted(names))
+        found = (self._lookup.count_namespace(name, moment) for name in sorted(names))
         return tuple(
             each for each in found if moment is None or each.memory_count or each.turn_count
         )
@@ -1231,7 +1231,7 @@ class Memories:
 
         key = None if key is None else validate.tag_key(key)
         given = {"written_by": written_by, "trust": trust, "as_of": as_of}
-        return count_tags(self._lookup, narrowed(self._lookup.where(), given, self._now()), key)
+        return count_tags(self._lookup, narrow(self._lookup.where(), given, self._now()), key)
 
     def stats(self, *, since: Moment | None = None) -> "Stats":
         """Return what was done with the memory, how long it took, and what of it is used; see
@@ -1333,10 +1333,10 @@ class Memories:
         from memories.read import selector
 
         self._count_for(where)
-        moment = selector.Moment(now or self._now(), self.config.decay_half_life_hours)
+        moment = selector.Instant(now or self._now(), self.config.decay_half_life_hours)
         if where is None:
-            return selector.everything(collection, moment)
-        return selector.read(where, collection, moment, any_state=any_state)
+            return selector.select_all(collection, moment)
+        return selector.parse(where, collection, moment, any_state=any_state)
 
     def _memory(self, record: Record, now: datetime | None = None) -> Memory:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)
@@ -1441,10 +1441,10 @@ class Memories:
 
     def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
         """Return the filter of the turns of a conversation that are wanted."""
-        from memories.read.conversations import wanted_turns
+        from memories.read.conversations import narrow_turns
         from memories.read.turns import in_conversation
 
-        return wanted_turns(
+        return narrow_turns(
             in_conversation(self._store, self._lookup.readable, conversation_id),
             filters,
             self._now(),

@@ -80,7 +80,7 @@ def test_a_clock_that_was_set_back_does_not_turn_versions_around() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
     second = versions.next_version(first, "update", NOW - DAY, fresh=True, text="new")
     assert second.created_at == NOW
-    assert versions.ended(first, NOW - DAY, "update").ended_at == NOW
+    assert versions.end_version(first, NOW - DAY, "update").ended_at == NOW
 
 
 def test_an_ended_version_reads_as_deleted_only_if_it_was() -> None:
@@ -93,7 +93,7 @@ def test_an_ended_version_reads_as_deleted_only_if_it_was() -> None:
         version = versions.to_version(ended)
         assert (version.version, version.operation, version.ended_at) == (1, "create", NOW + DAY)
         assert version.ended_by == ended_by
-        undone = versions.undone(ended)
+        undone = versions.undo_end(ended)
         assert (undone.ended_at, undone.ended_by) == (NOW + DAY, f"{ended_by} (restored)")
 
 
@@ -121,7 +121,7 @@ def test_a_version_that_ended_at_a_moment_had_ended_then() -> None:
     )
     millisecond = timedelta(milliseconds=1)
     ends = [
-        versions.known_by([record], NOW + DAY + later)[0].ended_by
+        versions.known_at([record], NOW + DAY + later)[0].ended_by
         for later in (-millisecond, 0 * DAY, millisecond)
     ]
     assert ends == [None, "delete", "delete"]

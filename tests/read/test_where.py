@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from memories.core.times import to_millis
 from memories.errors import InvalidInput
 from memories.guard.origin import Origin, stamped
-from memories.read.selector import Moment, Selector, read
+from memories.read.selector import Instant, Selector, parse
 from memories.read.where import MAX_CHARACTERS, MAX_CONDITIONS, MAX_DEPTH
 from memories.stores.records import Collection, Filter, Record, Ref
 from tables import failures_of
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
-AT = Moment(NOW, 720)
+AT = Instant(NOW, 720)
 ID = "01a1fdf1-92cd-72f2-8a3b-000000000001"
 ORIGIN = Origin(
     "imported", "mcp", "claude-code", "claude-code 1.2", "ann", "laptop", "0.1.0", "bob"
@@ -48,7 +48,7 @@ TURN = Record(
 
 def selector(text: str, collection: Collection = Collection.MEMORY) -> Selector:
     """Read an expression."""
-    return read(text, collection, AT)
+    return parse(text, collection, AT)
 
 
 def fits(text: str, record: Record = MEMORY) -> bool:
@@ -155,7 +155,7 @@ def test_a_turn_meets() -> None:
 def refusal(text: object, collection: Collection = Collection.MEMORY) -> str:
     """Return why an expression is refused; "" if it is not."""
     try:
-        read(text, collection, AT)  # type: ignore[arg-type]
+        parse(text, collection, AT)  # type: ignore[arg-type]
     except InvalidInput as exc:
         return str(exc)
     return ""
@@ -278,7 +278,7 @@ def test_a_store_finds_by_what_must_hold_and_by_no_more() -> None:
     base = Filter(Collection.MEMORY, ("bob",))
     found = selector(
         f"type = fact and by = claude-code and since 7d and until 1d and id = {ID}"
-    ).narrowed(base)
+    ).narrow(base)
     assert found.labels == {"type": "fact", "=by": "claude-code"}
     assert (found.since, found.until, found.group) == (
         NOW - timedelta(days=7),
@@ -292,14 +292,14 @@ def test_a_store_finds_by_what_must_hold_and_by_no_more() -> None:
         "type = fa*",
         "created > 7d",
     ):
-        assert selector(open_ended).narrowed(base) == base
+        assert selector(open_ended).narrow(base) == base
     turns = selector("conversation = standup and speaker = Ann", Collection.HISTORY)
-    assert turns.narrowed(Filter(Collection.HISTORY, ("bob",))).group == "standup"
+    assert turns.narrow(Filter(Collection.HISTORY, ("bob",))).group == "standup"
 
 
 def test_what_a_caller_asked_for_besides_stays() -> None:
     base = Filter(Collection.MEMORY, ("bob",), labels={"type": "other"}, since=NOW)
-    found = selector("type = fact and since 7d").narrowed(base)
+    found = selector("type = fact and since 7d").narrow(base)
     assert (found.labels, found.since) == ({"type": "other"}, NOW)
 
 
@@ -309,11 +309,11 @@ def test_only_states_that_are_named_are_looked_at() -> None:
         by: MEMORY._replace(ended_at=NOW, ended_by=by)
         for by in ("delete", "pending", "supersede", "update")
     }
-    assert selector("type = fact").among(live) == live
-    assert selector("deleted and type = fact").among(live) == live._replace(
+    assert selector("type = fact").include_states(live) == live
+    assert selector("deleted and type = fact").include_states(live) == live._replace(
         state="ended", ended_by="delete"
     )
-    assert selector("deleted or type = fact").among(live).state == "any"
+    assert selector("deleted or type = fact").include_states(live).state == "any"
     for text, expected in {
         "type = fact": [],
         "deleted or type = fact": ["delete"],

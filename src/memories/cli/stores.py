@@ -395,13 +395,13 @@ def _chosen(
     where: str, scope: str, config: "Config"
 ) -> "Callable[[Collection, Iterator[Record]], Iterator[Record]]":
     """Return what chooses the records that meet an expression."""
-    from memories.read.selector import Moment, read, with_versions
+    from memories.read.selector import Instant, parse, with_versions
     from memories.search.search import collections_of
     from memories.stores.records import Collection
 
-    moment = Moment(datetime.now(UTC), config.decay_half_life_hours)
+    instant = Instant(datetime.now(UTC), config.decay_half_life_hours)
     selectors = {
-        kind: read(where, kind, moment, any_state=kind is Collection.MEMORY)
+        kind: parse(where, kind, instant, any_state=kind is Collection.MEMORY)
         for kind in collections_of(scope)
     }
     return lambda kind, records: (
@@ -412,13 +412,13 @@ def _chosen(
 def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tuple[str, ...] | None:
     """Return the namespaces that are read and written; None for all."""
     from memories.config import is_own_name
-    from memories.read.lookup import accepted
+    from memories.read.lookup import check_namespace
 
     if all_namespaces:
         return None
     if is_own_name(config.namespace, config):
         with _opened(config.store, None, config) as store:
-            accepted(config.namespace, store, config)
+            check_namespace(config.namespace, store, config)
     return (config.namespace,) if no_shared else tuple(dict.fromkeys((config.namespace, SHARED)))
 
 

@@ -22,7 +22,7 @@ from memories.guard import validate
 from memories.guard.origin import origin_of, tags_of
 from memories.identity import captured
 from memories.models import SHARED
-from memories.read.lookup import accepted
+from memories.read.lookup import check_namespace
 from memories.read.versions import is_unaccepted, plain_key
 from memories.scratchpad import file, metadata
 from memories.settings import Config
@@ -201,7 +201,7 @@ def move(
     """
     name, into = (
         known(store, config, name),
-        accepted(validate.canonical_namespace(into), store, config),
+        check_namespace(validate.canonical_namespace(into), store, config),
     )
     if name == into:
         raise InvalidInput(f'"{name}" is its name already; give another one')

@@ -1,29 +1,38 @@
-"""Memories in lists and numbers: pages in an order, tags, days, and the status of the store."""
+"""Listings: pages of memories in an order, counts of tags and days, and the status of the store."""
 
 import functools
+import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memories.core.ids import ID_LENGTH, parse_id
+from memories.errors import InvalidInput
+from memories.guard import validate
 from memories.guard.origin import is_reserved
 from memories.models import PENDING, Status
 from memories.read import versions
 from memories.read.lookup import (
+    PAGE_SIZE,
     Lookup,
-    known_at,
-    narrowed,
-    order_by,
-    still_waiting,
-    waiting,
+    find_pending_at,
+    narrow,
+    only_pending,
+    select_accepted,
     with_global,
+    with_past_reinforcement,
 )
 from memories.settings import Config
-from memories.stores.records import Collection, Filter, Record
+from memories.stores.records import Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.read.selector import Selector
+
+Position = tuple[str, int, str]  # of a record in a listing: id, version, namespace
+Selects = Callable[[Record], bool]
 
 
 class Listing(NamedTuple):
@@ -31,12 +40,12 @@ class Listing(NamedTuple):
 
     Attributes:
         filters: `tags`, `written_by`, `trust`, `since`, `until` and `as_of`.
-        deleted: Deleted memories instead of current ones.
-        pending: Those that wait to be accepted instead.
-        selector: Expression that each memory must meet beside that.
-        project: Only memories of this project, and those that are valid in every one.
-        sort: Name of the order.
-        reverse: The other way round.
+        deleted: List deleted memories instead of current ones.
+        pending: List memories that await review instead.
+        selector: An expression that each memory must also meet.
+        project: List only memories of this project and global ones.
+        sort: The name of the order.
+        reverse: Reverse the order.
     """
 
     filters: Mapping[str, Any]
@@ -50,41 +59,276 @@ class Listing(NamedTuple):
     def page(
         self, lookup: Lookup, limit: int, cursor: str | None, now: datetime, half_life_hours: float
     ) -> tuple[Sequence[Record], str | None]:
-        """Return the records of a page, and the cursor of the next one.
+        """Return the records of a page, and the cursor of the next page.
 
         Args:
-            lookup: The store, and the namespaces that are read.
-            limit: How many at most.
+            lookup: The store, and the namespaces to read.
+            limit: The maximum number of records.
             cursor: The cursor of this page; None for the first one.
-            now: The present, at which confidence is judged.
+            now: The time at which confidence is computed.
             half_life_hours: See `read.versions.compute_confidence`.
 
         Raises:
             InvalidInput: A value is not acceptable.
         """
-        where = narrowed(lookup.where(), self.filters, now)
+        where = narrow(lookup.where(), self.filters, now)
         if self.deleted:
             where = where._replace(state="ended", ended_by="delete")
         if self.pending:
-            where = waiting(where)
+            where = only_pending(where)
+        is_past = where.as_of is not None
         confidence = functools.partial(
             versions.confidence, now=now, half_life_hours=half_life_hours
         )
-        order = order_by(self.sort, confidence, reverse=self.reverse, as_of=where.as_of is not None)
-        if self.selector is None:
-            records, more = lookup.page(
-                with_global(where, self.project), limit, cursor, order=order
-            )
-        else:
-            from memories.read.selector import listed
+        order = parse_order(self.sort, confidence, reverse=self.reverse, is_past=is_past)
+        selects: Selects | None = None
+        if self.selector is not None:
+            from memories.read.selector import plan_listing
 
-            where, selects = listed(self.selector, where)
-            records, more = lookup.page(
-                with_global(where, self.project), limit, cursor, selects, order
-            )
+            where, selects = plan_listing(self.selector, where)
+        filters = with_global(where, self.project)
+        records, next_cursor = read_page(lookup, filters, limit, cursor, selects, order)
         if where.as_of is not None:
-            records = known_at(lookup.store, records, where.as_of)
-        return records, more
+            records = with_past_reinforcement(lookup.store, records, where.as_of)
+        return records, next_cursor
+
+
+class Order(NamedTuple):
+    """The order of a listing.
+
+    Attributes:
+        value: Returns the value that records are sorted by; None for the order of creation.
+        descending: Largest or newest first. Among equals the newest comes first.
+    """
+
+    value: Callable[[Record], Any] | None
+    descending: bool
+
+    def key(self, record: Record) -> tuple[Any, str, int, str]:
+        """Return the sort key of a record."""
+        assert self.value is not None
+        return (self.value(record), *_position(record))
+
+
+NEWEST_FIRST = Order(None, descending=True)
+
+
+def parse_order(
+    sort: str, confidence: Callable[[Record], float], *, reverse: bool, is_past: bool
+) -> Order:
+    """Return the order with a name; see `Memories.list`.
+
+    Args:
+        sort: The name.
+        confidence: Returns the confidence of a record.
+        reverse: Reverse the order.
+        is_past: The listing shows a past time.
+
+    Raises:
+        InvalidInput: There is no such order, or it does not work for a past time.
+    """
+    values: dict[str, Callable[[Record], Any] | None] = {
+        "created": None,
+        "updated": attrgetter("created_at"),
+        "reinforced": _reinforced_at,
+        "confidence": confidence,
+        "accesses": attrgetter("accesses"),
+        "version": attrgetter("ref.position"),
+        "key": _plain_key,
+    }
+    if sort not in values:
+        raise InvalidInput(f'"{validate.shown(str(sort))}" is no order; use {", ".join(values)}')
+    if is_past and sort in ("reinforced", "confidence", "accesses"):
+        raise InvalidInput(
+            f"what was current at a time is not kept in the order of {sort}; leave sort or as_of "
+            "out"
+        )
+    return Order(values[sort], descending=(sort != "key") is not reverse)
+
+
+def _reinforced_at(record: Record) -> int:
+    return int(record.fields.get("reinforced_at", 0))
+
+
+def _plain_key(record: Record) -> str:
+    return versions.plain_key(record.key) or ""
+
+
+# --- pages ---
+
+
+def read_page(
+    lookup: Lookup,
+    where: Filter | Sequence[Filter],
+    limit: int,
+    cursor: str | None,
+    selects: Selects | None = None,
+    order: Order = NEWEST_FIRST,
+) -> tuple[list[Record], str | None]:
+    """Return a page of records, and the cursor of the next page if there is one.
+
+    Args:
+        lookup: The store, and the namespaces to read.
+        where: A filter, or several of which records match any.
+        limit: The maximum number of records.
+        cursor: The cursor from the previous page.
+        selects: A further condition; as many records are read as it takes to fill the page.
+        order: The order. An order by a value reads every matching record.
+    """
+    filters = (where,) if isinstance(where, Filter) else tuple(where)
+    after = None if cursor is None else _parse_cursor(lookup, cursor)
+    if order.value is not None:
+        records = _read_sorted(lookup, filters, limit + 1, after, selects, order)
+    else:
+        records = _read_in_order_of_creation(lookup, filters, limit + 1, after, selects, order)
+    if len(records) <= limit:
+        return records, None
+    return records[:limit], _format_cursor(lookup, records[limit - 1])
+
+
+def _read_in_order_of_creation(
+    lookup: Lookup,
+    filters: Sequence[Filter],
+    count: int,
+    after: Position | None,
+    selects: Selects | None,
+    order: Order,
+) -> list[Record]:
+    """Return `count` or a few more records, or all that there are."""
+    selected: list[Record] = []
+    batch_size = count
+    while len(selected) < count:
+        records = _scan(lookup, filters, batch_size, after, newest_first=order.descending)
+        accepted = select_accepted(records, filters[0].as_of)
+        selected += accepted if selects is None else filter(selects, accepted)
+        if len(records) < batch_size:
+            break
+        after = _position(records[-1])
+        batch_size = min(2 * batch_size, max(batch_size, PAGE_SIZE))
+    return selected
+
+
+def _read_sorted(
+    lookup: Lookup,
+    filters: Sequence[Filter],
+    count: int,
+    after: Position | None,
+    selects: Selects | None,
+    order: Order,
+) -> list[Record]:
+    """Return the first records in an order by a value; only `count` of them are kept in memory.
+
+    Raises:
+        InvalidInput: The last record of the previous page is gone.
+    """
+    select_first = heapq.nlargest if order.descending else heapq.nsmallest
+    is_following: Selects | None = None
+    if after is not None:
+        is_following = _following(order, order.key(_read_at(lookup, filters, after)))
+    first: list[Record] = []
+    position: Position | None = None
+    while records := _scan(lookup, filters, PAGE_SIZE, position, newest_first=True):
+        position = _position(records[-1])
+        selected = select_accepted(records, filters[0].as_of)
+        if selects is not None:
+            selected = list(filter(selects, selected))
+        if is_following is not None:
+            selected = list(filter(is_following, selected))
+        first = select_first(count, [*first, *selected], key=order.key)
+    return first
+
+
+def _following(order: Order, bound: tuple[Any, str, int, str]) -> Selects:
+    """Return a test for the records that come after a sort key."""
+
+    def test(record: Record) -> bool:
+        key = order.key(record)
+        return key != bound and (key < bound) is order.descending
+
+    return test
+
+
+def _read_at(lookup: Lookup, filters: Sequence[Filter], position: Position) -> Record:
+    group, version, namespace = position
+    records = lookup.store.read([Ref(filters[0].collection, namespace, group, version)])
+    if not records:
+        raise InvalidInput(
+            "what the page before ended with is gone; begin again without the cursor"
+        )
+    return records[0]
+
+
+def _scan(
+    lookup: Lookup,
+    filters: Sequence[Filter],
+    limit: int,
+    after: Position | None,
+    *,
+    newest_first: bool,
+) -> list[Record]:
+    """Return the records that match any of several filters, in the order of their positions."""
+    start = None if after is None else after[:2]
+    by_ref: dict[Ref, Record] = {}
+    for where in filters:
+        records = lookup.store.scan(where, limit=limit, after=start, newest_first=newest_first)
+        if len(where.namespaces) > 1:
+            records += _read_copies(lookup, where, start, records)
+        by_ref |= {record.ref: record for record in records}
+    ordered = sorted(by_ref.values(), key=_position, reverse=newest_first)
+    if after is None:
+        return ordered[:limit]
+    if newest_first:
+        return [record for record in ordered if _position(record) < after][:limit]
+    return [record for record in ordered if _position(record) > after][:limit]
+
+
+def _read_copies(
+    lookup: Lookup, where: Filter, start: tuple[str, int] | None, records: Sequence[Record]
+) -> list[Record]:
+    """Return the copies in all namespaces of the memories at which a scan began and ended.
+
+    Scans of several namespaces may begin or end between the copies of one memory.
+    """
+    ends = [_position(record)[:2] for record in records[-1:]]
+    if start is not None:
+        ends.insert(0, start)
+    refs = [Ref(where.collection, name, *end) for end in ends for name in where.namespaces]
+    return list(filter(where.fits, lookup.store.read(refs)))
+
+
+def _position(record: Record) -> Position:
+    """Return the position of a record in a listing. Ids are in the order of creation."""
+    return record.ref.group, record.ref.position, record.ref.namespace
+
+
+def _format_cursor(lookup: Lookup, last: Record) -> str:
+    group, version, namespace = _position(last)
+    address = f"{group}.{version}"
+    return address if namespace == lookup.namespace else f"{address}@{namespace}"
+
+
+def _parse_cursor(lookup: Lookup, cursor: str) -> Position:
+    address, _, namespace = str(cursor).rpartition("@")
+    if namespace not in lookup.readable:
+        address, namespace = str(cursor), lookup.namespace
+    group, separator, version = address.rpartition(".")
+    if separator and version.isascii() and version.isdigit() and len(version) <= 9:
+        memory_id = _parse_full_id(lookup, group)
+        if memory_id is not None:
+            return memory_id, int(version), namespace
+    raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
+
+
+def _parse_full_id(lookup: Lookup, group: str) -> str | None:
+    if len(group) == ID_LENGTH:
+        try:
+            return parse_id(group)
+        except InvalidInput:
+            pass
+    return group if lookup.is_foreign_id(group) else None
+
+
+# --- counts ---
 
 
 def count_tags(lookup: Lookup, where: Filter, key: str | None) -> dict[str, int]:
@@ -93,12 +337,11 @@ def count_tags(lookup: Lookup, where: Filter, key: str | None) -> dict[str, int]
     """
     counts = Counter(lookup.store.labels(where, key))
     if where.as_of is not None:
-        for record in still_waiting(lookup.store, where):
-            counts.subtract(
-                value if key else name
-                for name, value in record.labels.items()
-                if key in (None, name)
-            )
+        for record in find_pending_at(lookup.store, where):
+            if key is None:
+                counts.subtract(record.labels.keys())
+            elif key in record.labels:
+                counts.subtract([record.labels[key]])
     return {
         name: count
         for name, count in counts.items()
@@ -107,14 +350,14 @@ def count_tags(lookup: Lookup, where: Filter, key: str | None) -> dict[str, int]
 
 
 def count_days(lookup: Lookup) -> dict[date, int]:
-    """Return how many versions of memories were written on each day of UTC, oldest first; not what
-    waits.
+    """Return the number of versions written on each UTC day, oldest first, without unreviewed
+    memories.
     """
     where = lookup.where()
-    ended = where._replace(state="ended", ended_by=PENDING)
-    unaccepted = lookup.store.days(ended) if lookup.store.count(ended, at_most=1) else {}
-    written = lookup.store.days(where._replace(state="any"))
-    counts = {day: count - unaccepted.get(day, 0) for day, count in written.items()}
+    pending = where._replace(state="ended", ended_by=PENDING)
+    pending_days = lookup.store.days(pending) if lookup.store.count(pending, at_most=1) else {}
+    all_days = lookup.store.days(where._replace(state="any"))
+    counts = {day: count - pending_days.get(day, 0) for day, count in all_days.items()}
     return {date(1970, 1, 1) + timedelta(day): count for day, count in counts.items() if count}
 
 
@@ -126,34 +369,32 @@ def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Statu
 
     store, where = lookup.store, lookup.where()
     history = where._replace(collection=Collection.HISTORY)
-    info, of_turns = store.info(where), store.info(history)
+    of_memories, of_turns = store.info(where), store.info(history)
     return Status(
-        store=info.url,
-        collection=info.collection or config.collection_name,
+        store=of_memories.url,
+        collection=of_memories.collection or config.collection_name,
         namespace=lookup.namespace,
         namespaces_read=lookup.readable,
         memory_count=store.count(where),
         deleted_count=store.count(where._replace(state="ended", ended_by="delete")),
-        without_vector_count=info.without_vector_count + of_turns.without_vector_count,
+        without_vector_count=of_memories.without_vector_count + of_turns.without_vector_count,
         turn_count=count(store, history),
         embedder=embedder.space.model if embedder else "none",
-        store_model=info.model,
-        schema_version=info.schema_version,
-        size_bytes=info.size_bytes,
-        erasing=info.erasing,
-        log_bytes=info.log_bytes,
-        missing_commits=info.missing_commits,
-        damage=tuple(_damage(lookup)),
-        read_only=info.read_only,
-        compact=info.compact,
-        pending_count=store.count(waiting(where)),
+        store_model=of_memories.model,
+        schema_version=of_memories.schema_version,
+        size_bytes=of_memories.size_bytes,
+        erasing=of_memories.erasing,
+        log_bytes=of_memories.log_bytes,
+        missing_commits=of_memories.missing_commits,
+        damage=tuple(_find_damage(lookup)),
+        read_only=of_memories.read_only,
+        compact=of_memories.compact,
+        pending_count=store.count(only_pending(where)),
     )
 
 
-def _damage(lookup: Lookup) -> Iterator[str]:
-    """Yield the findings of a quick check; of damage in other namespaces, no more than that there
-    is some.
-    """
+def _find_damage(lookup: Lookup) -> Iterator[str]:
+    """Yield the findings of a quick check; those of unreadable namespaces without details."""
     for finding in lookup.store.check(deep=False):
-        is_ours = finding.ref is None or finding.ref.namespace in lookup.readable
-        yield finding.what if is_ours else "a record of another namespace is damaged"
+        is_readable = finding.ref is None or finding.ref.namespace in lookup.readable
+        yield finding.what if is_readable else "a record of another namespace is damaged"

@@ -1,13 +1,15 @@
-"""What an expression of the filter language selects: what each name means on a record, and what a
-store can find.
+"""Selectors: the meaning of an expression of `--where` on records, and the part of it that a store
+can apply. The grammar is in `where`.
 """
 
+import functools
 import math
 import operator
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from memories.core.ids import ID_LENGTH, parse_id
@@ -18,22 +20,20 @@ from memories.guard.origin import BY, CHANNELS, IMPORT, TRUST, TRUSTS, is_reserv
 from memories.languages.text import words_in
 from memories.models import DecayPolicy
 from memories.read import versions
-from memories.read.turns import messages, start_of, whole
-from memories.read.where import Condition, Every, Names, Node, Not, conditions, parse, wrong
+from memories.read.turns import group_parts, join_parts, start_of
+from memories.read.where import Condition, Every, Names, Node, Not, conditions, error_at
+from memories.read.where import parse as parse_tree
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
 
 Test = Callable[[Record], bool]
+Reader = Callable[[Record], Any]  # returns the value of a name; None if a record has none
 
 DELETED, PENDING, SUPERSEDED = "deleted", "pending", "superseded"
-LATEST = (
-    "delete",
-    "supersede",
-    "pending",
-)  # what ends a memory; all else ends a version that another one follows
+LATEST = ("delete", "supersede", "pending")  # `ended_by` of a version that no other one follows
 _ENDED_BY = {DELETED: "delete", PENDING: "pending", SUPERSEDED: "supersede"}
-_MARKS = ("suspicious", "redacted")  # fields that count as true when they are there
+_MARKS = ("suspicious", "redacted")  # fields that count as true if present
 _BOUNDS = {"since": ">=", "until": "<="}
-_IF_TAG = "if a tag has that name, put it in quotes"
+_USE_QUOTES = "if a tag has that name, put it in quotes"
 _ORIGIN = ("by", "trust", "channel", "client", "user", "host", "identity")
 _CHOICES: dict[str, Sequence[str]] = {
     "trust": TRUSTS,
@@ -41,7 +41,7 @@ _CHOICES: dict[str, Sequence[str]] = {
     "decay": tuple(DecayPolicy),
     "role": ROLES,
 }
-_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -50,11 +50,11 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Moment(NamedTuple):
-    """What a record is judged at.
+class Instant(NamedTuple):
+    """The time for which records are evaluated.
 
     Attributes:
-        now: The time that "7d" counts from, and at which confidence is computed.
+        now: The time from which "7d" counts back, and for which confidence is computed.
         half_life_hours: See `read.versions.compute_confidence`.
     """
 
@@ -63,457 +63,544 @@ class Moment(NamedTuple):
 
 
 class Selector(NamedTuple):
-    """An expression that can be asked about records.
+    """A compiled expression.
 
     Attributes:
         text: The expression.
         node: Its tree.
-        states: The states that it names; what is in another one than live is looked at only if its
-            state is named.
-        collection: What it selects: memories or turns.
-        moment: What records are judged at.
-        fits: Returns whether a record meets it; of a memory, its latest version.
+        states: The states that it names. Records in a state other than live are selected only if
+            the expression names that state.
+        collection: The collection that it selects from: memories or turns.
+        instant: The time for which records are evaluated.
+        fits: Returns whether a record meets the expression; for a memory, its latest version.
     """
 
     text: str
     node: Node
     states: frozenset[str]
     collection: Collection
-    moment: Moment
+    instant: Instant
     fits: Test
 
-    def narrowed(self, where: Filter) -> Filter:
-        """Return a filter that a store can find by: of what must hold in any case, as much as
-        stores know.
-        """
-        for term in self.node.terms if isinstance(self.node, Every) else (self.node,):
-            if isinstance(term, Condition):
-                where = _narrowed(where, term, self)
+    @property
+    def required_conditions(self) -> list[Condition]:
+        """The conditions that every selected record meets."""
+        terms = self.node.terms if isinstance(self.node, Every) else (self.node,)
+        return [term for term in terms if isinstance(term, Condition)]
+
+    def narrow(self, where: Filter) -> Filter:
+        """Return a filter with the required conditions that a store can apply."""
+        for condition in self.required_conditions:
+            where = _narrow(where, condition, self)
         return where
 
-    def among(self, where: Filter) -> Filter:
-        """Return the filter of all that it may select: also what is not live, if it names such a
-        state.
-        """
+    def include_states(self, where: Filter) -> Filter:
+        """Return a filter that also matches records in the states that the expression names."""
         if not self.states:
             return where
-        terms = self.node.terms if isinstance(self.node, Every) else (self.node,)
-        named = [
-            term.name for term in terms if isinstance(term, Condition) and term.operator == "is"
-        ]
-        ended_by = next((_ENDED_BY[name] for name in named if name in _ENDED_BY), None)
-        return where._replace(state="any" if ended_by is None else "ended", ended_by=ended_by)
+        for condition in self.required_conditions:
+            if condition.operator == "is" and condition.name in _ENDED_BY:
+                return where._replace(state="ended", ended_by=_ENDED_BY[condition.name])
+        return where._replace(state="any", ended_by=None)
 
     def whole_conversation(self) -> str | None:
-        """Return the conversation that it selects with all of its turns; None if it asks for
-        anything else.
-        """
+        """Return the conversation if the expression is just "conversation = NAME", else None."""
         node = self.node
         if not isinstance(node, Condition) or self.collection is not Collection.HISTORY:
             return None
-        alone = node.operator == "=" and not node.quoted and node.name.lower() == "conversation"
-        return node.value if alone and (node.literal or not node.value.endswith("*")) else None
+        if node.operator != "=" or node.quoted or node.name.lower() != "conversation":
+            return None
+        is_exact = node.literal or not node.value.endswith("*")
+        return node.value if is_exact else None
 
     def selects(self, record: Record) -> bool:
-        """Return whether a record of `among` is selected: the latest version of a memory that meets
-        it, or a turn.
-        """
+        """Return whether a record is selected: a turn, or the latest version of a memory."""
         if record.ended_at is not None:
             if record.ended_by not in LATEST:
                 return False
-            if not self.states & {
-                state for state, by in _ENDED_BY.items() if by == record.ended_by
-            }:
+            if not any(_ENDED_BY[state] == record.ended_by for state in self.states):
                 return False
         return self.fits(record)
 
 
-def listed(selector: Selector, among: Filter) -> tuple[Filter, Test]:
-    """Return which records to read, and which of them to list, to list what is selected among what
-    a filter matches.
-
-    Raises:
-        InvalidInput: A state is named although the filter says which one is meant.
-    """
-    if not selector.states:
-        # Whatever state the filter asks for, such as what was current at a time, is the one that is
-        # meant.
-        return selector.narrowed(among), selector.fits
-    if among.as_of is not None or among.state != "live":
-        raise InvalidInput(
-            "deleted or as_of, and a state in where, can't be combined; leave one out"
-        )
-    return selector.narrowed(selector.among(among)), selector.selects
-
-
-def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Record]:
-    """Yield what is selected of turns, or of memories with all of their versions.
-
-    Args:
-        selector: What is selected.
-        records: Records of its collection; versions of a memory follow each other, the latest one
-            last.
-    """
-    if selector.collection is Collection.HISTORY:
-        for parts in messages(records):
-            if selector.selects(whole(parts)):
-                yield from parts
-        return
-    for _, versions_of_one in groupby(records, lambda record: record.ref.group):
-        found = list(versions_of_one)
-        if selector.selects(found[-1]):
-            yield from found
-
-
-def everything(collection: Collection, moment: Moment) -> Selector:
-    """Return what selects all that is current."""
-    return Selector("", Every(()), frozenset(), collection, moment, lambda _record: True)
-
-
-def read(text: str, collection: Collection, moment: Moment, *, any_state: bool = False) -> Selector:
-    """Return what an expression selects among memories or turns.
+def parse(
+    text: str, collection: Collection, instant: Instant, *, any_state: bool = False
+) -> Selector:
+    """Return the selector of an expression.
 
     Args:
         text: The expression.
         collection: Memories or turns.
-        moment: What they are judged at.
-        any_state: Also select memories that are deleted, pending or superseded if it does not name
-            these states.
+        instant: The time for which records are evaluated.
+        any_state: Also select deleted, pending and superseded memories if the expression names
+            none of these states.
 
     Raises:
-        InvalidInput: It can't be read, or a value is not acceptable.
+        InvalidInput: The expression is malformed, or a value is not acceptable.
     """
     names = _NAMES[collection]
-    node = parse(text, Names((*_ENDED_BY, *_MARKS), _times(names), tuple(_BOUNDS)))
-    named = frozenset(
-        each.name for each in conditions(node) if each.operator == "is" and each.name in _ENDED_BY
-    )
-    named = frozenset(_ENDED_BY) if any_state else named
-    return Selector(text, node, named, collection, moment, _test(node, collection, moment))
+    times = [name for name, definition in names.items() if definition.kind == "time"]
+    node = parse_tree(text, Names((*_ENDED_BY, *_MARKS), times, tuple(_BOUNDS)))
+    if any_state:
+        states = frozenset(_ENDED_BY)
+    else:
+        states = frozenset(
+            condition.name
+            for condition in conditions(node)
+            if condition.operator == "is" and condition.name in _ENDED_BY
+        )
+    test = _compile(node, collection, instant)
+    return Selector(text, node, states, collection, instant, test)
 
 
-# --- what a name means
-# -----------------------------------------------------------------------------------------------
+def select_all(collection: Collection, instant: Instant) -> Selector:
+    """Return the selector of all current records."""
 
-Reader = Callable[[Record, Moment], Any]
+    def test(_record: Record) -> bool:
+        return True
+
+    return Selector("", Every(()), frozenset(), collection, instant, test)
+
+
+def plan_listing(selector: Selector, where: Filter) -> tuple[Filter, Test]:
+    """Return the filter to read with, and the test for what to list, to list the selected records
+    of a filter.
+
+    Raises:
+        InvalidInput: The expression names a state, and the filter asks for another one.
+    """
+    if not selector.states:
+        # The filter may ask for a state, such as what was current at a time.
+        return selector.narrow(where), selector.fits
+    if where.as_of is not None or where.state != "live":
+        raise InvalidInput(
+            "deleted or as_of, and a state in where, can't be combined; leave one out"
+        )
+    return selector.narrow(selector.include_states(where)), selector.selects
+
+
+def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the selected turns, or the selected memories with all of their versions.
+
+    Args:
+        selector: The selector.
+        records: Records of its collection; the versions of a memory are consecutive, the latest
+            one last.
+    """
+    if selector.collection is Collection.HISTORY:
+        for parts in group_parts(records):
+            if selector.selects(join_parts(parts)):
+                yield from parts
+        return
+    for _, group in groupby(records, attrgetter("ref.group")):
+        memory = list(group)
+        if selector.selects(memory[-1]):
+            yield from memory
+
+
+# --- names ---
 
 
 class _Name(NamedTuple):
-    """A name that is no tag: its kind (`text`, `choice`, `number`, `time`, `id` or `source`), and
-    its value.
+    """A name that is not a tag.
+
+    Attributes:
+        kind: `text`, `choice`, `number`, `time`, `id` or `source`.
+        read: Returns its value on a record; None for `confidence`, which depends on the time.
     """
 
     kind: str
-    read: Reader
-
-
-def _of_origin(name: str) -> Reader:
-    attribute = "namespace" if name == "identity" else name
-
-    def value(record: Record, _moment: Moment) -> Any:
-        origin = origin_of(record.labels)
-        return None if origin is None else getattr(origin, attribute)
-
-    return value
-
-
-def _time_of_field(name: str, otherwise: Callable[[Record], datetime | None]) -> Reader:
-    def value(record: Record, _moment: Moment) -> datetime | None:
-        millis = record.fields.get(name)
-        return otherwise(record) if millis is None else from_millis(millis)
-
-    return value
+    read: Reader | None
 
 
 def source_of(record: Record) -> str | None:
-    """Return what a memory was made from: a conversation, or a turn of one."""
+    """Return the source of a memory: a conversation, or a turn of one."""
     return record.fields.get("source") or record.labels.get("conversation_id")
 
 
 def conversation_of(source: str) -> str:
-    """Return the conversation of a source: of `standup#3` it is `standup`."""
+    """Return the conversation of a source: `standup` for `standup#3`."""
     name, hash_sign, index = source.rpartition("#")
     return name if hash_sign and name and index.isascii() and index.isdigit() else source
 
 
-def _conversation(record: Record, _moment: Moment) -> str | None:
+def is_from(source: str, wanted: str) -> bool:
+    """Return whether a source is a turn, or any turn of a conversation."""
+    return source == wanted or conversation_of(source) == wanted
+
+
+def _origin_reader(name: str) -> Reader:
+    attribute = "namespace" if name == "identity" else name
+
+    def read(record: Record) -> Any:
+        origin = origin_of(record.labels)
+        return None if origin is None else getattr(origin, attribute)
+
+    return read
+
+
+def _label_reader(label: str, default: str | None = None) -> Reader:
+    def read(record: Record) -> str | None:
+        return record.labels.get(label, default)
+
+    return read
+
+
+def _read_key(record: Record) -> str | None:
+    return versions.plain_key(record.key)
+
+
+def _read_conversation(record: Record) -> str | None:
     source = source_of(record)
     return None if source is None else conversation_of(source)
 
 
-_BOTH: dict[str, _Name] = {
-    "namespace": _Name("text", lambda record, _: record.ref.namespace),
-    "content": _Name("text", lambda record, _: record.text),
-    "import": _Name("text", lambda record, _: record.labels.get(IMPORT)),
-    **{name: _Name("choice" if name in _CHOICES else "text", _of_origin(name)) for name in _ORIGIN},
+def _read_base_confidence(record: Record) -> Any:
+    return record.fields.get("confidence", 1.0)
+
+
+def _read_first_at(record: Record) -> datetime:
+    millis = record.fields.get("first_at")
+    return record.created_at if millis is None else from_millis(millis)
+
+
+def _read_reinforced_at(record: Record) -> datetime | None:
+    millis = record.fields.get("reinforced_at")
+    return None if millis is None else from_millis(millis)
+
+
+def _read_turn_id(record: Record) -> str:
+    return f"{record.ref.group}#{start_of(record)}"
+
+
+_group = attrgetter("ref.group")
+_written_at = _Name("time", attrgetter("created_at"))
+_COMMON: dict[str, _Name] = {
+    "namespace": _Name("text", attrgetter("ref.namespace")),
+    "content": _Name("text", attrgetter("text")),
+    "import": _Name("text", _label_reader(IMPORT)),
+    "updated": _written_at,
+    "since": _written_at,
+    "until": _written_at,
+    **{
+        name: _Name("choice" if name in _CHOICES else "text", _origin_reader(name))
+        for name in _ORIGIN
+    },
 }
 _NAMES: dict[Collection, dict[str, _Name]] = {
-    Collection.MEMORY: _BOTH
-    | {
-        "id": _Name("id", lambda record, _: record.ref.group),
-        "key": _Name("text", lambda record, _: versions.plain_key(record.key)),
-        "conversation": _Name("text", _conversation),
-        "source": _Name("source", lambda record, _: source_of(record)),
-        "decay": _Name("choice", lambda record, _: versions.decay_policy(record)),
-        "confidence": _Name(
-            "number", lambda record, at: versions.confidence(record, at.now, at.half_life_hours)
-        ),
-        "base_confidence": _Name("number", lambda record, _: record.fields.get("confidence", 1.0)),
-        "version": _Name("number", lambda record, _: record.ref.position),
-        "access_count": _Name("number", lambda record, _: record.accesses),
-        "created": _Name("time", _time_of_field("first_at", lambda record: record.created_at)),
-        "updated": _Name("time", lambda record, _: record.created_at),
-        "reinforced": _Name("time", _time_of_field("reinforced_at", lambda _: None)),
-        "ended": _Name("time", lambda record, _: record.ended_at),
-        **{name: _Name("time", lambda record, _: record.created_at) for name in _BOUNDS},
+    Collection.MEMORY: {
+        **_COMMON,
+        "id": _Name("id", _group),
+        "key": _Name("text", _read_key),
+        "conversation": _Name("text", _read_conversation),
+        "source": _Name("source", source_of),
+        "decay": _Name("choice", versions.decay_policy),
+        "confidence": _Name("number", None),
+        "base_confidence": _Name("number", _read_base_confidence),
+        "version": _Name("number", attrgetter("ref.position")),
+        "access_count": _Name("number", attrgetter("accesses")),
+        "created": _Name("time", _read_first_at),
+        "reinforced": _Name("time", _read_reinforced_at),
+        "ended": _Name("time", attrgetter("ended_at")),
     },
-    Collection.HISTORY: _BOTH
-    | {
-        "id": _Name("text", lambda record, _: f"{record.ref.group}#{start_of(record)}"),
-        "key": _Name(
-            "text",
-            lambda record, _: None if record.key is None else record.key.rpartition("\x1f")[2],
-        ),
-        "conversation": _Name("text", lambda record, _: record.ref.group),
-        "role": _Name("choice", lambda record, _: record.labels.get(ROLE, ROLES[0])),
-        "speaker": _Name("text", lambda record, _: record.labels.get(SPEAKER)),
-        "index": _Name("number", lambda record, _: start_of(record)),
-        "created": _Name("time", lambda record, _: record.created_at),
-        "updated": _Name("time", lambda record, _: record.created_at),
-        **{name: _Name("time", lambda record, _: record.created_at) for name in _BOUNDS},
+    Collection.HISTORY: {
+        **_COMMON,
+        "id": _Name("text", _read_turn_id),
+        "key": _Name("text", _read_key),
+        "conversation": _Name("text", _group),
+        "role": _Name("choice", _label_reader(ROLE, ROLES[0])),
+        "speaker": _Name("text", _label_reader(SPEAKER)),
+        "index": _Name("number", start_of),
+        "created": _written_at,
     },
 }
 
 
-def _times(names: dict[str, _Name]) -> tuple[str, ...]:
-    return tuple(name for name, each in names.items() if each.kind == "time")
+# --- tests ---
 
 
-# --- tests
-# -----------------------------------------------------------------------------------------------------------
-
-
-def _test(node: Node, collection: Collection, moment: Moment) -> Test:
+def _compile(node: Node, collection: Collection, instant: Instant) -> Test:
+    """Return the test of a tree."""
     if isinstance(node, Condition):
-        return _condition(node, collection, moment)
+        return _compile_condition(node, collection, instant)
     if isinstance(node, Not):
-        term = _test(node.term, collection, moment)
-        return lambda record: not term(record)
-    terms = [_test(term, collection, moment) for term in node.terms]
-    met = all if isinstance(node, Every) else any
-    return lambda record: met(term(record) for term in terms)
+        return _negate(_compile(node.term, collection, instant))
+    tests = [_compile(term, collection, instant) for term in node.terms]
+    combine = all if isinstance(node, Every) else any
+
+    def test(record: Record) -> bool:
+        return combine(meets(record) for meets in tests)
+
+    return test
 
 
-def _condition(condition: Condition, collection: Collection, moment: Moment) -> Test:
+def _negate(meets: Test) -> Test:
+    def test(record: Record) -> bool:
+        return not meets(record)
+
+    return test
+
+
+def _compile_condition(condition: Condition, collection: Collection, instant: Instant) -> Test:
     if condition.operator == "is":
-        return _state(condition, collection)
-    name = _name(condition, collection)
-    read = _tag_reader(condition) if name is None else name.read
-    if name is not None:  # as names are kept; the values of tags are kept as they were given
+        return _compile_state(condition, collection)
+    name = _find_name(condition, collection)
+    if name is None:
+        kind, read = "text", _tag_reader(condition)
+    else:
+        kind, read = name.kind, name.read or _confidence_reader(instant)
+        # Values of names are stored normalized; values of tags as they were given.
         condition = condition._replace(value=unicodedata.normalize("NFC", condition.value))
     if condition.operator == "exists":
-        return lambda record: read(record, moment) is not None
+        return _is_present(read)
     if condition.operator in ("!=", "!~"):
-        meets = _condition(condition._replace(operator=condition.operator[1]), collection, moment)
-        return lambda record: not meets(record)
+        positive = condition._replace(operator=condition.operator[1])
+        return _negate(_compile_condition(positive, collection, instant))
     if condition.operator == "~":
-        return _holds_words(condition, read, moment)
-    return _comparison(condition, "text" if name is None else name.kind, read, moment)
+        return _contains_words(condition, read)
+    return _compare(condition, kind, read, instant)
 
 
-def _name(condition: Condition, collection: Collection) -> _Name | None:
-    """Return what a name means; None for a tag.
+def _compare(condition: Condition, kind: str, read: Reader, instant: Instant) -> Test:
+    if kind == "time":
+        return _compare_time(condition, read, instant)
+    if kind == "number":
+        return _compare_number(condition, read)
+    return _compare_text(condition, kind, read)
+
+
+def _find_name(condition: Condition, collection: Collection) -> _Name | None:
+    """Return the definition of a name; None for a tag.
 
     Raises:
-        InvalidInput: It belongs to the other collection.
+        InvalidInput: The name belongs to the other collection, or stands alone.
     """
-    known = None if condition.quoted else condition.name.lower()
-    if known in _ENDED_BY or known in _MARKS:
-        raise wrong(condition.place, f"{known} stands alone, as in: not {known}; {_IF_TAG}")
-    if known is None or known in _NAMES[collection]:
-        return None if known is None else _NAMES[collection][known]
-    if known in _NAMES[Collection.MEMORY]:
-        raise wrong(condition.place, f"turns have no {known}; {_IF_TAG}")
-    return None
+    if condition.quoted:
+        return None
+    name = condition.name.lower()
+    if name in _ENDED_BY or name in _MARKS:
+        raise error_at(condition.place, f"{name} stands alone, as in: not {name}; {_USE_QUOTES}")
+    if name not in _NAMES[collection] and name in _NAMES[Collection.MEMORY]:
+        raise error_at(condition.place, f"turns have no {name}; {_USE_QUOTES}")
+    return _NAMES[collection].get(name)
 
 
 def _tag_reader(condition: Condition) -> Reader:
     try:
         key = validate.tag_key(condition.name)
     except InvalidInput as exc:
-        raise wrong(condition.place, str(exc)) from exc
+        raise error_at(condition.place, str(exc)) from exc
     assert not is_reserved(key)
-    return lambda record, _moment: record.labels.get(key)
+    return _label_reader(key)
 
 
-def _state(condition: Condition, collection: Collection) -> Test:
+def _confidence_reader(instant: Instant) -> Reader:
+    return functools.partial(
+        versions.confidence, now=instant.now, half_life_hours=instant.half_life_hours
+    )
+
+
+def _compile_state(condition: Condition, collection: Collection) -> Test:
     name = condition.name
     if name in _MARKS:
-        return lambda record: bool(record.fields.get(name))
+
+        def has_mark(record: Record) -> bool:
+            return bool(record.fields.get(name))
+
+        return has_mark
     if collection is Collection.HISTORY:
-        raise wrong(
+        raise error_at(
             condition.place,
             f'turns are never {name}; of a tag with that name, write: "{name}" exists',
         )
     ended_by = _ENDED_BY[name]
-    return lambda record: record.ended_at is not None and record.ended_by == ended_by
+
+    def has_ended(record: Record) -> bool:
+        return record.ended_at is not None and record.ended_by == ended_by
+
+    return has_ended
 
 
-def _holds_words(condition: Condition, read: Reader, moment: Moment) -> Test:
-    given = condition.value.split()
-    begun = {word for part in given if part.endswith("*") for word in words_in(part)}
-    whole = {word for part in given if not part.endswith("*") for word in words_in(part)}
-    if not begun and not whole:
-        raise wrong(condition.place, f'"{validate.shown(condition.value)}" has no word')
-
-    # Taking a text apart costs as much as reading it, and most have none of the words. Signs are
-    # spelled: C++, C#.
-    spelled = any(sign in condition.value for sign in "+#")
-    plain = [] if spelled else [word for word in (*whole, *begun) if word.isascii()]
-
+def _is_present(read: Reader) -> Test:
     def test(record: Record) -> bool:
-        value = read(record, moment)
-        if value is None or (value.isascii() and not all(word in value.lower() for word in plain)):
-            return False
-        held = words_in(str(value))
-        return whole <= held and all(
-            any(word.startswith(start) for word in held) for start in begun
-        )
+        return read(record) is not None
 
     return test
 
 
-def _comparison(condition: Condition, kind: str, read: Reader, moment: Moment) -> Test:
-    sign = _BOUNDS.get(condition.name, condition.operator) if kind == "time" else condition.operator
-    if kind == "time":
-        first, last = _moments(condition, moment)
-        return _time_test(sign, first, last, lambda record: read(record, moment))
-    if kind == "number":
-        number, compared = _number(condition), _COMPARED[sign]
-        return lambda record: (
-            (value := read(record, moment)) is not None and compared(value, number)
-        )
-    if sign != "=":
-        raise wrong(
-            condition.place,
-            f"{validate.shown(condition.name)} is text: it is compared with =, !=, ~ and !~",
-        )
-    if kind == "source":
-        return lambda record: (
-            (value := read(record, moment)) is not None and is_from(value, condition.value)
-        )
-    if kind == "choice" and condition.value not in _CHOICES[condition.name.lower()]:
-        allowed = ", ".join(_CHOICES[condition.name.lower()])
-        raise wrong(
-            condition.place,
-            f'{condition.name} is one of {allowed}, not "{validate.shown(condition.value)}"',
-        )
-    if kind == "id":
-        start = _id(condition)
-        return lambda record: record.ref.group.startswith(start)
-    if condition.value.endswith("*") and not condition.literal:
-        start = condition.value[:-1]
-        return lambda record: (
-            (value := read(record, moment)) is not None and value.startswith(start)
-        )
-    return lambda record: bool(read(record, moment) == condition.value)
+def _contains_words(condition: Condition, read: Reader) -> Test:
+    parts = condition.value.split()
+    prefixes = {word for part in parts if part.endswith("*") for word in words_in(part)}
+    words = {word for part in parts if not part.endswith("*") for word in words_in(part)}
+    if not prefixes and not words:
+        raise error_at(condition.place, f'"{validate.shown(condition.value)}" has no word')
+
+    # Splitting a text costs as much as reading it, and most texts have none of the words: look for
+    # ASCII words as substrings first. Words with signs, such as C++, are spelled differently.
+    has_signs = any(sign in condition.value for sign in "+#")
+    substrings = [] if has_signs else [word for word in (*words, *prefixes) if word.isascii()]
+
+    def test(record: Record) -> bool:
+        value = read(record)
+        if value is None:
+            return False
+        if value.isascii() and not all(word in value.lower() for word in substrings):
+            return False
+        words_of_value = words_in(str(value))
+        if not words <= words_of_value:
+            return False
+        return all(any(word.startswith(prefix) for word in words_of_value) for prefix in prefixes)
+
+    return test
 
 
-def is_from(source: str, wanted: str) -> bool:
-    """Return whether a source is what is wanted, which is a turn, or a conversation with all of its
-    turns.
+def _compare_time(condition: Condition, read: Reader, instant: Instant) -> Test:
+    """Return a comparison with a time span: "before a day" means before its beginning, and so
+    on.
     """
-    return source == wanted or conversation_of(source) == wanted
-
-
-def _time_test(
-    sign: str, first: datetime, last: datetime, read: Callable[[Record], datetime | None]
-) -> Test:
-    """Return a comparison with a time that may last: what is before it is before its beginning, and
-    so on.
-    """
+    sign = _BOUNDS.get(condition.name, condition.operator)
+    first, last = _parse_span(condition, instant)
+    bound = first if sign in ("<", ">=") else last
+    compare = _COMPARISONS[sign]
 
     def test(record: Record) -> bool:
         at = read(record)
         if at is None:
             return False
         if sign == "=":
-            return first <= at <= last
-        return _COMPARED[sign](at, first if sign in ("<", ">=") else last)
+            return bool(first <= at <= last)
+        return compare(at, bound)
 
     return test
 
 
-def _moments(condition: Condition, moment: Moment) -> tuple[datetime, datetime]:
+def _compare_number(condition: Condition, read: Reader) -> Test:
+    number, compare = _parse_number(condition), _COMPARISONS[condition.operator]
+
+    def test(record: Record) -> bool:
+        value = read(record)
+        return value is not None and compare(value, number)
+
+    return test
+
+
+def _compare_text(condition: Condition, kind: str, read: Reader) -> Test:
+    if condition.operator != "=":
+        raise error_at(
+            condition.place,
+            f"{validate.shown(condition.name)} is text: it is compared with =, !=, ~ and !~",
+        )
+    expected = condition.value
+    if kind == "source":
+        return _is_from_source(read, expected)
+    if kind == "choice" and expected not in _CHOICES[condition.name.lower()]:
+        allowed = ", ".join(_CHOICES[condition.name.lower()])
+        raise error_at(
+            condition.place,
+            f'{condition.name} is one of {allowed}, not "{validate.shown(expected)}"',
+        )
+    if kind == "id":
+        return _starts_with(read, _parse_id(condition))
+    if expected.endswith("*") and not condition.literal:
+        return _starts_with(read, expected[:-1])
+
+    def test(record: Record) -> bool:
+        return bool(read(record) == expected)
+
+    return test
+
+
+def _is_from_source(read: Reader, wanted: str) -> Test:
+    def test(record: Record) -> bool:
+        source = read(record)
+        return source is not None and is_from(source, wanted)
+
+    return test
+
+
+def _starts_with(read: Reader, prefix: str) -> Test:
+    def test(record: Record) -> bool:
+        value = read(record)
+        return value is not None and value.startswith(prefix)
+
+    return test
+
+
+# --- values ---
+
+
+def _parse_span(condition: Condition, instant: Instant) -> tuple[datetime, datetime]:
     if condition.name in _BOUNDS and condition.operator != "=":
-        raise wrong(condition.place, f"{condition.name} takes a time: {condition.name} 7d")
+        raise error_at(condition.place, f"{condition.name} takes a time: {condition.name} 7d")
     try:
-        return parse_span(condition.value, moment.now)
+        return parse_span(condition.value, instant.now)
     except InvalidInput as exc:
-        raise wrong(condition.place, str(exc)) from exc
+        raise error_at(condition.place, str(exc)) from exc
 
 
-def _number(condition: Condition) -> float:
+def _parse_number(condition: Condition) -> float:
     try:
-        found = float(condition.value)
+        number = float(condition.value)
     except ValueError:
-        found = float("nan")
-    if not math.isfinite(found):
-        raise wrong(
+        number = math.nan
+    if not math.isfinite(number):
+        raise error_at(
             condition.place,
             f'"{validate.shown(condition.value)}" is no number; {condition.name} is one',
         )
-    if condition.name.endswith("confidence"):
-        try:
-            return validate.unit(found, condition.name)
-        except InvalidInput as exc:
-            raise wrong(condition.place, str(exc)) from exc
-    return found
+    if not condition.name.endswith("confidence"):
+        return number
+    try:
+        return validate.unit(number, condition.name)
+    except InvalidInput as exc:
+        raise error_at(condition.place, str(exc)) from exc
 
 
-def _id(condition: Condition) -> str:
+def _parse_id(condition: Condition) -> str:
     try:
         return parse_id(condition.value.rstrip("*"))
-    except InvalidInput:  # files may hold ids that another program gave
+    except InvalidInput:  # files may hold ids that another program assigned
         return condition.value
 
 
-# --- what a store can find
-# -------------------------------------------------------------------------------------------
+# --- the part that a store can apply ---
 
 
-def _narrowed(where: Filter, condition: Condition, selector: Selector) -> Filter:
-    """Return a filter with a condition that must hold, if stores know such a one; `fits` asks
-    again.
-    """
-    name = None if condition.quoted else condition.name.lower()
-    exact = condition.operator == "=" and (condition.literal or not condition.value.endswith("*"))
-    known = _NAMES[selector.collection]
-    if name in known and known[name].kind == "time":
-        return (
-            _narrowed_by_time(where, condition, selector)
-            if name in ("updated", *_BOUNDS)
-            else where
-        )
-    label = (
-        {"by": BY, "trust": TRUST, "import": IMPORT, "speaker": SPEAKER}.get(name or "")
-        if name in known
-        else condition.name
-    )
-    if (
-        exact and label is not None and label not in where.labels
-    ):  # nothing has two values of one, which `fits` tells
+def _narrow(where: Filter, condition: Condition, selector: Selector) -> Filter:
+    """Return a filter with a required condition, if stores support it; `fits` still checks it."""
+    names: Mapping[str, _Name] = {} if condition.quoted else _NAMES[selector.collection]
+    name = condition.name.lower() if condition.name.lower() in names else None
+    if name is not None and names[name].kind == "time":
+        return _narrow_time(where, condition, selector)
+    if condition.operator != "=" or (condition.value.endswith("*") and not condition.literal):
+        return where
+    label = condition.name
+    if name is not None:
+        label = _LABELS.get(name, "")
+    if label and label not in where.labels:  # two values contradict each other, which `fits` finds
         where = where._replace(labels={**where.labels, label: condition.value})
-    is_group = (name == "id" and len(condition.value) == ID_LENGTH) or name == "conversation"
-    memory = selector.collection is Collection.MEMORY
-    if exact and is_group and memory is (name == "id") and where.group is None:
-        where = where._replace(group=_id(condition) if memory else condition.value)
+    return _narrow_group(where, condition, selector) if where.group is None else where
+
+
+_LABELS = {"by": BY, "trust": TRUST, "import": IMPORT, "speaker": SPEAKER}
+
+
+def _narrow_group(where: Filter, condition: Condition, selector: Selector) -> Filter:
+    name = None if condition.quoted else condition.name.lower()
+    if selector.collection is Collection.MEMORY:
+        if name == "id" and len(condition.value) == ID_LENGTH:
+            return where._replace(group=_parse_id(condition))
+    elif name == "conversation":
+        return where._replace(group=condition.value)
     return where
 
 
-def _narrowed_by_time(where: Filter, condition: Condition, selector: Selector) -> Filter:
-    sign = _BOUNDS.get(condition.name.lower(), condition.operator)
-    first, last = _moments(condition, selector.moment)
+def _narrow_time(where: Filter, condition: Condition, selector: Selector) -> Filter:
+    name = condition.name.lower()
+    if name not in ("updated", *_BOUNDS):
+        return where
+    sign = _BOUNDS.get(name, condition.operator)
+    first, last = _parse_span(condition, selector.instant)
     if sign in (">", ">=", "="):
         since = last if sign == ">" else first
         where = where._replace(since=since if where.since is None else max(where.since, since))

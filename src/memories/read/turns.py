@@ -1,5 +1,6 @@
-"""Turns as users see them and as records, and reading conversations; `versions` is the same for
-memories.
+"""Turns of conversations: how they are read from records, and pages of them.
+
+`versions` does the same for memories.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,32 +13,30 @@ from memories.guard.origin import CONTINUED, PART, Origin, origin_of, tags_of
 from memories.stores.protocol import Store
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 
-PARTS, MESSAGE_ID = (
-    "parts",
-    "message_id",
-)  # fields of the parts of a long message: how many there are, and its id
-OFFSET = "utc_offset"  # field: of the time zone that its time was given in, in seconds
-STORED, KNOWN, REFUSED = "stored", "known", "refused"  # what became of a draft
+PARTS = "parts"  # field of a part of a long message: the number of parts
+MESSAGE_ID = "message_id"  # field of a part of a long message: the id of the message
+OFFSET = "utc_offset"  # field: the writer's time zone, in seconds
+STORED, KNOWN, REFUSED = "stored", "known", "refused"  # results of adding a turn
 MISSING = "\n[a part of this message is damaged and left out]\n"
 MAX_PARTS = 10_000  # of one message
-_PAGE = 1_000  # records that are read at once, at most
-_SCOPE = "\x1f"  # between conversation and message id; neither can hold a control character
+_PAGE = 1_000  # maximum number of records that are read at once
+_SCOPE = "\x1f"  # between conversation and message id, which can't contain a control character
 
 
 @dataclass(frozen=True, slots=True)
 class TurnDraft:
-    """A turn to be appended.
+    """A turn to append to a conversation.
 
     Attributes:
-        content: What was said, at most 4,000,000 characters; more than 100,000 are kept in parts
-            that are one turn.
+        content: The text, at most 4,000,000 characters. More than 100,000 are stored in parts that
+            form one turn.
         role: `user` (the default), `assistant`, `system` or `tool`.
-        speaker: The name of the person or agent who said it, if known.
+        speaker: The name of the person or agent who speaks, if known.
         created_at: When it was said; now by default.
-        message_id: Unique in its conversation: a second turn with the same id is not stored. If it
-            says something else than the first one, it is refused.
-        tags: Free pairs.
-        index: The earliest index it may get; it always comes after the last stored turn.
+        message_id: An id that is unique in the conversation. A second turn with the same id and
+            text is not stored; one with another text is refused.
+        tags: Free key-value pairs.
+        index: The lowest acceptable index; the turn always follows the last stored one.
     """
 
     content: str
@@ -55,29 +54,28 @@ class Turn:
 
     Attributes:
         conversation_id: The conversation.
-        index: Its place there, from 0.
-        namespace: The namespace it belongs to.
-        content: What was said.
+        index: The position in the conversation, from 0.
+        namespace: The namespace of the conversation.
+        content: The text.
         role: `user`, `assistant`, `system` or `tool`.
-        speaker: The name of the person or agent who said it, if known.
-        created_at: When it was said, in the time zone that was given.
-        session: The index at which its session begins, a run of turns without a long pause.
-        message_id: The id that its writer gave it.
-        tags: Free pairs.
-        origin: Who stored it; None if that was before origins were kept.
-        redacted: The kinds of the secrets that were taken out of it when it was stored.
-        suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`.
-            Mostly empty.
-        parts: In how many parts a long message is kept, each with an index of its own behind the
-            first; else 1.
-        part: Which of them a search found, from 1, and the content is that of this part; None for a
-            whole message.
-        status: In the answer of `add_turns`: `stored`; `known`, the message id was there with the
-            same content; or `refused`, it was there with another content, and this is the turn that
-            has it. Else None.
-        reason: Why it was refused, one sentence.
-        waiting: Whether it is not stored yet: it waits in the queue on disk, and its index is the
-            one it will get.
+        speaker: The name of the person or agent who speaks, if known.
+        created_at: When it was said, in the writer's time zone.
+        session: The index of the first turn of its session, a run of turns without a long pause.
+        message_id: The id that its writer assigned.
+        tags: Free key-value pairs.
+        origin: Who stored it; None for turns older than origins.
+        redacted: The kinds of secrets that were removed before it was stored.
+        suspicious: The rules by which the text may be an instruction to a model; see
+            `write.suspicion`. Usually empty.
+        parts: The number of parts of a long message, each with its own index after the first; 1
+            otherwise.
+        part: The part that a search found, from 1; the content is then that of this part. None for
+            a whole message.
+        status: The result of `add_turns`: `stored`; `known` if the message id existed with the same
+            content; `refused` if it existed with other content, in which case this is the existing
+            turn. None elsewhere.
+        reason: Why it was refused, in one sentence.
+        waiting: Whether it is still queued on disk; its index is then the one that it will get.
     """
 
     conversation_id: str
@@ -101,17 +99,20 @@ class Turn:
 
     @property
     def id(self) -> str:
-        """The turn's id: conversation and index."""
+        """The address of the turn: conversation and index."""
         return f"{self.conversation_id}#{self.index}"
 
 
+# --- turns and records ---
+
+
 def to_turn(record: Record) -> Turn:
-    """Return the turn that a record holds; of a long message, this part of it."""
+    """Return the turn in a record; for a long message, this part of it."""
     labels = tags_of(record.labels)
-    start, parts = start_of(record), _parts(record)
-    own_id = (
-        record.fields.get(MESSAGE_ID) if record.key is None else record.key.rpartition(_SCOPE)[2]
-    )
+    start, part_count = start_of(record), _part_count(record)
+    message_id = record.fields.get(MESSAGE_ID)
+    if record.key is not None:
+        message_id = record.key.rpartition(_SCOPE)[2]
     return Turn(
         conversation_id=record.ref.group,
         index=start,
@@ -121,160 +122,161 @@ def to_turn(record: Record) -> Turn:
         speaker=labels.pop(SPEAKER, None),
         created_at=said_at(record),
         session=record.ref.position if record.session is None else record.session,
-        message_id=own_id,
+        message_id=message_id,
         tags=labels,
         origin=origin_of(record.labels),
         redacted=record.names("redacted"),
         suspicious=record.names("suspicious"),
-        parts=parts,
-        part=record.ref.position - start + 1 if parts > 1 else None,
+        parts=part_count,
+        part=record.ref.position - start + 1 if part_count > 1 else None,
     )
 
 
 def said_at(record: Record) -> datetime:
-    """Return when a turn was said, in the time zone that was given."""
+    """Return when a turn was said, in the writer's time zone."""
     offset = record.fields.get(OFFSET)
     if offset is None:
         return record.created_at
     try:
         return record.created_at.astimezone(timezone(timedelta(seconds=offset)))
-    except (TypeError, ValueError, OverflowError):  # what another program wrote
+    except (TypeError, ValueError, OverflowError):  # another program wrote the field
         return record.created_at
 
 
 def start_of(record: Record) -> int:
-    """Return the index of the turn that a record belongs to: of a long message, the position of its
-    first part.
-    """
+    """Return the index of the turn that a record belongs to: the position of its first part."""
     start = record.labels.get(PART, "")
     return int(start) if start.isascii() and start.isdigit() else record.ref.position
 
 
-def messages(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Yield the records of each turn: one, or all parts of a long message that follow each other,
-    in order.
-    """
-    for _, same in groupby(
-        records, lambda record: (record.ref.namespace, record.ref.group, start_of(record))
-    ):
-        yield list(same)
+def group_parts(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yield the records of each turn: usually one, or the consecutive parts of a long message."""
+
+    def message_of(record: Record) -> tuple[str, str, int]:
+        return record.ref.namespace, record.ref.group, start_of(record)
+
+    for _, parts in groupby(records, message_of):
+        yield list(parts)
 
 
-def whole(parts: Sequence[Record]) -> Record:
-    """Return the first of these parts of a message with the text of all; what is damaged is left
-    out, and said so.
-    """
+def join_parts(parts: Sequence[Record]) -> Record:
+    """Return the first part of a message with the text of all; a notice replaces damaged parts."""
     first = parts[0]
-    expected = _parts(first)
-    if len(parts) == expected == 1:
+    part_count = _part_count(first)
+    if len(parts) == part_count == 1:
         return first
-    place = start_of(first)
+    next_position = start_of(first)
+    end = next_position + part_count
     text = ""
     for part in parts:
-        text += part.text if part.ref.position == place else MISSING + part.text
-        place = part.ref.position + 1
-    return first._replace(text=text if place == start_of(first) + expected else text + MISSING)
+        if part.ref.position != next_position:
+            text += MISSING
+        text += part.text
+        next_position = part.ref.position + 1
+    return first._replace(text=text if next_position == end else text + MISSING)
 
 
 def turn_of(parts: Sequence[Record]) -> Turn:
-    """Return the turn that a record, or all parts of a long message, hold."""
-    found = to_turn(whole(parts))
-    if found.parts == 1:
-        return found
-    marks = tuple(dict.fromkeys(mark for part in parts for mark in part.names("suspicious")))
-    return replace(found, part=None, suspicious=marks)
+    """Return the turn in a record, or in all parts of a long message."""
+    turn = to_turn(join_parts(parts))
+    if turn.parts == 1:
+        return turn
+    suspicious = dict.fromkeys(rule for part in parts for rule in part.names("suspicious"))
+    return replace(turn, part=None, suspicious=tuple(suspicious))
 
 
 def parts_of(store: Store, record: Record) -> list[Record]:
-    """Return all parts of the message that a record is a part of, in order; mostly it is the only
-    one.
-    """
-    if _parts(record) == 1:
+    """Return all parts of the message that a record belongs to, in order."""
+    if _part_count(record) == 1:
         return [record]
     return sorted(store.read(refs_of(record)), key=lambda part: part.ref.position)
 
 
 def refs_of(record: Record) -> list[Ref]:
-    """Return the addresses of all parts of the message that a record is a part of."""
+    """Return the addresses of all parts of the message that a record belongs to."""
     start = start_of(record)
-    return [
-        record.ref._replace(position=position) for position in range(start, start + _parts(record))
-    ]
+    positions = range(start, start + _part_count(record))
+    return [record.ref._replace(position=position) for position in positions]
 
 
-def _parts(record: Record) -> int:
+def _part_count(record: Record) -> int:
     number = record.fields.get(PARTS, 1)
     return number if type(number) is int and 1 < number <= MAX_PARTS else 1
 
 
-def count(store: Store, where: Filter) -> int:
-    """Return how many turns a filter matches; a long message is one, however many parts it has."""
-    records = store.count(where)
-    return records and records - store.count(
-        where._replace(labels={**where.labels, CONTINUED: "1"})
-    )
-
-
 def scoped_key(conversation: str, message_id: str | None) -> str | None:
-    """Return a message id as it is stored: each conversation has its own."""
+    """Return a message id as it is stored: each conversation has its own ids."""
     return None if message_id is None else f"{conversation}{_SCOPE}{message_id}"
+
+
+# --- reading conversations ---
+
+
+def count(store: Store, where: Filter) -> int:
+    """Return the number of turns that a filter matches; a long message is one turn."""
+    record_count = store.count(where)
+    if not record_count:
+        return 0
+    continued = where._replace(labels={**where.labels, CONTINUED: "1"})
+    return record_count - store.count(continued)
 
 
 def tail(store: Store, where: Filter, limit: int) -> list[Turn]:
     """Return the last turns of a conversation, oldest first; see `Memories.tail_turns`."""
-    read = _read(store, where, limit, None, newest_first=True)
-    return [turn_of(parts) for parts in messages(reversed(read))][-limit:]
+    records = _read_turns(store, where, limit, None, newest_first=True)
+    return [turn_of(parts) for parts in group_parts(reversed(records))][-limit:]
 
 
 def page(store: Store, where: Filter, start: int, limit: int) -> list[Turn]:
     """Return the turns of a conversation from an index on; see `Memories.turns`."""
     assert where.group is not None
-    read = _read(store, where, limit, (where.group, start - 1), newest_first=False)
-    return [
-        turn_of(parts) for parts in messages(record for record in read if start_of(record) >= start)
-    ][:limit]
+    records = _read_turns(store, where, limit, (where.group, start - 1), newest_first=False)
+    from_start = (record for record in records if start_of(record) >= start)
+    return [turn_of(parts) for parts in group_parts(from_start)][:limit]
 
 
-def _read(
+def _read_turns(
     store: Store, where: Filter, limit: int, after: tuple[str, int] | None, *, newest_first: bool
 ) -> list[Record]:
-    """Return the records of so many turns, and perhaps some parts of others before and behind
-    them.
-    """
-    first = 0 if after is None else after[1] + 1
+    """Return the records of `limit` turns, perhaps with some parts of adjacent turns."""
+    first_index = 0 if after is None else after[1] + 1
     read: list[Record] = []
     starts: set[int] = set()
-    size = limit
+    batch_size = limit
     while True:
-        found = store.scan(where, limit=size, after=after, newest_first=newest_first)
-        read += found
-        starts.update(start for record in found if (start := start_of(record)) >= first)
-        if len(found) < size or len(starts) > limit:
+        records = store.scan(where, limit=batch_size, after=after, newest_first=newest_first)
+        read += records
+        starts.update(start for start in map(start_of, records) if start >= first_index)
+        if len(records) < batch_size or len(starts) > limit:
             return read
-        last = found[-1]
-        ends = start_of(last) if newest_first else start_of(last) + _parts(last) - 1
-        if len(starts) == limit and last.ref.position == ends:
+        last = records[-1]
+        last_of_message = start_of(last)
+        if not newest_first:
+            last_of_message += _part_count(last) - 1
+        if len(starts) == limit and last.ref.position == last_of_message:
             return read
-        after, size = (last.ref.group, last.ref.position), min(2 * size, _PAGE)
+        after = last.ref.group, last.ref.position
+        batch_size = min(2 * batch_size, _PAGE)
 
 
 def in_conversation(store: Store, namespaces: Sequence[str], name: str) -> Filter:
-    """Return the filter of a conversation: a name means that of one's own namespace, or else the
-    shared one.
-    """
+    """Return the filter of a conversation; a caller's own one wins over the shared one."""
     own, *others = (
         Filter(Collection.HISTORY, (namespace,), group=conversation_id(name))
         for namespace in namespaces
     )
     if not others:
-        return own  # without a look at it
-    return next((where for where in (own, *others) if store.scan(where, limit=1)), own)
+        return own  # without reading anything
+    for where in (own, *others):
+        if store.scan(where, limit=1):
+            return where
+    return own
 
 
 def conversation_id(name: str) -> str:
     """Return the id of a conversation.
 
     Raises:
-        InvalidInput: It is empty, too long, or of several lines.
+        InvalidInput: It is empty, too long, or contains a line break.
     """
     return validate.one_line(name, "conversation id")

@@ -1,13 +1,12 @@
-"""The filter language of `--where`: a text becomes a tree of conditions. Pure; what a name means is
-in `selector`.
+"""The grammar of `--where`: parses an expression into a tree of conditions. Pure.
 
     either    = every ("or" every)*
     every     = term ("and" term)*
     term      = "not" term | "(" either ")" | condition
-    condition = NAME OPERATOR VALUE | NAME "exists" | "has" "(" NAME ")" | STATE | ("since" |
-    "until") VALUE
+    condition = NAME OPERATOR VALUE | NAME "exists" | "has" "(" NAME ")" | STATE
+              | ("since" | "until") VALUE
 
-Keywords are read in upper and lower case. A name in quotes is always a tag.
+Keywords ignore case. A quoted name is always a tag. `selector` knows what the names mean.
 """
 
 from collections.abc import Sequence
@@ -31,12 +30,12 @@ class Condition(NamedTuple):
     """One condition.
 
     Attributes:
-        name: What is looked at; in lower case unless it stood in quotes.
-        quoted: Whether it stood in quotes.
-        operator: One of `OPERATORS`, `exists`, or `is` for a name that stood alone.
-        value: What it is compared with; empty for `exists` and `is`.
-        literal: Whether the value stood in quotes.
-        place: At which character the name begins, from 1.
+        name: The name, in lower case unless it is quoted.
+        quoted: Whether the name is quoted.
+        operator: One of `OPERATORS`, `exists`, or `is` for a name without an operator.
+        value: The value to compare with; empty for `exists` and `is`.
+        literal: Whether the value is quoted.
+        place: The position of the name in the text, from 1.
     """
 
     name: str
@@ -48,19 +47,19 @@ class Condition(NamedTuple):
 
 
 class Not(NamedTuple):
-    """What does not meet the term."""
+    """Matches what the term does not match."""
 
     term: "Node"
 
 
 class Every(NamedTuple):
-    """What meets all terms."""
+    """Matches what all terms match."""
 
     terms: "Sequence[Node]"
 
 
 class Either(NamedTuple):
-    """What meets at least one term."""
+    """Matches what at least one term matches."""
 
     terms: "Sequence[Node]"
 
@@ -69,12 +68,12 @@ Node = Condition | Not | Every | Either
 
 
 class Names(NamedTuple):
-    """Names that are not followed by an operator and a value of one word.
+    """Names with a grammar of their own.
 
     Attributes:
-        states: Those that stand alone, such as `deleted`.
-        times: Those whose value may be several words without quotes, such as `last week`.
-        bounds: Those that take a value without an operator, such as `since`.
+        states: Names that stand alone, such as `deleted`.
+        times: Names whose value may be several unquoted words, such as `last week`.
+        bounds: Names that take a value without an operator, such as `since`.
     """
 
     states: Sequence[str]
@@ -87,10 +86,10 @@ def parse(text: str, names: Names) -> Node:
 
     Args:
         text: The expression, at most `MAX_CHARACTERS` long.
-        names: Names that have a grammar of their own.
+        names: The names with a grammar of their own.
 
     Raises:
-        InvalidInput: It can't be read; the message names the place.
+        InvalidInput: The expression is malformed; the message gives the position.
     """
     if not isinstance(text, str):
         raise InvalidInput(f"where is of type {type(text).__name__}; give text")
@@ -103,13 +102,13 @@ def parse(text: str, names: Names) -> Node:
     return _Parser(text, names).parse()
 
 
-def wrong(place: int, what: str) -> InvalidInput:
-    """Return the error for an expression that is wrong at a character."""
-    return InvalidInput(f"where is wrong at character {place}: {what}")
+def error_at(place: int, problem: str) -> InvalidInput:
+    """Return the error for a problem at a position of the expression."""
+    return InvalidInput(f"where is wrong at character {place}: {problem}")
 
 
 def conditions(node: Node) -> list[Condition]:
-    """Return all conditions of a tree, in the order in which they were written."""
+    """Return all conditions of a tree, in the order of the text."""
     if isinstance(node, Condition):
         return [node]
     terms = [node.term] if isinstance(node, Not) else node.terms
@@ -117,9 +116,7 @@ def conditions(node: Node) -> list[Condition]:
 
 
 class _Token(NamedTuple):
-    """A part of the text: `word`, `text` (in quotes), `sign` (an operator or a bracket) or
-    `end`.
-    """
+    """A token: a `word`, a quoted `text`, a `sign` (an operator or a bracket), or the `end`."""
 
     kind: str
     text: str
@@ -131,28 +128,33 @@ class _Token(NamedTuple):
     def is_sign(self, *signs: str) -> bool:
         return self.kind == "sign" and self.text in signs
 
+    @property
+    def is_name(self) -> bool:
+        return self.kind in ("word", "text")
+
     def __str__(self) -> str:
         return "its end" if self.kind == "end" else f'"{shown(self.text)}"'
 
 
 class _Parser:
-    """Reads the tokens from left to right."""
+    """A recursive descent parser."""
 
     def __init__(self, text: str, names: Names) -> None:
-        self._tokens = _tokens(text)
+        self._tokens = _tokenize(text)
         self._names = names
+        self._lower_case_names = {*names.states, *names.times, *names.bounds}
         self._at = self._depth = self._count = 0
 
     def parse(self) -> Node:
         """Return the tree."""
-        found = self._either()
+        tree = self._either()
         if self._next.is_sign(")"):
-            raise wrong(self._next.place, 'there is no "(" for this ")"')
+            raise error_at(self._next.place, 'there is no "(" for this ")"')
         if self._next.kind != "end":
-            raise wrong(
+            raise error_at(
                 self._next.place, f'{self._next} follows a condition; put "and" or "or" before it'
             )
-        return found
+        return tree
 
     @property
     def _next(self) -> _Token:
@@ -160,7 +162,8 @@ class _Parser:
 
     def _take(self) -> _Token:
         token = self._next
-        self._at += token.kind != "end"
+        if token.kind != "end":
+            self._at += 1
         return token
 
     def _either(self) -> Node:
@@ -183,128 +186,125 @@ class _Parser:
         token = self._take()
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise wrong(
+            raise error_at(
                 token.place,
                 f"it is nested more than {MAX_DEPTH} deep; write it with fewer brackets",
             )
-        found = Not(self._term()) if token.kind == "word" else self._in_brackets(token)
+        node = Not(self._term()) if token.kind == "word" else self._in_brackets(token)
         self._depth -= 1
-        return found
+        return node
 
     def _in_brackets(self, opening: _Token) -> Node:
-        found = self._either()
+        node = self._either()
         if self._next.kind == "end":
-            raise wrong(opening.place, 'this "(" is not closed')
-        if not self._take().is_sign(")"):
-            token = self._tokens[self._at - 1]
-            raise wrong(
+            raise error_at(opening.place, 'this "(" is not closed')
+        token = self._take()
+        if not token.is_sign(")"):
+            raise error_at(
                 token.place, f'{token} follows a condition; put "and", "or" or ")" before it'
             )
-        return found
+        return node
 
     def _condition(self) -> Condition:
-        name = self._take()
-        if name.kind not in ("word", "text") or name.is_word(*_KEYWORDS):
-            raise wrong(name.place, f"a condition is missing before {name}; write NAME = VALUE")
+        token = self._take()
+        if not token.is_name or token.is_word(*_KEYWORDS):
+            raise error_at(
+                token.place, f"a condition is missing before {token}; write NAME = VALUE"
+            )
         self._count += 1
         if self._count > MAX_CONDITIONS:
-            raise wrong(name.place, f"it has more than {MAX_CONDITIONS} conditions; split it")
-        if name.is_word("has") and self._next.is_sign("("):
+            raise error_at(token.place, f"it has more than {MAX_CONDITIONS} conditions; split it")
+        if token.is_word("has") and self._next.is_sign("("):
             return self._has()
-        quoted = name.kind == "text"
-        known = name.text if quoted else name.text.lower()
-        made = Condition(
-            known if known in self._special() else name.text, quoted, "is", "", False, name.place
-        )
+        is_quoted = token.kind == "text"
+        name = token.text
+        if not is_quoted and name.lower() in self._lower_case_names:
+            name = name.lower()
+        condition = Condition(name, is_quoted, "is", "", literal=False, place=token.place)
         if self._next.is_word("exists"):
             self._take()
-            return made._replace(operator="exists")
+            return condition._replace(operator="exists")
         if self._next.is_sign(*OPERATORS):
-            made = made._replace(operator=self._take().text)
-        elif quoted or known not in self._names.bounds:
-            if quoted or known not in self._names.states:
-                raise wrong(
-                    name.place,
-                    f"{name} is no condition; write {_plain(name)} = VALUE, or {_plain(name)} exists",
-                )
-            return made
-        else:
-            made = made._replace(operator="=")
-        value, literal = self._value(made)
-        return made._replace(value=value, literal=literal)
-
-    def _special(self) -> set[str]:
-        return {*self._names.states, *self._names.times, *self._names.bounds}
+            return self._with_value(condition, self._take().text)
+        if not is_quoted and name in self._names.bounds:
+            return self._with_value(condition, "=")
+        if not is_quoted and name in self._names.states:
+            return condition
+        plain = f'"{shown(token.text)}"' if is_quoted else shown(token.text)
+        raise error_at(
+            token.place, f"{token} is no condition; write {plain} = VALUE, or {plain} exists"
+        )
 
     def _has(self) -> Condition:
         self._take()
-        name = self._take()
-        if name.kind not in ("word", "text"):
-            raise wrong(name.place, "has takes the name of a tag: has(project)")
+        token = self._take()
+        if not token.is_name:
+            raise error_at(token.place, "has takes the name of a tag: has(project)")
         if not self._take().is_sign(")"):
-            raise wrong(name.place, 'has takes one name and a ")": has(project)')
-        return Condition(name.text, name.kind == "text", "exists", "", False, name.place)
+            raise error_at(token.place, 'has takes one name and a ")": has(project)')
+        is_quoted = token.kind == "text"
+        return Condition(token.text, is_quoted, "exists", "", literal=False, place=token.place)
 
-    def _value(self, condition: Condition) -> tuple[str, bool]:
-        """Return what follows an operator, and whether it stood in quotes."""
+    def _with_value(self, condition: Condition, operator: str) -> Condition:
+        """Return a condition with an operator, and with the value that follows."""
+        condition = condition._replace(operator=operator)
         token = self._take()
         if token.kind == "text":
-            return token.text, True
+            return condition._replace(value=token.text, literal=True)
         if token.kind != "word" or token.is_word(*_KEYWORDS):
-            raise wrong(
+            raise error_at(
                 token.place, f"a value is missing before {token}; put it in quotes if it is one"
             )
         words = [token.text]
         if not condition.quoted and condition.name in (*self._names.times, *self._names.bounds):
             while self._next.kind == "word" and not self._next.is_word(*_KEYWORDS):
                 words.append(self._take().text)
-        return " ".join(words), False
+        return condition._replace(value=" ".join(words))
 
 
-def _plain(name: _Token) -> str:
-    return shown(name.text) if name.kind == "word" else f'"{shown(name.text)}"'
-
-
-def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
+def _tokenize(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
     at = 0
     while at < len(text):
         place, sign = at + 1, text[at]
         if sign.isspace():
             at += 1
             continue
-        operator = next((each for each in OPERATORS if text.startswith(each, at)), None)
+        operator = next((known for known in OPERATORS if text.startswith(known, at)), None)
         if sign in _QUOTES:
-            value, at = _quoted(text, at)
-            found.append(_Token("text", value, place))
+            value, at = _read_quoted(text, at)
+            tokens.append(_Token("text", value, place))
         elif sign in "()" or operator is not None:
-            found.append(_Token("sign", operator or sign, place))
+            tokens.append(_Token("sign", operator or sign, place))
             at += len(operator or sign)
         elif sign in _ENDS_A_WORD:
-            raise wrong(place, _misplaced(sign))
+            raise error_at(place, _explain_misplaced(sign))
         else:
-            begin = at
+            start = at
             while at < len(text) and not text[at].isspace() and text[at] not in _ENDS_A_WORD:
                 at += 1
-            found.append(_Token("word", text[begin:at], place))
-    return [*found, _Token("end", "", len(text) + 1)]
+            tokens.append(_Token("word", text[start:at], place))
+    return [*tokens, _Token("end", "", len(text) + 1)]
 
 
-def _misplaced(sign: str) -> str:
+def _explain_misplaced(sign: str) -> str:
     if sign in _CURLY:
         return f"{sign} is no quote here; use \" or '"
     if sign == ",":
-        return 'a comma means nothing here; put "and" or "or" between conditions, and a value with a comma in quotes'
+        return (
+            'a comma means nothing here; put "and" or "or" between conditions, and a value with a '
+            "comma in quotes"
+        )
     return f'"{sign}" is no operator; use {" ".join(OPERATORS)}'
 
 
-def _quoted(text: str, at: int) -> tuple[str, int]:
-    """Return the text in quotes that begins here, and where it ends; a backslash takes the next
-    character as it is.
+def _read_quoted(text: str, start: int) -> tuple[str, int]:
+    """Return the quoted text that begins at an index, and the index after it.
+
+    A backslash escapes the quote and itself.
     """
-    quote, begin = text[at], at
+    quote, at = text[start], start + 1
     signs: list[str] = []
-    at += 1
     while at < len(text):
         if text[at] == quote:
             return "".join(signs), at + 1
@@ -312,4 +312,4 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
             at += 1
         signs.append(text[at])
         at += 1
-    raise wrong(begin + 1, f"this {quote} is not closed")
+    raise error_at(start + 1, f"this {quote} is not closed")

@@ -12,7 +12,7 @@ from memories.errors import InvalidInput, NotFound, RequestError
 from memories.guard.origin import PINNED, origin_of, tags_of
 from memories.models import SESSION, DecayPolicy, Draft
 from memories.read import versions
-from memories.read.lookup import waiting
+from memories.read.lookup import only_pending
 from memories.scratchpad import file
 from memories.scratchpad.entries import (
     MAX_SHOWN,
@@ -278,7 +278,7 @@ def select(
         *store.scan(sessions, limit=_MARGIN * MOST_SESSIONS, newest_first=True),
         *store.read(refs),
     ]
-    return Selection(_entries_of(records, now), store.count(waiting(memories)))
+    return Selection(_entries_of(records, now), store.count(only_pending(memories)))
 
 
 def select_from_all(store: Store, namespace: str, rules: Rules, now: datetime) -> Selection:
@@ -287,7 +287,7 @@ def select_from_all(store: Store, namespace: str, rules: Rules, now: datetime) -
     entries: list[Entry] = []
     for page in _pages(store, memories):
         entries = choose([*entries, *_entries_of(page, now)], rules, now)
-    return Selection(entries, store.count(waiting(memories)))
+    return Selection(entries, store.count(only_pending(memories)))
 
 
 def _pages(store: Store, filters: Filter) -> Iterator[list[Record]]:

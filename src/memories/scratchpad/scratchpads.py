@@ -11,7 +11,7 @@ from memories.config import is_own_name
 from memories.errors import InvalidInput, StoreError
 from memories.guard import validate
 from memories.models import SHARED
-from memories.read.lookup import Lookup, narrowed, with_global
+from memories.read.lookup import Lookup, narrow, with_global
 from memories.settings import Config
 from memories.stores import Store, local_path
 from memories.stores.records import SEARCHED, Collection, Filter
@@ -291,7 +291,7 @@ class Scratchpads:
 
     def _predicate(self, filters: "SearchFilters") -> "Callable[[Record], bool]":
         """Return a function that tests whether a record meets the filters of a search."""
-        namespaces = narrowed(self.lookup.where(), filters, self._clock())
+        namespaces = narrow(self.lookup.where(), filters, self._clock())
         alternatives = with_global(namespaces, filters.get("project"))
         where = filters.get("where")
         selector = None if where is None else self._selector(where)
@@ -308,8 +308,8 @@ class Scratchpads:
 
         if "access_count" in where:
             self.flush_accesses()
-        moment = selector.Moment(self._clock(), self.config.decay_half_life_hours)
-        return selector.read(where, Collection.MEMORY, moment)
+        moment = selector.Instant(self._clock(), self.config.decay_half_life_hours)
+        return selector.parse(where, Collection.MEMORY, moment)
 
     def _rules(self) -> "Rules":
         from memories.scratchpad.entries import Rules

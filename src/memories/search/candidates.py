@@ -12,7 +12,7 @@ from memories.languages import dates
 from memories.languages.text import is_latin, normal_form
 from memories.models import DecayPolicy
 from memories.read import versions
-from memories.read.lookup import accepted_by_then, known_at
+from memories.read.lookup import select_accepted, with_past_reinforcement
 from memories.search.ranking import ON_DATE, Evidence, Features
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Filter, Record
@@ -123,9 +123,10 @@ def as_they_were(
     then.
     """
     by_ref = {candidate.record.ref: candidate for candidate in candidates}
-    accepted = accepted_by_then([candidate.record for candidate in candidates], moment)
+    accepted = select_accepted([candidate.record for candidate in candidates], moment)
     return [
-        by_ref[record.ref]._replace(record=record) for record in known_at(store, accepted, moment)
+        by_ref[record.ref]._replace(record=record)
+        for record in with_past_reinforcement(store, accepted, moment)
     ]
 
 

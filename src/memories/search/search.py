@@ -12,7 +12,7 @@ from memories.core.times import asked_at
 from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import other_terms, query_terms
-from memories.read.lookup import Lookup, narrowed, waiting, with_global
+from memories.read.lookup import Lookup, narrow, only_pending, with_global
 from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
@@ -162,14 +162,14 @@ def _parse_rank(rank: str, config: Config) -> Relevance | None:
 
 def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
     """Return the filter of the records that are searched, in every collection."""
-    filters = narrowed(lookup.where(), options, now)
+    filters = narrow(lookup.where(), options, now)
     collections = collections_of(options.get("scope", "memories"))
     if options.get("pending"):
         if filters.as_of is not None or collections != COLLECTIONS["memories"]:
             raise InvalidInput(
                 "pending finds memories that wait now; leave out as_of, history and all"
             )
-        filters = waiting(filters)
+        filters = only_pending(filters)
     for name in ("conversation", "role", "speaker"):
         if options.get(name) is not None and collections != (Collection.HISTORY,):
             raise InvalidInput(f"{name} narrows a search of the history; add scope history")
@@ -189,15 +189,15 @@ def _parse_expression(
     """
     from memories.read import selector  # which most searches do without
 
-    parsed = selector.read(
-        expression, filters.collection, selector.Moment(moment, config.decay_half_life_hours)
+    parsed = selector.parse(
+        expression, filters.collection, selector.Instant(moment, config.decay_half_life_hours)
     )
     if parsed.states:
         names = " and ".join(sorted(parsed.states))
         raise InvalidInput(
             f"a search finds what is current; leave {names} out of where; memory list shows it"
         )
-    return parsed.narrowed(filters), parsed.fits
+    return parsed.narrow(filters), parsed.fits
 
 
 def collections_of(scope: str) -> tuple[Collection, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from memories.guard.origin import PART
 from memories.languages import dates
 from memories.languages.text import STOP_WORDS, cased_form, is_unspaced, normal_form
-from memories.read.lookup import accepted_by_then, known_at
+from memories.read.lookup import select_accepted, with_past_reinforcement
 from memories.read.turns import PARTS, start_of
 from memories.search.candidates import Gathered, Query, memory_features, precise_spans
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fuse
@@ -96,7 +96,9 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
     rows = {_ref(filters, matches, row): row for row in best_rows}
     records = store.read(list(rows))
     if filters.as_of is not None and filters.collection is Collection.MEMORY:
-        records = known_at(store, accepted_by_then(records, filters.as_of), filters.as_of)
+        records = with_past_reinforcement(
+            store, select_accepted(records, filters.as_of), filters.as_of
+        )
     by_ref = {record.ref: record for record in records}
     gathered = Gathered([], [], has_more=False)
     for ref, row in rows.items():

@@ -11,7 +11,7 @@ from memories.guard import validate
 from memories.guard.origin import PINNED, is_reserved, tags_of
 from memories.models import PENDING, DecayPolicy, Draft
 from memories.read import versions
-from memories.read.lookup import Lookup, refuse_waiting
+from memories.read.lookup import Lookup, refuse_pending
 from memories.stores.chain import reinforcements_of
 from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import Store
@@ -50,7 +50,7 @@ class Update(NamedTuple):
             )
         if self.confidence is not None:
             validate.unit(self.confidence, "confidence")
-        return versions.declared(Draft("", decay=self.decay, confidence=self.confidence))
+        return versions.declared_fields(Draft("", decay=self.decay, confidence=self.confidence))
 
 
 def update(
@@ -117,7 +117,7 @@ def _release(lookup: Lookup, memory_id: str, older_id: str) -> Record:
         RequestError: It does not correct that one.
     """
     with lookup.store.transaction():
-        latest, older = lookup.find_current(memory_id), lookup.own.group_of(older_id)
+        latest, older = lookup.find_current(memory_id), lookup.own.resolve_id(older_id)
         released = release(lookup.store, latest, older)
     if released is None:
         known = latest.fields.get("corrects")
@@ -133,7 +133,7 @@ def _refuse_taken_key(lookup: Lookup, latest: Record, new: Record) -> None:
     Raises:
         Conflict: Another memory has it.
     """
-    other = lookup.by_key(new.key) if new.key is not None and new.key != latest.key else None
+    other = lookup.find_by_key(new.key) if new.key is not None and new.key != latest.key else None
     if other is None:
         return
     project = new.labels.get("project")
@@ -195,7 +195,7 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)
         unlink(lookup.store, [latest])
-        patch = versions.ended(latest, latest.ended_at or now, "delete")
+        patch = versions.end_version(latest, latest.ended_at or now, "delete")
         lookup.store.patch([patch])
     return latest._replace(ended_at=patch.ended_at, ended_by="delete")
 
@@ -238,7 +238,7 @@ def _append_as_it_is(store: Store, latest: Record, new: Record, vectors: Any) ->
     names = [name for name in ("accepted_at", "accepted_by", "redacted") if name in latest.fields]
     fields = {**new.fields, **{name: latest.fields[name] for name in names}}
     new = mark_record(new._replace(labels={**kept, **new.labels}, fields=fields, vectors=vectors))
-    store.patch([versions.ended(latest, new.created_at, "update")])
+    store.patch([versions.end_version(latest, new.created_at, "update")])
     append_stamped(store, [new])
     return new
 
@@ -255,13 +255,13 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
         latest = lookup.find_own(known.ref.group, deleted=True)
         if latest.ended_at is None:
             raise RequestError("Memory is not deleted, there is nothing to restore")
-        refuse_waiting(latest)
+        refuse_pending(latest)
         if versions.is_unaccepted(latest):  # it was rejected; to bring it back is not to accept it
             lookup.store.patch(
                 [Patch(latest.ref, latest.ended_at, PENDING, {"superseded_by": None})]
             )
             return latest._replace(ended_by=PENDING)
-        if latest.key is not None and lookup.by_key(latest.key):
+        if latest.key is not None and lookup.find_by_key(latest.key):
             key = versions.plain_key(latest.key)
             raise RequestError(
                 f'another memory has the key "{key}" now; delete or update that one first'
@@ -277,7 +277,7 @@ def restore_version(
     """Append a version that says what an earlier one said, with its tags, decay and confidence;
     return it.
     """
-    known = lookup.own.versions(lookup.own_group_of(memory_id))
+    known = lookup.own.versions(lookup.resolve_own_id(memory_id))
     old = next((each for each in known if each.ref.position == number), None)
     if old is None:
         raise NotFound(
@@ -303,7 +303,11 @@ def restore_version(
 def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
     live = latest.ended_at is None
     store.patch(
-        [versions.ended(latest, new.created_at, "update") if live else versions.undone(latest)]
+        [
+            versions.end_version(latest, new.created_at, "update")
+            if live
+            else versions.undo_end(latest)
+        ]
     )
     new = mark_record(new)
     store.append([new._replace(vectors=vectors)])

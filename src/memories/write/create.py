@@ -209,7 +209,7 @@ def _store(writer: Writer, prepared: Prepared) -> Created:
     if draft.pending:
         return _store_pending(writer, prepared)
     if draft.key is not None:
-        latest = writer.lookup.by_key(versions.scoped_key(draft.key, draft.tags))
+        latest = writer.lookup.find_by_key(versions.scoped_key(draft.key, draft.tags))
         if latest is not None:
             return _store_version(writer, prepared, latest)
     compared = Compared() if writer.force else writer.compare(draft, prepared.vectors)
@@ -282,7 +282,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         superseded = None  # it replaces itself
     changes: dict[str, Any] = {
         "redacted": " ".join(prepared.redacted) or None,
-        **versions.declared(draft),
+        **versions.declared_fields(draft),
     }
     if superseded is not None:
         changes["supersedes"] = draft.supersedes
@@ -300,7 +300,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
     )
     record = recheck(writer.store, stamp_origin(writer.store, mark_record(new)))
-    writer.store.patch([versions.ended(latest, record.created_at, "update")])
+    writer.store.patch([versions.end_version(latest, record.created_at, "update")])
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _created(writer, record)
 
@@ -323,7 +323,7 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
     draft = prepared.draft
     if writer.force:
         return _store_new(writer, prepared, Compared())
-    waiting = writer.lookup.waiting()
+    waiting = writer.lookup.where_pending()
     for where in (None, waiting, waiting._replace(ended_by="delete")):
         same, duplicates, *_ = writer.compare(draft, prepared.vectors, where)
         if same is not None and (draft.key is None or draft.key == versions.plain_key(same.key)):

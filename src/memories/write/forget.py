@@ -10,7 +10,7 @@ from memories.errors import NotFound
 from memories.guard import validate
 from memories.guard.origin import CONTINUED
 from memories.models import Forgotten
-from memories.read.conversations import keep_about, not_own, place_of
+from memories.read.conversations import find_namespace, keep_about, not_own
 from memories.stores.chain import reinforcements_of
 from memories.stores.protocol import Store, once_erased
 from memories.stores.records import SEARCHED, Collection, Filter, Ref
@@ -82,7 +82,7 @@ class Turns(NamedTuple):
         where = Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
         finished = None if dry_run else finish(self.store, name, where)
         if finished is None:
-            place = place_of(self.store, self.namespaces, name)
+            place = find_namespace(self.store, self.namespaces, name)
             if place not in (None, self.namespaces[0]):
                 raise not_own(name, place, self.namespaces[0])
             raise NotFound("Conversation not found" if self.place is None else "Turn not found")

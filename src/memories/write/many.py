@@ -21,7 +21,7 @@ from memories.read import versions
 from memories.read.conversations import keep_about
 from memories.read.lookup import Lookup
 from memories.read.selector import Selector, is_from, source_of
-from memories.read.turns import messages, parts_of, refs_of, start_of, whole
+from memories.read.turns import group_parts, join_parts, parts_of, refs_of, start_of
 from memories.stores.chain import chain_of, reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import Collection, Filter, Record, Ref
@@ -134,7 +134,7 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
     """
     refuse_states(selector, "deleted")
     tally, store = Tally(), lookup.store
-    at = moment_after(store, lookup.namespace, selector.moment.now)
+    at = moment_after(store, lookup.namespace, selector.instant.now)
     for batch in _batches(_selected(store, selector, lookup.namespace)):
         if dry_run:
             _add(tally, "delete", batch)
@@ -142,7 +142,7 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
         with store.transaction():
             for records in _still(store, selector, batch):
                 unlink(store, records)
-                store.patch([versions.ended(record, at, "delete") for record in records])
+                store.patch([versions.end_version(record, at, "delete") for record in records])
                 _add(tally, "delete", records)
     return tally.result(dry_run=dry_run, at=at)
 
@@ -294,7 +294,7 @@ def retag(
     """
     refuse_states(selector, "tagged")
     tagging, tally, store = tagging.checked(), Tally(), lookup.store
-    at = moment_after(store, lookup.namespace, selector.moment.now)
+    at = moment_after(store, lookup.namespace, selector.instant.now)
 
     def differs(record: Record) -> bool:
         tags = tags_of(record.labels)
@@ -338,7 +338,7 @@ def _replace(
     written: list[tuple[Record, Record]] = []
     for latest, new in pairs:
         if new.key is not None and new.key != latest.key:
-            if new.key in taken or lookup.by_key(new.key) is not None:
+            if new.key in taken or lookup.find_by_key(new.key) is not None:
                 tally.add(
                     "left",
                     latest,
@@ -350,7 +350,7 @@ def _replace(
         tally.add("tag", latest)
     unlink(lookup.store, [latest for latest, _ in written])
     lookup.store.patch(
-        [versions.ended(latest, new.created_at, "update") for latest, new in written]
+        [versions.end_version(latest, new.created_at, "update") for latest, new in written]
     )
     lookup.store.append(
         [unlinked(new)._replace(vectors=vectors.get(latest.ref)) for latest, new in written]
@@ -392,11 +392,11 @@ def _selected(
     """Yield what is selected in one namespace; a long message as one record with all of its
     text.
     """
-    where = selector.narrowed(selector.among(Filter(selector.collection, (namespace,))))
+    where = selector.narrow(selector.include_states(Filter(selector.collection, (namespace,))))
     if selector.collection is Collection.HISTORY:
         records = (record for page in _pages(store, where) for record in page)
-        for parts in messages(records):
-            turn = whole(
+        for parts in group_parts(records):
+            turn = join_parts(
                 parts_of(store, parts[0]) or parts
             )  # the store may have been asked for less than all of them
             if selector.selects(turn) and (fits is None or fits(turn)):

@@ -186,7 +186,9 @@ class Repetition(NamedTuple):
             source=more.get("source"),
         )
         kinds = (() if trusted else known.names("redacted")) + self.redacted
-        fields = versions.declared(said) | {"redacted": " ".join(dict.fromkeys(kinds)) or None}
+        fields = versions.declared_fields(said) | {
+            "redacted": " ".join(dict.fromkeys(kinds)) or None
+        }
         fields |= {} if draft.supersedes is None else {"supersedes": draft.supersedes}
         changes = {
             "text": draft.content if trusted else known.text,
@@ -201,7 +203,7 @@ class Repetition(NamedTuple):
         vectors = self.vectors
         if vectors is not None and new.text != draft.content:
             vectors = self.store.vectors([known.ref]).get(known.ref)
-        self.store.patch([versions.ended(known, new.created_at, "update")])
+        self.store.patch([versions.end_version(known, new.created_at, "update")])
         append_stamped(self.store, [new._replace(vectors=vectors)])
         return new
 

@@ -15,7 +15,8 @@ from memories.guard.origin import HELD, IMPORT, Origin, refuse_agent, tags_of
 from memories.languages.text import index_text
 from memories.models import PENDING, Draft, Memory, Moment, Page
 from memories.read import versions
-from memories.read.lookup import Lookup, narrowed
+from memories.read.listing import read_page
+from memories.read.lookup import Lookup, narrow
 from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.records import Filter, Patch, Record
 from memories.write.create import BATCH_COMPARED
@@ -113,7 +114,7 @@ class Review:
         limit = validate.limit(limit)
         where = self._where(which)
         while len(found) < limit:
-            records, cursor = self._lookup.page(where, limit - len(found), cursor)
+            records, cursor = read_page(self._lookup, where, limit - len(found), cursor)
             found += filter(fits, records)
             if cursor is None:
                 break
@@ -239,7 +240,7 @@ class Review:
                 raise InvalidInput(
                     f'there is no filter "{name}"; use {", ".join(Waiting.__annotations__)}'
                 )
-        where = narrowed(self._lookup.waiting(), which, self._writer.now)
+        where = narrow(self._lookup.where_pending(), which, self._writer.now)
         labels = {HELD: "1", **where.labels}
         if which.get("import_id") is not None:
             labels[IMPORT] = validate.one_line(str(which["import_id"]), "import id")
@@ -281,7 +282,7 @@ class Review:
         edited = text is not None and text != record.text
         draft = _draft_of(record, text)
         superseded = self._superseded(draft, record)
-        latest = None if record.key is None else self._lookup.by_key(record.key)
+        latest = None if record.key is None else self._lookup.find_by_key(record.key)
         if latest is not None:
             if superseded is not None and superseded.ref.group != latest.ref.group:
                 writer.retire(superseded, latest.ref.group, writer.now)
@@ -331,13 +332,13 @@ class Review:
         """Accept what has the key of a current memory: as its next version, by who wrote it."""
         store, now = self._lookup.store, self._writer.now
         labels = {**tags_of(latest.labels), **draft.tags}
-        fields = versions.declared(draft) | self._acceptance()
+        fields = versions.declared_fields(draft) | self._acceptance()
         fields |= {} if draft.supersedes is None else {"supersedes": draft.supersedes}
         new = versions.next_version(
             latest, "update", now, fresh=True, text=draft.content, labels=labels, fields=fields
         )
         new = recheck(store, new)
-        store.patch([versions.ended(latest, new.created_at, "update")])
+        store.patch([versions.end_version(latest, new.created_at, "update")])
         if draft.content == record.text:
             theirs = {
                 name: value
@@ -364,7 +365,7 @@ class Review:
         """Return the changes that end versions before, which a foreign file may have left
         waiting.
         """
-        where = self._lookup.waiting(group=record.ref.group)
+        where = self._lookup.where_pending(group=record.ref.group)
         found = self._lookup.store.scan(where, limit=_PAGE)
         return [
             Patch(each.ref, each.ended_at, "update", {}) for each in found if each.ref != record.ref

@@ -16,7 +16,7 @@ from memories.errors import InvalidInput
 from memories.guard.origin import HELD
 from memories.models import Moment
 from memories.read import versions
-from memories.read.lookup import Lookup, known_at
+from memories.read.lookup import Lookup, with_past_reinforcement
 from memories.read.selector import Selector
 from memories.stores import chain
 from memories.stores.protocol import Store
@@ -213,7 +213,7 @@ class Rollback(NamedTuple):
         fields = {name: value for name, value in record.fields.items() if name not in _OF_A_VERSION}
         fields.setdefault("aging_from", to_millis(record.created_at))
         fields.setdefault("first_at", to_millis(record.created_at))
-        [known] = known_at(self.lookup.store, [record], self.to)
+        [known] = with_past_reinforcement(self.lookup.store, [record], self.to)
         if "reinforced_at" in known.fields:
             fields["reinforced_at"] = known.fields["reinforced_at"]
         return fields
@@ -303,7 +303,7 @@ class Rollback(NamedTuple):
             return None
         if change.latest.ended_at is None and change.latest.key == change.then.key:
             return None
-        other = self.lookup.by_key(change.then.key)
+        other = self.lookup.find_by_key(change.then.key)
         return None if other is None or other.ref.group == change.latest.ref.group else other
 
     def _new(self, change: Change) -> Record:
@@ -338,9 +338,9 @@ class Rollback(NamedTuple):
         if new is not None:
             live = latest.ended_at is None
             return (
-                versions.ended(latest, new.created_at, "update")
+                versions.end_version(latest, new.created_at, "update")
                 if live
-                else versions.undone(latest)
+                else versions.undo_end(latest)
             )
         by, told = "delete", dict[str, Any](rolled_back_to=to_millis(self.to))
         if then is not None:
@@ -348,7 +348,7 @@ class Rollback(NamedTuple):
             told["superseded_by"] = then.fields.get("superseded_by") or then.fields.get(
                 "replaced_by"
             )
-        return versions.ended(latest, self.at, by, **told)
+        return versions.end_version(latest, self.at, by, **told)
 
 
 def _links_of(change: Change) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from memories.read.conversations import (
     Conversation,
     describe,
     find,
+    find_namespace,
     not_own,
-    place_of,
 )
 from memories.read.turns import (
     KNOWN,
@@ -113,7 +113,7 @@ def append(
         if (
             last is None
             and taken < 0
-            and (elsewhere := place_of(store, others, conversation)) is not None
+            and (elsewhere := find_namespace(store, others, conversation)) is not None
         ):
             raise not_own(conversation, elsewhere, namespace)
         for said in checked:

@@ -125,7 +125,9 @@ class Writer(NamedTuple):
         """End the memory that another one replaces, if there is one."""
         if superseded is not None:
             unlink(self.store, [superseded])
-            self.store.patch([versions.ended(superseded, at, "supersede", superseded_by=successor)])
+            self.store.patch(
+                [versions.end_version(superseded, at, "supersede", superseded_by=successor)]
+            )
 
     def repetition(
         self, known: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()
@@ -265,7 +267,7 @@ def find_repeats(writer: Writer, selector: "Selector", limit: int) -> Iterator[R
 
 
 def _repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
-    where, after = selector.narrowed(Filter(Collection.MEMORY, (writer.lookup.namespace,))), None
+    where, after = selector.narrow(Filter(Collection.MEMORY, (writer.lookup.namespace,))), None
     while page := writer.store.scan(where, limit=_PAGE, after=after, newest_first=True):
         after = (page[-1].ref.group, page[-1].ref.position)
         vectors = writer.store.vectors([record.ref for record in page]) if writer.embedder else {}

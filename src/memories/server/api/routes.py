@@ -20,7 +20,7 @@ from memories.errors import InvalidInput, NotFound
 from memories.guard.validate import canonical_namespace, parse_tag, read_json, shown
 from memories.memories import Memories
 from memories.models import SHARED
-from memories.read.lookup import readable_with
+from memories.read.lookup import readable_namespaces
 from memories.server.api.access import Principal
 from memories.server.api.middleware import Named
 from memories.server.api.problems import encoded, failed
@@ -208,7 +208,7 @@ class Call(NamedTuple):
     @property
     def readable(self) -> tuple[str, ...]:
         """The namespaces that the request reads."""
-        return readable_with(self.memories.namespace, shared=self.shared)
+        return readable_namespaces(self.memories.namespace, shared=self.shared)
 
 
 class Answer(NamedTuple):

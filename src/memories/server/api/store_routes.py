@@ -22,7 +22,7 @@ from memories.guard.origin import AGENT, Origin, origin
 from memories.guard.validate import canonical_namespace
 from memories.guard.validate import namespace as checked_namespace
 from memories.models import LogEntry
-from memories.read.selector import Moment, read, with_versions
+from memories.read.selector import Instant, parse, with_versions
 from memories.scratchpad.file import mark_all_stale
 from memories.search.search import collections_of
 from memories.server.api.memory_routes import AS_OF, LIMIT
@@ -145,10 +145,10 @@ def _namespaces_to_export(call: Call) -> tuple[str, ...] | None:
 
 def _select(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Iterator[Any]]:
     """Return a filter of records by an expression."""
-    moment = Moment(datetime.now(UTC), call.server.config.decay_half_life_hours)
+    instant = Instant(datetime.now(UTC), call.server.config.decay_half_life_hours)
     kinds = collections_of(call.arguments.get("in", "all"))
     selectors = {
-        kind: read(where, kind, moment, any_state=kind is Collection.MEMORY) for kind in kinds
+        kind: parse(where, kind, instant, any_state=kind is Collection.MEMORY) for kind in kinds
     }
     return lambda kind, records: (
         with_versions(selectors[kind], records) if kind in selectors else iter(())

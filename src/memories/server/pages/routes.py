@@ -23,7 +23,7 @@ from memories.guard.validate import canonical_namespace
 from memories.languages.unseen import shown
 from memories.memories import Memories
 from memories.models import SHARED
-from memories.read.lookup import readable_with
+from memories.read.lookup import readable_namespaces
 from memories.server.api.middleware import Named
 from memories.server.api.problems import Refused, encoded, failed, problem
 from memories.server.api.routes import path_values
@@ -119,7 +119,9 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         accepted.append("as_of")
         shared = who.level(SHARED) > 0
         memories = server.handles.of(who, namespace, shared=shared)
-        seen = position(server, readable_with(namespace, shared=shared))  # before anything is read
+        seen = position(
+            server, readable_namespaces(namespace, shared=shared)
+        )  # before anything is read
         view = page.view(memories, page_request)
         waiting = 0 if past else memories.review.count()
         about = {"namespace": namespace, "pending_count": waiting, "path": page.path, "seen": seen}
