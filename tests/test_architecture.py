@@ -68,9 +68,8 @@ ORDER = {
     "memories.identity": """git remotes registry captured degraded tokens < namespaces objects prompt < project <
         place""",
     "memories.answers": "compare fields < compact shapes < store_shapes",
-    "memories.hooks": """place recall_request < session stamps inbox prompts host_events extract < switch
-        echo transcripts < session_note block recall_gateway figures < recall < recall_strategy <
-        writing events health < hook flush""",
+    "memories.hooks": """files sentences < session inbox host_events < switch runs recall_strategy <
+        recall_prompt < recall < events < transcripts hook < proposals < flush""",
     "memories.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
     "memories.cli": """output < text < session < complete < options < backup bulk < memories
         search turns stores status serve identities < scratchpad capture connect review < app""",

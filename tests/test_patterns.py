@@ -28,7 +28,7 @@ import pytest
 from memories.context import fence
 from memories.errors import InvalidInput
 from memories.guard import contexts, redactor, rules, scan, spoken, validate
-from memories.hooks import extract, prompts
+from memories.hooks import host_events, proposals, switch
 from memories.languages import dates, days, text, unseen
 from memories.stores.sqlite import check
 from memories.write import suspicion, writer
@@ -77,8 +77,10 @@ COMPUTED = {
     "guard/scan.py: _everywhere": "LONG, NUMBERS",
     "guard/spoken.py: find": spoken._pattern(latin_only=False),
     "search/surroundings.py: _name_pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
-    "hooks/extract.py: _phrases": "_PHRASES",
-    "hooks/prompts.py: wish": "of the names of the wishes, tried on at most 120 characters",
+    "hooks/proposals.py: _pattern": "phrases.txt",
+    "hooks/proposals.py: _read_phrases": "phrases.txt",
+    "hooks/proposals.py: _request_pattern": proposals._request_pattern().pattern,
+    "hooks/switch.py: parse_wish": "of the names of the wishes, tried on at most 120 characters",
     "stores/sqlite/check.py: _is_of": "|".join(part.rows for part in check.PARTS if part.rows),
     "languages/text.py: _telling": "什么|怎么样|(?<!\\w)wann(?!\\w)",
     "transfer/backup.py: _remove_oldest": r"backup-\d{8}T\d{6}Z(-\d+)?\.(db|jsonl)",
@@ -217,9 +219,9 @@ def patterns() -> tuple[set[Found], set[str]]:
             Found("write/suspicion.txt", rule.pattern, int(flags), "finditer") for rule in table
         }
     found.add(Found("write/suspicion.txt", suspicious.talk, 0, "finditer"))
-    found |= {
-        Found("hooks/extract.py", phrase.pattern, 0, "finditer") for phrase in extract._PHRASES
-    }
+    phrases, named = proposals._read_phrases()
+    for pattern in (*(phrase.pattern.pattern for phrase in phrases), *named.values()):
+        found.add(Found("hooks/phrases.txt", pattern, 0, "finditer"))
     for place, pattern in COMPUTED.items():
         if "\\" in pattern:
             found.add(Found(place.partition(":")[0], pattern, 0, "finditer"))
@@ -503,10 +505,10 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "duplicates.judge": lambda given: writer._judge(given, f"{given[1:]}b", 0.99, 0.9, told=True),
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,
-    "candidates": lambda given: extract.candidates(given, extract.USER),
-    "unframed": prompts.unframed,
-    "cleaned": prompts.cleaned,
-    "wish": prompts.wish,
+    "candidates": lambda given: proposals.candidates(given, "user"),
+    "remove_frames": host_events.remove_frames,
+    "clean_prompt": host_events.clean_prompt,
+    "parse_wish": switch.parse_wish,
 }
 TEXTS = (
     *GENERAL,

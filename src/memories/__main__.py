@@ -99,9 +99,9 @@ def answer(
         The exit code, and what it changed, as a part of a sentence.
     """
     if arguments[:1] == ["hook"]:  # no command, but what a hook asks of a server
-        from memories.hooks.recall import served
+        from memories.hooks.recall import answer_as_server
 
-        sys.stdout.write(served(sys.stdin.buffer.read(), opened))
+        sys.stdout.write(answer_as_server(sys.stdin.buffer.read(), opened))
         return 0, ""
     from memories.cli import output, session
 
@@ -162,7 +162,7 @@ def load_commands() -> None:
 
     for module in ("app", "text", *dict.fromkeys(name for name, _, _ in COMMANDS.values())):
         import_module(f"memories.cli.{module}")
-    for module in ("recall", "recall_gateway"):  # and those that a hook asks for
+    for module in ("recall", "recall_prompt"):  # and those that a hook asks for
         import_module(f"memories.hooks.{module}")
 
 

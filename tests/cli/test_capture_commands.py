@@ -10,7 +10,7 @@ from memories.hooks import inbox, session, switch
 
 
 def is_on(name: str | None = None) -> bool:
-    return bool(switch.state(str(Path.cwd()), name, os.environ))
+    return switch.read_state(str(Path.cwd()), name, os.environ).on
 
 
 def test_off_and_on_are_for_this_project(

@@ -22,7 +22,7 @@ from memories.config import load_config
 from memories.connect import receipts
 from memories.errors import InvalidInput
 from memories.guard import validate
-from memories.hooks import inbox, session, stamps
+from memories.hooks import inbox, runs, session
 from memories.identity import tokens
 from memories.identity.registry import set_alias
 from memories.server.api.idempotency import FileClaims, file_of
@@ -157,7 +157,7 @@ def test_every_file_that_a_run_makes_in_the_home_has_a_refused_name(
     set_alias(home, "shop", "store")
     inbox.add(str(home), "codex.s1", {"event": "stop"})
     session.note(str(home), "codex.s1", folder="/")
-    stamps.ran(str(home), "codex", "stop", "it failed")
+    runs.record_run(str(home), "codex", "stop", "it failed")
     receipts.keep(home, "codex", "user", "", [receipts.Written("x", None, False, True, "", (), ())])
     with Memories() as memories:
         memories.create("The office is in Berlin")

@@ -16,9 +16,9 @@ import pytest
 from forked import Forked
 from hooks.conftest import PLENTY, flushed, tree, waiting
 from memories import Memories
-from memories.hooks import inbox, session, stamps
-from memories.hooks.flush import Event
-from memories.hooks.host_events import Told
+from memories.hooks import inbox, runs, session
+from memories.hooks.host_events import HostEvent
+from memories.hooks.transcripts import Event
 
 EMAIL = "ann.example@example.org"
 NAMES = {  # of an event in the payload: Cursor's own, also for the hooks of Claude Code
@@ -120,7 +120,7 @@ def test_what_fails_prints_nothing(forked: Forked, run: Run, root: Path, home: P
     assert run(payload(root, "session-start"), "session-start") is None
     done = forked.run(["hook", "stop", "--host", OWN, "--capture"], input=b"no JSON")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert {(each.host, each.event, each.failures) for each in stamps.known(str(home))} == {
+    assert {(each.host, each.event, each.failures) for each in runs.read_runs(str(home))} == {
         ("cursor", "session-start", 1),
         ("cursor", "stop", 1),
     }
@@ -181,7 +181,7 @@ def test_answers_alone_start_no_flusher(
 import sys
 from memories.hooks import events, hook
 events.start_flusher = lambda home: sys.stderr.write("started")
-given = hook.asked([sys.argv[1], "--host", "cursor", "--capture"])
+given = hook.parse_arguments([sys.argv[1], "--host", "cursor", "--capture"])
 events.handle(given)
 """
     started = {}
@@ -308,14 +308,14 @@ def test_hooks_at_once_give_once(root: Path, home: Path) -> None:
 def test_a_host_that_tells_no_turn_is_told_once_at_a_time(
     root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert session.first(str(home), "cursor.c1", "given x", within=10)
-    assert not session.first(str(home), "cursor.c1", "given x", within=10)
-    assert session.first(str(home), "cursor.c1", "given y", within=10)
-    assert session.first(str(home), "cursor.c2", "given x", within=10)
+    assert session.claim(str(home), "cursor.c1", "given x", within=10)
+    assert not session.claim(str(home), "cursor.c1", "given x", within=10)
+    assert session.claim(str(home), "cursor.c1", "given y", within=10)
+    assert session.claim(str(home), "cursor.c2", "given x", within=10)
     now = session.time.time()
     monkeypatch.setattr(session.time, "time", lambda: now + 11)
-    assert session.first(str(home), "cursor.c1", "given x", within=10)
-    assert not session.first(str(home), "cursor.c1", "given x", within=None)
+    assert session.claim(str(home), "cursor.c1", "given x", within=10)
+    assert not session.claim(str(home), "cursor.c1", "given x", within=None)
 
 
 def test_a_new_conversation_and_a_new_turn_are_given_something(
@@ -332,22 +332,22 @@ def test_a_session_file_that_is_full_stops_nothing(
     folder = held / "sessions"
     folder.mkdir(mode=0o700)
     (folder / "cursor.c1").write_bytes(b"\n" * (session.MAX_BYTES + 1))
-    assert session.first(str(held), "cursor.c1", "x", within=None)
-    assert session.first(str(held), "cursor.c1", "x", within=None)
+    assert session.claim(str(held), "cursor.c1", "x", within=None)
+    assert session.claim(str(held), "cursor.c1", "x", within=None)
     assert (folder / "cursor.c1").stat().st_size == session.MAX_BYTES + 1
 
 
 def test_a_conversation_is_one_session_although_not_each_event_names_that(root: Path) -> None:
     told = payload(root, "session-start")
     assert {
-        Told(host, {**told, "session_id": each}).name
+        HostEvent(host, {**told, "session_id": each}).session_name
         for host in (OWN, CLAUDE)
         for each in ("c1", "s1", None)
     } == {"cursor.c1"}
 
 
 def test_vs_code_runs_the_hooks_of_claude_code_and_names_its_session_otherwise(root: Path) -> None:
-    told = Told(
+    told = HostEvent(
         CLAUDE,
         {
             "sessionId": "v1",
@@ -356,7 +356,7 @@ def test_vs_code_runs_the_hooks_of_claude_code_and_names_its_session_otherwise(r
             "prompt": "Hello",
         },
     )
-    assert (told.name, told.folder) == ("claude-code.v1", str(root))
+    assert (told.session_name, told.folder) == ("claude-code.v1", str(root))
 
 
 def test_hooks_of_claude_code_itself_answer_as_before(run: Run, root: Path, home: Path) -> None:
@@ -389,9 +389,9 @@ def test_a_window_without_a_folder(
     roots: Any, home: Path, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = {**payload(root, "stop"), "workspace_roots": roots}
-    assert Told(OWN, told).folder == str(folder)
+    assert HostEvent(OWN, told).folder == str(folder)
     monkeypatch.setenv("CURSOR_PROJECT_DIR", str(root))
-    assert Told(OWN, told).folder == str(root)
+    assert HostEvent(OWN, told).folder == str(root)
 
 
 def test_who_uses_cursor_is_kept_nowhere(run: Run, root: Path, home: Path) -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from hooks.conftest import Hook, flushed, tree, waiting
 from memories import Memories
-from memories.hooks import inbox, session, writing
-from memories.hooks.events import Asked, Told, _capture
+from memories.hooks import flush, inbox, session
+from memories.hooks.events import EventHandler, HookCall
+from memories.hooks.host_events import HostEvent
+from memories.hooks.proposals import SessionSource
 from memories.hooks.switch import State
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -23,12 +25,11 @@ def told(
     home: Path, event: str, *, host: str = "claude-code", namespace: str | None = None, **raw: Any
 ) -> None:
     """Append an event as a hook does."""
-    given = Asked()
-    given.event, given.host, given.capture = event, host, True
+    call = HookCall()
+    call.event, call.host, call.capture = event, host, True
     state = State(on=True, capture=True, why="", namespace=namespace)
-    _capture(
-        given, Told(host, {"session_id": "s1", "cwd": str(Path.cwd()), **raw}), str(home), state
-    )
+    fields = {"session_id": "s1", "cwd": str(Path.cwd()), **raw}
+    EventHandler(call, HostEvent(host, fields), str(home), state).capture()
 
 
 def said(
@@ -470,23 +471,23 @@ def test_one_session_that_cannot_be_stored_keeps_no_other(
 ) -> None:
     told(home, "user-prompt", prompt="poison")
     told(home, "user-prompt", session_id="s2", prompt="fine")
-    real = writing.write
+    real = flush.store_session
 
     def fails(
-        own: Memories, readable: Memories, source: writing.Source, *given: Any, **more: Any
+        own: Memories, readable: Memories, source: SessionSource, *given: Any, **more: Any
     ) -> Any:
         if source.conversation.endswith("s1"):
             raise ZeroDivisionError("a bug")
         return real(own, readable, source, *given, **more)
 
-    monkeypatch.setattr("memories.hooks.flush.write", fails)
+    monkeypatch.setattr("memories.hooks.flush.store_session", fails)
     for _ in range(2):
         assert flushed(home).waiting > 0
     assert said("claude-code:s2") == [("user", "fine")]
     done = flushed(home)
     assert done.waiting == 0
     assert "put aside" in done.reasons[0]
-    [aside] = inbox.refused(str(home))
+    [aside] = inbox.list_refused(str(home))
     assert "poison" in Path(aside).read_text()
 
 
@@ -507,7 +508,7 @@ def test_what_could_not_be_stored_at_first_is_whole_when_it_can(
         raise TypeError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr("memories.hooks.flush.write", broken)
+        patch.setattr("memories.hooks.flush.store_session", broken)
         assert "a defect" in flushed(home).reasons[0]
     assert flushed(home).turns == 2
     assert said() == [("user", "one"), ("assistant", "Done.")]

@@ -17,7 +17,7 @@ from forked import Forked
 from hooks.conftest import PLENTY, Hook, flushed, tree
 from memories import Memories
 from memories.cli import COMMANDS
-from memories.hooks import events, inbox, stamps
+from memories.hooks import events, inbox, runs
 from memories.hooks import hook as hooks
 
 HOOK = [sys.executable, "-m", "memories", "hook"]
@@ -175,7 +175,7 @@ def test_a_standard_input_that_never_ends(home: Path) -> None:
     ):  # it may be written after the hook has ended
         assert time.monotonic() < until
         time.sleep(0.05)
-    [stamp] = stamps.known(str(home))
+    [stamp] = runs.read_runs(str(home))
     assert (stamp.host, stamp.event, stamp.runs, stamp.failures) == ("codex", "stop", 1, 1)
     assert is_gone(int(child))
 
@@ -262,10 +262,10 @@ def test_without_capture_nothing_is_appended(hook: Hook, home: Path) -> None:
 
 def test_the_log_stays_small(home: Path) -> None:
     for _ in range(3):
-        stamps.log(str(home), "x")
+        runs.log(str(home), "x")
         with (home / "hooks.log").open("a") as log:
             log.write("x" * 300_000)
-    stamps.log(str(home), "newest")
+    runs.log(str(home), "newest")
     assert sorted(each.name for each in home.glob("hooks.log*")) == ["hooks.log", "hooks.log.1"]
     assert (home / "hooks.log").read_text().endswith("newest\n")
 
@@ -312,7 +312,7 @@ def test_a_hook_that_appends_loads_no_more_than_it_needs(folder: Path, home: Pat
     script = """
 import sys
 from memories.hooks import events, hook
-given = hook.asked(["pre-compact", "--host", "codex", "--capture"])
+given = hook.parse_arguments(["pre-compact", "--host", "codex", "--capture"])
 events.start_flusher = lambda home: None
 events.handle(given)
 heavy = {"pathlib", "typing", "subprocess", "click", "logging", "datetime", "threading", "tomllib", "memories.config"}

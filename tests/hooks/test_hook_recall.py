@@ -248,7 +248,7 @@ def test_no_text_of_a_memory_is_kept_beside_the_store(hook: Hook, home: Path) ->
         memories.create(DEPLOY)
     hook("session-start", {"source": "startup"})
     hook("user-prompt", {"prompt": "when do deploys happen?"})
-    assert session.read(str(home), "claude-code.s1").given
+    assert session.read(str(home), "claude-code.s1").seen
     beside = [file for name in ("sessions", "hooks") for file in (home / name).iterdir()]
     assert not any(b"Tuesdays" in file.read_bytes() for file in beside)
 
@@ -406,6 +406,6 @@ def test_a_session_of_an_earlier_version_that_names_turns_is_still_known(home: P
     (home / "sessions").mkdir(parents=True)
     (home / "sessions" / "one").write_text('{"shown": ["a#talk#2", "0190-id"]}\n')
     session.note(str(home), "two", shown=["a#talk#2", "0190-id"])
-    assert session.read(str(home), "one").shown == session.read(str(home), "two").shown
-    assert session.mark("a#talk#2") in session.read(str(home), "one").shown
-    assert "talk" not in str(session.read(str(home), "one").shown)
+    assert session.read(str(home), "one").in_context == session.read(str(home), "two").in_context
+    assert session.mark("a#talk#2") in session.read(str(home), "one").in_context
+    assert "talk" not in str(session.read(str(home), "one").in_context)

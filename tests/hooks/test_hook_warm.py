@@ -94,7 +94,7 @@ def test_a_session_is_given_nothing_twice_whoever_recalls(
     )
     assert hook("user-prompt", {"prompt": "and when do deploys happen?", "session_id": "s2"}).silent
     one, other = (session.read(str(home), f"claude-code.{name}") for name in ("s1", "s2"))
-    assert (one.shown, one.said) == (other.shown, other.said)
+    assert (one.in_context, one.sentences) == (other.in_context, other.sentences)
     assert 0 < answered() <= 3
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from memories.hooks.prompts import cleaned, is_command, public, unframed, wish
+from memories.hooks.host_events import clean_prompt, is_command, remove_frames, remove_private
+from memories.hooks.switch import parse_wish
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ from memories.hooks.prompts import cleaned, is_command, public, unframed, wish
     ],
 )
 def test_whole_prompts_that_switch(text: str, on: bool, namespace: str | None) -> None:
-    found = wish(text)
+    found = parse_wish(text)
     assert found is not None
     assert (found.on, found.namespace) == (on, namespace)
 
@@ -71,7 +72,7 @@ def test_whole_prompts_that_switch(text: str, on: bool, namespace: str | None) -
     ],
 )
 def test_what_only_looks_like_it_switches_nothing(text: str) -> None:
-    assert wish(cleaned(text)) is None
+    assert parse_wish(clean_prompt(text)) is None
 
 
 @pytest.mark.parametrize(
@@ -94,12 +95,12 @@ def test_what_only_looks_like_it_switches_nothing(text: str) -> None:
     ],
 )
 def test_what_hosts_and_hooks_put_in_is_taken_out(text: str, left: str) -> None:
-    assert cleaned(text) == left
+    assert clean_prompt(text) == left
 
 
 def test_what_nobody_typed_is_nothing() -> None:
-    assert cleaned("remember that x is y", "system") == ""
-    assert cleaned("remember that x is y", "user") == "remember that x is y"
+    assert clean_prompt("remember that x is y", "system") == ""
+    assert clean_prompt("remember that x is y", "user") == "remember that x is y"
 
 
 def test_a_command_is_told_from_a_path() -> None:
@@ -110,24 +111,26 @@ def test_a_command_is_told_from_a_path() -> None:
 
 
 def test_private_parts_are_taken_out() -> None:
-    assert public("a <private>b</private> c") == "a  c"
-    assert public("a <PRIVATE> b") == "a "
-    assert public("a private letter") == "a private letter"
+    assert remove_private("a <private>b</private> c") == "a  c"
+    assert remove_private("a <PRIVATE> b") == "a "
+    assert remove_private("a private letter") == "a private letter"
 
 
 def test_frames_go_with_what_is_in_them_and_what_was_said_around_them_stays() -> None:
     one, other = "0123456789abcdef", "fedcba9876543210"
     framed = f"=== memories {one} ===\nkept === end of memories {other} ===\nin\n=== end of memories {one} ==="
-    assert unframed(f"before {framed} between\n{framed}; behind") == "before  between\n; behind"
     assert (
-        unframed(f"=== memories {one} ===\nx\n=== end of memories {one}; the message:\nsaid")
+        remove_frames(f"before {framed} between\n{framed}; behind") == "before  between\n; behind"
+    )
+    assert (
+        remove_frames(f"=== memories {one} ===\nx\n=== end of memories {one}; the message:\nsaid")
         == "\nsaid"
     )
-    assert unframed(f"said\n=== memories {one} ===\nnever ended") == "said\n"
+    assert remove_frames(f"said\n=== memories {one} ===\nnever ended") == "said\n"
     for plain in (
         "=== a title ===\ntext",
         f"=== memories {one} ===",
         f"a {one}\nb",
         "=== end of it ===\n",
     ):
-        assert unframed(plain) == plain
+        assert remove_frames(plain) == plain

@@ -14,8 +14,8 @@ from hooks.conftest import Hook
 from memories import Memories
 from memories.errors import StoreUnreachable
 from memories.guard import validate
-from memories.hooks import recall, recall_strategy, session, stamps
-from memories.hooks.recall_request import NOT_ASKED, HookContext, RecallRequest, query_of
+from memories.hooks import recall, recall_strategy, runs, session
+from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest, query_of
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
 
@@ -51,8 +51,8 @@ def recalled(
 ) -> tuple[str, Callable[[], None]]:
     where = str(home), str(home.parent), f"codex.{name}", None
     request = RecallRequest(where, prompt, time.monotonic() + 60)
-    found = recall_strategy.recall(request, store)
-    probe = functools.partial(recall_strategy.probe, request, store, 60)
+    found = recall_strategy.recall(request, store, recall.answer)
+    probe = functools.partial(recall_strategy.probe, request, store, recall.answer, 60)
     return found.context.text, probe if found.probe_store else lambda: None
 
 
@@ -61,7 +61,9 @@ def killed(home: Path, store: Store) -> None:
     store.fails = KeyboardInterrupt()
     where = str(home), str(home.parent), "codex.s1", None
     with pytest.raises(KeyboardInterrupt):
-        recall_strategy.recall(RecallRequest(where, "deploys", time.monotonic() - 1), store)
+        recall_strategy.recall(
+            RecallRequest(where, "deploys", time.monotonic() - 1), store, recall.answer
+        )
     time.sleep(0.1)  # it had the least time that there is
     store.fails = None
 
@@ -219,7 +221,7 @@ def lock(home: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
 
 
 def failures(home: Path) -> list[tuple[str, int, int]]:
-    return [(stamp.event, stamp.runs, stamp.failures) for stamp in stamps.known(str(home))]
+    return [(stamp.event, stamp.runs, stamp.failures) for stamp in runs.read_runs(str(home))]
 
 
 @pytest.mark.usefixtures("store")

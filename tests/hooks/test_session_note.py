@@ -1,7 +1,7 @@
 """What a session leaves: its first request and its last answer, in at most 80 tokens."""
 
 from memories.context.tokens import estimate_tokens
-from memories.hooks.session_note import ANSWER_TOKENS, REQUEST_TOKENS, write_note
+from memories.hooks.flush import ANSWER_TOKENS, REQUEST_TOKENS, write_note
 
 REQUEST, ANSWER = (
     "Why does the nightly build fail?",

@@ -11,17 +11,17 @@ from forked import Forked
 from hooks.conftest import Hook
 from memories.config import load_config
 from memories.errors import ConfigError
-from memories.hooks import inbox, place, session, switch
+from memories.hooks import files, inbox, session, switch
 
 Memory = Callable[..., str]
 
 
 def on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
-    return bool(switch.state(str(folder), session_name, {**os.environ, **variables}))
+    return switch.read_state(str(folder), session_name, {**os.environ, **variables}).on
 
 
 def test_it_is_on_without_a_switch(folder: Path, home: Path) -> None:
-    state = switch.state(str(folder), None, os.environ)
+    state = switch.read_state(str(folder), None, os.environ)
     assert (state.on, state.capture, state.why, state.namespace) == (True, True, "", None)
     assert not home.exists()
 
@@ -55,7 +55,7 @@ def test_a_link_to_a_folder_that_is_off(folder: Path, tmp_path: Path) -> None:
 def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> None:
     """What a repository can hold: settings in .env, a file like the home's."""
     home.mkdir(parents=True)
-    (home / place.OFF).write_text(f"{folder.resolve()}\n")
+    (home / files.OFF).write_text(f"{folder.resolve()}\n")
     for name, text in (
         (".memories-on", ""),
         (".env", "MEMORY_OFF=0\nCAPTURE_PROJECTS=/\n"),
@@ -67,7 +67,7 @@ def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> Non
 
 def test_projects_that_are_captured(folder: Path) -> None:
     def captured(patterns: str, where: Path = folder) -> bool:
-        state = switch.state(str(where), None, {**os.environ, "CAPTURE_PROJECTS": patterns})
+        state = switch.read_state(str(where), None, {**os.environ, "CAPTURE_PROJECTS": patterns})
         assert state.on
         return state.capture
 
@@ -93,14 +93,14 @@ def test_the_setting_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_setting_in_the_file_of_the_user(folder: Path, home: Path) -> None:
     home.mkdir(parents=True)
     (home / "config.toml").write_text(f'capture_projects = "!{folder}"\n')
-    assert not switch.state(str(folder), None, os.environ).capture
+    assert not switch.read_state(str(folder), None, os.environ).capture
 
 
 def test_a_session_of_its_own(folder: Path, home: Path) -> None:
     session.note(str(home), "claude-code.s1", off=True)
     assert (on(folder, "claude-code.s1"), on(folder, "claude-code.s2")) == (False, True)
     session.note(str(home), "claude-code.s1", off=False, namespace="bob")
-    state = switch.state(str(folder), "claude-code.s1", os.environ)
+    state = switch.read_state(str(folder), "claude-code.s1", os.environ)
     assert (state.on, state.namespace) == (True, "bob")
 
 
@@ -113,7 +113,7 @@ def test_the_home_is_that_of_all_other_commands(
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))
-    assert place.home(os.environ) == str(load_config().home)
+    assert files.home(os.environ) == str(load_config().home)
 
 
 def test_the_home_that_the_file_of_the_user_names(
@@ -124,19 +124,19 @@ def test_the_home_that_the_file_of_the_user_names(
     config = tmp_path / "home" / ".config" / "memories"
     config.mkdir(parents=True)
     (config / "config.toml").write_text(f'home = "{tmp_path / "other"}"\n')
-    assert place.home(os.environ) == str(load_config().home) == str(tmp_path / "other")
+    assert files.home(os.environ) == str(load_config().home) == str(tmp_path / "other")
 
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     open_to_all = tmp_path / "inbox"
     open_to_all.mkdir(mode=0o777)
     open_to_all.chmod(0o777)
-    with pytest.raises(place.Unsafe):
-        place.private(str(open_to_all))
+    with pytest.raises(files.UnsafeFolder):
+        files.private_folder(str(open_to_all))
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    with pytest.raises(place.Unsafe):
-        place.private(str(tmp_path / "link"))
+    with pytest.raises(files.UnsafeFolder):
+        files.private_folder(str(tmp_path / "link"))
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -184,7 +184,9 @@ def test_a_project_is_off_in_all_its_clones_and_working_trees(
         False,
         True,
     ]
-    assert "the project example.com/acme/shop" in switch.state(str(clone), None, os.environ).why
+    assert (
+        "the project example.com/acme/shop" in switch.read_state(str(clone), None, os.environ).why
+    )
     memory(clone, "on")
     assert [on(each) for each in clones] == [True, True, True]
     memory(one, "off")
@@ -198,7 +200,7 @@ def test_a_folder_that_was_off_before_projects_had_names(
     memory: Memory, clones: list[Path], home: Path
 ) -> None:
     home.mkdir(parents=True, exist_ok=True)
-    (home / place.OFF).write_text(f"{clones[0].resolve()}\n")
+    (home / files.OFF).write_text(f"{clones[0].resolve()}\n")
     assert [on(each) for each in clones] == [False, True, True]
     memory(clones[0], "on")
     assert on(clones[0])
@@ -215,6 +217,6 @@ def test_names_that_cannot_be_read_break_no_hook(
     assert hook("stop", told | {"last_assistant_message": "Done."}, "--capture").silent
     assert inbox.names(str(home)) == ["claude-code.s1"]
     assert "aliases.json is not JSON" in memory(folder, "doctor", "--format", "text", code=1)
-    (home / place.OFF).write_text("project example.com/acme/shop\n")  # which may be this one
+    (home / files.OFF).write_text("project example.com/acme/shop\n")  # which may be this one
     assert hook("session-start", told).silent
     assert on(folder)  # it is in no repository

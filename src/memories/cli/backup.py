@@ -150,7 +150,7 @@ def look_around(config: "Config", found: "Examined") -> None:
     """Look at what is not the store's: the queue, the hooks, the model, the settings, and which
     program runs.
     """
-    from memories.hooks.health import examine as examine_hooks
+    from memories.hooks.runs import examine as examine_hooks
     from memories.settings import SETTINGS
     from memories.write.queue import refused, waiting
 

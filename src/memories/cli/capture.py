@@ -10,8 +10,8 @@ from memories.cli.options import Group, command, format_option, option, with_set
 from memories.cli.output import changing, emit
 from memories.core.disk import locked, make_folder, replacing
 from memories.errors import InvalidInput, SystemFault
+from memories.hooks import files, inbox, session, switch
 from memories.hooks import hook as hooks
-from memories.hooks import inbox, place, session, switch
 
 if TYPE_CHECKING:
     from memories.hooks.flush import Flushed
@@ -73,17 +73,17 @@ def flush(config: "Config", quiet: bool) -> int:
 @with_settings(format_option)
 def status(config: "Config") -> None:
     """Show what waits, and when each hook last ran."""
-    from memories.hooks.health import hooks as seen
+    from memories.hooks.runs import describe_runs
 
     home = str(config.home)
-    state = switch.state(str(Path.cwd()), None, os.environ)
+    state = switch.read_state(str(Path.cwd()), None, os.environ)
     answer: dict[str, object] = {
         "on": state.on,
         "capture": state.capture,
         "why": state.why or None,
         "waiting_bytes": inbox.size(home),
         "waiting_sessions": inbox.names(home),
-        "hooks": seen(home),
+        "hooks": describe_runs(home),
     }
     emit(answer, lambda: _status(answer))
 
@@ -132,7 +132,7 @@ def _switch(config: "Config", this_session: bool, everywhere: bool, *, on: bool)
     else:
         what, others = (switch.EVERYWHERE, set()) if everywhere else _place_of(config.home, folder)
         _change(config.home, what, others, on=on)
-    state = switch.state(folder, name if this_session else None, os.environ)
+    state = switch.read_state(folder, name if this_session else None, os.environ)
     answer = {
         "switched": "on" if on else "off",
         "for": what,
@@ -152,9 +152,9 @@ def _change(home: Path, what: str, others: set[str], *, on: bool) -> None:
     """Add what is switched off, or take it and all other lines that mean the same away."""
     try:
         make_folder(home)
-        with locked(home / f"{place.OFF}.lock"):
-            known = switch.switched_off(str(home)) - {what, *others} | (set() if on else {what})
-            with replacing(home / place.OFF) as stream:
+        with locked(home / f"{files.OFF}.lock"):
+            known = switch.read_off(str(home)) - {what, *others} | (set() if on else {what})
+            with replacing(home / files.OFF) as stream:
                 stream.write(
                     "".join(f"{each}\n" for each in sorted(known)).encode(
                         "utf-8", "surrogateescape"
@@ -162,7 +162,7 @@ def _change(home: Path, what: str, others: set[str], *, on: bool) -> None:
                 )
     except OSError as exc:
         raise SystemFault(
-            f"cannot write {home / place.OFF}: {exc.strerror or exc}; nothing was switched"
+            f"cannot write {home / files.OFF}: {exc.strerror or exc}; nothing was switched"
         ) from exc
 
 
@@ -176,15 +176,15 @@ def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
     found = identify(Path(folder))
     if found is None:
         return folder, set()
-    lines = switch.lines_of(switch.switched_off(str(home)), found.name, registers())
+    lines = switch.lines_of(switch.read_off(str(home)), found.name, registers())
     return f"{switch.PROJECT}{found.name}", {os.path.realpath(found.root), folder, *lines}
 
 
 def _session(home: str, folder: str) -> str:
     """Return the name of the session that runs this command, or was last heard of in its folder."""
     if known := os.environ.get("CLAUDE_CODE_SESSION_ID"):
-        return place.name_of("claude-code", known)
-    found = session.latest_in(home, folder)
+        return files.session_name("claude-code", known)
+    found = session.find_latest(home, folder)
     if found is None:
         raise InvalidInput(
             f"no session of an agent is known in {folder}; run this in the folder that it was started in"

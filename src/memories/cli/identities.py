@@ -282,11 +282,11 @@ def _list_projects(memories: "Memories") -> int:
     aliases, counts = registry.aliases(home), memories.tags("project")
     folders: dict[str, list[str]] = {}
     for each in registry.repositories(home):
-        folders.setdefault(registry.meant(each.name, aliases), []).append(
+        folders.setdefault(registry.resolve(each.name, aliases), []).append(
             each.folder.removesuffix("/.git")
         )
     names = sorted(
-        {*counts, *folders, *(registry.meant(name, aliases) for name in aliases)} - {*aliases}
+        {*counts, *folders, *(registry.resolve(name, aliases) for name in aliases)} - {*aliases}
         | {*counts}
     )
     rows = [
@@ -305,7 +305,7 @@ def _list_projects(memories: "Memories") -> int:
                 f"{safe(each.name)}  {amount(each.memories, 'memory', 'memories')}"
                 + (f"  also {safe(', '.join(each.aliases))}" if each.aliases else "")
                 + (
-                    f"  (means {safe(registry.meant(each.name, aliases))})"
+                    f"  (means {safe(registry.resolve(each.name, aliases))})"
                     if each.name in aliases
                     else ""
                 )
@@ -350,7 +350,7 @@ def _change_names(
             lambda: f"{safe(alias)} is a project of its own again.",
         )
         return 0
-    project = registry.meant(into[0], registry.aliases(home))
+    project = registry.resolve(into[0], registry.aliases(home))
     if project == alias:
         raise InvalidInput(
             f'"{safe(into[0])}" is a name of "{safe(alias)}" already; give two projects'

@@ -185,15 +185,15 @@ def _prompt(config: "Config", asked: tuple[str | None, int, str], *, shared: boo
     """Return the block; where the scratchpad is up to date no memory is opened."""
     from datetime import UTC, datetime
 
-    from memories.identity.prompt import Wanted, build, made
+    from memories.identity.prompt import BlockRequest, build, render
     from memories.scratchpad.hot_tier import read_up_to_date
 
     project, budget, client = asked
-    wanted = Wanted.of(config, project, budget, client)
+    wanted = BlockRequest.of(config, project, budget, client)
     names = dict.fromkeys((config.namespace, SHARED) if shared else (config.namespace,))
     found = read_up_to_date(config, tuple(names), datetime.now(UTC))
     if found is not None:
-        return made(wanted, found)
+        return render(wanted, found)
     with opened(config, shared=shared) as memories:
         return build(memories, project=project, budget=budget, client=client)
 

@@ -1,3 +1,1 @@
-"""What agents' hosts run at their events: recall before a prompt, capture after it, and the switch
-that stops both.
-"""
+"""The programs that agents' hosts run at their events: recall, capture and the on/off switch."""

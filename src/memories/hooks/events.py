@@ -1,6 +1,4 @@
-"""What a hook does at one event: look at the switch, append to the inbox, recall, and start what
-stores the rest.
-"""
+"""Handling one event: check the switch, append to the inbox, recall, and start the flusher."""
 
 import binascii
 import json
@@ -8,344 +6,382 @@ import os
 import sys
 import time
 
-from memories.hooks import inbox, place, prompts, session, stamps, switch
-from memories.hooks.host_events import CURSOR, Told, rendered, working_folder
-from memories.hooks.recall_request import HookContext, RecallRequest, query_of
+from memories.hooks import files, host_events, inbox, runs, session, switch
+from memories.hooks.host_events import CURSOR, HostEvent, render_answer, working_folder
+from memories.hooks.recall_strategy import HookContext, RecallRequest, probe, query_of, recall
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Mapping
+
+    from memories.hooks.recall_strategy import AskServer
 
 MAX_EVENT_BYTES = 8 * 1_048_576
-_TWICE_SECONDS = 10.0  # within which the same event of no known turn is one event
-_COMPACTS_ALWAYS = ("gemini",)  # tells of it at every turn
-_RUNS_OTHERS = (CURSOR,)
-_RECALLING = ("session-start", "user-prompt")
-# -P: a folder `memories` where an agent works is no module of ours.
+RESUMED = "resumed"  # the inbox event of a session that switches its memory on again
+# -P: a folder `memories` where an agent works must not be imported in place of this package.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
-_RESERVED_SECONDS = 0.2  # for the scratchpad, should the store not answer
-RESUMED = "resumed"  # written when a session takes its "memory off" back
+_RECALL_EVENTS = ("session-start", "user-prompt")
+_COMPACTS_EACH_TURN = ("gemini",)  # it sends pre-compact at every turn
+_RUNS_OTHER_HOOKS = (CURSOR,)  # it also runs the hooks of other hosts
+_SAME_EVENT_SECONDS = 10.0  # within which an event without a turn counts as a repetition
+_RESERVED_SECONDS = 0.2  # for the scratchpad, in case the store does not answer
 
 
-class Asked:
-    """What a hook is asked to do.
+class HookCall:
+    """One call of `memory hook`.
 
     Attributes:
         event: The event.
         host: The host.
-        seconds: How long it may take, as it was written.
-        namespace: A namespace, if one was named.
-        capture: Whether what is said may be captured.
-        began: When it was started.
-        ends: When it has to be done.
-        ask: Has the server of the store recall something; None if that has to be done here.
-        start: Starts a server of a store.
+        seconds: How long the hook may take, as written in the arguments.
+        namespace: The namespace, if one was named.
+        capture: Whether the conversation may be captured.
+        started_at: When the process started, on the clock of `time.monotonic`.
+        deadline: When the hook must have answered, on the same clock.
+        ask_server: Sends a recall request to a running server; None if there is no way to.
+        start_server: Starts a server for a store; None if there is no way to.
     """
 
     __slots__ = (
-        "ask",
-        "began",
+        "ask_server",
         "capture",
-        "ends",
+        "deadline",
         "event",
         "host",
         "namespace",
         "seconds",
-        "start",
+        "start_server",
+        "started_at",
     )
 
     def __init__(self) -> None:
-        """Ask for nothing yet."""
+        """Start with a call that has no arguments."""
         self.event = self.host = self.seconds = ""
         self.namespace: str | None = None
         self.capture = False
-        self.began = time.monotonic()
-        self.ends = self.began + 1
-        self.ask: Callable[[bytes], bytes | None] = lambda _: None
-        self.start: Callable[[str], None] = lambda _: None
+        self.started_at = time.monotonic()
+        self.deadline = self.started_at + 1
+        self.ask_server: AskServer | None = None
+        self.start_server: Callable[[str], None] | None = None
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
-class Done:
-    """What became of an event.
+class Reply:
+    """The reply to an event.
 
     Attributes:
-        answer: What the host reads.
-        failed: It failed, and that was written down.
-        after: Does what is left to do, when the host has its answer.
+        text: The text for the model; may be empty.
+        context: The recalled context that is part of the text; None if nothing was recalled.
+        error: Why the store did not answer; empty if it did, or was not asked.
+        probe: The request with which to probe the store later; None to leave the store alone.
+        probe_seconds: How long the probe may take.
     """
 
-    __slots__ = ("after", "answer", "failed")
+    __slots__ = ("context", "error", "probe", "probe_seconds", "text")
 
-    def __init__(
-        self, answer: bytes = b"", *, failed: bool = False, after: "Callable[[], None]" = _nothing
-    ) -> None:
-        """Set what is known."""
-        self.answer, self.failed, self.after = answer, failed, after
-
-
-def handle(given: Asked) -> Done:
-    """Do what is to be done at an event; return what the host reads."""
-    home = ""
-    told = None
-    try:
-        told = Told(given.host, _parsed(_read(0)))
-        given.host = told.host
-        nothing = Done(rendered(told, given.event, ""))
-        home = place.home(os.environ)
-        state = switch.state(told.folder, told.name, os.environ)
-        if not state.on and not (state.session and given.event == "user-prompt"):
-            return nothing
-        request, said = _do(given, told, home, state)
-        if not state.on and not said:
-            return nothing
-        context, after, why = None, _nothing, ""
-        if request is not None:
-            context, after, why = _recall(given, request, has_answer=bool(said))
-            if said:
-                said = _switched(said, request, context)
-            recalled = "" if context is None else context.text
-            said = "\n".join(filter(None, (said, recalled)))
-        is_captured = given.capture and state.capture and given.event not in _RECALLING
-        stamps.ran(home, given.host, given.event, why)
-        answer = rendered(told, given.event, said)
-    except BaseException as exc:  # noqa: BLE001 - whatever it was, it is told to doctor, and not to the agent
-        if not home:
-            return failed(given, _reason(exc))
-        stamps.ran(home, given.host, given.event, _reason(exc))
-        return Done(failed=True, after=_noting(given, told, outcome=type(exc).__name__))
-    return Done(answer, after=_nothing if is_captured else _noting(given, told, context, after))
+    def __init__(self, text: str = "") -> None:
+        """Create a reply without recalled context."""
+        self.text, self.error = text, ""
+        self.context: HookContext | None = None
+        self.probe: RecallRequest | None = None
+        self.probe_seconds = 0.0
 
 
-def failed(given: Asked | None, why: str) -> Done:
-    """Write down that an event failed; where memory is off, nothing is written."""
-    try:
-        home = place.home(os.environ)
-        if not switch.state(working_folder(), None, os.environ).on:
-            return Done(failed=True)
-    except ValueError:
-        return Done(failed=True)
-    if given is None:
-        stamps.log(home, why)
-        return Done(failed=True)
-    stamps.ran(home, given.host, given.event, why)
-    return Done(failed=True, after=_noting(given, None, outcome="failed"))
+class FollowUp:
+    """Work that remains when the host has its answer: figures, a server to start, a probe."""
 
+    __slots__ = ("call", "folder", "ms", "reply", "result")
 
-def _recall(
-    given: Asked, request: RecallRequest, *, has_answer: bool
-) -> "tuple[HookContext | None, Callable[[], None], str]":
-    """Return the context for the model, what is left to do when the host has it, and why the store
-    did not answer.
+    def __init__(self, call: HookCall, folder: str | None, reply: Reply, result: str) -> None:
+        """Create it; `result` is the outcome that `memory stats` counts."""
+        self.call, self.folder, self.reply, self.result = call, folder, reply, result
+        self.ms = round((time.monotonic() - call.started_at) * 1000, 2)
 
-    An event that the agent gets an answer to anyway does not fail when nothing can be recalled.
-    """
-    from memories.hooks.recall_strategy import probe, recall
-
-    seconds = request.seconds()
-    try:
-        recalled = recall(request, given.ask)
-    except Exception as exc:
-        if not has_answer:
-            raise
-        return None, _nothing, _reason(exc)
-    after = (lambda: probe(request, given.ask, seconds)) if recalled.probe_store else _nothing
-    return recalled.context, after, recalled.context.error
-
-
-def _switched(said: str, request: RecallRequest, context: HookContext | None) -> str:
-    namespace = request.namespace if context is None else context.namespace
-    return f'{said} In this session you are "{namespace}".' if namespace else said
-
-
-def _noting(
-    given: Asked,
-    told: Told | None,
-    context: HookContext | None = None,
-    after: "Callable[[], None]" = _nothing,
-    *,
-    outcome: str = "ok",
-) -> "Callable[[], None]":
-    """Return what notes an event among the operations, and then does the rest; no agent waits for
-    either.
-    """
-    known: dict[str, Any] = {"agent": given.host, "channel": "hook"}
-    known |= {"outcome": "degraded" if context and context.error else outcome}
-    known |= {"ms": round((time.monotonic() - given.began) * 1000, 2)}
-
-    def note() -> None:
+    def run(self) -> None:
+        """Record the figures, start a server if a setting wants one, and probe the store."""
         from pathlib import Path
 
-        from memories.core import events
+        from memories.core.events import note
 
+        context = self.reply.context
         figures = dict(context.figures) if context else {}
         if not figures:  # this loads the settings
-            from memories.hooks.figures import figures_of_silence
-
-            figures = figures_of_silence(
-                working_folder() if told is None else told.folder, given.namespace
-            )
-        events.note(Path(figures.pop("home")), f"hook.{given.event}", **figures, **known)
-        if context and context.wanted_store:
-            given.start(context.wanted_store)
-        after()
-
-    return note
-
-
-def _do(
-    given: Asked, told: Told, home: str, state: switch.State
-) -> "tuple[RecallRequest | None, str]":
-    """Do it; return what is to be recalled, and what the agent is told before that."""
-    if given.event == "session-start":
-        return _begin(given, told, home, state) if _is_first(
-            told, home, "given", given.event
-        ) else None, ""
-    if given.event == "user-prompt":
-        return _prompt(given, told, home, state)
-    if given.event == "pre-compact" and given.host not in _COMPACTS_ALWAYS:
-        session.note(home, told.name, **{session.RESET: True})
-    if (
-        given.capture
-        and state.capture
-        and _capture(given, told, home, state)
-        and given.event != "answer"
-    ):
-        start_flusher(home)
-    return None, ""
+            folder = working_folder() if self.folder is None else self.folder
+            figures = runs.figures_of_silence(folder, self.call.namespace)
+        note(
+            Path(figures.pop("home")),
+            f"hook.{self.call.event}",
+            **figures,
+            agent=self.call.host,
+            channel="hook",
+            outcome=self.result,
+            ms=self.ms,
+        )
+        if context and context.wanted_store and self.call.start_server:
+            self.call.start_server(context.wanted_store)
+        if self.reply.probe:
+            seconds = self.reply.probe_seconds
+            probe(self.reply.probe, self.call.ask_server, _search_here, seconds)
 
 
-def _is_first(told: Told, home: str, what: str, event: str, text: str = "") -> bool:
-    """Return whether no other hook did this of an event; a host that runs those of others runs all
-    at once.
+class Outcome:
+    """The outcome of an event.
+
+    Attributes:
+        answer: The answer for the host.
+        failed: Whether it failed, which has been recorded.
     """
-    if told.host not in _RUNS_OTHERS:
-        return True
-    done = f"{what} {event} {told.turn} {binascii.crc32(text.encode('utf-8', 'replace')):08x}"
-    return session.first(home, told.name, done, within=None if told.turn else _TWICE_SECONDS)
+
+    __slots__ = ("_follow_up", "answer", "failed")
+
+    def __init__(
+        self, answer: bytes = b"", *, failed: bool = False, follow_up: FollowUp | None = None
+    ) -> None:
+        """Create an outcome."""
+        self.answer, self.failed, self._follow_up = answer, failed, follow_up
+
+    def follow_up(self) -> None:
+        """Do the work that remains when the host has its answer."""
+        if self._follow_up:
+            self._follow_up.run()
 
 
-def _begin(given: Asked, told: Told, home: str, state: switch.State) -> RecallRequest:
-    again = told.text("source") in ("clear", "compact")
-    session.note(home, told.name, **{session.FOLDER: told.folder, session.RESET: again})
-    if given.capture and state.capture and inbox.size(home):
-        start_flusher(home)  # what an earlier session could not store
-    return _request(given, told, home, state.namespace)
+def handle(call: HookCall) -> Outcome:
+    """Handle the event on standard input; errors are recorded, and never reach the agent."""
+    home = ""
+    event = None
+    try:
+        event = HostEvent(call.host, _parse(_read_input(0)))
+        call.host = event.host
+        home = files.home(os.environ)
+        state = switch.read_state(event.folder, event.session_name, os.environ)
+        handler = EventHandler(call, event, home, state)
+        reply = handler.reply()
+        if reply is None:
+            return Outcome(render_answer(event, call.event, ""))
+        runs.record_run(home, call.host, call.event, reply.error)
+        answer = render_answer(event, call.event, reply.text)
+    except BaseException as exc:  # noqa: BLE001 - doctor reports any error; the agent must not see it
+        if not home:
+            return record_failure(call, _describe(exc))
+        runs.record_run(home, call.host, call.event, _describe(exc))
+        folder = event.folder if event else None
+        return Outcome(failed=True, follow_up=FollowUp(call, folder, Reply(), type(exc).__name__))
+    if handler.may_capture() and call.event not in _RECALL_EVENTS:
+        return Outcome(answer)  # the flusher records the figures
+    is_degraded = reply.context is not None and reply.context.error
+    result = "degraded" if is_degraded else "ok"
+    return Outcome(answer, follow_up=FollowUp(call, event.folder, reply, result))
 
 
-def _prompt(
-    given: Asked, told: Told, home: str, state: switch.State
-) -> "tuple[RecallRequest | None, str]":
-    said = prompts.cleaned(told.text("prompt"), told.text("source"))
-    wish = prompts.wish(said)
-    if wish is not None and (state.on or wish.on):
-        if not _is_first(told, home, "given", given.event, said):
-            return None, ""
-        if (
-            given.capture and state.session
-        ):  # what was said until now is none of the flusher's business
-            _capture(given, told, home, state, event=RESUMED)
+def record_failure(call: HookCall | None, reason: str) -> Outcome:
+    """Record that an event failed; where memory is off, nothing is written."""
+    try:
+        home = files.home(os.environ)
+        if not switch.read_state(working_folder(), None, os.environ).on:
+            return Outcome(failed=True)
+    except ValueError:
+        return Outcome(failed=True)
+    if call is None:
+        runs.log(home, reason)
+        return Outcome(failed=True)
+    runs.record_run(home, call.host, call.event, reason)
+    return Outcome(failed=True, follow_up=FollowUp(call, None, Reply(), "failed"))
+
+
+class EventHandler:
+    """Handles one event of a session, for which the switch has been read."""
+
+    __slots__ = ("call", "event", "home", "state")
+
+    def __init__(self, call: HookCall, event: HostEvent, home: str, state: switch.State) -> None:
+        """Create a handler."""
+        self.call, self.event, self.home, self.state = call, event, home, state
+
+    def reply(self) -> Reply | None:
+        """Return the reply to the event; None if memory is off."""
+        is_prompt = self.call.event == "user-prompt"
+        if not self.state.on and not (self.state.off_for_session and is_prompt):
+            return None
+        if is_prompt:
+            return self._reply_to_prompt()
+        if self.call.event == "session-start":
+            return self._reply_to_start()
+        if self.call.event == "pre-compact" and self.call.host not in _COMPACTS_EACH_TURN:
+            self._note({session.RESET: True})
+        if self.may_capture() and self.capture() and self.call.event != "answer":
+            start_flusher(self.home)
+        return Reply()
+
+    def may_capture(self) -> bool:
+        """Return whether both the hook's arguments and the switch allow capturing."""
+        return self.call.capture and self.state.capture
+
+    def _reply_to_start(self) -> Reply:
+        if not self._is_first("given"):
+            return Reply()
+        is_reset = self.event.text("source") in ("clear", "compact")
+        self._note({session.FOLDER: self.event.folder, session.RESET: is_reset})
+        if self.may_capture() and inbox.size(self.home):
+            start_flusher(self.home)  # for events that an earlier session could not store
+        return self._recall(self._request(self.state.namespace))
+
+    def _reply_to_prompt(self) -> Reply | None:
+        prompt = self.event.prompt
+        wish = switch.parse_wish(prompt)
+        if wish is not None and (self.state.on or wish.on):
+            return self._reply_to_wish(wish, prompt)
+        if not self.state.on:
+            return None
+        if not prompt or host_events.is_command(prompt):
+            return Reply()
+        if self.may_capture():
+            self.capture()
+        if not self._is_first("given", prompt):
+            return Reply()
+        return self._recall(self._request(self.state.namespace, query_of(prompt)))
+
+    def _reply_to_wish(self, wish: switch.Wish, prompt: str) -> Reply | None:
+        if not self._is_first("given", prompt):
+            return Reply() if self.state.on else None
+        if self.call.capture and self.state.off_for_session:
+            self.capture(RESUMED)  # the flusher must skip the transcript up to here
         if not wish.on:
-            session.note(home, told.name, off=True)
-            return (
-                None,
-                "Memory is off for this session: nothing is recalled or captured. The user can say: memory on.",
+            self._note({session.OFF: True})
+            return Reply(
+                "Memory is off for this session: nothing is recalled or captured. "
+                "The user can say: memory on."
             )
-        known: dict[str, object] = {session.OFF: False, session.RESET: True}
-        known |= {} if wish.namespace is None else {session.NAMESPACE: wish.namespace}
-        session.note(home, told.name, **known)
-        request = _request(given, told, home, wish.namespace or state.namespace)
-        return request, "Memory is on."
-    if not state.on or not said or prompts.is_command(said):
-        return None, ""
-    if given.capture and state.capture:
-        _capture(given, told, home, state)
-    if not _is_first(told, home, "given", given.event, said):
-        return None, ""
-    return _request(given, told, home, state.namespace, query_of(said)), ""
+        facts: dict[str, object] = {session.OFF: False, session.RESET: True}
+        if wish.namespace is not None:
+            facts[session.NAMESPACE] = wish.namespace
+        self._note(facts)
+        request = self._request(wish.namespace or self.state.namespace)
+        return self._recall(request, "Memory is on.")
+
+    def _note(self, facts: "dict[str, object]") -> None:
+        session.note(self.home, self.event.session_name, **facts)
+
+    def _request(self, namespace: str | None, prompt: str | None = None) -> RecallRequest:
+        place = (
+            self.home,
+            self.event.folder,
+            self.event.session_name,
+            namespace or self.call.namespace,
+        )
+        return RecallRequest(place, prompt, self.call.deadline - _RESERVED_SECONDS)
+
+    def _recall(self, request: RecallRequest, message: str = "") -> Reply:
+        """Return a reply with the recalled context after a message of ours, if there is one.
+
+        With a message, the event succeeds even if nothing can be recalled.
+        """
+        reply = Reply()
+        namespace = request.namespace
+        seconds = request.seconds()
+        try:
+            recalled = recall(request, self.call.ask_server, _search_here)
+        except Exception as exc:
+            if not message:
+                raise
+            reply.error = _describe(exc)
+        else:
+            reply.context = recalled.context
+            reply.error = recalled.context.error
+            reply.text = recalled.context.text
+            namespace = recalled.context.namespace
+            if recalled.probe_store:
+                reply.probe, reply.probe_seconds = request, seconds
+        if message and namespace:
+            message = f'{message} In this session you are "{namespace}".'
+        reply.text = "\n".join(filter(None, (message, reply.text)))
+        return reply
+
+    def capture(self, name: str = "") -> bool:
+        """Append the useful part of the event to the inbox, without private text.
+
+        Args:
+            name: The name of the inbox event; by default that of the event.
+
+        Returns:
+            Whether it was appended; it is not if another hook has captured the same event.
+        """
+        name = name or self.call.event
+        texts: dict[str, object] = {}
+        if name == "user-prompt":
+            prompt = host_events.remove_private(self.event.prompt)
+            texts["prompt"] = prompt[: inbox.MAX_TEXT]
+        elif name in ("answer", "stop"):
+            answer = host_events.remove_frames(self.event.answer)
+            texts["answer"] = host_events.remove_private(answer)[: inbox.MAX_TEXT]
+        if not self._is_first("kept", "".join(map(str, texts.values())), name):
+            return False
+        event = self.event
+        transcript = event.text("transcript_path")
+        named = self.state.namespace or self.call.namespace
+        fields: dict[str, object] = {
+            "id": os.urandom(8).hex(),
+            "at": int(time.time() * 1000),
+            "host": event.host,
+            "event": name,
+            "session": event.session_id,
+            "folder": event.folder,
+            "namespace": named or os.environ.get("MEMORY_NAMESPACE"),
+            "transcript": transcript,
+            "turn": event.turn_id,
+            "source": event.source,
+            "size": _file_size(transcript),
+            "store": store_mark(os.environ),
+        }
+        if self.call.event != "user-prompt":  # for the flusher, which records the figures
+            fields["ms"] = round((time.monotonic() - self.call.started_at) * 1000, 2)
+        inbox.add(self.home, event.session_name, fields | texts)
+        return True
+
+    def _is_first(self, action: str, text: str = "", name: str = "") -> bool:
+        """Return whether no other hook has done this action for the event.
+
+        A host that also runs the hooks of other hosts runs all of them at once.
+        """
+        if self.event.host not in _RUNS_OTHER_HOOKS:
+            return True
+        checksum = binascii.crc32(text.encode("utf-8", "replace"))
+        key = f"{action} {name or self.call.event} {self.event.turn_id} {checksum:08x}"
+        within = None if self.event.turn_id else _SAME_EVENT_SECONDS
+        return session.claim(self.home, self.event.session_name, key, within=within)
 
 
-def _request(
-    given: Asked, told: Told, home: str, namespace: str | None, prompt: str | None = None
-) -> RecallRequest:
-    place_of_session = home, told.folder, told.name, namespace or given.namespace
-    return RecallRequest(place_of_session, prompt, given.ends - _RESERVED_SECONDS)
+def _search_here(request: RecallRequest) -> HookContext:
+    from memories.hooks.recall import answer
+
+    return answer(request)
 
 
-def _capture(given: Asked, told: Told, home: str, state: switch.State, *, event: str = "") -> bool:
-    """Append an event to the inbox, as much of it as is of use, without what is marked as private.
-
-    Return whether it was appended; it is not if another hook did so.
-    """
-    event = event or given.event
-    said: dict[str, object] = {}
-    if event == "user-prompt":
-        said["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[
-            : inbox.MAX_TEXT
-        ]
-    elif event in ("answer", "stop"):
-        said["answer"] = prompts.public(prompts.unframed(told.answer))[: inbox.MAX_TEXT]
-    if not _is_first(told, home, "kept", event, "".join(map(str, said.values()))):
-        return False
-    kept: dict[str, object] = {
-        "id": os.urandom(8).hex(),
-        "at": int(time.time() * 1000),
-        "host": told.host,
-        "event": event,
-        "session": told.session,
-        "folder": told.folder,
-        "namespace": state.namespace or given.namespace or os.environ.get("MEMORY_NAMESPACE"),
-        "transcript": told.text("transcript_path"),
-        "turn": told.turn,
-        "source": told.source,
-        "size": _size(told.text("transcript_path")),
-        "store": store_mark(os.environ),
-    }
-    if given.event != "user-prompt":  # the flusher notes it, which has the settings
-        kept["ms"] = round((time.monotonic() - given.began) * 1000, 2)
-    inbox.add(home, told.name, kept | said)
-    return True
-
-
-def _size(path: str) -> int:
-    """Return how long a transcript is now; 0 if there is none."""
+def _file_size(path: str) -> int:
+    """Return the size of a transcript; 0 if there is none."""
     try:
         return os.stat(path).st_size if path else 0
     except (OSError, ValueError):
         return 0
 
 
-def store_mark(environment: "os._Environ[str] | dict[str, str]") -> str:
-    """Return a mark of the store that the environment names, which tells nothing of it; empty for
-    the usual one.
-    """
-    named = environment.get("MEMORY_STORE")
-    if not named:
+def store_mark(environment: "Mapping[str, str]") -> str:
+    """Return a mark of the store that the environment names, without its address; else empty."""
+    url = environment.get("MEMORY_STORE")
+    if not url:
         return ""
     import hashlib
 
-    return hashlib.blake2b(named.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    return hashlib.blake2b(url.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def start_flusher(home: str) -> None:
-    """Start what stores the inbox, as a process that outlives the host; if one is at work already,
-    it sees to it.
+    """Start a process that stores the inbox and outlives the host.
+
+    If another one is running, that one stores the new events.
     """
     command = [sys.executable, *FLUSH]
     if not hasattr(os, "fork"):
-        import subprocess
-
-        flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(
-            subprocess, "DETACHED_PROCESS", 0
-        )
-        null = subprocess.DEVNULL
-        subprocess.Popen(  # noqa: S603
-            command, cwd=home, stdin=null, stdout=null, stderr=null, creationflags=flags
-        )
+        _start_detached(command, home)
         return
     if os.fork():
         return
@@ -362,9 +398,20 @@ def start_flusher(home: str) -> None:
         os._exit(code)
 
 
-def _read(fd: int) -> bytes:
-    """Return what the host tells; the rest of what is too long is read too, so that its pipe does
-    not break.
+def _start_detached(command: list[str], folder: str) -> None:
+    """Start a process that outlives this one, where processes cannot fork."""
+    import subprocess
+
+    flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+    flags |= getattr(subprocess, "DETACHED_PROCESS", 0)
+    null = subprocess.DEVNULL
+    subprocess.Popen(  # noqa: S603
+        command, cwd=folder, stdin=null, stdout=null, stderr=null, creationflags=flags
+    )
+
+
+def _read_input(fd: int) -> bytes:
+    """Return the event, reading even one that is too long to its end: its pipe must not break.
 
     Raises:
         ValueError: It is too long.
@@ -379,12 +426,12 @@ def _read(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def _parsed(raw: bytes) -> "dict[str, object]":
-    found = json.loads(raw)
-    if not isinstance(found, dict):
-        raise ValueError("the event is not a JSON object")  # noqa: TRY004 - of what was told, not of a call
-    return found
+def _parse(data: bytes) -> "dict[str, object]":
+    fields = json.loads(data)
+    if not isinstance(fields, dict):
+        raise ValueError("the event is not a JSON object")  # noqa: TRY004 - wrong input, no wrong call
+    return fields
 
 
-def _reason(exc: BaseException) -> str:
+def _describe(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}"

@@ -1,54 +1,81 @@
-"""The flusher: what waits in the inbox becomes turns of a conversation, memories that wait for
-review, and summaries.
+"""The flusher: stores the inbox as turns of conversations, proposals, and session notes.
 
-A line leaves the inbox only when the store has all that it says. Whatever was stored by a flusher
-that was killed is known by the next one: a turn by its text and how often it was said, a memory by
-its text.
+Events leave the inbox only after everything in them has been stored. What a killed flusher has
+stored is recognized by the next one: a turn by its text and how often it was said, a memory by its
+text.
 """
 
 import contextlib
-import json
 import os
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memories.config import load_config
-from memories.core.disk import read_file, replacing, tried
-from memories.core.events import note
+from memories.context.tokens import estimate_tokens
+from memories.core.disk import tried
+from memories.core.events import note as note_operation
 from memories.embedders import open_embedder
 from memories.errors import ConfigError, SystemFault
-from memories.hooks import inbox, place, session, stamps
-from memories.hooks.events import RESUMED, store_mark
-from memories.hooks.writing import Said, Source, write
-from memories.identity import project as projects
+from memories.guard.origin import user
+from memories.hooks import files, inbox, runs, session
+from memories.hooks.events import store_mark
+from memories.hooks.proposals import KnownTexts, SessionSource, propose
+from memories.hooks.sentences import split_sentences
+from memories.hooks.transcripts import (
+    ASSISTANT,
+    TOOL,
+    USER,
+    Event,
+    Progress,
+    Utterance,
+    prune_progress,
+    read_utterances,
+)
 from memories.identity.captured import FLUSH_LOCK
+from memories.identity.project import identify
 from memories.memories import Memories
+from memories.models import SESSION, SESSION_KEY
+from memories.read.turns import TurnDraft
+from memories.settings import Config
+from memories.write.suspicion import find_marks
 
-_STATE = "state"
-_ATTEMPTS = 3  # after so many, what can't be stored is put aside
+_ATTEMPTS = 3  # then a session that can't be stored is put aside
 _ROUNDS = 20
-_KEPT_SECONDS = 180 * 86_400
-_REMEMBERED = 20  # prompts and answers
-_TWICE_MILLIS = 3_000  # two hooks that tell of the same one do so within this time
-_EPOCH = datetime.fromtimestamp(0, UTC)
+_BATCH = 100  # turns
+_ENDING_EVENTS = ("session-end", "pre-compact")  # after these, a session leaves a note
 
-Event = dict[str, Any]
+# The parts of a session note: together 80 tokens, as every session of the project starts with them.
+REQUEST_TOKENS, ANSWER_TOKENS = 30, 50
+_MAX_NOTE_TURNS = 1_000
+_MAX_CHARACTERS = 1_000  # of a part: no more fit, and estimating the tokens of long texts is slow
+_MIN_CHARACTERS = 12  # of a sentence in a note: shorter ones are greetings and thanks
+
+
+class Stored(NamedTuple):
+    """Counts of new objects in the store.
+
+    Attributes:
+        turns: Turns.
+        proposed: Memories that wait for review.
+        summaries: Session notes, and new versions of them.
+    """
+
+    turns: int = 0
+    proposed: int = 0
+    summaries: int = 0
 
 
 class Flushed(NamedTuple):
-    """What a flush did.
+    """Result of a flush.
 
     Attributes:
-        sessions: Of how many sessions something was stored.
+        sessions: How many sessions had something to store.
         turns: How many turns are new.
         proposed: How many memories now wait for review.
-        summaries: How many sessions left a summary, or a new version of it.
+        summaries: How many sessions left a note, or a new version of it.
         waiting: How many bytes still wait.
-        reasons: Why they do, or why something was put aside.
+        reasons: Why they still wait, or why something was put aside.
     """
 
     sessions: int = 0
@@ -59,143 +86,139 @@ class Flushed(NamedTuple):
     reasons: tuple[str, ...] = ()
 
 
-class State:
-    """How far a session was read; a file of its own keeps it.
-
-    Attributes:
-        offset: Where the next line of the transcript begins.
-        stopped: How long the transcript was when the agent last stopped; None if it never did.
-        told: How often each text was said, by role, as events tell it, and as the transcript does.
-        last: The last prompts and answers that events told of: the turn, the mark and the time of
-            each.
-        done: The last event that was stored; up to it, all were.
-        failures: How often it could not be stored.
-    """
-
-    def __init__(self, home: str, name: str) -> None:
-        """Read it; what can't be read counts as nothing, and is found again in the store."""
-        self._file = Path(home, place.INBOX, _STATE, f"{name}.json")
-        try:
-            known = json.loads(read_file(self._file))
-        except (FileNotFoundError, ValueError):
-            known = {}
-        self.offset: int = known.get("offset", 0)
-        self.stopped: int | None = known.get("stopped")
-        self.told = {kind: Counter(known.get(kind, {})) for kind in ("events", "lines")}
-        self.last: list[list[Any]] = known.get("last", [])
-        self.done: str = known.get("done", "")
-        self.failures: int = known.get("failures", 0)
-
-    def save(self) -> None:
-        """Write it in one step."""
-        place.private(str(self._file.parent.parent))
-        place.private(str(self._file.parent))
-        known = {
-            "offset": self.offset,
-            "stopped": self.stopped,
-            "last": self.last,
-            "done": self.done,
-            "failures": self.failures,
-            **self.told,
-        }
-        with replacing(self._file) as stream:
-            stream.write(json.dumps(known).encode())
-
-
 def flush(home: str) -> Flushed:
-    """Store what waits; one process at a time does, and it goes on until nothing comes any more.
-
-    Args:
-        home: The home.
-    """
-    done = Flushed()
-    if not os.path.isdir(os.path.join(home, place.INBOX)):
-        return done
-    passed: set[str] = set()
+    """Store the inbox until no more events arrive; only one process at a time does so."""
+    if not os.path.isdir(os.path.join(home, files.INBOX)):
+        return Flushed()
+    flusher = _Flusher(home)
+    failed: set[str] = set()
     for _ in range(_ROUNDS):
-        with tried(Path(home, place.INBOX, FLUSH_LOCK), 0) as held:
-            if not held:
-                return done._replace(waiting=inbox.size(home))
-            for name in [each for each in inbox.names(home) if each not in passed]:
-                done, stored = _flushed(home, name, done)
-                if not stored:
-                    passed.add(name)
+        with tried(Path(home, files.INBOX, FLUSH_LOCK), 0) as is_locked:
+            if not is_locked:
+                break
+            for name in inbox.names(home):
+                if name not in failed and not flusher.store(name):
+                    failed.add(name)
             session.prune(home)
-            _prune(home)
-        if (
-            not set(inbox.names(home)) - passed
-        ):  # looked at after the lock is free: who came meanwhile did not get it
+            prune_progress(home)
+        # Checked after the lock is released: events that arrived meanwhile have no flusher of theirs.
+        if not set(inbox.names(home)) - failed:
             break
-    return done._replace(waiting=inbox.size(home))
+    return flusher.result()
 
 
-def _prune(home: str) -> None:
-    """Forget how far sessions were read of which nothing was heard for half a year."""
-    for file in Path(home, place.INBOX, _STATE).glob("*.json"):
-        if time.time() - file.stat().st_mtime > _KEPT_SECONDS:
-            file.unlink()
+class _Flusher:
+    """Stores sessions one by one, and counts what it stores."""
 
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._sessions = 0
+        self._stored = Stored()
+        self._reasons: list[str] = []
 
-def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
-    """Store what waits of one session; return whether it no longer waits."""
-    state = State(home, name)
-    try:
-        events, length, unread = inbox.read(home, name, store_mark(os.environ))
-        if not length and inbox.read(home, name)[1]:
-            return _told(
-                done,
-                home,
-                f"{name} is for another MEMORY_STORE; run memory capture flush with that",
-            ), False
-        if unread:
-            done = _told(done, home, f"{unread} lines of {name} can't be read and were left out")
-        runs = list(_runs(_behind(events, state.done)))
-        for number, run in enumerate(runs, 1):
-            written = _written(home, name, run, state, last=number == len(runs))
-            done = done._replace(
-                turns=done.turns + written[0],
-                proposed=done.proposed + written[1],
-                summaries=done.summaries + written[2],
+    def result(self) -> Flushed:
+        """Return what was stored, and how much still waits."""
+        waiting = inbox.size(self._home)
+        return Flushed(self._sessions, *self._stored, waiting, tuple(self._reasons))
+
+    def store(self, name: str) -> bool:
+        """Store the events of one session; return False if they still wait."""
+        try:
+            is_stored = self._store_events(name)
+        except (SystemFault, ConfigError, OSError) as exc:
+            self._report(f"{name} waits: {exc}")  # until the system works again
+            return False
+        except Exception as exc:  # noqa: BLE001 - one session must not keep the others from being stored
+            progress = Progress(self._home, name)  # as it was before this attempt
+            progress.failures += 1
+            progress.save()
+            reason = f"{name} could not be stored: {type(exc).__name__}: {exc}"
+            if progress.failures >= _ATTEMPTS:
+                reason += f"; it was put aside in {inbox.put_aside(self._home, name)}"
+            self._report(reason)
+            return False
+        if is_stored:
+            self._sessions += 1
+        return is_stored
+
+    def _store_events(self, name: str) -> bool:
+        progress = Progress(self._home, name)
+        events, length, unreadable = inbox.read(self._home, name, store_mark(os.environ))
+        if not length and inbox.read(self._home, name)[1]:
+            self._report(
+                f"{name} is for another MEMORY_STORE; run memory capture flush with that one"
             )
-        state.failures = 0
-        state.done = next(
-            (str(event["id"]) for event in reversed(events) if event.get("id")), state.done
+            return False
+        if unreadable:
+            self._report(f"{unreadable} lines of {name} can't be read and were left out")
+        event_runs = list(_split_runs(_skip_stored(events, progress.last_event)))
+        for number, run in enumerate(event_runs, 1):
+            stored = self._store_run(name, run, progress, is_last=number == len(event_runs))
+            self._stored = Stored(
+                self._stored.turns + stored.turns,
+                self._stored.proposed + stored.proposed,
+                self._stored.summaries + stored.summaries,
+            )
+        progress.failures = 0
+        for event in reversed(events):
+            if event.get("id"):
+                progress.last_event = str(event["id"])
+                break
+        progress.save()
+        inbox.remove(self._home, name, length)
+        return True
+
+    def _report(self, reason: str) -> None:
+        with contextlib.suppress(OSError):  # the disk is full; the result has the reason too
+            runs.log(self._home, f"flush: {reason}")
+        self._reasons.append(reason)
+
+    def _store_run(
+        self, name: str, run: list[Event], progress: Progress, *, is_last: bool
+    ) -> Stored:
+        """Store a run of events with one namespace and one folder."""
+        event = run[-1]
+        folder = Path(str(event.get("folder") or self._home))
+        namespace = event.get("namespace")
+        flags = {"namespace": namespace} if isinstance(namespace, str) and namespace else {}
+        has_folder = folder.is_dir()
+        config = load_config(flags, folder=folder if has_folder else None, tell=self._log)
+        project = identify(folder) if has_folder and config.project_detection else None
+        utterances = read_utterances(run, progress, is_last=is_last)
+        source = SessionSource(
+            name,
+            str(event.get("host", "")),
+            folder,
+            project,
+            session.read(self._home, name),
         )
-        state.save()
-        inbox.remove(home, name, length)
-    except (
-        SystemFault,
-        ConfigError,
-        OSError,
-    ) as exc:  # the inbox waits until the system is well again
-        return _told(done, home, f"{name} waits: {exc}"), False
-    except Exception as exc:  # noqa: BLE001 - one session that can't be stored must not keep the others
-        state = State(home, name)  # how far it was read this time counts for nothing
-        state.failures += 1
-        state.save()
-        why = f"{name} could not be stored: {type(exc).__name__}: {exc}"
-        if state.failures >= _ATTEMPTS:
-            why += f"; it was put aside in {inbox.put_aside(home, name)}"
-        return _told(done, home, why), False
-    return done._replace(sessions=done.sessions + 1), True
+        quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
+        embedder = open_embedder(config.embedder, config)
+        # Turns belong to this namespace alone. What other namespaces share is no news either.
+        with (
+            Memories(config=quiet, channel="hook", embedder=embedder, shared=False) as memories,
+            Memories(config=quiet, channel="hook", embedder=embedder) as readable,
+        ):
+            leaves_note = any(event.get("event") in _ENDING_EVENTS for event in run)
+            stored = store_session(memories, readable, source, utterances, leaves_note=leaves_note)
+        _note_operations(run, config, source)
+        return stored
+
+    def _log(self, message: str) -> None:
+        runs.log(self._home, message)
 
 
-def _behind(events: Sequence[Event], done: str) -> Sequence[Event]:
-    """Return the events behind one; all, unless that is among them: a flusher was killed before it
-    removed them.
-    """
-    at = next((at for at, event in enumerate(events) if done and event.get("id") == done), -1)
-    return events[at + 1 :]
+def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
+    """Return the events after the last one that a killed flusher has stored but not removed."""
+    if last_event:
+        for number, event in enumerate(events, 1):
+            if event.get("id") == last_event:
+                return events[number:]
+    return events
 
 
-def _told(done: Flushed, home: str, why: str) -> Flushed:
-    with contextlib.suppress(OSError):  # a disk that is full; the answer says it too
-        stamps.log(home, f"flush: {why}")
-    return done._replace(reasons=(*done.reasons, why))
-
-
-def _runs(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """Yield events in a row that belong to one namespace and one folder."""
+def _split_runs(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """Yield consecutive events with the same namespace and folder."""
     run: list[Event] = []
     for event in events:
         if run and any(event.get(key) != run[-1].get(key) for key in ("namespace", "folder")):
@@ -206,139 +229,125 @@ def _runs(events: Sequence[Event]) -> Iterator[list[Event]]:
         yield run
 
 
-def _written(
-    home: str, name: str, run: list[Event], state: State, *, last: bool
-) -> tuple[int, int, int]:
-    """Store what a run of events tells; return how many turns, proposals and summaries are new."""
-    event = run[-1]
-    folder = Path(str(event.get("folder") or home))
-    namespace = event.get("namespace")
-    flags = {"namespace": namespace} if isinstance(namespace, str) and namespace else {}
-    here = folder if folder.is_dir() else None
-    config = load_config(flags, folder=here, tell=lambda said: stamps.log(home, said))
-    project = projects.identify(folder) if here and config.project_detection else None
-    said = _said(run, state, last=last)
-    ends = any(each.get("event") in ("session-end", "pre-compact") for each in run)
-    source = Source(name, str(event.get("host", "")), folder, project, session.read(home, name))
-    quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-    embedder = open_embedder(config.embedder, config)
-    # A conversation is one's own, whatever others have; what others know is no news either.
-    with (
-        Memories(config=quiet, channel="hook", embedder=embedder, shared=False) as own,
-        Memories(config=quiet, channel="hook", embedder=embedder) as all_that_is_read,
-    ):
-        done = write(own, all_that_is_read, source, said, ends=ends)
-    for each in run:
-        if isinstance(each.get("ms"), int | float):
-            figures = {
-                "namespace": config.namespace,
-                "project": project.name if project else None,
-                "ms": each["ms"],
-            }
-            figures |= {"agent": source.host, "channel": "hook", "outcome": "ok", "tokens": 0}
-            note(config.home, f"hook.{each.get('event')}", setting=config.events, **figures)
-    return done
-
-
-def _said(run: Sequence[Event], state: State, *, last: bool) -> list[Said]:
-    """Return what a run of events, and the transcript that they name, say that is new, in order of
-    time.
-    """
-    found: list[Said] = []
-    prompts: set[str] = set()
+def _note_operations(run: Sequence[Event], config: Config, source: SessionSource) -> None:
+    """Record the hooks that captured the events for `memory stats`."""
     for event in run:
-        if event.get("event") == "user-prompt" and isinstance(event.get("prompt"), str):
-            said = Said("user", event["prompt"].strip(), _at(event))
-            prompts.add(said.mark)
-            if _is_new(event, said, said.mark, state):
-                found.append(state_counted(state, "events", said))
-        elif event.get("event") == "tool" and isinstance(event.get("output"), str):
-            found.append(Said("tool", event["output"].strip(), _at(event)))
-    lines = _lines(run, state, prompts, last=last)
-    found += lines
-    if not any(each.role == "assistant" for each in lines):
-        for event in run:
-            said = Said("assistant", str(event.get("answer") or "").strip(), _at(event))
-            if _is_new(event, said, f"{said.role}:{said.mark}", state):
-                found.append(state_counted(state, "events", said))
-    return sorted(found, key=lambda said: said.at)
+        if isinstance(event.get("ms"), int | float):
+            note_operation(
+                config.home,
+                f"hook.{event.get('event')}",
+                setting=config.events,
+                namespace=config.namespace,
+                project=source.project.name if source.project else None,
+                ms=event["ms"],
+                agent=source.host,
+                channel="hook",
+                outcome="ok",
+                tokens=0,
+            )
 
 
-def _is_new(event: Event, said: Said, mark: str, state: State) -> bool:
-    """Return whether an event tells what no other told before, and remember that it did."""
-    if not said.text:
-        return False
-    here = [str(event.get("turn", "")), mark, int(event.get("at", 0))]
-    is_new = not any(_is_same(last, here) for last in state.last)
-    state.last = [*state.last, here][-_REMEMBERED:]
-    return is_new
+def store_session(
+    memories: Memories,
+    readable: Memories,
+    source: SessionSource,
+    utterances: Sequence[Utterance],
+    *,
+    leaves_note: bool,
+) -> Stored:
+    """Store utterances of a session: turns, proposals, and its note. Repeating it changes nothing.
 
-
-def _is_same(last: Sequence[Any], here: Sequence[Any]) -> bool:
-    """Return whether two hooks told of the same: a plugin and a user may both have installed
-    them.
+    Args:
+        memories: The memories of the session's namespace alone.
+        readable: All memories that the session may read, in the same store.
+        source: The session.
+        utterances: Its utterances, in order.
+        leaves_note: Whether the session ends here, or forgets its beginning.
     """
-    if last[:2] != here[:2]:
+    turns = [said for said in utterances if said.role != TOOL and said.text]
+    turn_ids: dict[Utterance, str] = {}
+    new = 0
+    for start in range(0, len(turns), _BATCH):
+        batch = turns[start : start + _BATCH]
+        drafts = [
+            TurnDraft(said.text, said.role, created_at=said.at, message_id=said.message_id)
+            for said in batch
+        ]
+        results = memories.add_turns(source.conversation, drafts)
+        for utterance, result in zip(batch, results, strict=True):
+            turn_ids[utterance] = result.id
+            new += result.status == "stored"
+    if new:
+        memories.update_conversation(source.conversation, user=user() or None, tags=source.tags)
+    known = KnownTexts(readable, source)
+    proposed = propose(memories, source, utterances, turn_ids, known)
+    has_note = leaves_note and _store_note(memories, source, known)
+    return Stored(new, proposed, int(has_note))
+
+
+def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) -> bool:
+    """Store the note of a session under its key; return whether it is new or has changed."""
+
+    def is_fit(sentence: str) -> bool:
+        return not find_marks(sentence) and not known.was_shown(sentence)
+
+    turns = memories.tail_turns(source.conversation, limit=_MAX_NOTE_TURNS)
+    note = write_note([(turn.role, turn.content) for turn in turns], is_fit)
+    if not note:
         return False
-    return bool(here[0]) or abs(int(here[2]) - int(last[2])) < _TWICE_MILLIS
+    tags = source.tags
+    tags["type"] = SESSION
+    key = f"{SESSION_KEY}{source.name.replace('.', '/', 1)}"
+    return memories.create(note, tags=tags, key=key, source=source.conversation).stored
 
 
-def state_counted(state: State, kind: str, said: Said) -> Said:
-    """Return what was said with how often it was said before, as one of two witnesses tells it."""
-    counts = state.told[kind]
-    key = f"{said.role}:{said.mark}"
-    counts[key] += 1
-    return said._replace(number=counts[key])
+def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) -> str:
+    """Return the note of a session: its first request and its last answer, shortened, a line each.
 
+    Args:
+        turns: The role and text of each turn, in order.
+        is_fit: Whether a sentence may be in the note.
 
-def _lines(run: Sequence[Event], state: State, prompts: set[str], *, last: bool) -> list[Said]:
-    """Return what the transcript says that was not read yet.
-
-    What was said between two stretches of which events tell, while memory was off, is passed over:
-    that is what begins with a prompt that no event told of.
+    Returns:
+        The note; empty without a request. No model writes it.
     """
-    from memories.hooks import transcripts
-
-    event = run[-1]
-    path = str(event.get("transcript") or "")
-    if not path or event.get("host") not in transcripts.HOSTS:
-        return []
-    sizes = [int(each.get("size") or 0) for each in run]
-    resumed = [size for each, size in zip(run, sizes, strict=True) if each.get("event") == RESUMED]
-    state.offset = max([state.offset, *resumed])
-    begun = next(
-        (size for each, size in zip(run, sizes, strict=True) if each.get("event") == "user-prompt"),
-        None,
-    )
-    found: list[Said] = []
-    silent, before = False, _at(event)
-    try:
-        for line in transcripts.lines(str(event.get("host")), path, state.offset, os.environ):
-            if not last and line.end > max(sizes):
-                break
-            if line.end < state.offset:  # the file was written anew
-                state.told["lines"].clear()
-            state.offset = line.end
-            said = Said(line.role, line.text, line.at or before)
-            before = said.at
-            if line.role == "user":
-                between = (
-                    state.stopped is not None
-                    and begun is not None
-                    and state.stopped < line.end <= begun
-                )
-                silent = between and said.mark not in prompts
-            if not silent:
-                found.append(state_counted(state, "lines", said))
-    except transcripts.Elsewhere as exc:
-        stamps.log(place.home(os.environ), str(exc))
-    except FileNotFoundError:
-        return []  # a host that keeps no transcript names one all the same
-    stops = [size for each, size in zip(run, sizes, strict=True) if each.get("event") == "stop"]
-    state.stopped = max([*stops, state.offset if stops else 0]) if stops else state.stopped
-    return found
+    requests = [text for role, text in turns if role == USER]
+    answers = [text for role, text in reversed(turns) if role == ASSISTANT]
+    request = _shorten_first(requests, REQUEST_TOKENS, is_fit)
+    if not request:
+        return ""
+    return f"{request}\n{_shorten_first(answers, ANSWER_TOKENS, is_fit)}".rstrip()
 
 
-def _at(event: Event) -> datetime:
-    at = event.get("at")
-    return datetime.fromtimestamp(at / 1000, UTC) if isinstance(at, int) else _EPOCH
+def _shorten_first(texts: Iterable[str], max_tokens: int, is_fit: Callable[[str], bool]) -> str:
+    """Shorten the first text that has a fit sentence; empty if none has one."""
+    for text in texts:
+        if short := _shorten(text, max_tokens, is_fit):
+            return short
+    return ""
+
+
+def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
+    """Return the first fit sentences on one line, or the first words of one that is too long."""
+    short = ""
+    for sentence in split_sentences(text):
+        if len(sentence) < _MIN_CHARACTERS or not is_fit(sentence):
+            continue
+        longer = f"{short} {sentence}".strip()
+        if len(longer) > _MAX_CHARACTERS or estimate_tokens(longer) > max_tokens:
+            return short or _cut(sentence, max_tokens)
+        short = longer
+    return short
+
+
+def _cut(sentence: str, max_tokens: int) -> str:
+    """Return the longest beginning of a sentence that fits, up to the end of a word if possible."""
+    low, high = 0, min(len(sentence), _MAX_CHARACTERS)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if estimate_tokens(f"{sentence[:middle]}…") <= max_tokens:
+            low = middle
+        else:
+            high = middle - 1
+    words, _, _ = sentence[:low].rpartition(" ")
+    return f"{words or sentence[:low]}…"

@@ -1,9 +1,8 @@
-"""`memory hook`: what a host runs at its events. It imports next to nothing, ends in time, and
-never fails its agent.
+"""Process of `memory hook`: handles one event of a host in time, and never fails the agent.
 
-The work is done in a child. Whatever becomes of that, a crash, a lock, a disk or a library that
-hangs, the hook exits 0 in time, and prints the whole answer or nothing; one line in `hooks.log`
-says why. The parent touches no disk.
+The work runs in a child process. Whether that crashes, waits for a lock, fills a disk or hangs in a
+library: the hook exits 0 in time, prints the whole answer or nothing, and leaves a line in
+`hooks.log` with the reason. The parent does not touch the disk. This module imports next to nothing.
 """
 
 import os
@@ -14,234 +13,240 @@ import time
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
-    from memories.hooks.events import Asked, Done
+    from memories.hooks.events import HookCall, Outcome
+    from memories.hooks.recall_strategy import AskServer
 
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "cursor")
-SECONDS, MOST_SECONDS = 0.85, 30.0  # from the start of the process
-_LEAST_SECONDS = 0.05
-_DONE, _TOLD = (
-    b"\1",
-    b"\2",
-)  # the last byte of a child that did it, and of one that failed and said why itself
+SECONDS, MAX_SECONDS = 0.85, 30.0  # from the start of the process
+_MIN_SECONDS = 0.05
+_REPORT_SECONDS = 0.05  # how long the agent waits for the line in the log
+_MAX_REPORT_SECONDS = 5.0  # how long writing that line may take
+# The last byte that a child sends: it succeeded, or it failed and has recorded the reason itself.
+_SUCCEEDED, _FAILED = b"\1", b"\2"
+_OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 _children: "list[int]" = []
-_REPORT_SECONDS = 0.05  # that an agent waits for the line in the log
-_MOST_REPORT_SECONDS = 5.0  # that the line may take
 
 
-class Refused(Exception):
-    """The hook was asked for something that is not there."""
+class UsageError(Exception):
+    """The arguments of the hook are wrong."""
 
 
 def main(
     arguments: "Sequence[str]",
-    ask: "Callable[[bytes], bytes | None]" = lambda _: None,
-    start: "Callable[[str], None]" = lambda _: None,
+    ask_server: "AskServer | None" = None,
+    start_server: "Callable[[str], None] | None" = None,
 ) -> None:
-    """Run one event, and end the process with exit code 0, whatever happens.
+    """Handle one event, then end the process with exit code 0 in any case.
 
     Args:
-        arguments: Of the hook.
-        ask: Has the server of the store recall something; None if that has to be done here.
-        start: Starts a server of a store.
+        arguments: The arguments of the hook.
+        ask_server: Sends a recall request to a running server; returns None if there is none.
+        start_server: Starts a server for a store.
     """
     try:
         _fill_streams()
-        _run(arguments, ask, start)
-    except BaseException:  # noqa: BLE001, S110 - an agent never fails for its memory, and what could tell has failed
+        _run(arguments, ask_server, start_server)
+    except BaseException:  # noqa: BLE001, S110 - an agent never fails for its memory, and reporting has failed
         pass
     finally:
         os._exit(0)
 
 
-def asked(arguments: "Sequence[str]") -> "Asked":
-    """Return what the arguments ask for.
+def parse_arguments(arguments: "Sequence[str]") -> "HookCall":
+    """Parse the arguments of a hook.
 
     Raises:
-        Refused: They ask for something that is not there.
+        UsageError: An argument is unknown, or the event or the host is missing.
     """
-    from memories.hooks.events import Asked
+    from memories.hooks.events import HookCall
 
-    given = Asked()
-    rest = list(arguments)
-    while rest:
-        word, _, value = rest.pop(0).partition("=")
+    call = HookCall()
+    words = list(arguments)
+    while words:
+        word, _, value = words.pop(0).partition("=")
         if word == "--capture":
-            given.capture = True
+            call.capture = True
         elif word in _OPTIONS:
-            if not value and not rest:
-                raise Refused(f"{word} needs a value")
-            setattr(given, _OPTIONS[word], value or rest.pop(0))
-        elif word in EVENTS and not given.event:
-            given.event = word
+            if not value and not words:
+                raise UsageError(f"{word} needs a value")
+            setattr(call, _OPTIONS[word], value or words.pop(0))
+        elif word in EVENTS and not call.event:
+            call.event = word
         else:
-            raise Refused(f"memory hook knows no {word[:40]!r}")
-    if not given.event or given.host not in HOSTS:
-        raise Refused(
+            raise UsageError(f"memory hook has no argument {word[:40]!r}")
+    if not call.event or call.host not in HOSTS:
+        raise UsageError(
             f"memory hook needs an event ({', '.join(EVENTS)}) and --host ({', '.join(HOSTS)})"
         )
-    return given
-
-
-_OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
+    return call
 
 
 def _run(
     arguments: "Sequence[str]",
-    ask: "Callable[[bytes], bytes | None]",
-    start: "Callable[[str], None]",
+    ask_server: "AskServer | None",
+    start_server: "Callable[[str], None] | None",
 ) -> None:
-    began = time.monotonic() - _age()
+    started_at = time.monotonic() - _process_age()
     for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM)):
         signal.signal(number, _stop)
     try:
-        given = asked(arguments)
-        seconds = _seconds(given.seconds)
-    except (Refused, ValueError) as exc:
-        why = str(exc)
-        _in_child(lambda: _told(None, why), SECONDS, ends=False)
+        call = parse_arguments(arguments)
+        seconds = _parse_seconds(call.seconds)
+    except (UsageError, ValueError) as exc:
+        _run_in_child(_record_failure, (None, str(exc)), SECONDS, kill_late=False)
         return
-    given.began, given.ends, given.ask, given.start = began, began + seconds, ask, start
-    answer, why = _in_child(
-        lambda: _answer(given), max(_LEAST_SECONDS, began + seconds - time.monotonic())
-    )
-    if why:
-        _in_child(lambda: _told(given, why), _REPORT_SECONDS, ends=False)
+    call.started_at, call.deadline = started_at, started_at + seconds
+    call.ask_server, call.start_server = ask_server, start_server
+    answer, error = _run_in_child(_handle, (call,), _seconds_left(call))
+    if error:
+        _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_late=False)
     if answer:
-        if hasattr(signal, "setitimer"):  # a host that reads nothing keeps nobody waiting
-            signal.signal(signal.SIGALRM, _stop)
-            signal.setitimer(
-                signal.ITIMER_REAL, max(_LEAST_SECONDS, began + seconds - time.monotonic())
-            )
-        while answer:
-            answer = answer[os.write(1, answer) :]
+        _print(answer, _seconds_left(call))
 
 
-def _age() -> float:
-    """Return how long this process has run: on a busy machine the interpreter alone may take much
-    of the time.
-    """
+def _process_age() -> float:
+    """Return for how many seconds this process has run: a busy machine starts Python slowly."""
     try:
-        with open("/proc/self/stat", "rb") as own, open("/proc/uptime", "rb") as system:
-            ticks = int(own.read().rpartition(b")")[2].split()[19])
-            age = float(system.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+        with open("/proc/self/stat", "rb") as stat, open("/proc/uptime", "rb") as uptime:
+            ticks = int(stat.read().rpartition(b")")[2].split()[19])
+            age = float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
-        return 0.0  # a system that does not tell
-    return age if 0 <= age < MOST_SECONDS else 0.0
+        return 0.0  # a system without these files
+    return age if 0 <= age < MAX_SECONDS else 0.0
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     seconds = float(text) if text else SECONDS
-    if not _LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise ValueError(f"--seconds must be a number from {_LEAST_SECONDS} to {MOST_SECONDS:g}")
+    if not _MIN_SECONDS <= seconds <= MAX_SECONDS:
+        raise ValueError(f"--seconds must be a number from {_MIN_SECONDS} to {MAX_SECONDS:g}")
     return seconds
 
 
-def _answer(given: "Asked") -> "Done":
+def _seconds_left(call: "HookCall") -> float:
+    return max(_MIN_SECONDS, call.deadline - time.monotonic())
+
+
+def _print(answer: bytes, seconds: float) -> None:
+    """Write the answer to standard output; a host that does not read cannot make us wait."""
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, _stop)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    _write_all(1, answer)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _handle(call: "HookCall") -> "Outcome":
     from memories.hooks import events
 
-    return events.handle(given)
+    return events.handle(call)
 
 
-def _told(given: "Asked | None", why: str) -> "Done":
+def _record_failure(call: "HookCall | None", reason: str) -> "Outcome":
     from memories.hooks import events
 
-    return events.failed(given, why)
+    return events.record_failure(call, reason)
 
 
-def _in_child(
-    work: "Callable[[], Done]", seconds: float, *, ends: bool = True
+def _run_in_child(
+    work: "Callable[..., Outcome]",
+    arguments: "tuple[Any, ...]",
+    seconds: float,
+    *,
+    kill_late: bool = True,
 ) -> tuple[bytes, str]:
-    """Do something in a process of its own; return its answer, or why there is none and nobody has
-    told yet.
+    """Call a function in a child process; return its answer, or an error nobody has recorded yet.
 
-    What is left to do after the answer, the child does without anybody waiting for it.
+    The child sends the answer first and then does the follow-up work, for which nobody waits.
 
     Args:
-        work: What is done.
-        seconds: How long it is waited for.
-        ends: End what takes longer; else it goes on for a moment, without the agent.
+        work: The function.
+        arguments: Its arguments.
+        seconds: How long to wait for the answer.
+        kill_late: Kill a child that takes longer; otherwise it may continue for a moment.
     """
     if not hasattr(os, "fork"):
-        return _in_time(work, seconds)
-    until = time.monotonic() + seconds
+        return _run_with_timer(work, arguments, seconds)
+    deadline = time.monotonic() + seconds
     source, target = os.pipe()
     child = os.fork()
     if not child:
-        _work(work, target, seconds if ends else seconds + _MOST_REPORT_SECONDS)
+        limit = seconds if kill_late else seconds + _MAX_REPORT_SECONDS
+        _work_as_child(work, arguments, target, limit)
     _children.append(child)
     os.close(target)
     parts: list[bytes] = []
-    while select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
+    while select.select([source], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(source, 65_536)
-        if not part:
-            said = b"".join(parts)
-            _children.remove(child)  # what it does from now on is its own affair
-            if said[-1:] in (_DONE, _TOLD):
-                return said[:-1] if said.endswith(_DONE) else b"", ""
-            return b"", f"it ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
-        parts.append(part)
-    if ends:
+        if part:
+            parts.append(part)
+            continue
+        message = b"".join(parts)
+        _children.remove(child)  # the follow-up work may outlive this process
+        if message.endswith(_SUCCEEDED):
+            return message[:-1], ""
+        if message.endswith(_FAILED):
+            return b"", ""
+        return b"", f"it ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
+    if kill_late:
         os.kill(child, signal.SIGKILL)
     return b"", "it was not done in time"
 
 
-def _work(work: "Callable[[], Done]", target: int, seconds: float) -> None:
-    """Do something in this child, and end it."""
+def _work_as_child(
+    work: "Callable[..., Outcome]", arguments: "tuple[Any, ...]", target: int, seconds: float
+) -> None:
+    """Do the work in this child process, send the answer, follow up, and end the process."""
     code = 1
     try:
         _children.clear()
         null = os.open(os.devnull, os.O_RDWR)
-        for number in (
-            1,
-            2,
-        ):  # a host waits until nobody can write to it any more; and nobody else should
+        for number in (1, 2):  # a host waits until every writer has closed its pipe
             os.dup2(null, number)
-        if hasattr(
-            signal, "setitimer"
-        ):  # should the parent be killed: the kernel then ends us, whatever we wait for
+        if hasattr(signal, "setitimer"):  # if the parent is killed, the kernel ends us in time
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
-        done = work()
-        answer = done.answer + (_TOLD if done.failed else _DONE)
-        while answer:
-            answer = answer[os.write(target, answer) :]
+        outcome = work(*arguments)
+        _write_all(target, outcome.answer + (_FAILED if outcome.failed else _SUCCEEDED))
         os.close(target)
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
-        done.after()
+        outcome.follow_up()
         code = 0
     finally:
         os._exit(code)
 
 
-def _in_time(work: "Callable[[], Done]", seconds: float) -> tuple[bytes, str]:
-    """Do something where a process can't make a child of itself, and end the process when the time
-    is over.
-    """
+def _run_with_timer(
+    work: "Callable[..., Outcome]", arguments: "tuple[Any, ...]", seconds: float
+) -> tuple[bytes, str]:
+    """Call a function where processes cannot fork; a timer ends the process when time is up."""
     import threading
 
     timer = threading.Timer(seconds, os._exit, (0,))
     timer.daemon = True
     timer.start()
-    done = work()
+    outcome = work(*arguments)
     timer.cancel()
-    done.after()
-    return done.answer, ""
+    outcome.follow_up()
+    return outcome.answer, ""
 
 
 def _stop(*_: object) -> None:
-    """End at once, with the child; nothing was printed, or all of it."""
+    """End this process and its child at once; either nothing or the whole answer was printed."""
     for child in _children:
         os.kill(child, signal.SIGKILL)
     os._exit(0)
 
 
 def _fill_streams() -> None:
-    """Give a process that was started with a standard stream closed an empty one, before a pipe
-    takes its number.
-    """
+    """Open /dev/null in place of closed standard streams, before a pipe gets their numbers."""
     for number in range(3):
         try:
             os.fstat(number)

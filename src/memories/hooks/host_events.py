@@ -1,104 +1,202 @@
-"""What a host tells of an event, and how it reads an answer: the same things by other names."""
+"""Events as hosts send them, and answers as hosts read them.
+
+Hosts use different names for the same things, and they put their own text around what the user
+wrote.
+"""
 
 import json
 import os
+import re
 import time
 
-from memories.hooks import place
+from memories.hooks import files
 
 CURSOR = "cursor"
-_LONGEST_NAME = 256  # characters of an id
-# The host's own name of an event, for those that tell no name.
-_NAMES = {
+SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")  # no user typed these
+_MAX_ID = 256  # characters
+# The host's own name of an event, for hosts that do not send it.
+_EVENT_NAMES = {
     "session-start": {"gemini": "SessionStart", "": "SessionStart"},
     "user-prompt": {"gemini": "BeforeAgent", "": "UserPromptSubmit"},
 }
-_ONLY_CURSOR = ("cursor_version", "workspace_roots")  # tells these
+_CURSOR_FIELDS = ("cursor_version", "workspace_roots")  # no other host sends these
+
+# A frame that this program puts around recalled text: "=== title 0123456789abc" … "=== end of …".
+_FRAME_START, _FRAME_END = "=== ", "=== end of "
+_BOUNDARY = re.compile(r"\b[0-9a-f]{9,16}\b")
+_AFTER_FRAME = re.compile(r"(?: ===|; the message:)?")
+# Text that hosts put around a prompt, or send in place of one.
+_HOST_TAGS = (
+    "hook_context|system-reminder|environment_context|user_instructions|memory-context"
+    "|task-notification"
+)
+_HOST_ELEMENT = rf"<({_HOST_TAGS})\b[^<>]*>(?:.*?</\1\s*>|.*)"
+_HOST_PROMPT = (
+    r"\s*<(?:command-(?:name|message|args)|local-command-\w+|bash-(?:input|stdout|stderr)"
+    r"|INSTRUCTIONS)\b"
+)
+_INSTRUCTION_FILE = r"\s*# (?:AGENTS|CLAUDE|GEMINI)(?:\.override)?\.md instructions\b"
+_COMMAND = r"/[A-Za-z][\w:.-]*(?:\s|$)"
 
 
-class Told:
-    """What a host told of an event.
+class HostEvent:
+    """An event as a host sent it.
 
     Attributes:
-        host: The host. Cursor runs the hooks of Claude Code, too, and tells them what it tells its
-            own.
-        session: The id of its session; empty if it has none.
-        turn: The id of the turn of that session; empty if it has none.
-        folder: Where the agent works.
-        name: Host and session, as files are named.
-        raw: All that it told.
+        host: The host. Cursor also runs the hooks of Claude Code, with its own fields.
+        session_id: The id of the host's session; empty if it has none.
+        turn_id: The id of the turn in that session; empty if it has none.
+        folder: The working folder of the agent.
+        session_name: Host and session, as their files are named.
+        fields: All fields of the event.
     """
 
-    __slots__ = ("folder", "host", "name", "raw", "session", "turn")
+    __slots__ = ("fields", "folder", "host", "session_id", "session_name", "turn_id")
 
-    def __init__(self, host: str, raw: "dict[str, object]") -> None:
-        """Take in what was told.
+    def __init__(self, host: str, fields: "dict[str, object]") -> None:
+        """Read the fields that all hosts have.
 
         Raises:
-            OSError: The working folder is gone.
+            OSError: The working folder no longer exists.
         """
-        self.raw = raw
-        self.host = CURSOR if any(name in raw for name in _ONLY_CURSOR) else host
-        self.session = self.first("conversation_id", "session_id", "sessionId")[:_LONGEST_NAME]
-        self.turn = self.first("prompt_id", "turn_id", "generation_id")[:_LONGEST_NAME]
-        self.folder = self._root() or self.text("cwd") or working_folder()
+        self.fields = fields
+        self.host = CURSOR if any(name in fields for name in _CURSOR_FIELDS) else host
+        self.session_id = self.first_text("conversation_id", "session_id", "sessionId")[:_MAX_ID]
+        self.turn_id = self.first_text("prompt_id", "turn_id", "generation_id")[:_MAX_ID]
+        self.folder = self._workspace_root() or self.text("cwd") or working_folder()
         if not os.path.isabs(self.folder):
             self.folder = os.path.abspath(self.folder)
-        # What belongs to no session is kept by the day and the folder.
-        named = self.session or f"{time.strftime('%Y-%m-%d', time.gmtime())} {self.folder}"
-        self.name = place.name_of(self.host, named)
+        session = self.session_id
+        if not session:  # such events belong to the day and the folder
+            session = f"{time.strftime('%Y-%m-%d', time.gmtime())} {self.folder}"
+        self.session_name = files.session_name(self.host, session)
 
-    def _root(self) -> str:
-        """Return the first folder of a workspace: a hook of Cursor runs where its configuration
-        lies.
-        """
-        roots = self.raw.get("workspace_roots")
-        return roots[0] if isinstance(roots, list) and roots and isinstance(roots[0], str) else ""
+    def _workspace_root(self) -> str:
+        """Return the workspace's first folder: Cursor runs hooks in the folder of their config."""
+        roots = self.fields.get("workspace_roots")
+        if isinstance(roots, list) and roots and isinstance(roots[0], str):
+            return roots[0]
+        return ""
 
     def text(self, name: str) -> str:
-        """Return a text of this name; empty if there is none."""
-        found = self.raw.get(name)
-        return found if isinstance(found, str) else ""
+        """Return a text field; empty if there is none of this name."""
+        value = self.fields.get(name)
+        return value if isinstance(value, str) else ""
 
-    def first(self, *names: str) -> str:
-        """Return the first text of these names that says something; empty if none does."""
-        return next((found for found in map(self.text, names) if found), "")
+    def first_text(self, *names: str) -> str:
+        """Return the first non-empty text field of these names; empty if there is none."""
+        for name in names:
+            if text := self.text(name):
+                return text
+        return ""
+
+    @property
+    def prompt(self) -> str:
+        """The prompt, as the user wrote it."""
+        return clean_prompt(self.text("prompt"), self.text("source"))
 
     @property
     def answer(self) -> str:
-        """What the agent said."""
-        return self.first("last_assistant_message", "prompt_response", "text")
+        """The agent's answer."""
+        return self.first_text("last_assistant_message", "prompt_response", "text")
 
     @property
     def source(self) -> str:
-        """Who or what the event comes from."""
-        return self.first("source", "reason", "trigger")
+        """The cause of the event, in the host's words."""
+        return self.first_text("source", "reason", "trigger")
 
 
 def working_folder() -> str:
-    """Return where the agent works, as far as a hook knows before it was told anything.
+    """Return the working folder of the agent, before the event has been read.
 
     Raises:
-        OSError: The working folder is gone.
+        OSError: The working folder no longer exists.
     """
     return os.environ.get("CURSOR_PROJECT_DIR") or os.getcwd()
 
 
-def rendered(told: Told, event: str, said: str) -> bytes:
+def render_answer(event: HostEvent, name: str, text: str) -> bytes:
     """Return the answer as the host reads it; Codex refuses an answer that has any other field.
 
     Args:
-        told: What the host told.
         event: The event.
-        said: What is put before the model; empty for nothing.
+        name: Our name of the event.
+        text: The text for the model; may be empty.
     """
-    if told.host == CURSOR:  # counts a hook that says nothing at all among those that failed
-        answer: dict[str, object] = {"continue": True} if event == "user-prompt" else {}
-        answer |= {"additional_context": said} if said else {}
-    elif said:
-        names = _NAMES[event]
-        name = told.text("hook_event_name") or names.get(told.host, names[""])
-        answer = {"hookSpecificOutput": {"hookEventName": name[:64], "additionalContext": said}}
+    answer: dict[str, object] = {}
+    if event.host == CURSOR:  # it counts a hook without any output as failed
+        if name == "user-prompt":
+            answer["continue"] = True
+        if text:
+            answer["additional_context"] = text
+    elif text:
+        names = _EVENT_NAMES[name]
+        host_name = event.text("hook_event_name") or names.get(event.host, names[""])
+        answer["hookSpecificOutput"] = {
+            "hookEventName": host_name[:64],
+            "additionalContext": text,
+        }
     else:
         return b""
     return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def clean_prompt(text: str, source: str = "") -> str:
+    """Return the part of a prompt that a person wrote; empty if no person wrote any of it.
+
+    Args:
+        text: The prompt as the host sends it.
+        source: The sender, if the host names it.
+    """
+    if source in SYSTEM_SOURCES:
+        return ""
+    text = remove_frames(text)
+    if re.match(_HOST_PROMPT, text) or re.match(_INSTRUCTION_FILE, text):
+        return ""
+    return text.strip()
+
+
+def remove_frames(text: str) -> str:
+    """Remove what hosts and hooks insert into prompts, also where an agent repeats it."""
+    parts = []
+    start = position = 0
+    while (frame := text.find(_FRAME_START, position)) >= 0:
+        line_end = text.find("\n", frame)
+        if line_end < 0:
+            break
+        position = line_end
+        boundary = _BOUNDARY.search(text, frame + len(_FRAME_START), line_end)
+        if boundary:
+            parts.append(text[start:frame])
+            start = position = _end_of_frame(text, boundary[0], line_end)
+    text = "".join([*parts, text[start:]])
+    return re.sub(_HOST_ELEMENT, "", text, flags=re.S) if "<" in text else text
+
+
+def _end_of_frame(text: str, boundary: str, position: int) -> int:
+    """Return where the frame with this boundary ends; the end of the text if it is not closed."""
+    while (closing := text.find(_FRAME_END, position)) >= 0:
+        line_end = text.find("\n", closing)
+        if line_end < 0:
+            line_end = len(text)
+        boundary_start = text.find(boundary, closing, line_end)
+        if boundary_start >= 0:
+            boundary_end = boundary_start + len(boundary)
+            suffix = _AFTER_FRAME.match(text, boundary_end)
+            return suffix.end() if suffix else boundary_end
+        position = line_end
+    return len(text)
+
+
+def is_command(text: str) -> bool:
+    """Return whether a prompt is a command of the host, such as /compact; paths are not."""
+    return re.match(_COMMAND, text) is not None
+
+
+def remove_private(text: str) -> str:
+    """Remove `<private>` elements."""
+    if "private" not in text.lower():
+        return text
+    from memories.guard.redactor import without_private
+
+    return without_private(text).text

@@ -1,14 +1,14 @@
-"""The inbox: events as hooks were told them, one JSON object a line, a file for each session.
+"""The inbox: captured events that wait to be stored, one JSON object a line, a file per session.
 
-A line is there as a whole or not at all, and it is on the disk before the hook says that it ran.
-Who adds a line, and who takes lines away, holds the lock of the file; a file that was taken away
-meanwhile is opened anew.
+A line is written completely or not at all, and it is on disk before the hook reports success. A
+process that adds or removes lines holds the lock of the file, and opens the file again if it was
+replaced meanwhile.
 """
 
 import json
 import os
 
-from memories.hooks import place
+from memories.hooks import files
 
 try:
     import fcntl
@@ -23,36 +23,35 @@ _ATTEMPTS = 100
 
 
 class Full(OSError):
-    """The inbox takes no more: nothing was stored for long."""
+    """The inbox is full: nothing has been stored for a long time."""
 
 
 def add(home: str, name: str, event: "dict[str, object]") -> None:
-    """Add an event to the file of its session.
+    """Append an event to the file of its session.
 
     Raises:
         Full: The inbox has no room for it.
         OSError: It can't be written; nothing was added.
     """
-    folder = place.private(home, place.INBOX)
+    folder = files.private_folder(home, files.INBOX)
     line = json.dumps(event).encode() + b"\n"
     if size(home) + len(line) > MAX_BYTES:
         raise Full(
-            f"the inbox has {MAX_BYTES >> 20} MiB that were not stored; run: memory capture flush"
+            f"the inbox has {MAX_BYTES >> 20} MiB that are not stored; run: memory capture flush"
         )
-    fd = _locked(os.path.join(folder, name + SUFFIX), os.O_WRONLY | os.O_APPEND)
+    fd = _open_locked(os.path.join(folder, name + SUFFIX), os.O_WRONLY | os.O_APPEND)
     try:
         before = os.fstat(fd).st_size
         if before + len(line) > MAX_FILE_BYTES:
-            raise Full(
-                f"the inbox has {MAX_FILE_BYTES >> 20} MiB of this session; run: memory capture flush"
-            )
+            limit = MAX_FILE_BYTES >> 20
+            raise Full(f"the inbox has {limit} MiB of this session; run: memory capture flush")
         try:
             view = memoryview(line)
             while view:
                 view = view[os.write(fd, view) :]
             os.fsync(fd)
         except OSError:
-            os.ftruncate(fd, before)  # a disk that is full keeps no half of a line
+            os.ftruncate(fd, before)  # on a full disk, no half of a line may remain
             raise
     finally:
         os.close(fd)
@@ -60,120 +59,112 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
 
 def size(home: str) -> int:
     """Return how many bytes wait."""
-    return sum(found.st_size for _, found in _entries(home))
+    return sum(status.st_size for _, status in _entries(home))
 
 
 def oldest(home: str) -> float | None:
-    """Return when something was last added to what waits longest, in seconds since 1970; None if
-    nothing waits.
-    """
-    return min((found.st_mtime for _, found in _entries(home)), default=None)
+    """Return when the file that waits longest last changed, in seconds since 1970; None if none."""
+    return min((status.st_mtime for _, status in _entries(home)), default=None)
 
 
 def names(home: str) -> list[str]:
-    """Return the names of the sessions of which something waits, the one that waits longest
-    first.
-    """
-    found = sorted((each.st_mtime, name) for name, each in _entries(home))
-    return [name.removesuffix(SUFFIX) for _, name in found]
+    """Return the names of sessions with waiting events, the one that waits longest first."""
+    entries = sorted((status.st_mtime, name) for name, status in _entries(home))
+    return [name.removesuffix(SUFFIX) for _, name in entries]
 
 
 def read(
     home: str, name: str, store: str | None = None
 ) -> tuple[list["dict[str, object]"], int, int]:
-    """Return the events that wait of a session, how many bytes they are, and how many lines nobody
-    can read.
+    """Return a session's waiting events, their size in bytes, and how many lines are unreadable.
 
     Args:
         home: The home.
         name: The session.
-        store: The mark of a store: only what comes before the first event that is for another one.
+        store: The mark of a store: stop before the first event that is for another store.
     """
+    path = os.path.join(home, files.INBOX, name + SUFFIX)
     try:
-        fd = _locked(os.path.join(home, place.INBOX, name + SUFFIX), os.O_RDONLY, make=False)
+        fd = _open_locked(path, os.O_RDONLY, create=False)
     except FileNotFoundError:
         return [], 0, 0
     with open(fd, "rb") as stream:
         data = stream.read(MAX_FILE_BYTES + 1)
-    events, length, unread = [], 0, 0
+    events: list[dict[str, object]] = []
+    length = unreadable = 0
     for line in data.splitlines(keepends=True):
         try:
-            found = json.loads(line) if line.strip() else {}
+            event = json.loads(line) if line.strip() else {}
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict) and found:
-            if store is not None and found.get("store", "") != store:
+            event = None
+        if isinstance(event, dict) and event:
+            if store is not None and event.get("store", "") != store:
                 break
-            events.append(found)
-        elif found != {}:
-            unread += 1
+            events.append(event)
+        elif event != {}:
+            unreadable += 1
         length += len(line)
-    return events, length, unread
+    return events, length, unreadable
 
 
 def remove(home: str, name: str, length: int) -> None:
-    """Remove the first bytes of the file of a session: what they say was stored."""
-    path = os.path.join(home, place.INBOX, name + SUFFIX)
-    fd = _locked(path, os.O_RDONLY, make=False)
+    """Remove the first bytes of a session's file, which have been stored."""
+    path = os.path.join(home, files.INBOX, name + SUFFIX)
+    fd = _open_locked(path, os.O_RDONLY, create=False)
     with open(fd, "rb") as stream:
         stream.seek(length)
-        rest = stream.read()
-        if not rest:
+        remainder = stream.read()
+        if not remainder:
             os.unlink(path)
             return
         scratch = f"{path}.new"
-        with open(place.opened(scratch, os.O_WRONLY | os.O_TRUNC), "wb") as new:
-            new.write(rest)
+        with open(files.open_private(scratch, os.O_WRONLY | os.O_TRUNC), "wb") as new:
+            new.write(remainder)
             new.flush()
             os.fsync(new.fileno())
         os.replace(scratch, path)
 
 
 def put_aside(home: str, name: str) -> str:
-    """Move what waits of a session out of the way, since it can't be stored; return where it is
-    now.
-    """
-    folder = place.private(home, place.INBOX, REFUSED)
-    source, target = (
-        os.path.join(home, place.INBOX, name + SUFFIX),
-        os.path.join(folder, f"{name}.{os.urandom(4).hex()}"),
-    )
-    fd = _locked(source, os.O_RDONLY, make=False)
+    """Move a session's events, which can't be stored, out of the way; return their new path."""
+    folder = files.private_folder(home, files.INBOX, REFUSED)
+    source = os.path.join(home, files.INBOX, name + SUFFIX)
+    target = os.path.join(folder, f"{name}.{os.urandom(4).hex()}")
+    fd = _open_locked(source, os.O_RDONLY, create=False)
     os.replace(source, target)
     os.close(fd)
     return target
 
 
-def refused(home: str) -> list[str]:
+def list_refused(home: str) -> list[str]:
     """Return the files that were put aside."""
+    folder = os.path.join(home, files.INBOX, REFUSED)
     try:
-        folder = os.path.join(home, place.INBOX, REFUSED)
         return sorted(os.path.join(folder, name) for name in os.listdir(folder))
     except FileNotFoundError:
         return []
 
 
-def _locked(path: str, flags: int, *, make: bool = True) -> int:
-    """Open a file and take its lock, which is free again once it is closed."""
+def _open_locked(path: str, flags: int, *, create: bool = True) -> int:
+    """Open a file and take its lock, which closing the file releases."""
     for _ in range(_ATTEMPTS):
-        fd = (
-            place.opened(path, flags)
-            if make
-            else os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
-        )
+        if create:
+            fd = files.open_private(path, flags)
+        else:
+            fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
         if fcntl is not None:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
             except OSError:
                 os.close(fd)
                 raise
-        if _is_there(fd, path):
+        if _is_current(fd, path):
             return fd
-        os.close(fd)  # it was taken away while we waited
+        os.close(fd)  # another process removed or replaced it while we waited
     raise OSError(f"{path} is replaced again and again")
 
 
-def _is_there(fd: int, path: str) -> bool:
+def _is_current(fd: int, path: str) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:
@@ -181,16 +172,16 @@ def _is_there(fd: int, path: str) -> bool:
 
 
 def _entries(home: str) -> "list[tuple[str, os.stat_result]]":
-    """Return the files, each with what it is; the flusher may take one away just now."""
-    found = []
+    """Return the inbox files and their status; the flusher may remove one at any time."""
+    entries = []
     try:
-        with os.scandir(os.path.join(home, place.INBOX)) as entries:
-            for each in entries:
-                if each.name.endswith(SUFFIX) and each.is_file(follow_symlinks=False):
+        with os.scandir(os.path.join(home, files.INBOX)) as listing:
+            for entry in listing:
+                if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
                     try:
-                        found.append((each.name, each.stat(follow_symlinks=False)))
+                        entries.append((entry.name, entry.stat(follow_symlinks=False)))
                     except FileNotFoundError:
                         continue
     except FileNotFoundError:
         return []
-    return found
+    return entries

@@ -1,121 +1,155 @@
-"""What a hook puts before a model: the prompt block when a session starts, and what a prompt calls
-to mind.
+"""The context that a hook puts before a model: the prompt block, or the memories a prompt recalls.
 
-Nothing is put there twice in one session, nothing that only a hook has captured, and no more than
-the host takes.
+A session starts with the prompt block. While its scratchpad is up to date, no store is opened for
+that. Prompts are answered in `recall_prompt`. No context is longer than the host accepts.
 """
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from memories.config import load_config
 from memories.core.events import OFF
-from memories.hooks import echo, session
-from memories.hooks.block import MOST_CHARACTERS, MOST_TOKENS, block, memory, settings
-from memories.hooks.figures import figures_of
-from memories.hooks.recall_request import NOT_ASKED, HookContext, RecallRequest
+from memories.errors import ConfigError, StoreUnreachable
+from memories.hooks import runs
+from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
+from memories.hooks.sentences import hash_sentences
+from memories.identity import prompt as blocks
+from memories.identity.project import identify
+from memories.models import SHARED
+from memories.scratchpad.hot_tier import read_up_to_date
 from memories.settings import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from memories.context.gateway import MemoryGateway
     from memories.memories import Memories
 
-_NO_ID = "ffffffff-ffff-7"  # the beginning of an id of the year 10889
+    OpenMemories = Callable[[Config, bool], Memories]
+
+MAX_CHARACTERS = 8_000  # Claude Code cuts at 10,000, as it counts them
+MAX_TOKENS = 2_000  # Codex cuts at about 2,500
 
 
-def answer(
-    request: RecallRequest, opened: "Callable[[Config, bool], Memories] | None" = None
-) -> HookContext:
+def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> HookContext:
     """Return the context for a model.
 
     Args:
         request: The session, the prompt if there is one, and the deadline.
-        opened: Gives a command of a server its memory; None elsewhere.
+        opened: Opens the memories in a server; None in other processes.
 
     Raises:
-        MemoriesError: A setting is wrong; or a session begins, its store can't be asked, and it has
+        MemoriesError: A setting is wrong; or a session starts, its store can't be asked, and it has
             no scratchpad.
     """
-    config = settings(request)
-    context = (
-        block(request, config, opened)
-        if request.prompt is None
-        else _recall(request, config, opened)
-    )
-    context.figures = figures_of(config, request.folder, context.text)
-    context.wanted_store = config.store if config.serve == "auto" and opened is None else ""
+    config = read_settings(request)
+    if request.prompt is None:
+        context = _recall_block(request, config, opened)
+    else:
+        context = _recall_prompt(request, config, opened)
+    context.figures = runs.figures(config, request.folder, context.text)
+    if config.serve == "auto" and opened is None:
+        context.wanted_store = config.store
     return context
 
 
-def served(data: bytes, opened: "Callable[[Config, bool], Memories] | None") -> str:
-    """Return, as JSON, what a hook asked of a server."""
+def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
+    """Answer the encoded request of a hook in a server; return the encoded context."""
     return answer(RecallRequest.decode(data), opened).encode()
 
 
-def _recall(
-    request: RecallRequest, config: Config, opened: "Callable[[Config, bool], Memories] | None"
+def read_settings(request: RecallRequest) -> Config:
+    """Return the settings of the working folder, with no more time for a call than the hook has."""
+    folder = Path(request.folder)
+    flags = {"namespace": request.namespace} if request.namespace else {}
+
+    def log(message: str) -> None:
+        runs.log(request.home, message)
+
+    config = load_config(flags, folder=folder if folder.is_dir() else None, tell=log)
+    if request.deadline is None:
+        return config
+    seconds = round(request.seconds(), 2)
+    if config.memory_timeout_seconds is not None:
+        seconds = min(config.memory_timeout_seconds, seconds)
+    return config._replace(memory_timeout_seconds=seconds)
+
+
+@contextlib.contextmanager
+def open_memories(config: Config, opened: "OpenMemories | None") -> "Iterator[Memories]":
+    """Open the memories that hooks read."""
+    from memories.memories import Memories
+
+    opening = Memories(config=config, channel="hook") if opened is None else opened(config, True)
+    with opening as memories:
+        yield memories
+
+
+def _recall_prompt(
+    request: RecallRequest, config: Config, opened: "OpenMemories | None"
 ) -> HookContext:
-    """Return the memories and turns that a prompt calls for, fenced as data; empty if there are no
-    new ones.
-    """
-    from memories.hooks.recall_gateway import gateway
+    """Return the memories and turns that a prompt recalls; a probe counts nothing as read."""
+    from memories.hooks.recall_prompt import recall_prompt
 
     if not request.counts:
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
-    state = session.read(request.home, request.session)
-    with memory(config, opened) as memories:
-        why = NOT_ASKED if request.ends is None else _unwell(memories, request.seconds() / 2)
-        left = config.memory_timeout_seconds if request.ends is None else request.seconds()
-        with contextlib.closing(gateway(memories, state.shown, why, left)) as source:
-            found, text = _fitting(source, config, str(request.prompt))
-        errors = found["metadata"]["errors"]
-        if errors:
-            memories.abandon()  # a call that was given up may still use the store
+    with open_memories(config, opened) as memories:
+        return recall_prompt(
+            memories, request, config, characters=MAX_CHARACTERS, tokens=MAX_TOKENS
+        )
+
+
+def _recall_block(
+    request: RecallRequest, config: Config, opened: "OpenMemories | None"
+) -> HookContext:
+    """Return the prompt block of a session that starts.
+
+    Raises:
+        StoreError: The store can't be asked, and there is no scratchpad.
+    """
+    project = _identify(request) if config.project_detection else None
+    wanted = blocks.BlockRequest.of(config, project, MAX_TOKENS, blocks.CLIENTS[0])
+    scratchpad = None
+    if opened is None:
+        names = tuple(dict.fromkeys((config.namespace, SHARED)))
+        scratchpad = read_up_to_date(config, names, datetime.now(UTC))
+    if scratchpad is None:
+        block = _block_from_store(request, config, wanted, opened)
+    else:
+        block = blocks.render(wanted, scratchpad)
+    text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, config.namespace)
-    context.error = errors[0]["error"] if errors else ""
-    ids = [item.id for item, _ in found["memories"]]
-    ids += [f"{turn.conversation_id}#{turn.turn_index}" for turn in found["recalled"]]
-    context.shown = [shown_id for shown_id in ids if shown_id]
-    texts = [item.text for item, _ in found["memories"]] + [turn.text for turn in found["recalled"]]
-    context.marks = sorted({mark for text in texts for mark in echo.marks(text)})
+    context.marks = sorted(hash_sentences(text))
+    context.error = block.degraded or ""
     return context
 
 
-def _unwell(memories: "Memories", seconds: float) -> str:
-    """Return why a store does not answer what costs it nothing, so that no model is loaded for it;
-    empty if it does.
-    """
-    from memories.core.deadline import Deadline, MemoryTimeout
-    from memories.errors import StoreError
+def _block_from_store(
+    request: RecallRequest,
+    config: Config,
+    wanted: blocks.BlockRequest,
+    opened: "OpenMemories | None",
+) -> blocks.Prompt:
+    with open_memories(config, opened) as memories:
+        if request.deadline is not None:
+            return blocks.build(
+                memories, project=wanted.project, budget=wanted.budget, client=wanted.client
+            )
+        scratchpad = memories.scratchpad_at_hand()
+        if scratchpad is not None:
+            return blocks.render(wanted, scratchpad)
+        scratchpad = memories.offline()
+        if scratchpad is None:
+            raise StoreUnreachable(NOT_ASKED)
+        return blocks.render(wanted, scratchpad, NOT_ASKED)
 
+
+def _identify(request: RecallRequest) -> str | None:
+    """Return the project of the working folder; a session also starts without one."""
     try:
-        Deadline(seconds).run(lambda: memories.ids(_NO_ID, limit=1))
-    except MemoryTimeout:
-        return f"the store did not answer within {seconds:.2g} s"
-    except StoreError as exc:
-        return str(exc)
-    return ""
-
-
-def _fitting(gateway: "MemoryGateway", config: Config, said: str) -> tuple[dict[str, Any], str]:
-    """Return a context that a host takes, and how it is written, which is nothing if nothing was
-    found.
-    """
-    from memories.context.context import ContextBuilder, estimate_tokens
-
-    budget = min(MOST_TOKENS, config.context_token_budget or MOST_TOKENS)
-    config = config._replace(
-        events=OFF
-    )  # of several that are tried, the hook notes the one that it gives
-    while True:
-        builder = ContextBuilder.from_config(gateway, config, budget)
-        context = builder.build_recall(said)
-        written = (
-            builder.format_for_prompt(context) if context["memories"] or context["recalled"] else ""
-        )
-        if len(written) <= MOST_CHARACTERS and estimate_tokens(written) <= MOST_TOKENS:
-            return context, written
-        budget = budget * 3 // 4
-        if budget < 100:
-            return {**context, "memories": [], "recalled": []}, ""
+        project = identify(Path(request.folder))
+    except (ConfigError, OSError) as exc:
+        runs.log(request.home, f"the project of {request.folder} can't be identified: {exc}")
+        return None
+    return None if project is None else project.name

@@ -4,21 +4,121 @@ A session waits for an unresponsive store only once. Before a hook asks the stor
 store in the session's file as suspect from its own deadline on, and it clears the mark after the
 answer. So a hook that was killed leaves the mark behind. While the mark stands, the hooks of the
 session answer from the scratchpad, and probe the store after the host has their answer.
+
+Requests and contexts travel to the server and back as JSON.
 """
 
+import json
 import time
 
 from memories.hooks import session
-from memories.hooks.recall_request import HookContext, RecallRequest
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     AskServer = Callable[[bytes], bytes | None]
+    SearchHere = Callable[["RecallRequest"], "HookContext"]
 
+NOT_ASKED = "the store did not answer an earlier hook of this session"
 PROBE_PAUSE_MS = 3_000
 SUSPECT_FOR_MS = 600_000  # after this long the store is asked again even if no probe has succeeded
+_MIN_SECONDS = 0.05
+# `MAX_QUERY_CHARACTERS` of `memories.guard.validate`, whose import would cost too much
+_MAX_QUERY = 4_096
+
+
+def query_of(prompt: str) -> str:
+    """Return the query for a prompt: as long as a query may be, without characters it must not have."""
+    return prompt[:_MAX_QUERY].replace("\0", " ").encode("utf-8", "replace").decode()
+
+
+class RecallRequest:
+    """What to recall, for which session, and until when.
+
+    Attributes:
+        home: The home.
+        folder: The working folder of the agent.
+        session: The session, as `files.session_name` writes it.
+        namespace: The namespace that was named, if any.
+        prompt: The prompt of the user; None at the start of a session.
+        deadline: When the store must have answered, on the clock of `time.monotonic`; None to leave
+            the store alone and answer from the scratchpad.
+        counts: Whether a memory that is shown counts as read.
+    """
+
+    __slots__ = ("counts", "deadline", "folder", "home", "namespace", "prompt", "session")
+
+    def __init__(
+        self,
+        place: tuple[str, str, str, str | None],
+        prompt: str | None,
+        deadline: float | None,
+        *,
+        counts: bool = True,
+    ) -> None:
+        """Create a request; `place` is home, folder, session and namespace."""
+        self.home, self.folder, self.session, self.namespace = place
+        self.prompt, self.deadline, self.counts = prompt, deadline, counts
+
+    @property
+    def place(self) -> tuple[str, str, str, str | None]:
+        """Home, folder, session and namespace."""
+        return self.home, self.folder, self.session, self.namespace
+
+    def seconds(self) -> float:
+        """Return how long the store may still take; 0 if it is left alone."""
+        if self.deadline is None:
+            return 0.0
+        return max(_MIN_SECONDS, self.deadline - time.monotonic())
+
+    def encode(self) -> bytes:
+        """Return the request as JSON; the deadline becomes the seconds that are left."""
+        return json.dumps([self.place, self.prompt, self.seconds(), self.counts]).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "RecallRequest":
+        """Read the output of `encode`."""
+        place, prompt, seconds, counts = json.loads(data)
+        deadline = time.monotonic() + seconds if seconds else None
+        return cls(tuple(place), prompt, deadline, counts=counts)
+
+
+class HookContext:
+    """Text that a hook puts before a model, and its origin.
+
+    Attributes:
+        text: The text; may be empty.
+        namespace: The namespace whose memories it shows.
+        shown: The ids of the memories and turns in it.
+        marks: The hashes of its sentences; see `sentences.hash_sentences`.
+        error: Why the store did not answer, so that this comes from the scratchpad; else empty.
+        figures: Figures for `memory stats`; see `runs.figures`.
+        wanted_store: The URL of the store that needs a server, by the settings; empty for none.
+    """
+
+    __slots__ = ("error", "figures", "marks", "namespace", "shown", "text", "wanted_store")
+
+    def __init__(self, text: str, namespace: str) -> None:
+        """Create a context that shows no memory."""
+        self.text, self.namespace, self.error, self.wanted_store = text, namespace, "", ""
+        self.shown: list[str] = []
+        self.marks: list[str] = []
+        self.figures: dict[str, Any] = {}
+
+    def encode(self) -> str:
+        """Return the context as JSON."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def decode(cls, data: bytes) -> "HookContext":
+        """Read the output of `encode`."""
+        fields: dict[str, Any] = json.loads(data)
+        context = cls(fields["text"], fields["namespace"])
+        for name in cls.__slots__:
+            setattr(context, name, fields[name])
+        return context
 
 
 class Recall:
@@ -27,17 +127,20 @@ class Recall:
     __slots__ = ("context", "probe_store")
 
     def __init__(self, context: HookContext, *, probe_store: bool = False) -> None:
-        """Hold both."""
+        """Create a result."""
         self.context, self.probe_store = context, probe_store
 
 
-def recall(request: RecallRequest, ask_server: "AskServer") -> Recall:
+def recall(
+    request: RecallRequest, ask_server: "AskServer | None", search_here: "SearchHere"
+) -> Recall:
     """Return the context for one event of a host.
 
     Args:
         request: The session, the prompt if there is one, and the deadline.
         ask_server: Sends the request to a running server; returns None if there is none or it does
             not answer.
+        search_here: Answers the request in this process.
 
     Raises:
         MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a
@@ -46,31 +149,32 @@ def recall(request: RecallRequest, ask_server: "AskServer") -> Recall:
     state = session.read(request.home, request.session)
     now = _now_ms()
     if is_suspect(state, now):
-        context = _recall_here(RecallRequest(request.place, request.prompt, None))
+        context = search_here(RecallRequest(request.place, request.prompt, None))
         _record_shown(request, context, suspect_since=state.suspect_since)
         return Recall(context, probe_store=is_probe_due(request, state, now))
 
     deadline = now + int(request.seconds() * 1000)
     session.note(request.home, request.session, **{session.SUSPECT_SINCE: deadline})
-    context = _recall_from_store(request, ask_server)
+    context = _recall_from_store(request, ask_server, search_here)
     _record_shown(request, context, suspect_since=now if context.error else 0)
     return Recall(context)
 
 
-def probe(request: RecallRequest, ask_server: "AskServer", seconds: float) -> None:
-    """Ask the store once more, now that nobody waits; if it answers, the next hook of the session
-    asks it too.
-    """
+def probe(
+    request: RecallRequest,
+    ask_server: "AskServer | None",
+    search_here: "SearchHere",
+    seconds: float,
+) -> None:
+    """Ask the store again while nobody waits; if it answers, the session's next hook asks it too."""
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
-    if not _recall_from_store(trial, ask_server).error:
+    if not _recall_from_store(trial, ask_server, search_here).error:
         session.note(request.home, request.session, **{session.SUSPECT_SINCE: 0})
 
 
 def is_suspect(state: session.Session, now_ms: int) -> bool:
-    """Return whether a hook of this session was killed while it waited for the store, or got no
-    answer.
-    """
+    """Return whether an earlier hook of this session got no answer, or was killed while waiting."""
     return state.suspect_since <= now_ms < state.suspect_since + SUSPECT_FOR_MS
 
 
@@ -78,33 +182,24 @@ def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) ->
     """Return whether the last probe is long enough ago; the start of a session never probes."""
     if request.prompt is None:
         return False
-    return (
-        not 0 <= now_ms - state.probed_at < PROBE_PAUSE_MS
-    )  # a clock that was set back must not stop the probes
+    elapsed_ms = now_ms - state.probed_at
+    return elapsed_ms < 0 or elapsed_ms >= PROBE_PAUSE_MS  # below 0: the clock was set back
 
 
-def _recall_from_store(request: RecallRequest, ask_server: "AskServer") -> HookContext:
-    answer = ask_server(request.encode())
-    return _recall_here(request) if answer is None else HookContext.decode(answer)
-
-
-def _recall_here(request: RecallRequest) -> HookContext:
-    from memories.hooks.recall import answer
-
-    return answer(request)
+def _recall_from_store(
+    request: RecallRequest, ask_server: "AskServer | None", search_here: "SearchHere"
+) -> HookContext:
+    answer = None if ask_server is None else ask_server(request.encode())
+    return search_here(request) if answer is None else HookContext.decode(answer)
 
 
 def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since: int) -> None:
-    """Remember what the session has seen, and as whom, so that it is neither shown again nor
-    captured.
-    """
+    """Record what the session has seen, and as whom: it is neither shown nor captured again."""
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
     if context.shown or context.marks:
-        facts |= {
-            session.SHOWN: context.shown,
-            session.SAID: context.marks,
-            session.GIVEN_TO: context.namespace,
-        }
+        facts[session.SHOWN] = context.shown
+        facts[session.SENTENCES] = context.marks
+        facts[session.GIVEN_TO] = context.namespace
     session.note(request.home, request.session, **facts)
 
 

@@ -1,15 +1,14 @@
-"""What is known of one session of a host: who it is, what it was given, whether it switched memory
-off.
+"""Session files: the namespace and switch of each session of a host, and what it has been shown.
 
-A file of lines that are only added, so that two hooks at once lose nothing; it holds no text of a
-memory, only hashes.
+A session file has lines that are only added, so two hooks at once lose nothing. It contains no text
+of a memory, only hashes.
 """
 
 import json
 import os
 import time
 
-from memories.hooks import place
+from memories.hooks import files
 
 try:
     import fcntl
@@ -17,177 +16,185 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 MAX_BYTES = 1_048_576
-KEPT_SECONDS = 30 * 86_400
+KEEP_SECONDS = 30 * 86_400
+# Keys of the lines; the words are those of files of earlier versions.
 ONCE = "once"
-SHOWN, SAID, RESET, OFF, NAMESPACE, FOLDER = "shown", "said", "reset", "off", "namespace", "folder"
-SUSPECT_SINCE, PROBED_AT = "late", "tried"  # the words of files of earlier versions
-GIVEN_TO = "given_to"  # as `identity.captured` has it
+SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
+NAMESPACE, FOLDER = "namespace", "folder"
+SUSPECT_SINCE, PROBED_AT = "late", "tried"
+GIVEN_TO = "given_to"  # as in `identity.captured`
 
 
 class Session:
-    """What is known of a session.
+    """The state of a session, from the lines of its file.
 
     Attributes:
-        namespace: Who it switched to; None if it did not.
+        namespace: The namespace it switched to; None if it did not.
         off: Whether it switched memory off.
-        folder: Where it works.
-        shown: The marks of what is in its context, put there by a hook; see `mark`.
-        given: The marks of all that it was ever given.
-        said: The hashes of the sentences that it was ever given; see `echo`.
+        folder: Its working folder.
+        in_context: The marks of memories and turns that are in its context now; see `mark`.
+        seen: The marks of all memories and turns that it was ever shown.
+        sentences: The hashes of all sentences that it was ever shown.
         suspect_since: Since when the store is suspected not to answer, in milliseconds since 1970;
-            0 if it is not.
+            0 if it is not suspected.
         probed_at: When the store was last probed, in milliseconds since 1970.
     """
 
     __slots__ = (
         "folder",
-        "given",
+        "in_context",
         "namespace",
         "off",
         "probed_at",
-        "said",
-        "shown",
+        "seen",
+        "sentences",
         "suspect_since",
     )
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start with nothing."""
         self.namespace: str | None = None
         self.off = False
         self.suspect_since = self.probed_at = 0
         self.folder: str | None = None
-        self.shown: set[str] = set()
-        self.given: set[str] = set()
-        self.said: set[str] = set()
+        self.in_context: set[str] = set()
+        self.seen: set[str] = set()
+        self.sentences: set[str] = set()
 
-    def take(self, line: "dict[str, object]") -> None:
-        """Take in one line of the file."""
-        for name, sets in ((SHOWN, (self.shown, self.given)), (SAID, (self.said,))):
-            found = line.get(name)
-            if isinstance(found, list):
-                for each in sets:
-                    each.update(mark(str(value)) for value in found)
+    def update(self, line: "dict[str, object]") -> None:
+        """Apply one line of the file."""
+        shown, sentences = line.get(SHOWN), line.get(SENTENCES)
+        if isinstance(shown, list):
+            marks = {mark(str(value)) for value in shown}
+            self.in_context |= marks
+            self.seen |= marks
+        if isinstance(sentences, list):
+            self.sentences.update(mark(str(value)) for value in sentences)
         if line.get(RESET):
-            self.shown.clear()
-        if isinstance(line.get(OFF), bool):
-            self.off = line[OFF] is True
-        if isinstance(line.get(NAMESPACE), str):
-            self.namespace = str(line[NAMESPACE])
-        if isinstance(line.get(FOLDER), str):
-            self.folder = str(line[FOLDER])
-        if isinstance(suspect_since := line.get(SUSPECT_SINCE), int):
+            self.in_context.clear()
+        off, namespace, folder = line.get(OFF), line.get(NAMESPACE), line.get(FOLDER)
+        if isinstance(off, bool):
+            self.off = off
+        if isinstance(namespace, str):
+            self.namespace = namespace
+        if isinstance(folder, str):
+            self.folder = folder
+        suspect_since, probed_at = line.get(SUSPECT_SINCE), line.get(PROBED_AT)
+        if isinstance(suspect_since, int):
             self.suspect_since = suspect_since
-        if isinstance(probed_at := line.get(PROBED_AT), int):
+        if isinstance(probed_at, int):
             self.probed_at = probed_at
 
 
 def mark(shown: str) -> str:
-    """Return what a session file keeps of an id: the id of a memory, a hash of a turn's
-    `CONVERSATION#INDEX`.
+    """Return the form in which a session file keeps an id.
 
-    A conversation has a name of the user's choice, which must not outlive the conversation. A mark
-    is its own mark, so files of earlier versions, which have the names, are read like others.
+    The id of a memory stays as it is. A turn, `CONVERSATION#INDEX`, is hashed: users name their
+    conversations, and such a name must not outlive the conversation. The mark of a mark is the same
+    mark, so files of earlier versions, which have the names, are read like others.
     """
     if shown.rfind("#") <= 0:
         return shown
-    import hashlib  # which a hook that recalls no turn does without
+    import hashlib  # not needed by hooks that recall no turn
 
     return f"#{hashlib.blake2b(shown.encode('utf-8', 'surrogatepass'), digest_size=12).hexdigest()}"
 
 
 def read(home: str, name: str) -> Session:
-    """Return what is known of a session; a line that was cut short is passed over."""
-    known = Session()
+    """Return the state of a session; damaged lines are skipped."""
+    session = Session()
     try:
-        with open(os.path.join(home, place.SESSIONS, name), "rb") as stream:
+        with open(os.path.join(home, files.SESSIONS, name), "rb") as stream:
             lines = stream.read(2 * MAX_BYTES).split(b"\n")
     except FileNotFoundError:
-        return known
+        return session
     for line in lines:
         try:
-            found = json.loads(line) if line else None
+            fields = json.loads(line) if line else None
         except ValueError:
             continue
-        if isinstance(found, dict):
-            known.take(found)
-    return known
+        if isinstance(fields, dict):
+            session.update(fields)
+    return session
 
 
-def note(home: str, name: str, **known: object) -> None:
-    """Add to what is known of a session.
+def note(home: str, name: str, **facts: object) -> None:
+    """Add facts to a session's file.
 
     Raises:
         OSError: It can't be written.
     """
-    if isinstance(shown := known.get(SHOWN), list):
-        known[SHOWN] = [mark(str(each)) for each in shown]
-    path = os.path.join(place.private(home, place.SESSIONS), name)
-    fd = place.opened(path, os.O_WRONLY | os.O_APPEND)
+    shown = facts.get(SHOWN)
+    if isinstance(shown, list):
+        facts[SHOWN] = [mark(str(value)) for value in shown]
+    path = os.path.join(files.private_folder(home, files.SESSIONS), name)
+    fd = files.open_private(path, os.O_WRONLY | os.O_APPEND)
     try:
-        if fcntl is not None:
-            fcntl.flock(
-                fd, fcntl.LOCK_EX
-            )  # a namespace may be erased just now, and what is known of it
-        if os.fstat(fd).st_size > MAX_BYTES and not known.keys() & {OFF, NAMESPACE, RESET}:
+        _lock(fd)  # a namespace may be erased at the same time, and its facts with it
+        is_full = os.fstat(fd).st_size > MAX_BYTES
+        if is_full and not facts.keys() & {OFF, NAMESPACE, RESET}:
             raise OSError(f"{path} is full; end this session or start another")
-        os.write(fd, b"\n" + json.dumps(known).encode() + b"\n")
+        os.write(fd, b"\n" + json.dumps(facts).encode() + b"\n")
     finally:
         os.close(fd)
 
 
-def first(home: str, name: str, what: str, *, within: float | None) -> bool:
-    """Return whether nobody did something in a session yet, and write down that it is done now.
+def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
+    """Record an action of a session; return False if another process has recorded it already.
 
     Args:
         home: The home.
         name: The session.
-        what: What is done; no text that was said.
-        within: For how many seconds it is the same; None for good.
+        action: The action; it must not contain any text of the session.
+        within: For how many seconds a repetition counts as the same action; None for ever.
 
     Raises:
         OSError: It can't be written.
     """
     now = time.time()
-    begins = f"{json.dumps({ONCE: what})[:-1]}, ".encode()
-    path = os.path.join(place.private(home, place.SESSIONS), name)
-    fd = place.opened(path, os.O_RDWR | os.O_APPEND)
+    start = f"{json.dumps({ONCE: action})[:-1]}, ".encode()
+    path = os.path.join(files.private_folder(home, files.SESSIONS), name)
+    fd = files.open_private(path, os.O_RDWR | os.O_APPEND)
     try:
-        if fcntl is not None:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        known = os.read(fd, 2 * MAX_BYTES)
-        last = known.rpartition(b"\n" + begins)
-        if last[1] and (
-            within is None
-            or now - float(last[2].partition(b'"at": ')[2].partition(b"}")[0]) < within
-        ):
-            return False
-        if len(known) <= MAX_BYTES:  # in a full one a thing is done twice rather than never
-            os.write(fd, b"\n" + begins + f'"at": {now:.3f}}}\n'.encode())
+        _lock(fd)
+        data = os.read(fd, 2 * MAX_BYTES)
+        _, earlier, line = data.rpartition(b"\n" + start)
+        if earlier:
+            earlier_at = float(line.partition(b'"at": ')[2].partition(b"}")[0])
+            if within is None or now - earlier_at < within:
+                return False
+        if len(data) <= MAX_BYTES:  # with a full file, an action is repeated rather than lost
+            os.write(fd, b"\n" + start + f'"at": {now:.3f}}}\n'.encode())
     finally:
         os.close(fd)
     return True
 
 
-def latest_in(home: str, folder: str) -> str | None:
-    """Return the name of the session that was last heard of in a folder; None if there is none."""
-    found = [
+def _lock(fd: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+
+def find_latest(home: str, folder: str) -> str | None:
+    """Return the name of the session that was last active in a folder; None if there is none."""
+    sessions = [
         (entry.stat().st_mtime, entry.name)
         for entry in _entries(home)
         if read(home, entry.name).folder == folder
     ]
-    return max(found)[1] if found else None
+    return max(sessions)[1] if sessions else None
 
 
 def prune(home: str) -> None:
-    """Remove what is known of sessions that nothing was heard of for a month."""
+    """Remove the files of sessions that have not been active for a month."""
     for entry in _entries(home):
-        if time.time() - entry.stat(follow_symlinks=False).st_mtime > KEPT_SECONDS:
+        if time.time() - entry.stat(follow_symlinks=False).st_mtime > KEEP_SECONDS:
             os.unlink(entry.path)
 
 
 def _entries(home: str) -> "list[os.DirEntry[str]]":
     try:
-        with os.scandir(os.path.join(home, place.SESSIONS)) as entries:
+        with os.scandir(os.path.join(home, files.SESSIONS)) as entries:
             return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
     except FileNotFoundError:
         return []

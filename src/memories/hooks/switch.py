@@ -1,37 +1,69 @@
-"""Whether memory is on for a folder and a session, and as whom: what anybody may switch off, and
-who may switch it on.
+"""The switch of hooks: whether memory is on for a folder and a session, and as which identity.
 
-A file in a repository can only switch it off. What switches it on lies in the home of the user,
-where no repository reaches: a session's own file, and the setting `capture_projects`.
+A file in a repository can only switch memory off. Only files in the user's home, where no
+repository reaches, can switch it on: a session's own file, and the setting `capture_projects`. A
+prompt such as "memory off" or "start as bob" switches its own session.
 """
 
 import os
+import re
 
-from memories.hooks import place
+from memories.hooks import files, session
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 MARKER, VARIABLE, PROJECTS = ".memories-off", "MEMORY_OFF", "CAPTURE_PROJECTS"
 EVERYWHERE = "*"
-PROJECT = "project "  # what the line of a project begins with, among those of folders
-_NO = ("", "0", "false", "no", "off")
+PROJECT = "project "  # the lines of projects begin with it, among those of folders
+_FALSE = ("", "0", "false", "no", "off")
+
+_MAX_WISH = 120  # characters
+_NAME = r"[`\"'“]?(?P<name>[a-z0-9][a-z0-9._-]{0,62})[`\"'”]?"
+_ON = r"with (?:your |the |my )?memory(?: (?:enabled|on|turned on|switched on))?"
+_OFF = (
+    r"with(?: your| the| my)? memory (?:disabled|off|turned off|switched off)"
+    r"|without(?: a| any| your)? memory"
+)
+_SWITCH = (
+    r"(?:please )?(?:(?:turn |switch )?{its}memory {to}|(?:turn|switch) {to} {its}memory"
+    r"|{verb} {its}memory)(?: (?:for|in) this (?:session|chat))?(?: please)?"
+)
+_ITS = r"(?:the |your |my )?"
+_TURN_ON = _SWITCH.format(its=_ITS, to="on", verb="enable")
+_TURN_OFF = _SWITCH.format(its=_ITS, to="off", verb="disable")
+_START = (
+    r"(?:please )?(?:(?:start|begin|continue|resume)(?: (?:a|the|this|new|my))*"
+    r"(?: (?:session|chat))?)"
+)
+_AS = rf"(?:{_START} as|as) {_NAME}"
+# Words in the place of a name, in sentences that do not name an identity.
+_NOT_NAMES = frozenset(
+    "a an the usual always before expected planned is was well soon possible needed follows above "
+    "below discussed agreed described requested root admin administrator daemon service server "
+    "normal default background job user guest instructed directed suggested stated said shown "
+    "written such it that this you me i we they him them her us many much far long opposed promised "
+    "ever if though then draft text plain markdown json yaml toml csv html pdf xml code main master "
+    "intended proposed appropriate required necessary usually specified mentioned here there now "
+    "one two superuser sudo anonymous process subprocess thread module script function class list "
+    "table string number boolean array object".split()
+)
 
 
 class State:
-    """How a session is switched.
+    """Whether memory is on, and as which identity.
 
     Attributes:
-        on: Whether anything may be written or injected.
-        capture: Whether what is said may be captured, if the hook is told to capture.
+        on: Whether anything may be stored or shown.
+        capture: Whether the conversation may be captured, if the hook is called with `--capture`.
         why: Why it is off, or not captured, as a part of a sentence; empty if it is on.
-        session: It is off only because this session asked for it, which the session may take back.
+        off_for_session: It is off only because this session asked for it, and may be switched on.
         namespace: The namespace that the session switched to; None if it did not.
     """
 
-    __slots__ = ("capture", "namespace", "on", "session", "why")
+    __slots__ = ("capture", "namespace", "off_for_session", "on", "why")
 
     def __init__(
         self,
@@ -39,103 +71,103 @@ class State:
         on: bool,
         capture: bool,
         why: str,
-        session: bool = False,
+        off_for_session: bool = False,
         namespace: str | None = None,
     ) -> None:
-        """Set what is known."""
-        self.on, self.capture, self.why, self.session, self.namespace = (
-            on,
-            capture,
-            why,
-            session,
-            namespace,
-        )
-
-    def __bool__(self) -> bool:
-        return self.on
+        """Create a state."""
+        self.on, self.capture, self.why = on, capture, why
+        self.off_for_session, self.namespace = off_for_session, namespace
 
 
-def _off(why: str, *, session: bool = False, namespace: str | None = None) -> State:
-    return State(on=False, capture=False, why=why, session=session, namespace=namespace)
-
-
-def state(folder: str, session: str | None, environment: "Mapping[str, str]") -> State:
-    """Return how memory is switched.
+def read_state(folder: str, session_name: str | None, environment: "Mapping[str, str]") -> State:
+    """Return whether memory is on.
 
     Args:
-        folder: Where the agent works.
-        session: Host and id of its session, as `place.name_of` writes them; None for none.
+        folder: The working folder of the agent.
+        session_name: Its session, as `files.session_name` writes it; None for none.
         environment: The variables of the process.
 
     Raises:
         ValueError: The home or the user's `config.toml` can't be read.
-        OSError: What is switched off can't be read.
+        OSError: The list of folders that are off can't be read.
     """
-    if environment.get(VARIABLE, "").strip().lower() not in _NO:
-        return _off(f"{VARIABLE} is set")
-    above = list(_folders(folder))
-    for each in above:
-        if os.path.lexists(os.path.join(each, MARKER)):
-            return _off(f"{os.path.join(each, MARKER)} is there")
-    home = place.home(environment)
-    if why := _switched_off(switched_off(home), above, environment):
-        return _off(why)
-    from memories.hooks.session import read
+    folders = list(_with_parents(folder))
+    why = _why_off(folders, environment)
+    if why:
+        return State(on=False, capture=False, why=why)
+    state = session.Session()
+    if session_name:
+        state = session.read(files.home(environment), session_name)
+    if state.off:
+        return State(
+            on=False,
+            capture=False,
+            why="this session switched it off",
+            off_for_session=True,
+            namespace=state.namespace,
+        )
+    why = why_not_captured(folders, _capture_projects(environment))
+    return State(on=True, capture=not why, why=why, namespace=state.namespace)
 
-    known = read(home, session) if session else None
-    if known is not None and known.off:
-        return _off("this session switched it off", session=True, namespace=known.namespace)
-    namespace = None if known is None else known.namespace
-    why = refused(above, _projects(environment))
-    return State(on=True, capture=not why, why=why, namespace=namespace)
 
+def _why_off(folders: "Sequence[str]", environment: "Mapping[str, str]") -> str:
+    """Return why memory is off for every session in a folder; empty if it is not.
 
-def switched_off(home: str) -> set[str]:
-    """Return where `memory off` was run: folders, and projects behind `project `; `*` stands for
-    all.
+    Args:
+        folders: The folder, then its parents.
+        environment: The variables of the process.
     """
-    try:
-        with open(
-            os.path.join(home, place.OFF), encoding="utf-8", errors="surrogateescape"
-        ) as stream:
-            return set(stream.read(1_048_576).split("\n")) - {""}
-    except FileNotFoundError:
-        return set()
-
-
-def _switched_off(off: set[str], above: "list[str]", environment: "Mapping[str, str]") -> str:
-    """Return why a folder, named first among those above it, is off by `memory off`; empty if it is
-    not.
-
-    Where the project of a folder can't be found out, it is off: somebody said no, and it may be
-    here.
-    """
+    if environment.get(VARIABLE, "").strip().lower() not in _FALSE:
+        return f"{VARIABLE} is set"
+    for folder in folders:
+        if os.path.lexists(os.path.join(folder, MARKER)):
+            return f"{os.path.join(folder, MARKER)} exists"
+    off = read_off(files.home(environment))
     if EVERYWHERE in off:
         return "memory off --all was run"
-    for each in above:
-        if each in off:
-            return f"memory off was run in {each}"
-    if not any(each.startswith(PROJECT) for each in off):
-        return ""  # finding the project of a folder costs as much as all the rest
+    for folder in folders:
+        if folder in off:
+            return f"memory off was run in {folder}"
+    if any(line.startswith(PROJECT) for line in off):
+        return _why_project_off(off, folders[0], environment)
+    return ""  # finding the project of a folder costs as much as all of the above
+
+
+def _why_project_off(off: set[str], folder: str, environment: "Mapping[str, str]") -> str:
+    """Return why the project of a folder is off; empty if it is on.
+
+    If the project can't be identified, it is off: it may be one that the user switched off.
+    """
     from pathlib import Path
 
     from memories.errors import ConfigError
     from memories.identity.project import identify
 
-    home = Path(place.settings_folder(environment))
+    settings = Path(files.settings_folder(environment))
     try:
-        found = identify(Path(above[0]), home, record=False)
-        is_off = found is not None and bool(lines_of(off, found.name, home))
+        project = identify(Path(folder), settings, record=False)
+        if project is not None and lines_of(off, project.name, settings):
+            return f"memory off was run in the project {project.name}"
     except ConfigError as exc:
-        return f"a project is off, and which one this is can't be told: {exc}"
-    return f"memory off was run in the project {found.name}" if found is not None and is_off else ""
+        return f"a project is off, and this one can't be identified: {exc}"
+    return ""
+
+
+def read_off(home: str) -> set[str]:
+    """Return where `memory off` was run: folders, `project NAME`, or `*` for everywhere."""
+    path = os.path.join(home, files.OFF)
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+            return set(stream.read(1_048_576).split("\n")) - {""}
+    except FileNotFoundError:
+        return set()
 
 
 def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
-    """Return those of what is switched off that mean a project, by any name that it ever had.
+    """Return the lines that mean a project, by any name that it ever had.
 
     Args:
-        off: See `switched_off`.
+        off: See `read_off`.
         name: The project.
         home: Where the user's aliases are kept.
 
@@ -144,57 +176,92 @@ def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
     """
     from memories.identity import registry
 
-    known = registry.aliases(home)
-    named = (each for each in off if each.startswith(PROJECT))
-    return {each for each in named if registry.meant(each.removeprefix(PROJECT), known) == name}
+    aliases = registry.aliases(home)
+    lines = (line for line in off if line.startswith(PROJECT))
+    return {line for line in lines if registry.resolve(line.removeprefix(PROJECT), aliases) == name}
 
 
-def refused(folders: "list[str]", patterns: str) -> str:
-    """Return why nothing is captured in a folder, by the setting `capture_projects`; empty if it
-    is.
+def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
+    """Return why nothing is captured in a folder; empty if the setting allows it.
 
     Args:
-        folders: The folder and those above it.
-        patterns: Patterns of folders, separated by commas; a folder in one that matches does as
-            well. What a `!` stands before is never captured. If there is any other, nothing else
-            is.
+        folders: The folder, then its parents; a pattern may match any of them.
+        patterns: The setting `capture_projects`: patterns of folders, separated by commas. Folders
+            that match a `!` pattern are never captured. If there are others, only folders that
+            match one of those are.
     """
-    wanted = [each.strip() for each in patterns.split(",") if each.strip()]
-    if not wanted:
+    rules = [rule.strip() for rule in patterns.split(",") if rule.strip()]
+    if not rules:
         return ""
     from fnmatch import fnmatchcase
 
-    denied = [each[1:].strip() for each in wanted if each.startswith("!")]
-    allowed = [each for each in wanted if not each.startswith("!")]
-    for pattern in denied:
-        path = os.path.expanduser(pattern).rstrip(os.sep)
-        # A pattern without a folder is a name; whoever makes a folder chooses that, so a name only
-        # refuses.
-        if any(
-            fnmatchcase(each if os.sep in path else os.path.basename(each), path)
-            for each in folders
-        ):
-            return f"{PROJECTS} has !{pattern}"
-    paths = [os.path.expanduser(each).rstrip(os.sep) or os.sep for each in allowed]
-    if paths and not any(
-        os.sep in path and fnmatchcase(each, path) for path in paths for each in folders
-    ):
-        return f"{PROJECTS} names other folders"
-    return ""
+    for rule in rules:
+        if rule.startswith("!"):
+            pattern = os.path.expanduser(rule[1:].strip()).rstrip(os.sep)
+            # A pattern without a folder is compared with names. Those may only refuse, since the
+            # author of a repository chooses the name of its folder.
+            for folder in folders:
+                text = folder if os.sep in pattern else os.path.basename(folder)
+                if fnmatchcase(text, pattern):
+                    return f"{PROJECTS} has !{rule[1:].strip()}"
+    allowed = [
+        os.path.expanduser(rule).rstrip(os.sep) or os.sep
+        for rule in rules
+        if not rule.startswith("!")
+    ]
+    if not allowed:
+        return ""
+    for pattern in allowed:
+        if os.sep in pattern and any(fnmatchcase(folder, pattern) for folder in folders):
+            return ""
+    return f"{PROJECTS} names other folders"
 
 
-def _projects(environment: "Mapping[str, str]") -> str:
+def _capture_projects(environment: "Mapping[str, str]") -> str:
     if PROJECTS in environment:
         return environment[PROJECTS]
-    return str(place.own_settings(environment).get("capture_projects", ""))
+    return str(files.own_settings(environment).get("capture_projects", ""))
 
 
-def _folders(folder: str) -> "Iterator[str]":
-    """Yield a folder and those above it, as it is written and as it is."""
+def _with_parents(folder: str) -> "Iterator[str]":
+    """Yield a folder and its parents, first as written, then with links resolved."""
     seen = set()
     for start in (os.path.abspath(folder), os.path.realpath(folder)):
-        at = start
-        while at not in seen:
-            seen.add(at)
-            yield at
-            at = os.path.dirname(at)
+        path = start
+        while path not in seen:
+            seen.add(path)
+            yield path
+            path = os.path.dirname(path)
+
+
+class Wish:
+    """A prompt that switches memory on or off for its session, perhaps to another namespace."""
+
+    __slots__ = ("namespace", "on")
+
+    def __init__(self, on: bool, namespace: str | None) -> None:
+        """Create a wish."""
+        self.on, self.namespace = on, namespace
+
+
+def parse_wish(text: str) -> Wish | None:
+    """Return the switch that a prompt asks for; None if the prompt is about anything else.
+
+    Only a prompt that says nothing else counts: "start as bob with memory enabled", "as alice",
+    "memory off".
+    """
+    if not text or len(text) > _MAX_WISH or "\n" in text:
+        return None
+    prompt = " ".join(text.lower().rstrip(".! ").replace(",", " ").split())
+    if re.fullmatch(rf"(?:{_TURN_OFF}|{_START} (?:{_OFF}))", prompt):
+        return Wish(False, None)
+    if re.fullmatch(rf"(?:{_TURN_ON}|{_START} {_ON})", prompt):
+        return Wish(True, None)
+    for pattern, on in ((rf"{_AS} (?:{_OFF})", False), (rf"{_AS} {_ON}", True), (_AS, True)):
+        match = re.fullmatch(pattern, prompt)
+        if match is None or (pattern is _AS and match["name"] in _NOT_NAMES):
+            continue
+        from memories.guard.validate import is_own_name  # not needed by other prompts
+
+        return None if is_own_name(match["name"]) else Wish(on, match["name"])
+    return None

@@ -1,37 +1,79 @@
-"""What a host wrote down of a session: only kinds of lines that are known, and only from where that
-host keeps them.
+"""Utterances of a session: from the transcript that its host keeps, and from captured events.
+
+A transcript is read only where its host keeps transcripts, and only lines of known kinds count. How
+far each session was read is kept beside the inbox.
 """
 
+import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.hooks.prompts import SYSTEM_SOURCES, cleaned, public, unframed
+from memories.core.disk import read_file, replacing
+from memories.hooks import files, runs
+from memories.hooks.events import RESUMED
+from memories.hooks.host_events import SYSTEM_SOURCES, clean_prompt, remove_frames, remove_private
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
-MAX_TEXT = 200_000  # characters of what one line says
+MAX_TEXT = 200_000  # characters of one line's text
 MAX_TOOL = 20_000
-# Where each host keeps its transcripts: a variable and what is below it, or what is below the home
-# without it.
+# Where each host keeps its transcripts: a variable and a folder below it, else a folder below the home.
 _FOLDERS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
     "gemini": ("GEMINI_CLI_HOME", ".gemini/tmp", ".gemini/tmp"),
 }
-HOSTS = tuple(_FOLDERS)  # of which they are read
+HOSTS = tuple(_FOLDERS)  # whose transcripts are read
+_HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")  # of Claude Code
+_PROGRESS = "state"  # folder
+_KEEP_SECONDS = 180 * 86_400
+_RECENT = 20  # prompts and answers that are compared with a new one
+_SAME_MS = 3_000  # two hooks that report the same prompt or answer do so within this time
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+Event = dict[str, Any]
 
 
-class Line(NamedTuple):
-    """What somebody said.
+class Utterance(NamedTuple):
+    """A text of a session.
 
     Attributes:
         role: `user`, `assistant` or `tool`.
-        text: What was said.
-        at: When; None if the line does not tell.
+        text: The text.
+        at: When it was said.
+        number: How often that role has said the same text, including this time.
+    """
+
+    role: str
+    text: str
+    at: datetime
+    number: int = 1
+
+    @property
+    def digest(self) -> str:
+        """The hash of the text."""
+        return hashlib.blake2b(self.text.encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+    @property
+    def message_id(self) -> str:
+        """The id that makes the same utterance the same turn, however often it is stored."""
+        return f"{self.role}:{self.digest}:{self.number}"
+
+
+class Line(NamedTuple):
+    """A text in a transcript.
+
+    Attributes:
+        role: `user`, `assistant` or `tool`.
+        text: The text.
+        at: When it was said; None if the line has no time.
         end: Where the line ends in the file.
     """
 
@@ -41,129 +83,324 @@ class Line(NamedTuple):
     end: int
 
 
-class Elsewhere(Exception):
+class UnknownTranscript(Exception):
     """A path is not that of a transcript of this host."""
 
 
-def lines(host: str, path: str, start: int, environment: Mapping[str, str]) -> Iterator[Line]:
-    """Yield what was said from a place in a transcript on; a last line that is not whole yet is
-    left for later.
+class Progress:
+    """How far a session was read.
+
+    Attributes:
+        offset: Where the next line of the transcript starts.
+        stopped: The size of the transcript when the agent last stopped; None if it never did.
+        counts: How often each text was said, by role: in `events`, and in `lines` of the transcript.
+        recent: The last prompts and answers of events: turn, hash and time of each.
+        last_event: The id of the last event that was stored; all before it were stored too.
+        failures: How often the session could not be stored.
+    """
+
+    def __init__(self, home: str, name: str) -> None:
+        """Read the file; if it can't be read, everything is read again and found in the store."""
+        self._file = Path(home, files.INBOX, _PROGRESS, f"{name}.json")
+        try:
+            fields = json.loads(read_file(self._file))
+        except (FileNotFoundError, ValueError):
+            fields = {}
+        self.offset: int = fields.get("offset", 0)
+        self.stopped: int | None = fields.get("stopped")
+        self.counts = {kind: Counter(fields.get(kind, {})) for kind in ("events", "lines")}
+        self.recent: list[list[Any]] = fields.get("last", [])
+        self.last_event: str = fields.get("done", "")
+        self.failures: int = fields.get("failures", 0)
+
+    def save(self) -> None:
+        """Replace the file; its names are those of earlier versions."""
+        files.private_folder(str(self._file.parent.parent))
+        files.private_folder(str(self._file.parent))
+        fields = {
+            "offset": self.offset,
+            "stopped": self.stopped,
+            "last": self.recent,
+            "done": self.last_event,
+            "failures": self.failures,
+            **self.counts,
+        }
+        with replacing(self._file) as stream:
+            stream.write(json.dumps(fields).encode())
+
+    def count(self, kind: str, utterance: Utterance) -> Utterance:
+        """Count an utterance of an event or a line; return it with its number."""
+        counts = self.counts[kind]
+        key = f"{utterance.role}:{utterance.digest}"
+        counts[key] += 1
+        return utterance._replace(number=counts[key])
+
+    def is_new(self, event: Event, utterance: Utterance, key: str) -> bool:
+        """Return whether no other event reported an utterance, and remember that this one did.
+
+        A plugin and a user may both have installed the hooks.
+        """
+        if not utterance.text:
+            return False
+        turn, at = str(event.get("turn", "")), int(event.get("at", 0))
+        times = [recent[2] for recent in self.recent if recent[:2] == [turn, key]]
+        self.recent = [*self.recent, [turn, key, at]][-_RECENT:]
+        if turn:
+            return not times
+        return all(abs(at - int(recent_at)) >= _SAME_MS for recent_at in times)
+
+
+def prune_progress(home: str) -> None:
+    """Forget how far sessions were read that have not been active for half a year."""
+    for file in Path(home, files.INBOX, _PROGRESS).glob("*.json"):
+        if time.time() - file.stat().st_mtime > _KEEP_SECONDS:
+            file.unlink()
+
+
+def read_utterances(run: Sequence[Event], progress: Progress, *, is_last: bool) -> list[Utterance]:
+    """Return the new utterances of a run of events and of the transcript they name, in order.
 
     Args:
-        host: Whose transcript it is.
-        path: Its file, as an event named it.
-        start: Where to begin; a file that is shorter was written anew, and is read from its
-            beginning.
-        environment: The variables that tell where the host keeps its files.
+        run: Events in a row.
+        progress: How far the session was read; it is updated.
+        is_last: No events follow, so the transcript is read to its end.
+    """
+    utterances: list[Utterance] = []
+    prompts: set[str] = set()
+    for event in run:
+        if event.get("event") == "user-prompt" and isinstance(event.get("prompt"), str):
+            prompt = Utterance(USER, event["prompt"].strip(), _time_of(event))
+            prompts.add(prompt.digest)
+            if progress.is_new(event, prompt, prompt.digest):
+                utterances.append(progress.count("events", prompt))
+        elif event.get("event") == "tool" and isinstance(event.get("output"), str):
+            utterances.append(Utterance(TOOL, event["output"].strip(), _time_of(event)))
+    lines = _read_new_lines(run, progress, prompts, is_last=is_last)
+    utterances += lines
+    if not any(line.role == ASSISTANT for line in lines):
+        for event in run:
+            text = str(event.get("answer") or "").strip()
+            answer = Utterance(ASSISTANT, text, _time_of(event))
+            if progress.is_new(event, answer, f"{ASSISTANT}:{answer.digest}"):
+                utterances.append(progress.count("events", answer))
+    utterances.sort(key=_utterance_time)
+    return utterances
+
+
+def _utterance_time(utterance: Utterance) -> datetime:
+    return utterance.at
+
+
+def _time_of(event: Event) -> datetime:
+    at = event.get("at")
+    return datetime.fromtimestamp(at / 1000, UTC) if isinstance(at, int) else _EPOCH
+
+
+class _Sizes(NamedTuple):
+    """The sizes of the transcript at the events of a run.
+
+    Attributes:
+        largest: The largest size.
+        resumed: The largest size at which memory was switched on again; 0 if it was not.
+        prompt: The size at the first prompt; None without a prompt.
+        stopped: The largest size at which the agent stopped; None if it did not.
+    """
+
+    largest: int
+    resumed: int
+    prompt: int | None
+    stopped: int | None
+
+    @classmethod
+    def of(cls, run: Sequence[Event]) -> "_Sizes":
+        """Return the sizes of a run."""
+        sizes: dict[str, list[int]] = {}
+        for event in run:
+            sizes.setdefault(str(event.get("event")), []).append(int(event.get("size") or 0))
+        prompts = sizes.get("user-prompt")
+        return cls(
+            largest=max(max(values) for values in sizes.values()),
+            resumed=max(sizes.get(RESUMED, [0])),
+            prompt=prompts[0] if prompts else None,
+            stopped=max(sizes["stop"]) if "stop" in sizes else None,
+        )
+
+
+def _read_new_lines(
+    run: Sequence[Event], progress: Progress, prompts: set[str], *, is_last: bool
+) -> list[Utterance]:
+    """Return the utterances of the transcript that were not read yet.
+
+    Text that was written while memory was off is left out: it starts with a prompt that no event
+    reported, between the agent's last stop and the first prompt of the run.
+    """
+    event = run[-1]
+    host, path = str(event.get("host")), str(event.get("transcript") or "")
+    if not path or host not in HOSTS:
+        return []
+    sizes = _Sizes.of(run)
+    progress.offset = max(progress.offset, sizes.resumed)
+    utterances: list[Utterance] = []
+    is_off, before = False, _time_of(event)
+    try:
+        for line in read_lines(host, path, progress.offset, os.environ):
+            if not is_last and line.end > sizes.largest:
+                break
+            if line.end < progress.offset:  # the host has written a new file
+                progress.counts["lines"].clear()
+            progress.offset = line.end
+            utterance = Utterance(line.role, line.text, line.at or before)
+            before = utterance.at
+            if line.role == USER:
+                is_off = utterance.digest not in prompts and _is_between(
+                    line.end, progress.stopped, sizes.prompt
+                )
+            if not is_off:
+                utterances.append(progress.count("lines", utterance))
+    except UnknownTranscript as exc:
+        runs.log(files.home(os.environ), str(exc))
+    except FileNotFoundError:
+        return []  # a host that keeps no transcripts may still name one
+    if sizes.stopped is not None:
+        progress.stopped = max(sizes.stopped, progress.offset)
+    return utterances
+
+
+def _is_between(end: int, stopped: int | None, prompt: int | None) -> bool:
+    return stopped is not None and prompt is not None and stopped < end <= prompt
+
+
+def read_lines(host: str, path: str, start: int, environment: Mapping[str, str]) -> Iterator[Line]:
+    """Yield the texts of a transcript from a position; an unfinished last line is left for later.
+
+    Args:
+        host: The host.
+        path: The file, as an event named it.
+        start: The position; a file that is shorter is new, and is read from its beginning.
+        environment: The variables that say where the host keeps its files.
 
     Raises:
-        Elsewhere: It is not a file of this user below the folder of this host.
+        UnknownTranscript: It is not a file of this user below the folder of this host.
         OSError: It can't be read.
     """
-    read = {"claude-code": _claude, "codex": _codex, "gemini": _gemini}.get(host)
-    if read is None:
-        raise Elsewhere(f"{host} has no transcripts that are known")
-    with open(_opened(host, path, environment), "rb") as stream:
+    parse = _PARSERS.get(host)
+    if parse is None:
+        raise UnknownTranscript(f"{host} has no transcripts of a known form")
+    with open(_open_transcript(host, path, environment), "rb") as stream:
         end = start if start <= os.fstat(stream.fileno()).st_size else 0
         stream.seek(end)
         while line := stream.readline(MAX_LINE_BYTES):
             while line[-1:] != b"\n":
                 more = stream.readline(MAX_LINE_BYTES)
                 if not more:
-                    return  # it is being written
+                    return  # the host is writing it
                 end += len(line)
-                line = more  # of a line this long nothing is read, but its end is looked for
+                line = more  # a line this long is skipped
             end += len(line)
             try:
-                found = json.loads(line)
+                fields = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(found, dict):
-                for role, text in read(found):
-                    said = public(cleaned(text) if role == USER else unframed(text))[
-                        : MAX_TOOL if role == TOOL else MAX_TEXT
-                    ]
-                    if said.strip():
-                        yield Line(role, said.strip(), _moment(found.get("timestamp")), end)
+            if isinstance(fields, dict):
+                at = _parse_time(fields.get("timestamp"))
+                for role, raw in parse(fields):
+                    text = _clean(role, raw)
+                    if text:
+                        yield Line(role, text, at, end)
 
 
-def _opened(host: str, path: str, environment: Mapping[str, str]) -> int:
-    variable, below, usual = _FOLDERS[host]
-    moved = environment.get(variable)
-    folder = os.path.join(moved, below) if moved else os.path.join(os.path.expanduser("~"), usual)
-    known, real = os.path.realpath(folder), os.path.realpath(path)
-    if not real.startswith(known + os.sep) or not real.endswith(".jsonl"):
-        raise Elsewhere(f"{path} is not below {known}, where {host} keeps its transcripts")
+def _clean(role: str, text: str) -> str:
+    text = clean_prompt(text) if role == USER else remove_frames(text)
+    limit = MAX_TOOL if role == TOOL else MAX_TEXT
+    return remove_private(text)[:limit].strip()
+
+
+def _open_transcript(host: str, path: str, environment: Mapping[str, str]) -> int:
+    variable, below, default = _FOLDERS[host]
+    base = environment.get(variable)
+    if base:
+        folder = os.path.join(base, below)
+    else:
+        folder = os.path.join(os.path.expanduser("~"), default)
+    real_folder, real = os.path.realpath(folder), os.path.realpath(path)
+    if not real.startswith(real_folder + os.sep) or not real.endswith(".jsonl"):
+        raise UnknownTranscript(
+            f"{path} is not below {real_folder}, where {host} keeps its transcripts"
+        )
     fd = os.open(real, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or (os.name == "posix" and found.st_uid != os.geteuid()):
+    status = os.fstat(fd)
+    is_own = os.name != "posix" or status.st_uid == os.geteuid()
+    if not stat.S_ISREG(status.st_mode) or not is_own:
         os.close(fd)
-        raise Elsewhere(f"{path} is not a file of this user")
+        raise UnknownTranscript(f"{path} is not a file of this user")
     return fd
 
 
-def _claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield who said what in a line of Claude Code; one content block a line, of many kinds of
-    lines two count.
-    """
+def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield role and text of a line of Claude Code, which has many kinds of lines."""
     role, message = line.get("type"), line.get("message")
-    hidden = any(
-        line.get(name)
-        for name in ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
-    )
-    if role not in (USER, ASSISTANT) or not isinstance(message, dict) or hidden:
+    if role not in (USER, ASSISTANT) or not isinstance(message, dict):
         return
-    sources = (line.get("promptSource"), line.get("turnOrigin"))
-    if any(isinstance(source, str) and source in SYSTEM_SOURCES for source in sources):
+    if any(line.get(name) for name in _HIDDEN):
         return
+    for source in (line.get("promptSource"), line.get("turnOrigin")):
+        if isinstance(source, str) and source in SYSTEM_SOURCES:
+            return
     content = message.get("content")
-    for block in (
-        [{"type": "text", "text": content}] if isinstance(content, str) else _dicts(content)
-    ):
+    if isinstance(content, str):
+        yield role, content
+    for block in _dicts(content):
         if block.get("type") == "text":
             yield role, _text(block.get("text"))
         elif block.get("type") == "tool_result" and role == USER:
-            yield TOOL, _joined(block.get("content"))
+            yield TOOL, _joined_text(block.get("content"))
 
 
-def _codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield who said what in a line of a rollout of Codex."""
-    item = line.get("payload")
-    if line.get("type") != "response_item" or not isinstance(item, dict):
+def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield role and text of a line of a Codex rollout."""
+    payload = line.get("payload")
+    if line.get("type") != "response_item" or not isinstance(payload, dict):
         return
-    if item.get("type") == "message" and item.get("role") in (USER, ASSISTANT):
-        for block in _dicts(item.get("content")):
+    if payload.get("type") == "message" and payload.get("role") in (USER, ASSISTANT):
+        for block in _dicts(payload.get("content")):
             if block.get("type") in ("input_text", "output_text", "text"):
-                yield str(item["role"]), _text(block.get("text"))
-    elif item.get("type") == "function_call_output":
-        yield TOOL, _joined(item.get("output"))
+                yield str(payload["role"]), _text(block.get("text"))
+    elif payload.get("type") == "function_call_output":
+        yield TOOL, _joined_text(payload.get("output"))
 
 
-def _gemini(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield who said what in a line of a chat of Gemini CLI."""
+def _parse_gemini(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield role and text of a line of a Gemini CLI chat."""
     role = {"user": USER, "gemini": ASSISTANT}.get(str(line.get("type")))
     if role is not None:
-        yield role, _joined(line.get("content"))
+        yield role, _joined_text(line.get("content"))
 
 
-def _dicts(found: object) -> list[dict[str, Any]]:
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+_PARSERS = {"claude-code": _parse_claude, "codex": _parse_codex, "gemini": _parse_gemini}
 
 
-def _text(found: object) -> str:
-    return found if isinstance(found, str) else ""
+def _dicts(content: object) -> list[dict[str, Any]]:
+    if not isinstance(content, list):
+        return []
+    return [part for part in content if isinstance(part, dict)]
 
 
-def _joined(found: object) -> str:
+def _text(content: object) -> str:
+    return content if isinstance(content, str) else ""
+
+
+def _joined_text(content: object) -> str:
     """Return the text of a content that is a text, or a list of parts with texts."""
-    if isinstance(found, dict):
-        found = found.get("content", found.get("output"))
-    return _text(found) or "\n".join(_text(part.get("text")) for part in _dicts(found))
+    if isinstance(content, dict):
+        content = content.get("content", content.get("output"))
+    return _text(content) or "\n".join(_text(part.get("text")) for part in _dicts(content))
 
 
-def _moment(found: object) -> datetime | None:
+def _parse_time(text: object) -> datetime | None:
+    if not isinstance(text, str):
+        return None
     try:
-        moment = datetime.fromisoformat(found) if isinstance(found, str) else None
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

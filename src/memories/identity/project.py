@@ -67,7 +67,7 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
     name = _chosen(own, checkout, folder)
     if name is None:
         name = _remembered(checkout, config, home, record, _MAX_CLONES)
-    name = registry.meant(name, registry.aliases(home))
+    name = registry.resolve(name, registry.aliases(home))
     scope = own.get(("memories", "", "scope"), [""])[-1].lower()
     if scope == "worktree" and checkout.worktree:
         name = f"{name}#{checkout.worktree}"

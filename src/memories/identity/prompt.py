@@ -80,13 +80,13 @@ def build(
         InvalidInput: The client is unknown.
         ConfigError: The user's names of projects can't be read.
     """
-    wanted = Wanted.of(memories.config, project, budget, client)._replace(
+    wanted = BlockRequest.of(memories.config, project, budget, client)._replace(
         namespace=memories.namespace
     )
-    return made(wanted, *_found(memories))
+    return render(wanted, *_found(memories))
 
 
-class Wanted(NamedTuple):
+class BlockRequest(NamedTuple):
     """What a block is for.
 
     Attributes:
@@ -115,7 +115,7 @@ class Wanted(NamedTuple):
         return cls(config.namespace, project, budget, client, config.context_max_per_writer)
 
 
-def made(wanted: Wanted, found: "Scratchpad", degraded: str | None = None) -> Prompt:
+def render(wanted: BlockRequest, found: "Scratchpad", degraded: str | None = None) -> Prompt:
     """Return a block that shows what a scratchpad holds; see `build`.
 
     Args:
@@ -175,7 +175,9 @@ def _found(memories: "Memories") -> "tuple[Scratchpad, str | None]":
     return memories.ask_store(memories.scratchpad, memories.offline)
 
 
-def _admitted(entries: Iterable[Entry], wanted: Wanted, left_out: Counter[str]) -> Iterable[Entry]:
+def _admitted(
+    entries: Iterable[Entry], wanted: BlockRequest, left_out: Counter[str]
+) -> Iterable[Entry]:
     """Yield the entries that may enter a prompt by themselves."""
     shared: Counter[str] = Counter()
     for each in entries:

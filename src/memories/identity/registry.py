@@ -106,7 +106,7 @@ def aliases(home: Path) -> dict[str, str]:
     return found
 
 
-def meant(name: str, known: dict[str, str]) -> str:
+def resolve(name: str, known: dict[str, str]) -> str:
     """Return the project that a name means."""
     for _ in range(len(known)):
         if name not in known:
@@ -117,8 +117,8 @@ def meant(name: str, known: dict[str, str]) -> str:
 
 def names_of(name: str, known: dict[str, str]) -> list[str]:
     """Return every name of the project that a name means, its own first."""
-    own = meant(name, known)
-    return [own, *sorted(alias for alias in known if alias != own and meant(alias, known) == own)]
+    own = resolve(name, known)
+    return [own, *sorted(alias for alias in known if alias != own and resolve(alias, known) == own)]
 
 
 def set_alias(home: Path, alias: str, name: str | None) -> str | None:
@@ -140,7 +140,7 @@ def set_alias(home: Path, alias: str, name: str | None) -> str | None:
         known = aliases(home)
         before = known.pop(alias, None)
         if name is not None:
-            if meant(name, known) == alias:
+            if resolve(name, known) == alias:
                 raise InvalidInput(f'"{name}" already means "{alias}"; remove that alias first')
             known[alias] = name
         with replacing(home / _FOLDER / _ALIASES) as stream:

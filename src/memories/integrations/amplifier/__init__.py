@@ -160,7 +160,7 @@ def _is_refused(settings: Settings) -> bool:
     """
     from memories.hooks import switch
 
-    return settings.enabled is False or not switch.state(str(Path.cwd()), None, os.environ).on
+    return settings.enabled is False or not switch.read_state(str(Path.cwd()), None, os.environ).on
 
 
 async def _nothing() -> None:

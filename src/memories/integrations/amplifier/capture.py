@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from memories.hooks import echo, events, inbox, place, prompts, session, switch
+from memories.hooks import events, files, host_events, inbox, sentences, session, switch
 from memories.integrations.amplifier.session import Mounted, Settings
 from memories.integrations.amplifier.tool import NAME
 
@@ -43,7 +43,7 @@ class Capture:
                 written.
         """
         self._coordinator, self._mounted, self._settings = coordinator, mounted, settings
-        self._name = place.name_of(HOST, coordinator.session_id)
+        self._name = files.session_name(HOST, coordinator.session_id)
         self._seen = 0  # number of messages of the context that were read
 
     def register(self) -> list[Callable[[], None]]:
@@ -64,7 +64,7 @@ class Capture:
     async def _prompt(self, _: str, data: dict[str, Any]) -> "HookResult":
         self._seen = len(await self._messages())  # a resumed session has old messages
         prompt = data.get("prompt")
-        text = prompts.cleaned(prompt if isinstance(prompt, str) else "")
+        text = host_events.clean_prompt(prompt if isinstance(prompt, str) else "")
         return await self._append("user-prompt", prompt=text) if text else _continue()
 
     async def _tool(self, _: str, data: dict[str, Any]) -> "HookResult":
@@ -100,11 +100,14 @@ class Capture:
         """Append an event to the inbox, unless memory is switched off here."""
 
         def append(home: str) -> None:
-            state = switch.state(str(self._mounted.folder), self._name, os.environ)
+            state = switch.read_state(str(self._mounted.folder), self._name, os.environ)
             if not (self._mounted.is_on(self._settings) and state.on and state.capture):
                 return
             _record_shown(home, self._name, self._mounted)
-            public = {name: prompts.public(text)[: inbox.MAX_TEXT] for name, text in texts.items()}
+            public = {
+                name: host_events.remove_private(text)[: inbox.MAX_TEXT]
+                for name, text in texts.items()
+            }
             inbox.add(home, self._name, self._event(event) | public)
 
         return await self._run(append)
@@ -149,8 +152,8 @@ def _record_shown(home: str, name: str, mounted: Mounted) -> None:
     """Record the memories that the session has seen, so that they are not captured again."""
     texts, mounted.given = mounted.given, {}
     if texts:
-        marks = sorted({mark for text in texts.values() for mark in echo.marks(text)})
-        session.note(home, name, **{session.SHOWN: sorted(texts), session.SAID: marks})
+        marks = sorted({mark for text in texts.values() for mark in sentences.hash_sentences(text)})
+        session.note(home, name, **{session.SHOWN: sorted(texts), session.SENTENCES: marks})
 
 
 def _start_flusher(home: str) -> None:

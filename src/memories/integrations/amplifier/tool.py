@@ -11,7 +11,8 @@ from memories.context import rendering
 from memories.core.deadline import MemoryTimeout
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import namespace
-from memories.hooks import prompts
+from memories.hooks import host_events
+from memories.hooks.switch import parse_wish
 from memories.integrations.amplifier.session import EXPLICIT, Mounted, Settings
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def listen(
     async def switch(_: str, data: dict[str, Any]) -> "HookResult":
         from amplifier_core import HookResult
 
-        wish = prompts.wish(prompts.cleaned(str(data.get("prompt", ""))))
+        wish = parse_wish(host_events.clean_prompt(str(data.get("prompt", ""))))
         if wish is None or not (wish.on or mounted.is_on(settings)):
             return HookResult(action="continue")
         try:

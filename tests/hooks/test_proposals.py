@@ -2,8 +2,8 @@
 
 import pytest
 
-from memories.hooks.echo import repeats
-from memories.hooks.extract import candidates
+from memories.hooks.proposals import candidates
+from memories.hooks.sentences import repeats
 
 WORTH = [
     (

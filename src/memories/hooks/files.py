@@ -1,0 +1,156 @@
+"""Files of hooks: where they are, and private folders and files.
+
+Found without loading the settings, which a hook that only appends has no time for.
+"""
+
+import os
+import stat
+import sys
+
+TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INBOX, SESSIONS, HOOKS, LOG, OFF = "inbox", "sessions", "hooks", "hooks.log", "off"
+MAX_LOG_BYTES = 262_144
+_CREATE = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_READ_SETTINGS = (b"home", b"capture_projects", b"events")
+
+
+class UnsafeFolder(OSError):
+    """Other users may write to a folder that must be private."""
+
+
+def home(environment: "Mapping[str, str]") -> str:
+    """Return the folder that the setting `home` names, as `load_config` does.
+
+    Raises:
+        ValueError: The setting is empty, or `config.toml` can't be read.
+    """
+    if "MEMORY_HOME" in environment:
+        return _memory_home(environment)
+    folder = own_settings(environment).get("home")
+    if isinstance(folder, str):
+        return _absolute(folder, environment)
+    return _platform_folder("data", environment)
+
+
+def settings_folder(environment: "Mapping[str, str]") -> str:
+    """Return the folder of the user's `config.toml` and projects, as `config.registers` does.
+
+    Raises:
+        ValueError: The setting `home` is empty.
+    """
+    if "MEMORY_HOME" in environment:
+        return _memory_home(environment)
+    return _platform_folder("config", environment)
+
+
+def own_settings(environment: "Mapping[str, str]") -> "dict[str, object]":
+    """Return the user's `config.toml`; empty if it has none of the settings that hooks read.
+
+    Raises:
+        ValueError: It can't be read.
+    """
+    try:
+        with open(os.path.join(settings_folder(environment), "config.toml"), "rb") as stream:
+            data = stream.read()
+    except FileNotFoundError:
+        return {}
+    if not any(name in data for name in _READ_SETTINGS):
+        return {}
+    import tomllib  # takes as long as the rest of a hook
+
+    return tomllib.loads(data.decode())
+
+
+def private_folder(*parts: str) -> str:
+    """Return a folder that only this user may write to; create it if it does not exist.
+
+    Args:
+        *parts: The home and names in it.
+
+    Raises:
+        UnsafeFolder: It belongs to another user, others may write to it, or it is a link.
+    """
+    folder = os.path.join(*parts)
+    try:
+        status = os.lstat(folder)
+    except FileNotFoundError:
+        _make(folder)
+        status = os.lstat(folder)
+    if os.name != "posix":
+        return folder
+    is_own = status.st_uid == os.geteuid()
+    others_may_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not is_own or others_may_write or not stat.S_ISDIR(status.st_mode):
+        raise UnsafeFolder(
+            f"{folder} must be a folder that only its owner, this user, may write to"
+        )
+    return folder
+
+
+def _make(folder: str) -> None:
+    """Create a folder and its parents, all private: `makedirs` leaves the parents open to others."""
+    parent = os.path.dirname(folder)
+    if parent != folder and not os.path.isdir(parent):
+        _make(parent)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        return  # another hook has created it meanwhile
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file, created for this user alone if it does not exist; links are refused.
+
+    Raises:
+        OSError: It can't be opened, or is not a regular file.
+    """
+    fd = os.open(path, flags | _CREATE, 0o600)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(f"{path} is not a file")
+    return fd
+
+
+def session_name(host: str, session: str) -> str:
+    """Return the name of a session's files; its id may contain any characters."""
+    is_plain = session.isascii() and session.replace("-", "").replace("_", "").isalnum()
+    if is_plain and len(session) <= 80:
+        return f"{host}.{session}"
+    import hashlib
+
+    digest = hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=16)
+    return f"{host}.{digest.hexdigest()}"
+
+
+def _memory_home(environment: "Mapping[str, str]") -> str:
+    return _absolute(environment["MEMORY_HOME"], environment)
+
+
+def _absolute(path: str, environment: "Mapping[str, str]") -> str:
+    path = path.strip(" ")
+    if not path:
+        raise ValueError("MEMORY_HOME is set but empty; give it a value or unset it")
+    if path.startswith("~/") and "HOME" in environment:
+        path = environment["HOME"] + path[1:]
+    elif path.startswith("~"):
+        path = os.path.expanduser(path)
+    return os.path.abspath(path)
+
+
+def _platform_folder(kind: str, environment: "Mapping[str, str]") -> str:
+    """Return the data or config folder of the application, as `config` does, without `pathlib`."""
+    user = environment.get("HOME") or os.path.expanduser("~")
+    if sys.platform == "win32":
+        local = os.path.join(os.path.expanduser("~"), "AppData", "Local")
+        return os.path.join(environment.get("LOCALAPPDATA") or local, "memories", "memories")
+    if sys.platform == "darwin":
+        return os.path.join(user, "Library", "Application Support", "memories")
+    if kind == "data":
+        variable, default = "XDG_DATA_HOME", ".local/share"
+    else:
+        variable, default = "XDG_CONFIG_HOME", ".config"
+    base = environment.get(variable, "").strip() or os.path.join(user, default)
+    return os.path.join(base, "memories")

@@ -1,0 +1,253 @@
+"""Records of hook runs: when each hook last ran, how often it failed and why, and their log.
+
+There is a small file for each hook of each host, and a log that stays small. Neither contains
+anything that was said. The report of `memory doctor` and the figures of `memory stats` come from
+here too; what they need is imported only then.
+"""
+
+import json
+import os
+import time
+
+from memories.hooks import files, inbox
+
+try:
+    import fcntl
+except ImportError:  # Windows: two hooks at once may count as one
+    fcntl = None  # type: ignore[assignment]
+
+TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+if TYPE_CHECKING:
+    from typing import Any
+
+    from memories.settings import Config
+    from memories.stores.records import Finding
+
+_MAX_REASON = 300  # characters
+_MAX_RUN_BYTES = 4_096
+_LONG_WAIT_SECONDS = 3_600  # doctor reports events that have waited longer
+
+
+class Run:
+    """The last run of one hook of one host.
+
+    Attributes:
+        host: The host.
+        event: The event.
+        ran_ms: When it last ran, in milliseconds since 1970; 0 for never.
+        runs: How often it ran.
+        failures: How often it failed.
+        failed_ms: When it last failed; 0 for never.
+        error: The reason of its last failure; empty if it never failed.
+    """
+
+    __slots__ = ("error", "event", "failed_ms", "failures", "host", "ran_ms", "runs")
+
+    def __init__(self, host: str, event: str, data: bytes) -> None:
+        """Read the content of a hook's file; a damaged one counts as empty."""
+        self.host, self.event = host, event
+        try:
+            fields = json.loads(data)
+        except ValueError:
+            fields = {}
+        if not isinstance(fields, dict):
+            fields = {}
+        self.ran_ms = _integer(fields.get("ran"))
+        self.runs = _integer(fields.get("runs"))
+        self.failures = _integer(fields.get("failures"))
+        self.failed_ms = _integer(fields.get("failed"))
+        self.error = str(fields.get("why", ""))
+
+    def encode(self) -> bytes:
+        """Return the content of the hook's file; the names are those of earlier versions."""
+        fields = {
+            "ran": self.ran_ms,
+            "runs": self.runs,
+            "failures": self.failures,
+            "failed": self.failed_ms,
+            "why": self.error,
+        }
+        return json.dumps(fields).encode()
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def record_run(home: str, host: str, event: str, error: str = "") -> None:
+    """Record that a hook ran.
+
+    Args:
+        home: The home.
+        host: The host.
+        event: The event.
+        error: Why it failed; empty if it succeeded.
+
+    Raises:
+        OSError: The record can't be written.
+    """
+    path = os.path.join(files.private_folder(home, files.HOOKS), f"{host}.{event}")
+    fd = files.open_private(path, os.O_RDWR)
+    try:
+        if fcntl is not None:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        run = Run(host, event, os.read(fd, _MAX_RUN_BYTES))
+        run.ran_ms = int(time.time() * 1000)
+        run.runs += 1
+        if error:
+            run.failures += 1
+            run.failed_ms, run.error = run.ran_ms, error[:_MAX_REASON]
+        os.lseek(fd, 0, os.SEEK_SET)
+        os.ftruncate(fd, os.write(fd, run.encode()))
+    finally:
+        os.close(fd)
+    if error:
+        log(home, f"{host} {event}: {error}")
+
+
+def log(home: str, message: str) -> None:
+    """Append a line to the log; a full log becomes the older one of two files.
+
+    Raises:
+        OSError: The log can't be written.
+    """
+    path = os.path.join(files.private_folder(home), files.LOG)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    line = f"{moment} {' '.join(message.split())[:_MAX_REASON]}\n"
+    fd = files.open_private(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        if os.fstat(fd).st_size > files.MAX_LOG_BYTES:
+            os.replace(path, f"{path}.1")
+            os.close(fd)
+            fd = files.open_private(path, os.O_WRONLY | os.O_APPEND)
+        os.write(fd, line.encode("utf-8", "backslashreplace"))
+    finally:
+        os.close(fd)
+
+
+def read_runs(home: str) -> list[Run]:
+    """Return the last run of each hook that ever ran, in order of host and event."""
+    try:
+        names = sorted(os.listdir(os.path.join(home, files.HOOKS)))
+    except FileNotFoundError:
+        return []
+    runs = []
+    for name in names:
+        host, dot, event = name.partition(".")
+        if dot:
+            with open(os.path.join(home, files.HOOKS, name), "rb") as stream:
+                runs.append(Run(host, event, stream.read(_MAX_RUN_BYTES)))
+    return runs
+
+
+def describe_runs(home: str) -> "list[dict[str, Any]]":
+    """Return the last run of each hook as JSON shows it."""
+    return [
+        {
+            "host": run.host,
+            "event": run.event,
+            "last_run_at": _iso(run.ran_ms),
+            "run_count": run.runs,
+            "failure_count": run.failures,
+            "last_failed_at": _iso(run.failed_ms),
+            "reason": run.error or None,
+        }
+        for run in read_runs(home)
+    ]
+
+
+def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
+    """Return the facts and findings of `memory doctor` on hooks; no facts if no hook ever ran."""
+    from memories.config import registers
+    from memories.errors import ConfigError
+    from memories.identity import registry
+    from memories.stores.records import Finding
+
+    facts: dict[str, Any] = {}
+    findings: list[Finding] = []
+    try:
+        registry.aliases(registers())
+    except ConfigError as exc:  # nothing is stored meanwhile, and a project's hooks may be off
+        findings.append(Finding(str(exc), "without it, projects have their own names only"))
+    for run in describe_runs(home):
+        failures = f", {run['failure_count']} failed" if run["failure_count"] else ""
+        facts.setdefault("hooks", {})[f"{run['host']} {run['event']}"] = (
+            f"last ran {run['last_run_at']}, {run['run_count']} times{failures}"
+        )
+        if run["last_failed_at"] is not None and run["last_failed_at"] == run["last_run_at"]:
+            problem = (
+                f"the hook {run['event']} of {run['host']} failed when it last ran: {run['reason']}"
+            )
+            log_file = os.path.join(home, files.LOG)
+            remedy = f"read {log_file}; memory capture status shows all hooks"
+            findings.append(Finding(problem, remedy))
+    waiting_bytes = inbox.size(home)
+    if facts or waiting_bytes:
+        facts["inbox_bytes"] = waiting_bytes
+    oldest = inbox.oldest(home)
+    if oldest is not None and time.time() - oldest > _LONG_WAIT_SECONDS:
+        problem = (
+            f"{waiting_bytes} bytes that hooks captured are not stored, some since"
+            f" {_iso(int(oldest * 1000))}"
+        )
+        findings.append(Finding(problem, "run: memory capture flush, which reports the reason"))
+    for file in inbox.list_refused(home):
+        problem = f"events that a hook captured could not be stored; they are in {file}"
+        findings.append(Finding(problem, f"read it, then run: rm {file}"))
+    return facts, findings
+
+
+def _iso(millis: int) -> str | None:
+    from memories.core.times import from_millis, to_iso
+
+    return to_iso(from_millis(millis)) if millis else None
+
+
+def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
+    """Return the figures of one run for `memory stats`, as arguments of `core.events.note`.
+
+    Args:
+        config: The settings.
+        folder: The working folder of the agent.
+        text: The text that the hook put before the model.
+    """
+    from pathlib import Path
+
+    from memories.context.tokens import estimate_tokens
+    from memories.core import events
+    from memories.errors import ConfigError
+    from memories.identity.project import identify
+
+    project = None
+    if config.events != events.OFF and config.project_detection:
+        try:
+            project = identify(Path(folder), record=False)
+        except (ConfigError, OSError):
+            project = None  # doctor reports project names that can't be read
+    return {
+        "home": str(config.home),
+        "setting": config.events,
+        "namespace": config.namespace,
+        "project": None if project is None else project.name,
+        "tokens": estimate_tokens(text) if text else 0,
+    }
+
+
+def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
+    """Return the figures of a run that put nothing before a model.
+
+    Args:
+        folder: The working folder of the agent.
+        namespace: A namespace, if one was named.
+    """
+    from pathlib import Path
+
+    from memories.config import load_config
+
+    flags = {"namespace": namespace} if namespace else {}
+    settings_from = Path(folder) if Path(folder).is_dir() else None
+    return figures(load_config(flags, folder=settings_from, tell=_ignore), folder)
+
+
+def _ignore(_: str) -> None:
+    """Ignore a message about the settings: the hook has reported it."""

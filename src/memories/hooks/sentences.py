@@ -1,0 +1,114 @@
+"""Sentences of a text: split, hashed, and compared with texts that are known already."""
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+
+from memories.context.recalling import stems
+from memories.languages.text import normal_form
+
+MAX_TEXT = 200_000
+_WRAP_WIDTH = 60  # a line of at least so many characters may continue on the next line
+_CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)", re.S)
+# Quoted lines, tables, rules, commands and their output, traces, code by its indent.
+_NOT_PROSE = re.compile(
+    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)"
+)
+_BULLET = re.compile(r"\s*(?:(?:[-*•+]|\d{1,3}[.)]|#{1,6})\s+)?(?:\[[ xX]\]\s+)?")
+_NO_ABBREVIATION = r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)(?<!\bca)(?<!\bz\.B)(?<!\bMr)(?<!\bMs)(?<!\bDr)"
+_END = re.compile(rf"(?<![.!?…]){_NO_ABBREVIATION}[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』”’）]*")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\w*])")
+
+# The start of a recalled memory in a context.
+_ITEM = re.compile(r"^(?:- )?[0-9a-f]{8}-[0-9a-f]{4}\S* [^:]{0,120}: ")
+_WORD = re.compile(r"\w+")
+_NEGATIONS = re.compile(
+    r"\b(?:not|no|never|none|without|cannot|nicht|kein\w*|nie|ne|pas|jamais|nunca|non|não)\b|n't\b"
+)
+# Words with which known facts are repeated.
+_REPEATING = (
+    "user told tells said says remember remembered mentioned earlier previously noted recall "
+    "recalled memory memories stored saved important decided learned discovered solved preference "
+    "todo according know known please also still team project currently always usually already "
+    "really actually indeed yes right chose chosen"
+)
+_QUERY_WORDS = 40  # `stems` reads no more of a text
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of a text, in order, without emphasis and list marks."""
+    sentences: list[str] = []
+    for paragraph in _paragraphs(_CODE.sub("\n\n", text[:MAX_TEXT])):
+        start = 0
+        for end in _END.finditer(paragraph):
+            sentences.append(paragraph[start : end.end()].strip())
+            start = end.end()
+        sentences.append(paragraph[start:].strip())
+    return [sentence for sentence in sentences if sentence]
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return the lines of prose; those of a wrapped sentence are joined."""
+    paragraphs: list[str] = []
+    length = 0  # of the line before, if its sentence may continue
+    for line in text.split("\n"):
+        if not line.strip() or _NOT_PROSE.match(line):
+            length = 0
+            continue
+        bullet = _BULLET.match(line)
+        start = bullet.end() if bullet else 0
+        prose = _EMPHASIS.sub(r"\2", line[start:]).strip()
+        is_item = bullet is not None and bullet[0].strip() != ""
+        if length >= _WRAP_WIDTH and not is_item and prose[:1].islower():
+            paragraphs[-1] = f"{paragraphs[-1]} {prose}"
+        elif prose:
+            paragraphs.append(prose)
+        may_continue = prose and prose[-1] not in ".!?:;。！？…"
+        length = len(line) if may_continue else 0
+    return paragraphs
+
+
+def hash_sentences(text: str) -> set[str]:
+    """Return the hashes of the sentences of a text, which ignore case and punctuation."""
+    hashes = set()
+    for sentence in split_sentences(text):
+        words = " ".join(_WORD.findall(normal_form(sentence)))
+        if words:
+            hashes.add(hashlib.blake2b(words.encode(), digest_size=8).hexdigest())
+    return hashes
+
+
+def repeats(sentence: str, texts: Iterable[str]) -> bool:
+    """Return whether one of the texts has every word of a sentence, except words of repeating.
+
+    A sentence with another number or another negation is new. Paraphrases are left to the store,
+    which compares meanings.
+    """
+    sentence = _ITEM.sub("", sentence)
+    words, form = set(stems(sentence)) - _repeating_stems(), normal_form(sentence)
+    if not words:
+        return True
+    numbers = set(re.findall(r"\d+", form))
+    is_negated = bool(_NEGATIONS.search(form))
+    for text in texts:
+        other = normal_form(text)
+        if not numbers <= set(re.findall(r"\d+", other)):
+            continue
+        if is_negated == bool(_NEGATIONS.search(other)) and words <= set(_all_stems(other)):
+            return True
+    return False
+
+
+@functools.cache
+def _repeating_stems() -> frozenset[str]:
+    return frozenset(_all_stems(_REPEATING))
+
+
+def _all_stems(text: str) -> Sequence[str]:
+    """Return the stems of a text of any length."""
+    words = text.split()
+    text_stems: list[str] = []
+    for start in range(0, len(words), _QUERY_WORDS):
+        text_stems += stems(" ".join(words[start : start + _QUERY_WORDS]))
+    return text_stems
