@@ -165,14 +165,14 @@ class _Counted(str):
 def test_a_row_of_one_sign_is_tried_at_its_end_alone() -> None:
     from memories.guard import scan
 
-    known = scan.rules_of(personal=False, own=())
+    rule_set = scan.build_rules(personal=False, own=())
     for sign in "-", "a":
         low = _Counted(sign * 50_000)
         before = next(_Counted.calls)
-        for _, literals in (*known.tokens, *known.contexts):
+        for _, literals in (*rule_set.tokens, *rule_set.contexts):
             for literal, rules in literals:
                 for rule in rules if literal in low else ():
-                    assert not list(scan._one(low, low, rule, literal, low.find(literal)))
+                    assert not list(scan._find_at_literal(low, low, rule, literal))
         assert next(_Counted.calls) - before < 1_000
 
 

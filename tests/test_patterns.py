@@ -72,9 +72,9 @@ GENERAL = (
 COMPUTED = {
     "languages/days.py: _said": "of a language's words, tried on the first _LONGEST characters",
     "languages/days.py: _when": days._when("de").pattern,
-    "guard/own_rules.py: _checked": "of the user: its steps are counted before it is used",
-    "guard/scan.py: _one": "TOKENS, CONTEXTS, PERSONAL",
-    "guard/scan.py: _everywhere": "LONG, NUMBERS",
+    "guard/rules.py: _check_pattern": "of the user: its steps are counted before it is used",
+    "guard/scan.py: _find_at_literal": "tokens, CONTEXTS, PERSONAL",
+    "guard/scan.py: _find_everywhere": "LONG, NUMBERS",
     "guard/spoken.py: find": spoken._pattern(latin_only=False),
     "search/surroundings.py: _name_pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
     "hooks/proposals.py: _pattern": "phrases.txt",
@@ -170,7 +170,9 @@ class Reader:
         pattern = self.value(given)
         if isinstance(pattern, str):
             self.found.add(Found(self.file, pattern, flags, self.use(node, method)))
-        elif isinstance(given, ast.Name) and given.id in parameters and function != "_checked":
+        elif (
+            isinstance(given, ast.Name) and given.id in parameters and function != "_check_pattern"
+        ):
             self.takers[str(function)] = (parameters.index(given.id), flags)
         else:
             self.computed.add(f"{self.file}: {function}")
@@ -230,7 +232,7 @@ def patterns() -> tuple[set[Found], set[str]]:
 
 ANCHORED = [
     (rule, anchor)
-    for rule in (*rules.TOKENS, *contexts.CONTEXTS, *contexts.PERSONAL)
+    for rule in (*rules.tokens(), *contexts.CONTEXTS, *contexts.PERSONAL)
     for anchor in rule.anchors
 ]
 
@@ -393,12 +395,12 @@ def test_the_time_of_a_pattern_grows_with_the_length_of_its_text(room: str) -> N
 @pytest.mark.parametrize("table", ["TOKENS", "CONTEXTS", "PERSONAL"])
 def test_the_time_of_a_rule_grows_with_the_length_of_its_text(table: str) -> None:
     slow = {}
-    for rule in getattr(rules if table == "TOKENS" else contexts, table):
+    for rule in rules.tokens() if table == "TOKENS" else getattr(contexts, table):
         anchor = rule.anchors[0]
 
         def call(given: str, rule: rules.Rule = rule, anchor: str = anchor) -> object:
             low = given.lower()
-            return list(scan._one(given, low, rule, anchor, low.find(anchor)))
+            return list(scan._find_at_literal(given, low, rule, anchor))
 
         texts = hostile(rule.pattern, 0, (anchor, f"{anchor} ", f"{anchor}="))
         if said := steep(call, texts):
@@ -427,8 +429,8 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(
 
     monkeypatch.setattr(re, "_compile", watched)
     for cached in (
-        scan._compiled,
-        spoken._compiled,
+        scan._compile,
+        spoken._compile,
         suspicion._compile,
         dates._patterns,
         text._unspaced_run,

@@ -235,10 +235,10 @@ _RULES = "[[redact]]"
 
 
 def _own_rules(file: Path, tables: list[Any]) -> "tuple[Rule, ...]":
-    from memories.guard.own_rules import rule
+    from memories.guard.rules import parse_user_rule
 
     try:
-        return tuple(rule(number, table) for number, table in enumerate(tables, 1))
+        return tuple(parse_user_rule(number, table) for number, table in enumerate(tables, 1))
     except InvalidInput as exc:
         raise ConfigError(f"{file}: {exc}") from None
 

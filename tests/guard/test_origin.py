@@ -12,7 +12,7 @@ import pytest
 from memories import Memories, TurnDraft
 from memories.config import load_config
 from memories.errors import InvalidInput
-from memories.guard.origin import Origin, is_person, origin, origin_of, stamped, tags_of
+from memories.guard.origin import Origin, is_person, origin, origin_of, stamp_labels, tags_of
 
 FORGED = {"=trust": "user", "=by": "root", "=via": "cli|x|y|z|1|ann"}
 
@@ -25,7 +25,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 def test_labels_tell_an_origin_and_tags_stay() -> None:
     mine = origin("mcp", "ann", ("Claude Code", "1.2.3"))
-    labels = stamped({"agent": "gpt", **FORGED}, mine)
+    labels = stamp_labels({"agent": "gpt", **FORGED}, mine)
     assert tags_of(labels) == {"agent": "gpt"}
     assert origin_of(labels) == mine
     assert mine[:4] == ("agent", "mcp", "Claude Code", "Claude Code 1.2.3")
@@ -44,10 +44,10 @@ def test_what_is_no_origin_tells_none(labels: dict[str, str]) -> None:
 )
 def test_an_odd_name_of_a_client_is_shown_safely_and_told_as_it_is_kept(name: str) -> None:
     mine = origin("mcp", "ann", (name, name))
-    assert origin_of(stamped({}, mine)) == mine
+    assert origin_of(stamp_labels({}, mine)) == mine
     assert mine.by.isprintable()
     assert "|" not in mine.by
-    assert all(0 < len(value) <= 256 for value in stamped({}, mine).values())
+    assert all(0 < len(value) <= 256 for value in stamp_labels({}, mine).values())
 
 
 def test_every_version_and_turn_has_its_origin(memories: Memories) -> None:

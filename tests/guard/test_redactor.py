@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from memories.errors import InvalidInput
 from memories.guard import contexts, rules, scan
-from memories.guard import own_rules as own
 from memories.guard.redactor import Redactor, redact, without_private
 
-ALL = (*rules.TOKENS, *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *contexts.PERSONAL)
+ALL = (*rules.tokens(), *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *contexts.PERSONAL)
 
 
 def token(seed: int = 1) -> str:
@@ -50,14 +49,13 @@ def test_lines_without_a_secret_stay_as_they_are() -> None:
 def test_few_of_the_literals_within_a_value_that_is_no_secret_are_tried() -> None:
     tried: list[int] = []
 
-    def locate(found: re.Match[str]) -> None:
-        tried.append(found.start())
+    def locate(match: re.Match[str]) -> None:
+        tried.append(match.start())
 
     text = f"{'key' * 200} key"
-    assert (
-        list(scan._one(text, text, rules.Rule("kind", ("key",), "[a-z]+", locate), "key", 0)) == []
-    )
-    assert tried == [3 * number for number in range(scan._INSIDE + 1)] + [601]
+    rule = rules.Rule("kind", ("key",), "[a-z]+", locate)
+    assert list(scan._find_at_literal(text, text, rule, "key")) == []
+    assert tried == [3 * number for number in range(scan._MAX_INSIDE + 1)] + [601]
 
 
 def test_redacting_again_changes_nothing() -> None:
@@ -212,7 +210,7 @@ def test_time_grows_with_the_length_of_a_hostile_text(piece: str) -> None:
 
 
 def test_every_repetition_has_a_limit() -> None:
-    assert [rule.kind for rule in ALL if own.steps(rule.pattern) is None] == []
+    assert [rule.kind for rule in ALL if rules.count_steps(rule.pattern) is None] == []
 
 
 # --- rules of the user
@@ -220,7 +218,9 @@ def test_every_repetition_has_a_limit() -> None:
 
 
 def test_rules_of_the_user_count() -> None:
-    mine = own.rule(1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"]})
+    mine = rules.parse_user_rule(
+        1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"]}
+    )
     assert redact("it is SHOP-123456.", own=(mine,)).text == "it is [redacted:shop_key]."
 
 
@@ -229,8 +229,8 @@ HARMFUL: list[tuple[dict[str, object], str]] = [
     ({"pattern": "(a+)+$"}, "repeats without a limit"),
     ({"pattern": "(a{1,30}){1,30}b"}, "steps at one place"),
     ({"pattern": "[a-z]{1,200}[a-z]{1,200}[a-z]{1,200}x"}, "steps at one place"),
-    ({"pattern": "a{0,5}"}, "matches what is empty"),
-    ({"pattern": "("}, "no regular expression"),
+    ({"pattern": "a{0,5}"}, "matches an empty text"),
+    ({"pattern": "("}, "not a regular expression"),
     ({"pattern": ""}, "at most 500 characters"),
     ({"name": "Shop Key"}, "name must be"),
     ({"keywords": []}, "keywords must be"),
@@ -242,7 +242,7 @@ HARMFUL: list[tuple[dict[str, object], str]] = [
 def test_rules_of_the_user_that_can_do_harm_are_refused() -> None:
     for changes, complaint in HARMFUL:
         with pytest.raises(InvalidInput, match=complaint):
-            own.rule(
+            rules.parse_user_rule(
                 1,
                 {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"], **changes},
             )
@@ -260,7 +260,7 @@ def secret_like(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_the_tests_hold_no_token_that_a_hosting_service_would_stop() -> None:
-    known = {rule.kind for rule in rules.TOKENS}
+    known = {rule.kind for rule in rules.tokens()}
     assert [found for found in secret_like(Path(__file__).parent) if found[1] in known] == []
 
 

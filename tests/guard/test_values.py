@@ -57,7 +57,7 @@ from memories.guard import spoken, values
         ),
         pytest.param(values.is_token, "k3y-abc-49x", "k3y-abc-49xz", id="token: 12 characters"),
         pytest.param(values.is_token, "zebra-1-2-mango", "zebra-1-2-3-mango", id="token: 3 digits"),
-        pytest.param(values.is_given, "hun", "hunt", id="given: 4 characters"),
+        pytest.param(values.is_plausible, "hun", "hunt", id="plausible: 4 characters"),
     ],
 )
 def test_a_value_is_a_secret_from_a_bound_on(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memories.core.times import to_millis
 from memories.errors import InvalidInput
-from memories.guard.origin import Origin, stamped
+from memories.guard.origin import Origin, stamp_labels
 from memories.read.selector import Instant, Selector, parse
 from memories.read.where import MAX_CHARACTERS, MAX_CONDITIONS, MAX_DEPTH
 from memories.stores.records import Collection, Filter, Record, Ref
@@ -26,7 +26,7 @@ MEMORY = Record(
     NOW - timedelta(days=3),
     key="shop\x1fdeploy/day",
     labels={
-        **stamped({"type": "fact", "project": "shop", "by": "me", "Role": "admin"}, ORIGIN),
+        **stamp_labels({"type": "fact", "project": "shop", "by": "me", "Role": "admin"}, ORIGIN),
         "=import": "a1b2",
     },
     fields={
@@ -42,7 +42,7 @@ TURN = Record(
     "We ship on Friday",
     NOW - timedelta(hours=2),
     key="standup\x1fm1",
-    labels=stamped({"role": "tool", "speaker": "Ann", "channel": "x"}, ORIGIN),
+    labels=stamp_labels({"role": "tool", "speaker": "Ann", "channel": "x"}, ORIGIN),
 )
 
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from memories.context import fence
 from memories.context.payloads import HistoryTurn, MemoryItem
-from memories.guard.origin import writer
+from memories.guard.origin import describe_writer
 from memories.write.turns import SESSION_PAUSE
 
 GAP = "…"
@@ -66,7 +66,7 @@ def frame(metadata: Mapping[str, Any], message: str, lines: Sequence[str] = ()) 
 
 def turn_lines(turn: HistoryTurn) -> list[str]:
     """Return the lines of a turn."""
-    trust = writer(turn.origin).get("trust")
+    trust = describe_writer(turn.origin).get("trust")
     marks = [] if trust in (None, *_USUAL_TRUST) else [str(trust)]
     marks += [f"suspicious {' '.join(turn.suspicious)}"] if turn.suspicious else []
     said = turn.channel if turn.channel == "tool" else turn.role
@@ -78,7 +78,7 @@ def memory_lines(item: MemoryItem, id_length: int = fence.SHORT_ID) -> list[str]
     """Return the lines of a memory: the beginning of its id, type, writer, day, and what is
     unusual.
     """
-    known = writer(item.origin)
+    known = describe_writer(item.origin)
     what = f"{item.memory_type} by {fence.name(known['by'])}" if known else item.memory_type
     marks = [what, fence.day(datetime.fromisoformat(item.ts))]
     marks += (

@@ -1,5 +1,7 @@
-"""Who wrote a record: told by the program that stores it, and kept in labels that no tag can be. No
-writer sets it.
+"""The origin of a record: who wrote it, from where, and how far it is trusted.
+
+The program that stores a record sets its origin, in labels that no tag can have; no writer can
+choose it.
 """
 
 import functools
@@ -14,46 +16,44 @@ from memories.languages.unseen import is_unseen
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
 CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "page", "chat")
 
-_RESERVED = "="  # no key of a tag can hold it
-# The first two can be filtered by, the third has the rest.
+_RESERVED = "="  # no key of a tag can begin with it
+# Filters use the first two; the third has the other parts of the origin.
 TRUST, BY, VIA = "=trust", "=by", "=via"
-BRANCH = "=branch"  # of git, if the writer was on one
-# What had to wait for a review has the one, now and later; what a foreign file brought has the id
-# of its import.
+BRANCH = "=branch"  # the git branch of the writer, if any
+# A record that waits for a review has HELD, also after it; an imported one has the id of its
+# import.
 HELD, IMPORT = "=held", "=import"
-PINNED = "=pinned"  # a memory that has it stays in the scratchpad of its namespace
-# Each part after the first of a long message has both: the index of the first one, and that it is
-# one.
+PINNED = "=pinned"  # keeps a memory in the scratchpad of its namespace
+# Each part after the first of a long message has both: the index of the first part, and a mark.
 PART, CONTINUED = "=part", "=continued"
-_KEPT = (HELD, IMPORT, PINNED, PART, CONTINUED)  # of what a record says itself
+_OWN_LABELS = (HELD, IMPORT, PINNED, PART, CONTINUED)  # that a record sets itself
 _BAR = "|"
-# What a hook or an import brought was decided by nobody; on the page a person writes, who has
-# signed in.
+# Hooks and imports write without a decision; on the page a signed-in person writes.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
-# Together they fit into a label; the names of machines and users may be anything.
-_MOST_BRANCH = 250
-_MOST = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
-# Variables that are set by what runs commands for a model; people set CODEX_HOME themselves.
-_HARNESSES = frozenset(
+# Together the parts must fit into a label, and the names of machines and users can be anything.
+_MAX_BRANCH = 250
+_MAX_LENGTHS = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
+# Variables that programs set when they run commands for a model; people set CODEX_HOME themselves.
+_AGENT_VARIABLES = frozenset(
     "AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split()
 )
-_HARNESSES_BEGIN, _SET_BY_PEOPLE = ("CODEX_", "CLINE_"), ("CODEX_HOME",)
+_AGENT_PREFIXES, _SET_BY_PEOPLE = ("CODEX_", "CLINE_"), ("CODEX_HOME",)
 
 
 class Origin(NamedTuple):
     """Who wrote a version of a memory, or a turn.
 
     Attributes:
-        trust: `user`, a person at a terminal or on the page; `agent`, a program; `captured`, what a
-            hook took down; or `imported`.
+        trust: `user`, a person at a terminal or on the page; `agent`, a program; `captured`, a
+            hook; or `imported`.
         channel: `cli`, `python`, `mcp`, `hook`, `import`, `http`, `page` or `chat`.
-        by: The name that the MCP client gave itself, else the user of the operating system.
+        by: The name that the MCP client gives itself, else the user of the operating system.
         client: Name and version of the MCP client; None for other channels.
         user: The user of the operating system.
         host: The name of the machine.
         program: The version of this program.
-        namespace: The writer's own namespace, also when it wrote to another.
-        branch: The git branch that was checked out where it was written; None if there was none.
+        namespace: The writer's own namespace, even if it wrote to another.
+        branch: The git branch that was checked out where it was written, if any.
     """
 
     trust: str
@@ -72,23 +72,19 @@ class Place(NamedTuple):
 
     Attributes:
         project: The project, for the tag of that name.
-        branch: The git branch that is checked out, if there is one.
+        branch: The git branch that is checked out, if any.
     """
 
     project: str
     branch: str | None = None
 
-    def tags(self, given: Mapping[str, str]) -> Mapping[str, str]:
-        """Return tags with the project, unless they name one or are valid in all; what is no
-        mapping as it is.
-        """
-        if (
-            not isinstance(given, Mapping)
-            or "project" in given
-            or str(given.get("global")).lower() == "true"
-        ):
-            return given
-        return {**given, "project": self.project}
+    def tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:
+        """Return tags with the project, unless they name one or are valid in all projects."""
+        if not isinstance(tags, Mapping) or "project" in tags:
+            return tags
+        if str(tags.get("global")).lower() == "true":
+            return tags
+        return {**tags, "project": self.project}
 
 
 def origin(
@@ -102,108 +98,116 @@ def origin(
         client: The name and the version that an MCP client gave itself.
         branch: The git branch that is checked out.
     """
-    name, version = (_plain(text, _MOST["client"]) for text in client or ("", ""))
-    called = _plain(f"{name} {version}", _MOST["client"]) or None
-    known = {"user": user(), "host": host(), "program": program(), "namespace": namespace}
-    rest = {part: _plain(text, _MOST[part]) for part, text in known.items()}
-    trust = _TRUST_OF.get(channel, USER if channel == "cli" and is_person() else AGENT)
+    name, version = client or ("", "")
+    name = _clean(name, _MAX_LENGTHS["client"])
+    version = _clean(version, _MAX_LENGTHS["client"])
+    user_name = _clean(user(), _MAX_LENGTHS["user"])
+    trust = _TRUST_OF.get(channel, AGENT)
+    if channel == "cli" and is_person():
+        trust = USER
     return Origin(
         trust,
-        _plain(channel, 16),
-        name or rest["user"],
-        called,
-        **rest,
-        branch=_plain(branch or "", _MOST_BRANCH) or None,
+        _clean(channel, 16),
+        by=name or user_name,
+        client=_clean(f"{name} {version}", _MAX_LENGTHS["client"]) or None,
+        user=user_name,
+        host=_clean(host(), _MAX_LENGTHS["host"]),
+        program=_clean(program(), _MAX_LENGTHS["program"]),
+        namespace=_clean(namespace, _MAX_LENGTHS["namespace"]),
+        branch=_clean(branch or "", _MAX_BRANCH) or None,
     )
 
 
-def stamped(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
-    """Return the labels of a record with an origin, whatever they say of one themselves."""
-    held = {key: labels[key] for key in _KEPT if key in labels}
-    return {**tags_of(labels), **held, **_labels(origin)}
+def stamp_labels(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
+    """Return the labels of a record with an origin, which replaces any that they claim."""
+    own = {key: labels[key] for key in _OWN_LABELS if key in labels}
+    return {**tags_of(labels), **own, **_origin_labels(origin)}
 
 
 def origin_of(labels: Mapping[str, str]) -> Origin | None:
-    """Return the origin that the labels of a record tell; None if it was written before there were
-    any.
-    """
+    """Return the origin in the labels of a record; None if they have none, as in old stores."""
     if VIA not in labels:
         return None
-    return _read(labels.get(TRUST, ""), labels.get(BY, ""), labels[VIA], labels.get(BRANCH) or None)
+    return _parse(labels.get(TRUST, ""), labels.get(BY, ""), labels[VIA], labels.get(BRANCH))
 
 
 def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
-    """Return the labels that a record has if it was written by someone, with a trust; None stands
-    for anyone, any.
-    """
-    by = None if written_by is None else _plain(written_by, _MOST["client"])
-    return {key: value for key, value in ((BY, by), (TRUST, trust)) if value is not None}
+    """Return the labels of records by a writer, with a trust; None stands for any."""
+    labels = {}
+    if written_by is not None:
+        labels[BY] = _clean(written_by, _MAX_LENGTHS["client"])
+    if trust is not None:
+        labels[TRUST] = trust
+    return labels
 
 
-def writer(origin: Origin | None) -> dict[str, str]:
-    """Return who wrote something as a model is shown it: by name, and how far it is trusted if that
-    is unusual.
-    """
+def describe_writer(origin: Origin | None) -> dict[str, str]:
+    """Return the writer as shown to a model: the name, and the trust if it is unusual."""
     if origin is None:
         return {}
-    return {"by": origin.by} | ({} if origin.trust == AGENT else {"trust": origin.trust})
+    if origin.trust == AGENT:
+        return {"by": origin.by}
+    return {"by": origin.by, "trust": origin.trust}
 
 
 def tags_of(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels without those of an origin."""
-    return {
-        key: value for key, value in labels.items() if key[:1] != _RESERVED
-    }  # of thousands, and a call costs more
+    """Return labels without those that no tag can be."""
+    # not `is_reserved`: thousands are read, and a call costs more
+    return {key: value for key, value in labels.items() if key[:1] != _RESERVED}
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a label is one of an origin, which no tag can be."""
+    """Return whether a label is one that no tag can be."""
     return key[:1] == _RESERVED
 
 
 @functools.lru_cache(maxsize=64)
-def _labels(origin: Origin) -> Mapping[str, str]:
-    via = _BAR.join((origin.channel, *(getattr(origin, name) or "" for name in _MOST)))
-    told = {TRUST: origin.trust, BY: origin.by, VIA: via}
-    return told if origin.branch is None else told | {BRANCH: origin.branch}
+def _origin_labels(origin: Origin) -> Mapping[str, str]:
+    via = _BAR.join((origin.channel, *(getattr(origin, name) or "" for name in _MAX_LENGTHS)))
+    labels = {TRUST: origin.trust, BY: origin.by, VIA: via}
+    if origin.branch is not None:
+        labels[BRANCH] = origin.branch
+    return labels
 
 
-@functools.lru_cache(maxsize=1_024)  # of thousands of records few differ
-def _read(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
+@functools.lru_cache(maxsize=1_024)  # thousands of records have few origins
+def _parse(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
     parts = via.split(_BAR)
-    if trust not in TRUSTS or len(parts) != 1 + len(_MOST):
+    if trust not in TRUSTS or len(parts) != 1 + len(_MAX_LENGTHS):
         return None
     channel, client, user, host, program, namespace = parts
-    return Origin(trust, channel, by, client or None, user, host, program, namespace, branch)
+    return Origin(
+        trust, channel, by, client or None, user, host, program, namespace, branch or None
+    )
 
 
 def is_person() -> bool:
-    """Return whether a person runs this command: its input and errors are a terminal, and no
-    agent's variable is set.
+    """Return whether a person runs this command: input and errors are a terminal, and no agent's
+    variable is set.
 
-    A program that captures what a command prints may still pass on the terminal it was started from
+    The input alone proves nothing: a program that captures the output may pass on its own terminal
     as the input.
     """
+    if agent_variable() is not None:
+        return False
     streams = (sys.stdin, sys.stderr)
-    return agent_variable() is None and all(
-        each is not None and not each.closed and each.isatty() for each in streams
-    )
+    return all(stream is not None and not stream.closed and stream.isatty() for stream in streams)
 
 
 def agent_variable() -> str | None:
     """Return the variable that says that an agent runs this process; None if none is set."""
     for name, value in os.environ.items():
-        begins = name.startswith(_HARNESSES_BEGIN) and name not in _SET_BY_PEOPLE
-        if value and (begins or name in _HARNESSES):
+        has_prefix = name.startswith(_AGENT_PREFIXES) and name not in _SET_BY_PEOPLE
+        if value and (has_prefix or name in _AGENT_VARIABLES):
             return name
     return None
 
 
 def refuse_agent(decision: str) -> None:
-    """Refuse to decide for an agent what only a person decides.
+    """Refuse a decision that only a person may make.
 
     Args:
-        decision: What a person decides, the subject of a sentence.
+        decision: The decision, as the subject of a sentence.
 
     Raises:
         InvalidInput: An agent runs this process.
@@ -215,26 +219,25 @@ def refuse_agent(decision: str) -> None:
         )
 
 
-def _plain(text: str, most: int) -> str:
-    """Return a name as one short line with nothing unseen in it, whatever a program called
-    itself.
-    """
-    seen = "".join(" " if sign.isspace() or is_unseen(sign) else sign for sign in text[: 4 * most])
-    line = " ".join(seen.replace(_BAR, "¦").split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+def _clean(text: str, max_length: int) -> str:
+    """Return a name as one short line without invisible characters."""
+    characters = (
+        " " if character.isspace() or is_unseen(character) else character
+        for character in text[: 4 * max_length]
+    )
+    line = " ".join("".join(characters).replace(_BAR, "¦").split())
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
 def program() -> str:
     """Return the version of this program."""
-    version: str = sys.modules[
-        "memories"
-    ].__version__  # the package is loaded before each of its modules
+    version: str = sys.modules["memories"].__version__  # loaded before each of its modules
     return version
 
 
 @functools.cache
 def user() -> str:
-    """Return the user as the operating system names it."""
+    """Return the user's name in the operating system."""
     if os.name != "posix":
         return os.environ.get("USERNAME", "")
     import pwd

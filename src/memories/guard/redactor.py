@@ -1,7 +1,7 @@
-"""Taking secrets out of what is written: the one place where a text, its tags and its names pass
-before anything else.
+"""Redaction: takes secrets out of a text, its tags and its names before anything else sees them.
 
-Also `<private>…</private>`, which a writer marks by hand. A net, not a wall: see docs/redaction.md.
+Also removes `<private>…</private>`, which a writer marks by hand. It is a net, not a wall: see
+docs/redaction.md.
 """
 
 import hashlib
@@ -12,22 +12,26 @@ from typing import Any, NamedTuple
 
 from memories.errors import InvalidInput
 from memories.guard import scan, values
-from memories.guard.rules import Rule
+from memories.guard.rules import Rule, Secret
 
-# until nothing is found; a marker may leave something beside it that looks like a secret
+# until no secret is found; a marker may leave something beside it that looks like a secret
 MAX_PASSES = 8
-MAX_NAMED = 100  # replaced secrets whose kinds are told
-_SHORT, _MOST_CLEAN = 64, 4_096  # tags: the same keys and values come with thousands of texts
+MAX_NAMED = 100  # replaced secrets whose kinds are reported
+# Texts so short are remembered if they are clean: many texts come with the same tags.
+_SHORT, _MAX_CLEAN = 64, 4_096
 MAX_CHARACTERS = 4_194_304  # of a text; longer ones are refused unread
 PRIVATE = "private"
-_PRIVATE_TAG = r"(?i)(?:<|\\u003c|&lt;)\s{0,4}(?P<end>/?)\s{0,4}private(?:\s[^<>]{0,200})?\s{0,4}/?\s{0,4}(?:>|\\u003e|&gt;)"
+_PRIVATE_TAG = (
+    r"(?i)(?:<|\\u003c|&lt;)\s{0,4}(?P<end>/?)\s{0,4}private(?:\s[^<>]{0,200})?"
+    r"\s{0,4}/?\s{0,4}(?:>|\\u003e|&gt;)"
+)
 
 
 class Redacted(NamedTuple):
     """A text without its secrets.
 
     Attributes:
-        text: The text; the same object if nothing was found in it.
+        text: The text; the same object if it has no secret.
         kinds: The kind of each secret that was replaced in it, now or before, in order; at most
             `MAX_NAMED`.
     """
@@ -44,46 +48,58 @@ def redact(text: str, *, personal: bool = False, own: tuple[Rule, ...] = ()) -> 
         personal: Also replace e-mail addresses, international phone numbers and IPv4 addresses.
         own: Rules of the user.
     """
-    known = scan.rules_of(personal=personal, own=own)
-    short = len(text) <= _SHORT
-    if short and text in known.clean:
+    rule_set = scan.build_rules(personal=personal, own=own)
+    is_short = len(text) <= _SHORT
+    if is_short and text in rule_set.clean:
         return Redacted(text, ())
-    given = text
+    original = text
     for _ in range(MAX_PASSES):
-        if not (found := scan.find(text, known)):
+        secrets = scan.find(text, rule_set)
+        if not secrets:
             break
-        parts, at = [], 0
-        for each in found:
-            parts += [text[at : each.start], f"[redacted:{each.kind}]"]
-            at = each.end
-        text = "".join([*parts, text[at:]])
+        text = _replace(text, secrets)
     kinds = re.findall(values.MARK, text) if "[redacted:" in text else []
-    if short and text is given and not kinds and len(known.clean) < _MOST_CLEAN:
-        known.clean.add(text)
+    is_clean = text is original and not kinds
+    if is_clean and is_short and len(rule_set.clean) < _MAX_CLEAN:
+        rule_set.clean.add(text)
     return Redacted(text, tuple(kinds[:MAX_NAMED]))
 
 
+def _replace(text: str, secrets: list[Secret]) -> str:
+    parts, position = [], 0
+    for secret in secrets:
+        parts += [text[position : secret.start], f"[redacted:{secret.kind}]"]
+        position = secret.end
+    return "".join([*parts, text[position:]])
+
+
 def without_private(text: str) -> Redacted:
-    """Return a text without what stands in `<private>` tags, which may be nested; one that is not
-    closed has no end.
+    """Return a text without the parts in `<private>` tags, which may be nested; a tag that is not
+    closed reaches to the end of the text.
     """
     if PRIVATE not in text.lower():
         return Redacted(text, ())
-    parts, kinds, at, depth = [], [], 0, 0
+    parts: list[str] = []
+    position = depth = count = 0
     for tag in re.finditer(_PRIVATE_TAG, text):
-        if not depth and not tag["end"]:
-            parts.append(text[at : tag.start()])
-            kinds.append(PRIVATE)
-        depth = max(0, depth - 1) if tag["end"] else depth + 1
-        if not depth and kinds:
-            at = tag.end()
-    if not kinds:
+        if tag["end"]:
+            depth = max(0, depth - 1)
+        else:
+            if not depth:
+                parts.append(text[position : tag.start()])
+                count += 1
+            depth += 1
+        if not depth and count:
+            position = tag.end()
+    if not count:
         return Redacted(text, ())
-    return Redacted("".join([*parts, "" if depth else text[at:]]), tuple(kinds[:MAX_NAMED]))
+    if not depth:
+        parts.append(text[position:])
+    return Redacted("".join(parts), (PRIVATE,) * min(count, MAX_NAMED))
 
 
 class Redactor(NamedTuple):
-    """What is taken out of what one caller writes.
+    """Redacts what one caller writes.
 
     Attributes:
         mode: `secrets`; `pii`, also personal data; `off`, only what is marked as private.
@@ -93,108 +109,104 @@ class Redactor(NamedTuple):
     mode: str = "secrets"
     own: tuple[Rule, ...] = ()
 
-    def text(self, given: str, name: str = "content") -> Redacted:
-        """Return a text as it may be kept; what is no text is left for others to refuse.
+    def text(self, text: str, name: str = "content") -> Redacted:
+        """Return a text as it may be stored; other types are returned as they are.
 
         Args:
-            given: The text.
+            text: The text.
             name: What it is, for the message.
 
         Raises:
-            InvalidInput: Nothing of it may be kept.
+            InvalidInput: All of it is private.
         """
-        if not isinstance(given, str) or len(given) > MAX_CHARACTERS:
-            return Redacted(given, ())
-        public = without_private(given)
+        if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
+            return Redacted(text, ())
+        public = without_private(text)
         if public.kinds and not public.text.strip():
             raise InvalidInput(f"{name} is private as a whole; there is nothing to store")
         if self.mode == "off":
             return public
-        done = self.secrets(public.text)
-        return Redacted(done.text, (public.kinds + done.kinds)[:MAX_NAMED])
+        redacted = self.secrets(public.text)
+        return Redacted(redacted.text, (public.kinds + redacted.kinds)[:MAX_NAMED])
 
-    def secrets(self, given: str) -> Redacted:
-        """Return a text without what is taken out as a secret; what is marked as private is
-        left.
-        """
-        return redact(given, personal=self.mode == "pii", own=self.own)
+    def secrets(self, text: str) -> Redacted:
+        """Return a text without secrets; parts that are marked as private stay."""
+        return redact(text, personal=self.mode == "pii", own=self.own)
 
-    def pairs(self, given: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-        """Return tags as they may be kept, and the kinds of what was replaced in them."""
-        if not isinstance(given, Mapping):
-            return given, ()
+    def pairs(self, tags: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
+        """Return tags as they may be stored, and the kinds of the secrets that were in them."""
+        if not isinstance(tags, Mapping):
+            return tags, ()
         kinds: list[str] = []
-        kept: dict[str, str] = {}
-        for name, value in given.items():
-            (key, in_key), (text, in_value) = (
-                self.text(name, "tag key"),
-                self.text(value, "value of a tag"),
-            )
-            kept[key] = text
-            kinds += [*in_key, *in_value]
-        return (given if kept == given else kept), tuple(kinds)
+        redacted: dict[str, str] = {}
+        for key, value in tags.items():
+            new_key, new_value = self.text(key, "tag key"), self.text(value, "value of a tag")
+            redacted[new_key.text] = new_value.text
+            kinds += [*new_key.kinds, *new_value.kinds]
+        return (tags if redacted == tags else redacted), tuple(kinds)
 
-    def data(self, given: str) -> Redacted:
-        """Return a JSON object, as text, as it may be kept; what is none is left for others to
-        refuse.
-        """
+    def data(self, text: str) -> Redacted:
+        """Return a JSON text as it may be stored; a text that is not JSON is returned as it is."""
         try:
-            whole = json.loads(given)
+            value = json.loads(text)
         except (ValueError, TypeError, RecursionError):
-            return Redacted(given, ())
+            return Redacted(text, ())
         kinds: list[str] = []
-        kept = self._value(whole, kinds)
-        return Redacted(
-            json.dumps(kept, ensure_ascii=False) if kinds else given, tuple(kinds[:MAX_NAMED])
-        )
+        redacted = self._value(value, kinds)
+        if not kinds:
+            return Redacted(text, ())
+        return Redacted(json.dumps(redacted, ensure_ascii=False), tuple(kinds[:MAX_NAMED]))
 
-    def _value(self, value: Any, kinds: list[str], called: str = "") -> Any:
-        """Return a value of JSON without secrets; `called`, the name before it, may be what tells
-        that it is one.
+    def _value(self, value: Any, kinds: list[str], label: str = "") -> Any:
+        """Return a value of JSON without secrets.
+
+        Args:
+            value: The value.
+            kinds: Extended by the kinds of the secrets.
+            label: The name before the value, such as `password: `, which may give it away.
         """
         if isinstance(value, dict):
             names = {name: self._value(name, kinds) for name in value}
             return {
-                names[name]: self._value(each, kinds, f"{name}: ") for name, each in value.items()
+                names[name]: self._value(member, kinds, f"{name}: ")
+                for name, member in value.items()
             }
         if isinstance(value, list):
-            return [self._value(each, kinds, called) for each in value]
+            return [self._value(element, kinds, label) for element in value]
         if not isinstance(value, str) or not value:
             return value
-        done = self.text(called + value, "data")
-        if not done.text.startswith(
-            called
-        ):  # the secret is in the name, which is looked at on its own
-            done = self.text(value, "data")
-            called = ""
-        kinds += done.kinds
-        return done.text[len(called) :]
+        redacted = self.text(label + value, "data")
+        if redacted.text.startswith(label):
+            text = redacted.text[len(label) :]
+        else:  # the secret is in the name, which is redacted by itself
+            redacted = self.text(value, "data")
+            text = redacted.text
+        kinds += redacted.kinds
+        return text
 
-    def name(self, given: str, what: str) -> Redacted:
-        """Return a key or an id as it may be kept: two that differ stay different, and one is
-        always the same.
+    def name(self, name: str, what: str) -> Redacted:
+        """Return a key or an id as it may be stored: names that differ stay different.
 
-        Beside the marker it has a hash that is made slowly, as those of passwords are, so that
-        guessing takes long.
+        Beside the marker it gets a hash that is slow to compute, as for passwords, so that guessing
+        takes long.
         """
-        done = self.text(given, what)
-        if done.text is given:
-            return done
-        salt = f"memories {what}".encode()
-        digest = hashlib.pbkdf2_hmac(
-            "sha256", given.strip().encode("utf-8", "replace"), salt, 20_000, 8
-        ).hex()
-        return done._replace(text=f"{done.text[:200]}#{digest}")
+        redacted = self.text(name, what)
+        if redacted.text is name:
+            return redacted
+        secret, salt = name.strip().encode("utf-8", "replace"), f"memories {what}".encode()
+        digest = hashlib.pbkdf2_hmac("sha256", secret, salt, 20_000, 8).hex()
+        return redacted._replace(text=f"{redacted.text[:200]}#{digest}")
 
-    def refuse(self, given: str, what: str) -> None:
-        """Refuse the name of a conversation that holds a secret: it is how the conversation is
-        found again.
+    def refuse(self, name: str, what: str) -> None:
+        """Refuse the name of a conversation that holds a secret: it is needed to find the
+        conversation again.
 
         Raises:
-            InvalidInput: It does.
+            InvalidInput: It holds one.
         """
-        text, kinds = self.text(given, what)
-        if text is not given:
+        text, kinds = self.text(name, what)
+        if text is not name:
+            kinds_text = ", ".join(dict.fromkeys(kinds))
             raise InvalidInput(
-                f"{what} holds what looks like a secret ({', '.join(dict.fromkeys(kinds))}); use another name"
+                f"{what} holds what looks like a secret ({kinds_text}); use another name"
             )

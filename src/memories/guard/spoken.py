@@ -1,8 +1,8 @@
 """Secrets that a sentence names, in any language of languages/secrets.txt: "Das Passwort ist …",
 "暗証番号は…です".
 
-What counts is a word such as "password", a value beside it, and what stands between them: after
-"is" or a colon a value may be simple, without either it must look random.
+A secret is a value beside a word such as "password". After "is" or a colon a simple value counts;
+without either only a value that looks random.
 """
 
 import functools
@@ -13,12 +13,13 @@ from typing import NamedTuple
 from memories import languages
 from memories.guard import values
 from memories.guard.contexts import CODE
+from memories.guard.rules import Secret
 
 _REACH = 80  # characters between a word and its value
 _WORDS_APART = 5  # between a value and the word after it
-# letters; so short a Latin word counts only where it stands alone: "pin" is no part of "shopping"
+# letters; a Latin word this short counts only by itself: "pin" is not part of "shopping"
 _SHORT = 4
-# of a word, as in "salasanamme"; with more letters it is another word
+# the ending of a word, as in "salasanamme"; with more letters it is another word
 _ENDING = r"[^\W\d_]{0,6}(?![^\W_])"
 _LONGER = r"[^\W\d]|-[a-z]"  # the word goes on, as in "Passwort-Manager"
 # without a digit or a capital inside, a value is a plain word
@@ -38,9 +39,11 @@ _SEPARATORS = (":", "=", "→", ">", "|", "–", "—", " -")
 _HARMLESS = (
     r"(?i:1password\w{0,9}|(?:keepass|bitwarden|lastpass|oauth|office|windows|python)[\w.]{0,9})"
     r"|\d{1,3}-?[a-z\xdf-\u024f]{3,30}"
-    r"|[A-Z]{2,6}-\d{1,8}|(?:ISO|DIN|RFC|CVE|NIST)[\d:-]{1,20}|[$+]?\d{1,20}(?:[/.,:-]\d{1,4}){0,5}/[a-z]{1,9}"
+    r"|[A-Z]{2,6}-\d{1,8}|(?:ISO|DIN|RFC|CVE|NIST)[\d:-]{1,20}"
+    r"|[$+]?\d{1,20}(?:[/.,:-]\d{1,4}){0,5}/[a-z]{1,9}"
     r"|(?:[\w.-]{1,60}/){1,8}[\w.-]{1,60}\.[a-z]{1,5}"
-    r"|\d{1,4}(?:[/.,:-]\d{1,4}){1,5}|[@+$].{0,300}|[^\WA-Z]{1,60}[+*]\d{1,2}|[a-z.-]{4,100}:\d{2,5}"
+    r"|\d{1,4}(?:[/.,:-]\d{1,4}){1,5}|[@+$].{0,300}|[^\WA-Z]{1,60}[+*]\d{1,2}"
+    r"|[a-z.-]{4,100}:\d{2,5}"
 )
 _COUNTED = tuple("年년桁位字文자초秒個个日일月월回次번%")
 _UNSPEAKABLE = r"(?i)[^aeiouy]{5}|[^aeiouy]{4}$|^[^aeiouy]{1,4}$"
@@ -48,88 +51,90 @@ _FEW_WORDS = r"[^\W\d_]{0,12}(?:[\s-]{1,2}[^\W\d_]{1,20}){0,3}\s{0,2}"
 _END = r"\s{0,2}(?:$|[^\w\s]|[^\x00-\x7f])"
 
 
-class Spoken(NamedTuple):
-    """Where a secret is that a word names, and of which kind."""
-
-    start: int
-    end: int
-    kind: str
+# How surely a word names a value: after "is" or a colon; beside it or after "to"; else.
+_SURELY, _LIKELY, _HARDLY = 2, 1, 0
 
 
 class _Word(NamedTuple):
     """A word that names secrets.
 
     Attributes:
-        kinds: What it names: `password`, `key`, `pin`.
-        latin: It is in Latin letters.
-        common: English has it too. Code is full of it, and what is assigned to it is found by
+        kinds: The kinds of secrets that it names: `password`, `key`, `pin`.
+        is_latin: It is in Latin letters.
+        is_common: English has it too. Code is full of it, and what code assigns to it is found by
             `contexts`.
-        says: What stands between it and a value that it says, such as "is", in all its languages.
-        leads: What may do so, such as "to".
+        verbs: What stands between it and a value that it surely names, such as "is", in all its
+            languages.
+        links: What may stand between them, such as "to".
     """
 
     kinds: frozenset[str]
-    latin: bool
-    common: bool
-    says: tuple[str, ...]
-    leads: tuple[str, ...]
+    is_latin: bool
+    is_common: bool
+    verbs: tuple[str, ...]
+    links: tuple[str, ...]
 
 
-def find(text: str, low: str) -> Iterator[Spoken]:
+def find(text: str, lower: str) -> Iterator[Secret]:
     """Yield the secrets that the sentences of a text name.
 
-    A value is looked for as far as the next word but one, so that each part of a text is looked at
+    A value is searched for as far as the next word but one, so that each part of a text is searched
     a few times at most.
 
     Args:
         text: The text.
-        low: The same in small letters.
+        lower: The text in small letters.
     """
-    if not _compiled(_SIGN).search(text):
+    if not _compile(_SIGN).search(text):
         return
     words = _words()
-    pattern = _compiled(_pattern(latin_only=not _compiled(_OTHER_SCRIPTS).search(low)))
-    hits = [
-        hit
-        for hit in pattern.finditer(low)
-        if not words[hit[0]].common or _is_prose(text, *hit.span())
+    pattern = _compile(_pattern(latin_only=not _compile(_OTHER_SCRIPTS).search(lower)))
+    matches = [
+        match
+        for match in pattern.finditer(lower)
+        if not words[match[0]].is_common or _is_prose(text, *match.span())
     ]
-    done = 0
-    for number, hit in enumerate(hits):
-        if hit.start() < done:
+    searched_to = 0
+    for number, match in enumerate(matches):
+        start, end = match.span()
+        if start < searched_to:
             continue
-        word, at, end = words[hit[0]], hit.start(), hit.end()
-        last = hits[number + 2].start() if number + 2 < len(hits) else len(text)
-        first = max(done, hits[number - 2].end() if number > 1 else 0)
-        found = _after(text, end, min(last, end + _REACH), word) or _before(
-            text, max(first, at - _REACH), at, word
-        )
-        if found:
-            yield found
-            done = found.end
+        first, last = searched_to, len(text)
+        if number > 1:
+            first = max(searched_to, matches[number - 2].end())
+        if number + 2 < len(matches):
+            last = matches[number + 2].start()
+        word = words[match[0]]
+        secret = _find_after(text, end, min(last, end + _REACH), word)
+        if secret is None:
+            secret = _find_before(text, max(first, start - _REACH), start, word)
+        if secret is not None:
+            yield secret
+            searched_to = secret.end
 
 
 @functools.cache
 def _words() -> dict[str, _Word]:
     """Return the words of all languages as they may be written."""
     lines = languages.secret_words()
-    known: dict[str, _Word] = {}
+    words: dict[str, _Word] = {}
     for name, entries in lines.items():
         code, kind = name.split()
         if kind in ("is", "to"):
             continue
-        says, leads = (
-            tuple(map(languages.folded, lines[f"{code} {line}"])) for line in ("is", "to")
-        )
+        verbs = tuple(map(languages.folded, lines[f"{code} is"]))
+        links = tuple(map(languages.folded, lines[f"{code} to"]))
         for entry in entries:
-            plain = languages.folded(entry)
-            for spelled in dict.fromkeys((entry, plain)) if plain.isascii() else (entry,):
-                literal = spelled.replace("_", " ")
-                old = known.get(literal, _Word(frozenset(), plain.isascii(), code == "en", (), ()))
-                known[literal] = old._replace(
-                    kinds=old.kinds | {kind}, says=old.says + says, leads=old.leads + leads
+            folded = languages.folded(entry)
+            spellings = {entry, folded} if folded.isascii() else {entry}
+            for spelling in sorted(spellings):
+                literal = spelling.replace("_", " ")
+                new = _Word(frozenset(), folded.isascii(), code == "en", (), ())
+                word = words.get(literal, new)
+                words[literal] = word._replace(
+                    kinds=word.kinds | {kind}, verbs=word.verbs + verbs, links=word.links + links
                 )
-    return known
+    return words
 
 
 @functools.cache
@@ -137,34 +142,37 @@ def _pattern(*, latin_only: bool) -> str:
     """Return the pattern of all words, or of those in Latin letters, by their first letters."""
     rests: dict[str, list[str]] = {}
     for word in sorted(_words(), key=len, reverse=True):
-        if word[0] <= _LATIN or not latin_only:
-            alone = len(word) <= _SHORT and word.isascii()
-            rest = re.escape(word[1:])
-            rests.setdefault(word[0], []).append(
-                f"(?<!{_PART}.){rest}(?!{_PART})" if alone else rest
-            )
+        if latin_only and word[0] > _LATIN:
+            continue
+        rest = re.escape(word[1:])
+        if len(word) <= _SHORT and word.isascii():
+            rest = f"(?<!{_PART}.){rest}(?!{_PART})"
+        rests.setdefault(word[0], []).append(rest)
     return "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in rests.items())
 
 
-def _is_prose(text: str, at: int, end: int) -> bool:
-    """Return whether a word is one of a sentence, not a part of a name in code."""
-    before, after = text[at - 1 : at], text[end : end + 1]
-    inside = before in _NAMES or (
-        before.isalnum() and before <= _LATIN and not (before + text[at:end]).islower()
-    )
-    return not inside and after not in (*_NAMES, "(")
+def _is_prose(text: str, start: int, end: int) -> bool:
+    """Return whether a word is part of a sentence, not of a name in code."""
+    before, after = text[start - 1 : start], text[end : end + 1]
+    if before in _NAMES or after in _NAMES or after == "(":
+        return False
+    continues = before.isalnum() and before <= _LATIN
+    return not continues or (before + text[start:end]).islower()
 
 
-def _after(text: str, end: int, last: int, word: _Word) -> Spoken | None:
-    if word.latin and (ended := _compiled(_ENDING).match(text, end)):
-        end = ended.end()
-    if not _compiled(_SIGN).search(text, end, last):
+def _find_after(text: str, end: int, last: int, word: _Word) -> Secret | None:
+    """Return the secret between `end`, where a word ends, and `last`."""
+    if word.is_latin and (ending := _compile(_ENDING).match(text, end)):
+        end = ending.end()
+    if not _compile(_SIGN).search(text, end, last):
         return None
-    stop = _compiled(_SENTENCE_END).search(text, end, last)
-    for token in _compiled(_RUN).finditer(text, end, stop.start() + 1 if stop else last):
-        start, until = _value(text, token.start())
-        value = text[start:until]
-        if not _may_be_secret(value) or text.startswith(_COUNTED, until):
+    sentence_end = _compile(_SENTENCE_END).search(text, end, last)
+    if sentence_end:
+        last = sentence_end.start() + 1
+    for run in _compile(_RUN).finditer(text, end, last):
+        start, stop = _trim(text, run.start())
+        value = text[start:stop]
+        if not _may_be_secret(value) or text.startswith(_COUNTED, stop):
             continue
         between = languages.folded(text[end:start])
         lead = _lead(between, word)
@@ -172,142 +180,147 @@ def _after(text: str, end: int, last: int, word: _Word) -> Spoken | None:
             return None
         kind = _kind(value, word.kinds, lead)
         if kind is None and "pin" in word.kinds and len(value) in (4, 6) and value.isdigit():
-            ends = _compiled(_FEW_WORDS).fullmatch(between) and _compiled(_END).match(text, until)
-            pinned_to = (
-                lead == 1 and len(between.split()) > 1 and text[end - 1].islower()
-            )  # "pin tzdata to 2024"
-            kind = "pin" if ends and not pinned_to else None
+            is_pinned_to = (  # "pin tzdata to 2024"
+                lead == _LIKELY and len(between.split()) > 1 and text[end - 1].islower()
+            )
+            is_alone = _compile(_FEW_WORDS).fullmatch(between) and _compile(_END).match(text, stop)
+            kind = "pin" if is_alone and not is_pinned_to else None
         if kind:
-            return Spoken(start, until, kind)
+            return Secret(start, stop, kind)
     return None
 
 
-def _before(text: str, first: int, at: int, word: _Word) -> Spoken | None:
-    if not _compiled(_SIGN).search(text, first, at):
+def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
+    """Return the secret between `first` and `end`, where a word begins."""
+    if not _compile(_SIGN).search(text, first, end):
         return None
-    for token in reversed(list(_compiled(_WHOLE_RUN).finditer(text, first, at))):
-        start, end = _value(text, token.start())
-        value, between = text[start:end], text[end:at]
-        if not _may_be_secret(value) or end > at or text.startswith(_COUNTED, end):
+    for run in reversed(list(_compile(_WHOLE_RUN).finditer(text, first, end))):
+        start, stop = _trim(text, run.start())
+        value, between = text[start:stop], text[stop:end]
+        if not _may_be_secret(value) or stop > end or text.startswith(_COUNTED, stop):
             continue
-        if (
-            "\n" in between
-            or _compiled(_SENTENCE_END).search(between)
-            or len(between.split()) > _WORDS_APART
-        ):
+        if "\n" in between or _compile(_SENTENCE_END).search(between):
             return None
-        said, known = languages.folded(between).strip(f"{_AROUND}–—"), word.says + word.leads
-        led = said.partition(" ")[0] in known if word.latin else said.startswith(known)
-        kind = _kind(value, word.kinds - {"pin"}, 1 if led or between.startswith(_QUOTES) else 0)
+        if len(between.split()) > _WORDS_APART:
+            return None
+        linking, folded = word.verbs + word.links, languages.folded(between).strip(f"{_AROUND}–—")
+        first_word = folded.partition(" ")[0]
+        is_linked = first_word in linking if word.is_latin else folded.startswith(linking)
+        lead = _LIKELY if is_linked or between.startswith(_QUOTES) else _HARDLY
+        kind = _kind(value, word.kinds - {"pin"}, lead)
         if kind:
-            return Spoken(start, end, kind)
+            return Secret(start, stop, kind)
     return None
 
 
-def _value(text: str, at: int) -> tuple[int, int]:
-    """Return where the value of a token stands, without what only surrounds it."""
-    token = _compiled(_RUN).match(text, at)[0]  # type: ignore[index]
-    value = token.lstrip(_OPENING)
-    start = at + len(token) - len(value)
-    cut = _compiled(_CUT).search(value)
-    value = (value[: cut.start()] if cut else value).rstrip(_CLOSING)
-    return start, start + len(
-        value.rstrip("*") if value.endswith("**") or text[start - 1 : start] == "*" else value
-    )
+def _trim(text: str, position: int) -> tuple[int, int]:
+    """Return where the value of a run of signs is, without quotes and the like around it."""
+    run = _compile(_RUN).match(text, position)[0]  # type: ignore[index]
+    value = run.lstrip(_OPENING)
+    start = position + len(run) - len(value)
+    if cut := _compile(_CUT).search(value):
+        value = value[: cut.start()]
+    value = value.rstrip(_CLOSING)
+    if value.endswith("**") or text[start - 1 : start] == "*":
+        value = value.rstrip("*")
+    return start, start + len(value)
 
 
 def _lead(between: str, word: _Word) -> int:
-    """Return how surely a word names the value after it: 2 after "is" or a colon, 1 beside it or
-    after "to", else 0.
-    """
+    """Return how surely a word names the value after it, given the folded text between them."""
     if "pin" in word.kinds and between.startswith("-"):  # as in "PIN-Code"
         between = between[1:].lstrip("abcdefghijklmnopqrstuvwxyz")
-    if word.latin and _compiled(_LONGER).match(between):
-        return 0
+    if word.is_latin and _compile(_LONGER).match(between):
+        return _HARDLY
     core = between.rstrip(_AROUND)
-    quoted = core != between.rstrip()
+    is_quoted = core != between.rstrip()
     if core.endswith(_SEPARATORS):
-        return 2 if not word.common or "pin" in word.kinds else 1
+        return _LIKELY if word.is_common and "pin" not in word.kinds else _SURELY
     if not core.strip():
-        return 2 if quoted and not word.common else 1
+        return _SURELY if is_quoted and not word.is_common else _LIKELY
     if core[-1] > _LATIN or core[-2:-1] > _LATIN:
-        core = core.rstrip("-")
-        if core.endswith(word.says):
-            return 2
-        return 1 if core.endswith(word.leads) or _compiled(_ENDING).fullmatch(core) else 0
+        return _lead_of_other_script(core.rstrip("-"), word)
     last = core.split()[-1]
-    leads = last in word.leads  # also if it says: "to" leads in English, and is "is" in Polish
-    return 2 if last in word.says and not leads else int(leads or quoted)
+    is_link = last in word.links  # even if it is a verb: "to" links in English, and is Polish "is"
+    if last in word.verbs and not is_link:
+        return _SURELY
+    return _LIKELY if is_link or is_quoted else _HARDLY
+
+
+def _lead_of_other_script(core: str, word: _Word) -> int:
+    if core.endswith(word.verbs):
+        return _SURELY
+    if core.endswith(word.links) or _compile(_ENDING).fullmatch(core):
+        return _LIKELY
+    return _HARDLY
 
 
 def _kind(value: str, kinds: frozenset[str], lead: int) -> str | None:
-    if "pin" in kinds and lead == 2 and _is_pin(value):
+    """Return the kind of secret that a value is; None if it is not one."""
+    if "pin" in kinds and lead == _SURELY and value.isdigit() and 4 <= len(value) <= 8:
         return "pin"
-    random = _is_random(value, 3 if lead else 4)
-    mixed = random or (lead > 0 and _is_mixed(value))
-    if "password" in kinds and (mixed or (lead == 2 and _is_simple(value))):
+    is_random = _is_random(value, 3 if lead else 4)
+    is_mixed = is_random or (lead > _HARDLY and _is_mixed(value))
+    if "password" in kinds and (is_mixed or (lead == _SURELY and _is_simple(value))):
         return "password"
-    if "key" in kinds and (
-        (random and (lead or len(value) >= 12))
-        or (lead == 2 and mixed)
-        or (lead and not value.isalpha() and values.is_token(value))
-    ):
+    if "key" in kinds and _is_key(value, lead, is_random=is_random, is_mixed=is_mixed):
         return "api_key"
     return None
 
 
-def _is_pin(value: str) -> bool:
-    return value.isdigit() and 4 <= len(value) <= 8
+def _is_key(value: str, lead: int, *, is_random: bool, is_mixed: bool) -> bool:
+    if lead == _HARDLY:
+        return is_random and len(value) >= 12
+    if is_random or (lead == _SURELY and is_mixed):
+        return True
+    return not value.isalpha() and values.is_token(value)
 
 
 @functools.lru_cache(1024)
 def _may_be_secret(value: str) -> bool:
-    if (
-        len(value) < 4
-        or not re.search(_SIGN, value)
-        or re.fullmatch(_HARMLESS, value)
-        or re.match(CODE, value)
-    ):
+    if len(value) < 4 or not re.search(_SIGN, value):
         return False
-    return value.isdigit() or not (
-        values.is_placeholder(value) or re.fullmatch(values.FORMAT, value)
-    )
+    if re.fullmatch(_HARMLESS, value) or re.match(CODE, value):
+        return False
+    if value.isdigit():
+        return True
+    return not (values.is_placeholder(value) or re.fullmatch(values.FORMAT, value))
 
 
 @functools.lru_cache(1024)
 def _is_random(value: str, changes: int) -> bool:
-    """Return whether a value looks drawn at random: its classes of characters change so often, and
-    it is no name.
+    """Return whether a value looks random: the classes of its characters change at least so often,
+    and it is not a name.
     """
     if len(value) < 8 or not any(map(str.isdigit, value)) or value.isdigit():
         return False
     words = [
         word for word in re.findall(r"[A-Z]?[a-z]{2,}", value) if not re.search(_UNSPEAKABLE, word)
     ]
-    if (
-        sum(map(len, words)) * 3 > sum(map(str.isalpha, value)) * 2
-        and len(re.findall(r"\d+", value)) == 1
-    ):
+    is_mostly_words = sum(map(len, words)) * 3 > sum(map(str.isalpha, value)) * 2
+    if is_mostly_words and len(re.findall(r"\d+", value)) == 1:
         return False
     parts = re.split(r"[-_./:]", value)
-    return sum(map(values.changes, parts)) >= changes and values.is_random(
-        f"{value}{value}"[: max(10, len(value))]
-    )
+    return sum(map(values.count_changes, parts)) >= changes and values.is_random_enough(value)
 
 
 @functools.lru_cache(1024)
 def _is_mixed(value: str) -> bool:
-    digits, letters = (sum(map(test, value)) for test in (str.isdigit, str.isalpha))
-    odd = any(sign in "!@#$%^&*+?~" for sign in value)
-    return len(value) >= 6 and letters >= 3 and ((odd and digits > 0) or digits >= 4)
+    digits, letters = _count_digits_and_letters(value)
+    has_symbol = any(character in "!@#$%^&*+?~" for character in value)
+    return len(value) >= 6 and letters >= 3 and (digits >= 4 or (has_symbol and digits > 0))
 
 
 @functools.lru_cache(1024)
 def _is_simple(value: str) -> bool:
-    digits, letters = (sum(map(test, value)) for test in (str.isdigit, str.isalpha))
+    digits, letters = _count_digits_and_letters(value)
     return values.is_password(value) or (len(value) >= 6 and digits > 0 and letters >= 2)
 
 
+def _count_digits_and_letters(value: str) -> tuple[int, int]:
+    return sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
+
+
 @functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)

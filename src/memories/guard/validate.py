@@ -1,5 +1,5 @@
-"""What is accepted as content, query, tag, namespace and so on: the limits, and one sentence for
-each refusal.
+"""Validation of content, queries, tags, namespaces and so on: their limits, and one sentence for each
+error.
 """
 
 import json
@@ -13,9 +13,8 @@ from memories.errors import InvalidInput
 from memories.languages import unseen
 
 MAX_CONTENT_BYTES = 1_048_576
-MAX_NORMAL_BYTES = (
-    4 * MAX_CONTENT_BYTES
-)  # of NFKC, in which words are indexed: one sign may stand for a phrase
+# of the normal form (NFKC), in which words are indexed: one character may stand for a phrase
+MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
 MAX_TAGS = 100
@@ -23,59 +22,60 @@ MAX_TAG_KEY = 64
 MAX_TAG_VALUE = 256
 MAX_KEY = 256
 MAX_NAMESPACE = 63
-_QUOTED = 4_096  # characters of a text that a message may quote from
+_MAX_QUOTED = 4_096  # characters of a text that a message may quote from
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
-# The folder of a namespace lies in the home, beside the program's own files and folders. These are
-# all names that they have, or could get: `tests/cli/test_own_names.py` fails for a file that is
-# missing here.
+# The folder of a namespace is in the home, beside the program's own files and folders. These are
+# all their names: `tests/cli/test_own_names.py` fails for a file that is missing here.
 OWN_FOLDERS = frozenset({"backups", "hooks", "inbox", "serve", "sessions"})
 _OWN_FILE = re.compile(
-    r"off|requests-[0-9a-f]{8}(?:[.-].*)?|.+[.](?:db|json|jsonl|key|lock|log|sqlite|token|toml)(?:[.-].*)?"
+    r"off|requests-[0-9a-f]{8}(?:[.-].*)?"
+    r"|.+[.](?:db|json|jsonl|key|lock|log|sqlite|token|toml)(?:[.-].*)?"
 )
 _TAG_KEY = re.compile(r"[^\s=,\x00-\x1f\x7f]+")
 _SECOND_TAG = re.compile(r",\s*[\w.-]+=")
 
 
-def content(text: str, most_bytes: int | None = MAX_CONTENT_BYTES) -> str:
+def content(text: str, max_bytes: int | None = MAX_CONTENT_BYTES) -> str:
     """Return content as it is stored: NFC, without a byte order mark.
 
     Args:
-        text: What was given.
-        most_bytes: How large it may be; None for what another limit holds for.
+        text: The content.
+        max_bytes: How large it may be; None if another limit holds.
 
     Raises:
-        InvalidInput: It is empty or invisible, too large, also in its normal form, or not text.
+        InvalidInput: It is not text, is empty, invisible or too large, or its normal form is too
+            large.
     """
-    text = _text(_typed(text, "content").removeprefix("\ufeff"), "content")
+    text = _require_visible(_require_text(text, "content").removeprefix("\ufeff"), "content")
     size = len(text.encode())
-    if most_bytes is not None and size > most_bytes:
-        raise InvalidInput(f"content is {size} bytes; the limit is {most_bytes}; store it in parts")
-    most_normal = max(MAX_NORMAL_BYTES, 4 * size)
-    if (
-        not text.isascii()
-        and (size := len(unicodedata.normalize("NFKC", text).encode())) > most_normal
-    ):
+    if max_bytes is not None and size > max_bytes:
+        raise InvalidInput(f"content is {size} bytes; the limit is {max_bytes}; store it in parts")
+    if text.isascii():
+        return text
+    max_normal = max(MAX_NORMAL_BYTES, 4 * size)
+    normal_size = len(unicodedata.normalize("NFKC", text).encode())
+    if normal_size > max_normal:
         raise InvalidInput(
-            f"content is {size} bytes in its normal form (NFKC); the limit is {most_normal}"
+            f"content is {normal_size} bytes in its normal form (NFKC); the limit is {max_normal}"
         )
     return text
 
 
 def data(text: str) -> str:
-    """Return a JSON object, as text, that is kept beside a content; "" if there is to be none.
+    """Return the JSON object, as text, that is stored beside a content; "" stands for none.
 
     Raises:
-        InvalidInput: It is no JSON object, or too large.
+        InvalidInput: It is not a JSON object, or too large.
     """
     if not text:
         return ""
-    size = len(_typed(text, "data").encode("utf-8", "replace"))
+    size = len(_require_text(text, "data").encode("utf-8", "replace"))
     if size > MAX_CONTENT_BYTES:
         raise InvalidInput(
             f"data is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts"
         )
-    _storable(text, "data")
+    _require_storable(text, "data")
     try:
         value = read_json(text)
     except InvalidInput as exc:
@@ -89,37 +89,37 @@ def query(text: str) -> str:
     """Return a query.
 
     Raises:
-        InvalidInput: It is empty or invisible, too long, or not text.
+        InvalidInput: It is not text, is empty or invisible, or too long.
     """
-    if len(_typed(text, "query")) > MAX_QUERY_CHARACTERS:
+    if len(_require_text(text, "query")) > MAX_QUERY_CHARACTERS:
         raise InvalidInput(
             f"query is {len(text)} characters; the limit is {MAX_QUERY_CHARACTERS}; shorten it"
         )
-    return _text(text, "query")
+    return _require_visible(text, "query")
 
 
-def tags(given: Mapping[str, str]) -> dict[str, str]:
+def tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return tags, their keys and values without surrounding spaces.
 
     Raises:
-        InvalidInput: There are too many, or one is not acceptable.
+        InvalidInput: There are too many, or one is not valid.
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(tags, Mapping):
         raise InvalidInput(
-            f"tags are of type {type(given).__name__}; give a mapping of text to text"
+            f"tags are of type {type(tags).__name__}; give a mapping of text to text"
         )
-    if len(given) > MAX_TAGS:
-        raise InvalidInput(f"{len(given)} tags were given; the limit is {MAX_TAGS}")
-    return dict(_tag(key, value) for key, value in given.items())
+    if len(tags) > MAX_TAGS:
+        raise InvalidInput(f"{len(tags)} tags were given; the limit is {MAX_TAGS}")
+    return dict(_check_tag(key, value) for key, value in tags.items())
 
 
 def tag_key(key: str) -> str:
     """Return the key of a tag.
 
     Raises:
-        InvalidInput: It is not acceptable.
+        InvalidInput: It is not valid.
     """
-    key = _one_line(_typed(key, "tag key").strip(), "tag key", MAX_TAG_KEY)
+    key = _check_line(_require_text(key, "tag key").strip(), "tag key", MAX_TAG_KEY)
     if not _TAG_KEY.fullmatch(key):
         raise InvalidInput(
             f'tag key "{shown(key)}" is not usable; leave out spaces, commas and "="'
@@ -127,42 +127,39 @@ def tag_key(key: str) -> str:
     return key
 
 
-def _tag(key: str, value: object) -> tuple[str, str]:
+def _check_tag(key: str, value: object) -> tuple[str, str]:
     if not isinstance(key, str) or not isinstance(value, str):
         raise InvalidInput(
             f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; give text'
         )
     text = value.strip()
-    if (
-        not 0 < len(text) <= MAX_TAG_VALUE or not text.isprintable()
-    ):  # `shown` costs more than all other checks
-        text = _one_line(text, f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
+    # without this test, `shown` would cost more than all other checks
+    if not 0 < len(text) <= MAX_TAG_VALUE or not text.isprintable():
+        text = _check_line(text, f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
     return tag_key(key), text
 
 
 def parse_tag(text: str) -> tuple[str, str]:
-    """Return key and value of a written tag, `key=value`.
+    """Return the key and the value of a tag that is written as `key=value`.
 
     Raises:
-        InvalidInput: It is not of that form.
+        InvalidInput: It does not have that form.
     """
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise InvalidInput(f'tag "{shown(text)}" is not of the form key=value')
     if _SECOND_TAG.search(value):
         raise InvalidInput(f'tag "{shown(text)}" holds a second tag; repeat --tag for each')
-    return _tag(key, value)
+    return _check_tag(key, value)
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a file or folder of the program has this name in the home, or could get it."""
+    """Return whether a file or folder of the program in the home can have this name."""
     return name in OWN_FOLDERS or _OWN_FILE.fullmatch(name) is not None
 
 
 def refuse_own_name(name: str) -> None:
-    """Raise InvalidInput for a namespace that would have the name of one of the program's own
-    files.
-    """
+    """Raise InvalidInput for a namespace with the name of one of the program's own files."""
     raise InvalidInput(
         f'namespace "{shown(name)}" has the name of a file of this program; choose another name'
     )
@@ -172,7 +169,7 @@ def namespace(name: str) -> str:
     """Return the name of a namespace in its canonical form: NFKC, lower case.
 
     Raises:
-        InvalidInput: It is empty, too long, has other characters than a-z 0-9 . _ - or is the name
+        InvalidInput: It is empty, too long, has characters other than a-z 0-9 . _ - or is the name
             of one of the program's own files.
     """
     folded = canonical_namespace(name)
@@ -182,13 +179,12 @@ def namespace(name: str) -> str:
 
 
 def canonical_namespace(name: str) -> str:
-    """Return what `namespace` does, also for names of our own files: earlier versions let
-    namespaces have them.
+    """Do as `namespace`, but accept names of our own files, which earlier versions allowed.
 
     Raises:
-        InvalidInput: It is empty, too long, or has other characters than a-z 0-9 . _ -
+        InvalidInput: It is empty, too long, or has characters other than a-z 0-9 . _ -
     """
-    folded = unicodedata.normalize("NFKC", _typed(name, "namespace")).casefold().strip(" ")
+    folded = unicodedata.normalize("NFKC", _require_text(name, "namespace")).casefold().strip(" ")
     if not folded:
         raise InvalidInput("namespace is empty; leave it out for the shared one")
     if len(folded) > MAX_NAMESPACE:
@@ -208,7 +204,7 @@ def key(text: str) -> str:
     """Return the key of a memory, such as `user/editor`.
 
     Raises:
-        InvalidInput: It is empty, too long, or of several lines.
+        InvalidInput: It is empty, too long, or has several lines.
     """
     return one_line(text, "key")
 
@@ -221,17 +217,19 @@ def one_line(text: str, name: str) -> str:
         name: What it names, for the message.
 
     Raises:
-        InvalidInput: It is empty, too long, or of several lines.
+        InvalidInput: It is empty, too long, or has several lines.
     """
-    return _one_line(unicodedata.normalize("NFC", _typed(text, name).strip()), name, MAX_KEY)
+    return _check_line(
+        unicodedata.normalize("NFC", _require_text(text, name).strip()), name, MAX_KEY
+    )
 
 
 def limit(number: int, name: str = "limit") -> int:
-    """Return how many results are wanted.
+    """Return the maximum number of results.
 
     Args:
-        number: How many.
-        name: What the number is called, for the message.
+        number: The number.
+        name: Its name, for the message.
 
     Raises:
         InvalidInput: It is not a whole number from 1 to `MAX_LIMIT`.
@@ -256,14 +254,10 @@ def unit(number: float, name: str) -> float:
     """Return a number from 0 to 1.
 
     Raises:
-        InvalidInput: It is outside, or not a number.
+        InvalidInput: It is not.
     """
-    if (
-        isinstance(number, bool)
-        or not isinstance(number, int | float)
-        or math.isnan(number)
-        or not 0 <= number <= 1
-    ):
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not 0 <= number <= 1:  # NaN is not either
         raise InvalidInput(f"{name} must be a number from 0 to 1")
     return float(number)
 
@@ -272,13 +266,15 @@ def read_json(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        InvalidInput: It is not JSON that means one thing only: a key stands twice in an object, a
-            number is none that JSON knows, it is nested too deep. The message is the rest of a
-            sentence about the text.
+        InvalidInput: It is not JSON, an object has a key twice, a number is not finite, or it is
+            nested too deep. The message is the rest of a sentence about the text.
     """
     try:
         return json.loads(
-            text, object_pairs_hook=_object, parse_constant=_number, parse_float=_number
+            text,
+            object_pairs_hook=_read_object,
+            parse_constant=_read_number,
+            parse_float=_read_number,
         )
     except InvalidInput:
         raise
@@ -288,16 +284,16 @@ def read_json(text: str) -> Any:
         raise InvalidInput(f"is not JSON ({exc})") from exc
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f'has the key "{shown(twice)}" twice; keep one of them')
-    return made
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f'has the key "{shown(repeated)}" twice; keep one of them')
+    return members
 
 
-def _number(text: str) -> float:
+def _read_number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise InvalidInput(f"is not JSON ({shown(text)} is not a number)")
@@ -305,37 +301,38 @@ def _number(text: str) -> float:
 
 
 def shown(text: str) -> str:
-    """Return text for a message: short, on one line, with no secret and nothing that could act on a
-    terminal.
+    """Return text for a message: short, on one line, without secrets and without characters that
+    act on a terminal.
     """
-    from memories.guard.redactor import redact  # only where something is wrong
+    from memories.guard.redactor import redact  # slow to import, and only errors need it
 
-    text = redact(text[:_QUOTED]).text
-    cut = text if len(text) <= 60 else text[:60] + "…"
-    return unseen.shown(cut, lambda sign: sign.encode("unicode_escape", "replace").decode())
+    text = redact(text[:_MAX_QUOTED]).text
+    if len(text) > 60:
+        text = f"{text[:60]}…"
+    return unseen.shown(text, lambda sign: sign.encode("unicode_escape", "replace").decode())
 
 
-def _typed(text: object, name: str) -> str:
+def _require_text(text: object, name: str) -> str:
     if not isinstance(text, str):
         raise InvalidInput(f"{name} is of type {type(text).__name__}; give text")
     return text
 
 
-def _text(text: str, name: str) -> str:
+def _require_visible(text: str, name: str) -> str:
     if not text:
         raise InvalidInput(f"{name} is empty")
-    _storable(text, name)
-    if not any(_visible(character) for character in text):
+    _require_storable(text, name)
+    if not any(map(_is_visible, text)):
         raise InvalidInput(f"{name} has no visible text")
     return unicodedata.normalize("NFC", text)
 
 
-def _one_line(text: str, name: str, most: int) -> str:
+def _check_line(text: str, name: str, max_length: int) -> str:
     if not text:
         raise InvalidInput(f"{name} is empty")
-    if len(text) > most:
-        raise InvalidInput(f"{name} is {len(text)} characters; the limit is {most}")
-    _storable(text, name)
+    if len(text) > max_length:
+        raise InvalidInput(f"{name} is {len(text)} characters; the limit is {max_length}")
+    _require_storable(text, name)
     if has_control(text):
         raise InvalidInput(f"{name} has a line break or another control character")
     return text
@@ -348,7 +345,7 @@ def has_control(text: str) -> bool:
     )
 
 
-def _storable(text: str, name: str) -> None:
+def _require_storable(text: str, name: str) -> None:
     if "\0" in text:
         raise InvalidInput(f"{name} has a NUL character at {text.index(chr(0))}")
     try:
@@ -357,5 +354,5 @@ def _storable(text: str, name: str) -> None:
         raise InvalidInput(f"{name} is not valid Unicode at {exc.start}") from None
 
 
-def _visible(character: str) -> bool:
+def _is_visible(character: str) -> bool:
     return character.isalnum() or unicodedata.category(character)[0] in "LNPSM"

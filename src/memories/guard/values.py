@@ -1,6 +1,4 @@
-"""Whether a value is a secret: checksums, what decodes to a user and a password, and what only
-stands for a secret.
-"""
+"""Tests of one value: does it look random, is it a password, a card number, a placeholder?"""
 
 import base64
 import binascii
@@ -11,63 +9,66 @@ MARK = r"\[redacted:([a-z0-9_]{1,40})\]"
 _PLACEHOLDER = r"""(?isx) your[_-]?[\w-]*
     | my[_-][\w-]* | <[\w .:/|-]*>? | \[[\w .:|-]*\]? | \$[({].* | \{[\w{ .$%].* | \#\{.*
     | \$(?-i:[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*) | %\w+% | %[sdrv(].* | @\w+@
-    | (?:x+|\*+|\.+|-+|_+|0+|\#+|\?+|…+) | x{3,}.* | .*(?:xxxx|\*\*\*\*|\.\.\.|…).* | change[_-]?(?:me|it|this).*
-    | (?:an? [_-])? (?:example|sample|dummy|fake|placeholder|redacted|masked|hidden|insert|replace|todo|fixme|secret
-    | password|passwd|passphrase|pass|pwd?|pw|token
+    | (?:x+|\*+|\.+|-+|_+|0+|\#+|\?+|…+) | x{3,}.* | .*(?:xxxx|\*\*\*\*|\.\.\.|…).*
+    | change[_-]?(?:me|it|this).*
+    | (?:an? [_-])? (?:example|sample|dummy|fake|placeholder|redacted|masked|hidden|insert|replace
+    | todo|fixme|secret|password|passwd|passphrase|pass|pwd?|pw|token
     | test|foo|bar|baz|none|null|nil|true|false|undefined|empty|default|required
-    | optional|string|str|int|bool|bytes|env|enabled|disabled|yes|no|on|off|user|admin|root|guest|postgres|mysql
-    | redis|mongo)
-    (?: [_.-]? (?:me|here|value|key|string|example|password|passwd|secret|token|user|test|name|id|data|\d{1,4}) ){0,4}
-    | .*example (?:key|secret|token|only)? | process\.env.* | os\.(?:environ|getenv).* | (?:env|vars?|secrets|config
-    | settings|local|data|params?|self|this|props|options|opts|args|request|req|ctx|context|module|values)
-    [.:\[(].* | (?:ref|file|env|vault|op|ssm|arn|secretsmanager|sops|data):.*"""
+    | optional|string|str|int|bool|bytes|env|enabled|disabled|yes|no|on|off|user|admin|root|guest
+    | postgres|mysql|redis|mongo)
+    (?: [_.-]? (?:me|here|value|key|string|example|password|passwd|secret|token|user|test|name|id
+    | data|\d{1,4}) ){0,4}
+    | .*example (?:key|secret|token|only)? | process\.env.* | os\.(?:environ|getenv).*
+    | (?:env|vars?|secrets|config|settings|local|data|params?|self|this|props|options|opts|args
+    | request|req|ctx|context|module|values)[.:\[(].*
+    | (?:ref|file|env|vault|op|ssm|arn|secretsmanager|sops|data):.*"""
 _IDENTIFIER = r"[A-Za-z_$][A-Za-z_$]*\d{0,2}(?:[.:/_-]+[A-Za-z_$]+\d{0,2}){0,20}[.:/_-]{0,2}"
 _CAMEL = (
     r"[a-z]+(?:[A-Z][a-z]+){0,12}\d{0,2}|(?:[A-Z][a-z]+){1,12}\d{0,2}|[A-Z_]+\d{0,2}|[A-Z]?[a-z]+"
 )
 FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     | \d{4}-\d\d-\d\d[\dtz:.+-]* | \d+(?:\.\d+)?(?:ms|s|m|h|d|kb|mb|gb|px|em|%)?
-    | [~./].* | [a-z]:[\\/].* | [a-z][a-z0-9+.-]{1,12}://.* | [\w.-]+\.(?:py|js|ts|go|rs|java|json|ya?ml|toml|txt|md|
-    html?|css|sh|env|pem|key|crt|cer|p12|jks|conf|cfg|ini|xml|sql|com|org|net|io|dev|app) | [\w.+-]+@[\w-]+\.[\w.-]+
-    | (?:sha|md|utf|aes|rs|hs|es|ps|base|int|uint|float|ed|x|http|oauth|argon|bcrypt|pbkdf|blake)[-_]?\d{1,4}
-    (?:[-_./][a-z0-9]{1,12}){0,4}"""
+    | [~./].* | [a-z]:[\\/].* | [a-z][a-z0-9+.-]{1,12}://.*
+    | [\w.-]+\.(?:py|js|ts|go|rs|java|json|ya?ml|toml|txt|md|html?|css|sh|env|pem|key|crt|cer|p12|jks|conf
+    | cfg|ini|xml|sql|com|org|net|io|dev|app) | [\w.+-]+@[\w-]+\.[\w.-]+
+    | (?:sha|md|utf|aes|rs|hs|es|ps|base|int|uint|float|ed|x|http|oauth|argon|bcrypt|pbkdf|blake)
+    [-_]?\d{1,4}(?:[-_./][a-z0-9]{1,12}){0,4}"""
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _HEX = r"(?:0x)?[0-9a-fA-F]{32,128}"
-_IBAN_LENGTHS = (
-    "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BR29BY28CH21CR22CY28CZ24DE22DK18DO28EE20EG29ES24FI18FO18FR27GB22GE22GI23GL18"
-    "GR27GT28HR21HU28IE22IL23IQ23IS26IT27JO30KW30KZ20LB28LC32LI21LT20LU20LV21LY25MC27MD24ME22MK19MR27MT31MU30NL18NO15"
-    "PK24PL28PS29PT25QA29RO24RS22SA24SC31SE24SI19SK24SM27ST25SV28TL23TN24TR26UA29VA22VG24XK20"
+_IBAN_LENGTHS = frozenset(  # the length of the account numbers of each country
+    "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20"
+    " EG29 ES24 FI18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27"
+    " JO30 KW30 KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18"
+    " NO15 PK24 PL28 PS29 PT25 QA29 RO24 RS22 SA24 SC31 SE24 SI19 SK24 SM27 ST25 SV28 TL23 TN24"
+    " TR26 UA29 VA22 VG24 XK20".split()
 )
-_LENGTH_OF = {
-    _IBAN_LENGTHS[at : at + 2]: int(_IBAN_LENGTHS[at + 2 : at + 4])
-    for at in range(0, len(_IBAN_LENGTHS), 4)
-}
 _CARDS = (
     r"4\d{15}(?:\d{3})?|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}"
     r"|3[47]\d{13}|6(?:011|5\d\d|4[4-9]\d)\d{12}"
     r"|35(?:2[89]|[3-8]\d)\d{12}|3(?:0[0-5]|[68]\d)\d{11}|62\d{14,17}|(?:50|5[6-8]|6[37])\d{14}"
 )
+_SYMBOLS = "!@#$%^&*+?~|=<>;\\"
 
 
 def is_placeholder(value: str) -> bool:
-    """Return whether a value only shows where a secret would stand, or is a marker of ours."""
-    return "[redacted:" in value or len(set(value)) < 3 or bool(re.fullmatch(_PLACEHOLDER, value))
+    """Return whether a value only shows where a secret would stand, or is one of our markers."""
+    if "[redacted:" in value or len(set(value)) < 3:
+        return True
+    return re.fullmatch(_PLACEHOLDER, value) is not None
 
 
-def varied(value: str) -> bool:
-    """Return whether a token is more than a pattern such as `xxxxxxxx` or `1234…`; its prefix is
-    not looked at.
+def is_varied(value: str) -> bool:
+    """Return whether a token is more than a pattern such as `xxxxxxxx` or `1234…`, whatever its
+    prefix is.
     """
+    if "EXAMPLE" in value or "xxxx" in value.lower():
+        return False
     body = max(re.split(r"[_.-]", value), key=len)
-    return (
-        len(set(body)) >= min(6, max(2, len(body) // 2))
-        and "EXAMPLE" not in value
-        and "xxxx" not in value.lower()
-    )
+    return len(set(body)) >= min(6, max(2, len(body) // 2))
 
 
 def is_random(value: str) -> bool:
-    """Return whether a value looks like drawn at random: its classes of characters change often."""
+    """Return whether a value looks random: its classes of characters change often."""
     if len(value) < 10 or re.fullmatch(FORMAT, value):
         return False
     if re.fullmatch(_UUID, value) or re.fullmatch(_HEX, value):
@@ -77,65 +78,72 @@ def is_random(value: str) -> bool:
         return False
     if re.fullmatch(_CAMEL, value):
         return len(value) >= 24 and value.islower()
-    return changes(value) * 5 >= len(value) and len(set(value)) * 3 >= min(len(value), 30)
+    return count_changes(value) * 5 >= len(value) and len(set(value)) * 3 >= min(len(value), 30)
 
 
-def changes(value: str) -> int:
+def is_random_enough(value: str) -> bool:
+    """Return whether a value looks random; one of 5 to 9 characters is tested as if repeated."""
+    return is_random(f"{value}{value}"[: max(10, len(value))])
+
+
+def count_changes(value: str) -> int:
     """Return how often the class of characters changes in a value."""
-    return sum(one != other for one, other in itertools.pairwise(map(_kind, value)))
+    return sum(left != right for left, right in itertools.pairwise(map(_class_of, value)))
 
 
-def is_password(value: str, *, code: bool = False) -> bool:
+def _class_of(character: str) -> int:
+    if character.islower():
+        return 0
+    if character.isupper():
+        return 1
+    return 2 if character.isdigit() else 3
+
+
+def is_password(value: str, *, may_be_code: bool = False) -> bool:
     """Return whether the value of something called a password is one.
 
     Args:
         value: The value.
-        code: It stands unquoted where code could: there an identifier is no password.
+        may_be_code: It is not quoted and stands where code could, so an identifier is not a
+            password.
     """
-    if (
-        len(value) < 6
-        or is_placeholder(value)
-        or (re.fullmatch(FORMAT, value) and not value.isdigit())
-    ):
+    is_format = not value.isdigit() and re.fullmatch(FORMAT, value)
+    if len(value) < 6 or is_placeholder(value) or is_format:
         return False
     if is_random(value):
         return True
-    has_digit = any(sign.isdigit() for sign in value)
-    has_letter = any(sign.isalpha() for sign in value)
-    odd = any(sign in "!@#$%^&*+?~|=<>;\\" for sign in value)
-    if code and re.fullmatch(_IDENTIFIER, value):
+    if may_be_code and re.fullmatch(_IDENTIFIER, value):
         return False
-    if has_letter and odd:
-        return has_digit or len(value) >= 8
-    if has_letter and has_digit:
-        return len(value) >= 8
-    return len(value) >= 20 and value.isalpha() if has_letter else len(value) >= 6 and not code
+    if not any(map(str.isalpha, value)):
+        return not may_be_code
+    has_digit = any(map(str.isdigit, value))
+    has_symbol = any(character in _SYMBOLS for character in value)
+    if has_digit or has_symbol:
+        return len(value) >= 8 or (has_digit and has_symbol)
+    return len(value) >= 20 and value.isalpha()
 
 
-def is_token(value: str, *, code: bool = False) -> bool:
+def is_token(value: str, *, may_be_code: bool = False) -> bool:
     """Return whether the value of something called a token or a key is one; see `is_password`."""
     if len(value) < 12 or is_placeholder(value) or re.fullmatch(FORMAT, value) or value.isdigit():
         return False
     if is_random(value):
         return True
-    if code and re.fullmatch(_IDENTIFIER, value):
+    if may_be_code and re.fullmatch(_IDENTIFIER, value):
         return False
-    return (
-        any(sign.isdigit() for sign in value)
-        and sum(map(str.isdigit, value)) >= 3
-        and not re.fullmatch(_IDENTIFIER, value)
-    )
+    return sum(map(str.isdigit, value)) >= 3 and not re.fullmatch(_IDENTIFIER, value)
 
 
 def is_name(value: str) -> bool:
-    """Return whether a value is rather the name of a type or a variable: most of it are words."""
+    """Return whether a value looks like the name of a type or a variable: it is mostly words."""
+    if not value.replace("_", "a").isalnum() or len(re.findall(r"\d+", value)) > 1:
+        return False
     words = re.findall(r"[A-Z]?[a-z]{2,}", value)
-    plain = value.replace("_", "a").isalnum() and len(re.findall(r"\d+", value)) <= 1
-    return plain and sum(map(len, words)) * 5 >= len(value) * 3
+    return sum(map(len, words)) * 5 >= len(value) * 3
 
 
-def is_given(value: str) -> bool:
-    """Return whether a value is a secret where its place alone says so, as after `--password`."""
+def is_plausible(value: str) -> bool:
+    """Return whether a value can be a secret if its place says so, as after `--password`."""
     return len(value) >= 4 and not is_placeholder(value)
 
 
@@ -146,8 +154,11 @@ def is_card(number: str) -> bool:
     digits = re.sub(r"\D", "", number)
     if not re.fullmatch(_CARDS, digits) or len(set(digits)) < 3:
         return False
-    doubled = [int(digit) * (1 + at % 2) for at, digit in enumerate(reversed(digits))]
-    return sum(value - 9 if value > 9 else value for value in doubled) % 10 == 0
+    total = 0
+    for position, digit in enumerate(reversed(digits)):
+        doubled = int(digit) * (1 + position % 2)
+        total += doubled - 9 if doubled > 9 else doubled
+    return total % 10 == 0
 
 
 def is_iban(text: str) -> bool:
@@ -155,41 +166,37 @@ def is_iban(text: str) -> bool:
     mod 97).
     """
     plain = re.sub(r"[ -]", "", text).upper()
-    if _LENGTH_OF.get(plain[:2]) != len(plain):
+    if f"{plain[:2]}{len(plain)}" not in _IBAN_LENGTHS:
         return False
     return int("".join(str(int(sign, 36)) for sign in plain[4:] + plain[:4])) % 97 == 1
 
 
 def holds_login(text: str) -> bool:
     """Return whether base64 decodes to `user:password`."""
-    found = decoded(text)
-    name, colon, word = (found or "").partition(":")
-    return bool(colon) and len(name) + len(word) >= 4 and not is_placeholder(word or name)
+    name, colon, password = (decode_base64(text) or "").partition(":")
+    if not colon or len(name) + len(password) < 4:
+        return False
+    return not is_placeholder(password or name)
 
 
-def decoded(text: str) -> str | None:
-    """Return what base64 decodes to, if that is printable ASCII; its beginning is looked at
-    first.
-    """
+def decode_base64(text: str) -> str | None:
+    """Return the text that base64 stands for; None if it is not printable ASCII."""
     plain = text.rstrip("=").replace("-", "+").replace("_", "/")
-    if not _printable(_bytes(plain[:32])):
+    if not _is_printable(_decode(plain[:32])):  # most texts need no more
         return None
-    found = _bytes(plain)
-    return found.decode("ascii", "replace") if _printable(found) else None
+    data = _decode(plain)
+    return data.decode("ascii", "replace") if _is_printable(data) else None
 
 
-def _bytes(plain: str) -> bytes:
-    usable = plain[: len(plain) - (len(plain) % 4 == 1)]
+def _decode(plain: str) -> bytes:
+    if len(plain) % 4 == 1:
+        plain = plain[:-1]
     try:
-        return base64.b64decode(usable + "=" * (-len(usable) % 4))
+        return base64.b64decode(plain + "=" * (-len(plain) % 4))
     except (ValueError, binascii.Error):
         return b""
 
 
-def _printable(found: bytes) -> bool:
-    good = sum(32 <= byte < 127 or byte in (9, 10, 13) for byte in found)
-    return bool(found) and good * 10 >= len(found) * 9
-
-
-def _kind(sign: str) -> int:
-    return 0 if sign.islower() else 1 if sign.isupper() else 2 if sign.isdigit() else 3
+def _is_printable(data: bytes) -> bool:
+    count = sum(32 <= byte < 127 or byte in (9, 10, 13) for byte in data)
+    return bool(data) and count * 10 >= len(data) * 9

@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from memories import Created, InvalidInput, Memories, MemoriesError, Memory
 from memories.context import fence
-from memories.guard.origin import writer
+from memories.guard.origin import describe_writer
 
 MAX_RESULTS = 50
 _NOTHING = "Nothing is known about that."
@@ -74,7 +74,7 @@ def _item(memory: Memory) -> dict[str, Any]:
     return {
         "id": memory.id,
         "at": f"{memory.updated_at:%Y-%m-%d %H:%M}Z",
-        **writer(memory.origin),
+        **describe_writer(memory.origin),
         "tags": dict(memory.tags) or None,
         "corrected_by": memory.corrected_by,
         "suspicious": " ".join(memory.suspicious) or None,

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple, Self
 
 from memories.core.times import to_millis
-from memories.guard.origin import AGENT, TRUSTS, Origin, stamped
+from memories.guard.origin import AGENT, TRUSTS, Origin, stamp_labels
 from memories.languages.text import (
     covered,
     is_number,
@@ -152,7 +152,7 @@ def record_of(entry: Entry, now: datetime) -> Record:
     if entry.by:
         trust = entry.trust if entry.trust in TRUSTS else AGENT
         origin = Origin(trust, "", entry.by, None, "", "", "", entry.namespace)
-        labels = stamped(entry.tags, origin)
+        labels = stamp_labels(entry.tags, origin)
     text = entry.content
     if entry.cut is not None:
         more = entry.cut - len(text)

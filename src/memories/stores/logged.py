@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import ErasureUnfinished, MemoriesError, StoreDamaged, StoreError
-from memories.guard.origin import Origin, host, program, stamped, user
+from memories.guard.origin import Origin, host, program, stamp_labels, user
 from memories.models import PENDING, Actor
 from memories.stores.damage import UNREADABLE
 from memories.stores.protocol import GONE, PARTLY_GONE, UNSURE, erasure_unfinished
@@ -162,7 +162,7 @@ class LoggedStore(StoreWrapper):
         """See the function of this name."""
         if self._origin is None or record.ref.collection not in SEARCHED:
             return record
-        return record._replace(labels=stamped(record.labels, self._origin()))
+        return record._replace(labels=stamp_labels(record.labels, self._origin()))
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
