@@ -96,7 +96,7 @@ RING_3 = (
 )  # fmt: skip
 CORE_TESTS = ("core", "languages", "read", "search", "write", "scratchpad", "test_service.py")
 MAX_FILES_TO_ROWS = 16
-HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()
+HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp urllib3".split()
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 540, 60, 3
 # of the one class with a method for each verb, most of which are three lines long
 MAX_OF_MEMORIES = 760
@@ -362,7 +362,7 @@ def test_what_needs_no_vectors_does_not_load_their_libraries(command: str, empty
         command += f" --store {store}"
     script = (
         "import sys\nfrom memories.__main__ import run\ncode = run(sys.argv[1].split())\n"
-        "heavy = sys.modules.keys() & {'numpy', 'onnxruntime', 'typer', 'pydantic'}\n"
+        "heavy = sys.modules.keys() & {'numpy', 'onnxruntime', 'typer', 'pydantic', 'urllib3'}\n"
         "sys.stderr.write(repr(heavy)) if heavy else None\nsys.exit(code or len(heavy))"
     )
     assert in_process(script, empty, command.replace("ID", made.id))

@@ -273,6 +273,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}), file=answers)
         "qdrant_client",
         "langgraph",
         "psycopg",
+        "urllib3",
         "jinja2",
     }
     loaded = {

@@ -1117,15 +1117,16 @@ def test_many_threads_ask_at_once(client: StoreClient) -> None:
 
 def test_a_forked_process_has_a_connection_of_its_own(client: StoreClient) -> None:
     client.ask("GET", "/")
-    idle = client._client._idle
-    (parents,) = idle
+    parents = client._client._pool
     child = os.fork()
     if child == 0:
-        own = client.ask("GET", "/").status == 200 and client._client._idle != [parents]
-        os._exit(0 if own else 1)
+        answer = client.ask("GET", "/")
+        has_own_pool = answer.status == 200 and client._client._pool is not parents
+        os._exit(0 if has_own_pool else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert client.ask("GET", "/").status == 200
-    assert idle == [parents]
+    assert client._client._pool is parents
+    assert client._client._count_connections() == 1
 
 
 def test_a_server_that_never_answers_is_waited_for_once(

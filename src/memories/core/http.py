@@ -1,24 +1,23 @@
-"""JSON over HTTP: pooled connections, deadlines, proxies, and another try where it may help.
+"""JSON over HTTP: pooled connections, time limits, proxies, and retries.
 
-It stands on the standard library: other HTTP libraries, and the servers' own clients, take 0.3 to 2
-s to import. What a server's answers mean is for those who ask it.
+Network stores and embedding services use it; a command on SQLite, or a hook, never loads it. The
+callers decide what the answers of their servers mean.
 """
 
-import contextlib
-import http.client
 import json
 import random
-import socket
 import ssl
 import threading
 import time
-import weakref
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
 
 from memories.core.disk import ForkGuard
 from memories.core.urls import is_loopback
@@ -26,26 +25,21 @@ from memories.languages.unseen import is_unseen
 
 CONNECT_SECONDS = 10.0
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 20.0  # between tries
-_IDLE = 16  # connections that are kept for the next request
-_QUOTED = 200  # characters of what a server said, in a message
-_LEAST_SECRET = 8  # characters; a shorter one is no key, and would be found in any sentence
+_POOL_SIZE = 64  # connections that are kept for later requests
+_CHUNK_BYTES = 1_048_576
+_MAX_QUOTE = 200  # characters of a server's message in one of ours
+_MIN_SECRET = 8  # characters; anything shorter is not a key, and may be a part of any sentence
 _HEADERS = {
     "Content-Type": "application/json",
     "Accept": "application/json",
     "User-Agent": "memories",
 }
-_STALE = (
-    http.client.RemoteDisconnected,
-    ConnectionResetError,
-    BrokenPipeError,
-    http.client.CannotSendRequest,
-)
 
 Value = TypeVar("Value")
 
 
 class Address(NamedTuple):
-    """Where a server is.
+    """The address of a server.
 
     Attributes:
         product: The name of the program, for messages.
@@ -53,8 +47,8 @@ class Address(NamedTuple):
         port: Its port.
         tls: Whether it speaks TLS.
         headers: Sent with each request, such as a key; never shown.
-        hint: What may be wrong if it can't be reached: a sentence.
-        proxies: Whether the proxies that the environment names are used.
+        hint: A sentence about what to check if the server can't be reached.
+        proxies: Whether to use the proxies that the environment names.
     """
 
     product: str
@@ -66,27 +60,36 @@ class Address(NamedTuple):
     proxies: bool = False
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.product} at {host}:{self.port}"
+        return f"{self.product} at {self._url_host}:{self.port}"
 
-    def quoted(self, said: str) -> str:
-        """Return what the server said, for a message: on one line, short, without a key of ours or
-        a full stop.
-        """
+    @property
+    def _url_host(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
+    def url(self) -> str:
+        """The beginning of the URLs of the server; without a default port."""
+        scheme, default_port = ("https", 443) if self.tls else ("http", 80)
+        port = "" if self.port == default_port else f":{self.port}"
+        return f"{scheme}://{self._url_host}{port}"
+
+    def quoted(self, text: str) -> str:
+        """Return a server's text for use in a message: one short line, with our keys masked."""
         for value in self.headers.values():
             secret = value.rpartition(" ")[2]
-            if len(secret) >= _LEAST_SECRET:
-                said = said.replace(secret, "***")
-        line = "".join(sign for sign in " ".join(said.split()) if not is_unseen(sign)).rstrip(".")
-        return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}…"
+            if len(secret) >= _MIN_SECRET:
+                text = text.replace(secret, "***")
+        line = " ".join(text.split())
+        line = "".join(character for character in line if not is_unseen(character)).rstrip(".")
+        return line if len(line) <= _MAX_QUOTE else f"{line[:_MAX_QUOTE]}…"
 
 
 class Answer(NamedTuple):
-    """What a server answered.
+    """The response of a server.
 
     Attributes:
-        status: Whatever it is.
-        value: The JSON of the body, or its text if it is something else.
+        status: The HTTP status, whether success or not.
+        value: The JSON of the body, or its text if it isn't JSON.
         headers: By their names in lower case.
     """
 
@@ -96,22 +99,22 @@ class Answer(NamedTuple):
 
     @property
     def retry_after(self) -> float:
-        """How many seconds the server asks to wait; 0 if it does not say."""
-        given = self.headers.get("retry-after", "").strip()
-        if given.replace(".", "", 1).isdigit() and given.isascii():
-            return float(given)
+        """The number of seconds that the server asks to wait; 0 if it doesn't."""
+        value = self.headers.get("retry-after", "").strip()
+        if value.replace(".", "", 1).isdigit() and value.isascii():
+            return float(value)
         try:
-            return max(0.0, parsedate_to_datetime(given).timestamp() - time.time())
+            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
         except (ValueError, OverflowError):
             return 0.0
 
 
 class NoAnswer(ConnectionError):
-    """A server did not answer; the message says why, and the cause is the original error.
+    """The server did not answer. The message says why, and the cause is the original error.
 
     Attributes:
         sent: Whether the request may have arrived and been carried out.
-        sent_before: Whether that holds for an earlier try, on a connection that was kept.
+        sent_before: Whether that is true of an earlier try, whose connection broke.
     """
 
     sent_before = False
@@ -122,267 +125,218 @@ class NoAnswer(ConnectionError):
 
 
 class TimedOut(NoAnswer):
-    """The time was over."""
+    """The server did not answer in time."""
 
 
 class Unusable(NoAnswer):
-    """The certificate, the proxy or an endless answer can't be used; trying again does not help."""
+    """The certificate, the proxy or the size of the answer is wrong; trying again doesn't help."""
 
 
 class JsonClient:
-    """Sends requests to one server. Threads and forked processes may share it; nothing is opened
-    before a request.
+    """Sends requests to one server. Threads and forked processes may share it.
+
+    Nothing is opened before the first request.
     """
 
     def __init__(self, address: Address, *, max_bytes: int | None = None) -> None:
         """Prepare.
 
         Args:
-            address: Where requests go.
-            max_bytes: How large an answer may be.
+            address: The server.
+            max_bytes: The maximum size of an answer.
         """
         self.address = address
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._guard = ForkGuard()
-        self._idle: list[_Line] = []
-        self._closed = False
-        weakref.finalize(self, _hang_up, self._idle)
+        self._pool: urllib3.PoolManager | None = None
 
     def ask(
         self, method: str, path: str, body: Any = None, *, seconds: float, whole: bool = False
     ) -> Answer:
         """Send a request and return the answer.
 
-        It is sent a second time if a connection that was kept turns out to be dead, as after a
-        restart of the server. So send only what does no harm when it is done twice.
+        If a connection of an earlier request turns out to be broken, as after a restart of the
+        server, the request is sent a second time. So send only requests that can be repeated
+        without harm.
 
         Args:
-            method: As in HTTP.
-            path: With the query.
-            body: What is sent as JSON; None for nothing.
-            seconds: How long to wait for each piece of the answer.
-            whole: Whether that is instead for the whole answer, connecting included.
+            method: The HTTP method.
+            path: The path and the query.
+            body: Sent as JSON; None for no body.
+            seconds: The time limit for each part of the answer.
+            whole: Apply the limit to the whole request instead, including the connection.
 
         Raises:
-            NoAnswer: There is none.
+            NoAnswer: The server did not answer.
         """
-        data = (
-            None
-            if body is None
-            else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-        )
-        until = time.monotonic() + seconds if whole else None
-        line = self._take()
-        kept = line.connection.sock is not None
-        try:
-            try:
-                answer = self._exchange(line, method, path, data, seconds, until)
-            except NoAnswer as exc:
-                if not kept or isinstance(exc, TimedOut) or not isinstance(exc.__cause__, _STALE):
-                    raise
-                line.connection.close()
-                self._drop_idle()  # they are as old
-                try:
-                    answer = self._exchange(line, method, path, data, seconds, until)
-                except NoAnswer as again:
-                    again.sent_before = True
-                    raise
-        except BaseException:
-            line.connection.close()
-            raise
-        with self._lock:
-            keep = not self._closed and line.connection.sock is not None and len(self._idle) < _IDLE
-            if keep:
-                self._idle.append(line)
-        if not keep:
-            line.connection.close()
-        return answer
+        data = None
+        if body is not None:
+            data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        if not whole:
+            return self._send_twice(method, path, data, seconds)
+        return _call_within(seconds, lambda: self._send_twice(method, path, data, seconds))
 
     def close(self) -> None:
-        """Close the connections; one in use is closed after its answer."""
-        self._closed = True
-        self._drop_idle()
+        """Close the connections; one that is in use is closed after its answer."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.clear()
 
-    def _take(self) -> "_Line":
-        """Return a connection that nobody else uses; a forked process never uses its parent's."""
+    def _send_twice(self, method: str, path: str, data: bytes | None, seconds: float) -> Answer:
+        connection_count = self._count_connections()
+        try:
+            return self._send(method, path, data, seconds)
+        except NoAnswer as exc:
+            was_open = self._count_connections() == connection_count
+            if not was_open or not isinstance(
+                exc.__cause__, ConnectionResetError | BrokenPipeError
+            ):
+                raise
+        try:
+            return self._send(method, path, data, seconds)
+        except NoAnswer as exc:
+            exc.sent_before = True
+            raise
+
+    def _send(self, method: str, path: str, data: bytes | None, seconds: float) -> Answer:
+        try:
+            response = self._open_pool().urlopen(
+                method,
+                self.address.url + path,
+                body=data,
+                headers={**_HEADERS, **self.address.headers},
+                timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, seconds), read=seconds),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            try:
+                content = self._read(response)
+            except BaseException:
+                response.close()
+                raise
+            response.release_conn()
+        except NoAnswer:
+            raise
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as exc:
+            raise _translate(exc, seconds) from _root_cause(exc)
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(response.status, _parse(content), headers)
+
+    def _count_connections(self) -> int:
+        """Return how many connections were opened so far."""
+        return self._open_pool().connection_from_url(self.address.url).num_connections
+
+    def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        for chunk in response.stream(_CHUNK_BYTES):
+            chunks.append(chunk)
+            size += len(chunk)
+            if self._max_bytes is not None and size > self._max_bytes:
+                raise Unusable(f"answered with more than {self._max_bytes} bytes", sent=True)
+        return b"".join(chunks)
+
+    def _open_pool(self) -> urllib3.PoolManager:
+        """Return the connections of this process; a forked process never uses its parent's."""
         with self._lock:
             if self._guard.forked:
                 self._guard = ForkGuard()
-                _hang_up(self._idle)  # this process's hold on them; the parent goes on using them
-            if self._idle:
-                return self._idle.pop()
-        return _line(self.address)
-
-    def _drop_idle(self) -> None:
-        with self._lock:
-            _hang_up(self._idle)
-
-    def _exchange(
-        self,
-        line: "_Line",
-        method: str,
-        path: str,
-        data: bytes | None,
-        seconds: float,
-        until: float | None,
-    ) -> Answer:
-        connection, sent = line.connection, False
-        left = seconds if until is None else max(0.001, until - time.monotonic())
-        try:
-            if connection.sock is None:
-                _connect(connection, left if until is not None else min(CONNECT_SECONDS, left))
-            connection.sock.settimeout(left)
-            sent = True
-            with contextlib.nullcontext() if until is None else _cut_off(connection.sock, left):
-                headers = {**_HEADERS, **self.address.headers, **line.headers}
-                connection.request(method, line.prefix + path, data, headers)
-                response = connection.getresponse()
-                body = response.read(None if self._max_bytes is None else self._max_bytes + 1)
-            if self._max_bytes is not None and len(body) > self._max_bytes:
-                raise Unusable(f"answered with more than {self._max_bytes} bytes", sent=True)
-            if response.length:
-                raise http.client.IncompleteRead(body, response.length)
-        except NoAnswer:
-            raise
-        except ssl.SSLCertVerificationError as exc:
-            raise Unusable(f"can't be trusted: {exc.verify_message}") from exc
-        except (OSError, http.client.HTTPException, ValueError) as exc:
-            if isinstance(exc, TimeoutError) or (until is not None and time.monotonic() >= until):
-                raise TimedOut(f"did not answer within {seconds:.3g} seconds", sent=sent) from exc
-            raise NoAnswer(
-                getattr(exc, "strerror", None) or str(exc) or type(exc).__name__, sent=sent
-            ) from exc
-        if response.will_close:
-            connection.close()
-        return Answer(
-            response.status,
-            _value(body),
-            {name.lower(): value for name, value in response.getheaders()},
-        )
+                self._pool = None
+            if self._pool is None:
+                self._pool = _make_pool(self.address)
+            return self._pool
 
 
-class _Line(NamedTuple):
-    """A connection, open or not; a prefix of paths, and headers, for a proxy that passes requests
-    on.
-    """
-
-    connection: http.client.HTTPConnection
-    prefix: str = ""
-    headers: Mapping[str, str] = MappingProxyType({})
-
-
-def _line(address: Address) -> _Line:
-    """Return a connection that is not open yet: to the server, or to the proxy that the environment
-    names.
-    """
-    kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
-    proxy = _proxy(address) if address.proxies else None
+def _make_pool(address: Address) -> urllib3.PoolManager:
+    """Return a pool of connections to a server, or to the proxy that the environment names."""
+    options: dict[str, Any] = {"num_pools": 1, "maxsize": _POOL_SIZE}
+    if address.tls:
+        options["ssl_context"] = ssl.create_default_context()
+    proxy = _find_proxy(address) if address.proxies else None
     if proxy is None:
-        return _Line(kind(address.host, address.port))
-    connection = kind(proxy.hostname or "", proxy.port or 80)
-    credentials = {}
+        return urllib3.PoolManager(**options)
+    headers = {}
     if proxy.username is not None:
-        pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
-        credentials["Proxy-Authorization"] = f"Basic {b64encode(pair).decode()}"
-    if not address.tls:
-        port = "" if address.port == 80 else f":{address.port}"
-        return _Line(connection, f"http://{address.host}{port}", credentials)
-    connection.set_tunnel(address.host, address.port, credentials)
-    return _Line(connection)
+        credentials = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        headers["Proxy-Authorization"] = f"Basic {b64encode(credentials.encode()).decode()}"
+    url = f"http://{proxy.netloc.rpartition('@')[2]}"
+    return urllib3.ProxyManager(url, proxy_headers=headers, **options)
 
 
-def _proxy(address: Address) -> SplitResult | None:
-    from urllib.request import getproxies, proxy_bypass
-
+def _find_proxy(address: Address) -> SplitResult | None:
     scheme = "https" if address.tls else "http"
-    given = getproxies().get(scheme)
-    if not given or is_loopback(address.host) or proxy_bypass(address.host):
+    url = getproxies().get(scheme)
+    if not url or is_loopback(address.host) or proxy_bypass(address.host):
         return None
-    proxy = urlsplit(given if "://" in given else f"http://{given}")
+    proxy = urlsplit(url if "://" in url else f"http://{url}")
     if proxy.scheme != "http" or not proxy.hostname:
         raise Unusable(
-            f"can't be reached: {scheme}_proxy must be http://host:port, the only kind that is supported"
+            f"can't be reached: {scheme}_proxy must be http://host:port, "
+            "the only kind that is supported"
         )
     return proxy
 
 
-def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
-    """Connect within a time.
+def _translate(exc: Exception, seconds: float) -> NoAnswer:
+    """Return the error for a failed request."""
+    cause = _root_cause(exc)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return Unusable(f"can't be trusted: {cause.verify_message}")
+    sent = isinstance(exc, urllib3.exceptions.ProtocolError | urllib3.exceptions.ReadTimeoutError)
+    if isinstance(exc, urllib3.exceptions.ReadTimeoutError) or isinstance(cause, TimeoutError):
+        return TimedOut(f"did not answer within {seconds:.3g} seconds", sent=sent)
+    reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    return NoAnswer(reason, sent=sent)
 
-    The timeout of a socket bounds neither name servers nor what a server sends byte by byte. So
-    this is done in a thread, which is left behind when the time is over.
+
+def _root_cause(exc: BaseException) -> BaseException:
+    """Return the error that urllib3 has wrapped."""
+    while (inner := exc.__cause__ or exc.__context__) is not None:
+        exc = inner
+    return exc
+
+
+def _call_within(seconds: float, call: Callable[[], Value]) -> Value:
+    """Return the result of a call, or give it up after some seconds.
+
+    The timeouts of a socket bound neither a slow name server nor a server that sends a byte now and
+    then. So the call runs in a thread, which is left behind when its time is up.
     """
-    failed: list[Exception] = []
-    left_behind = threading.Event()
+    results: list[Value] = []
+    errors: list[BaseException] = []
 
-    def connect() -> None:
+    def run() -> None:
         try:
-            connection.connect()
-        except Exception as exc:  # noqa: BLE001 - raised below
-            failed.append(exc)
-        if left_behind.is_set():
-            connection.close()
+            results.append(call())
+        except BaseException as exc:  # noqa: BLE001 - raised below
+            errors.append(exc)
 
-    connection.timeout = seconds
-    thread = threading.Thread(target=connect, daemon=True, name="memories-connect")
+    thread = threading.Thread(target=run, daemon=True, name="memories-http")
     thread.start()
     thread.join(seconds)
-    if thread.is_alive():
-        left_behind.set()
-        raise TimeoutError
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimedOut(f"did not answer within {seconds:.3g} seconds", sent=True)
+    return results[0]
 
 
-@contextlib.contextmanager
-def _cut_off(sock: socket.socket, seconds: float) -> Iterator[None]:
-    """Cut a connection off when the time is over: one that brings a byte now and then never times
-    out.
-    """
-
-    over = threading.Event()
-
-    def cut() -> None:
-        over.set()
-        with contextlib.suppress(OSError):  # it is closed already
-            socket.socket.shutdown(
-                sock, socket.SHUT_RDWR
-            )  # TLS's own would wait for the other side
-
-    timer = threading.Timer(seconds, cut)
-    timer.daemon = True
-    timer.start()
+def _parse(content: bytes) -> Any:
     try:
-        yield
-    finally:
-        timer.cancel()
-    if over.is_set():
-        raise TimeoutError  # headers that were cut off look like an answer without a body
-
-
-def _value(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):  # somebody else's page
-        return body.decode("utf-8", "replace")
-
-
-def _hang_up(lines: list[_Line]) -> None:
-    while lines:
-        lines.pop().connection.close()
-
-
-# --- trying again
-# -----------------------------------------------------------------------------------------------------
+        return json.loads(content)
+    except (ValueError, RecursionError):  # such as the error page of a proxy
+        return content.decode("utf-8", "replace")
 
 
 class Failed(Exception):
     """A try failed, and another one may help.
 
     Attributes:
-        tries: How often it is worth trying, in all.
-        after_seconds: How long the server asks to wait before.
+        tries: The number of tries that are worthwhile, in all.
+        after_seconds: The pause that the server asks for.
         quoted: The part of the reason that the server wrote.
     """
 
@@ -394,8 +348,9 @@ class Failed(Exception):
 
 
 class Retry(NamedTuple):
-    """Tries again after pauses that double; chance sets them apart, so that clients don't all
-    return at once.
+    """Repeats failed tries after pauses that double.
+
+    Random differences of the pauses keep clients from returning all at once.
     """
 
     pause: Callable[[float], None] = time.sleep
@@ -410,35 +365,37 @@ class Retry(NamedTuple):
         *,
         tries: int | None = None,
     ) -> Value:
-        """Return what an attempt returns, which is told how many seconds it has.
+        """Return the result of the first try that succeeds.
 
         Args:
-            attempt: Raises `Failed` if it may be made again.
-            seconds: For one attempt.
-            total_seconds: For all of them, and the pauses between them.
-            tries: How many at most. [default: as many as may help]
+            attempt: Called with the seconds that it may take; raises `Failed` if it may be repeated.
+            seconds: The time limit of one try.
+            total_seconds: The time limit of all tries, including the pauses.
+            tries: The maximum number of tries. [default: as many as are worthwhile]
 
         Raises:
-            Failed: The last one failed; the message says how often it was tried, and when to try
-                again.
+            Failed: The last try failed; the message has the number of tries, and when to try again.
         """
-        until = self.clock() + total_seconds
-        made = 0
+        deadline = self.clock() + total_seconds
+        count = 0
         while True:
-            made += 1
+            count += 1
             try:
-                return attempt(min(seconds, max(0.01, until - self.clock())))
+                return attempt(min(seconds, max(0.01, deadline - self.clock())))
             except Failed as exc:
-                doubled = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (made - 1))
-                wait = max(exc.after_seconds, doubled * (1 + self.draw()) / 2)
-                if made >= min(exc.tries, tries or exc.tries) or self.clock() + wait >= until:
-                    then = (
-                        f"; tried {made} times, try again later"
-                        if made > 1
-                        else "; try again later"
-                    )
-                    if 0 < exc.after_seconds == wait:
-                        then = f"; it asks to wait {wait:.0f} seconds"
-                    said = f"{exc}{then if exc.tries > 1 else ''}"
-                    raise Failed(said, after_seconds=exc.after_seconds, quoted=exc.quoted) from exc
+                backoff = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (count - 1))
+                wait = max(exc.after_seconds, backoff * (1 + self.draw()) / 2)
+                is_last = count >= min(exc.tries, tries or exc.tries)
+                if is_last or self.clock() + wait >= deadline:
+                    raise _give_up(exc, count, wait) from exc
             self.pause(wait)
+
+
+def _give_up(exc: Failed, count: int, wait: float) -> Failed:
+    """Return the error after the last try."""
+    advice = ""
+    if exc.tries > 1:
+        advice = f"; tried {count} times, try again later" if count > 1 else "; try again later"
+        if 0 < exc.after_seconds == wait:
+            advice = f"; it asks to wait {wait:.0f} seconds"
+    return Failed(f"{exc}{advice}", after_seconds=exc.after_seconds, quoted=exc.quoted)

@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from memories.core.disk import locked, read_file, replacing
-from memories.core.http import Address, JsonClient, NoAnswer
 from memories.core.urls import is_loopback
 from memories.errors import ConfigError, InvalidInput
 from memories.guard.validate import canonical_namespace
@@ -472,7 +471,7 @@ class Issuer:
         ):  # no second request waits for a slow issuer
             try:
                 self._keys = self._fetch_keys()
-            except (NoAnswer, LookupError, TypeError, ValueError) as exc:
+            except (ConnectionError, LookupError, TypeError, ValueError) as exc:
                 _logger.warning(
                     "the keys of the OAuth issuer can't be read: %s", type(exc).__name__
                 )
@@ -509,6 +508,8 @@ def _get_json(url: str) -> Any:
         NoAnswer: The server does not answer.
         ValueError: The URL is neither https nor on this machine.
     """
+    from memories.core.http import Address, JsonClient  # loads urllib3
+
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
