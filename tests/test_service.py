@@ -620,7 +620,7 @@ def test_an_erasure_that_a_reader_held_up_is_finished_by_forgetting_again(
     with Memories(url, embedder="fake") as writer, Memories(url, embedder="fake") as reader:
         memory = add(writer, "apples are a secret")
         reader.get(memory.id)
-        with reader._kept._file.read(), pytest.raises(StoreBusy, match="forget it again"):  # type: ignore[attr-defined]
+        with reader._raw_store._file.read(), pytest.raises(StoreBusy, match="forget it again"):  # type: ignore[attr-defined]
             writer.forget(memory.id)
         assert writer.search("apples") == ()
         assert writer.status().erasing

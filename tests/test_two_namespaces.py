@@ -380,7 +380,7 @@ def test_an_erasure_that_was_held_up_is_finished_although_another_namespace_has_
     with opened(url, "bob") as bob, opened(url, "bob") as reader, opened(url, "carl") as carl:
         shared = contents(bob, "shared")
         reader.get(made.ids.main)
-        with reader._kept._file.read(), pytest.raises(StoreBusy, match="forget it again"):  # type: ignore[attr-defined]
+        with reader._raw_store._file.read(), pytest.raises(StoreBusy, match="forget it again"):  # type: ignore[attr-defined]
             bob.forget(made.ids.main)
         with pytest.raises(
             RequestError, match="is in namespace shared"

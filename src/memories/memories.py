@@ -1,5 +1,5 @@
-"""`Memories`: one method for each verb, over any store. Each calls one room, where the work is
-done.
+"""The class `Memories`: one method per verb, over any store. The work is done in the packages that
+each method calls.
 """
 
 import contextlib
@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from memories.config import load_config
 from memories.core.events import noting, observed
@@ -61,17 +60,16 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-def _clock() -> datetime:
+def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
 @observed
 class Memories:
-    """Stores statements, finds them again by meaning and by word, keeps every version, and loses
-    none.
+    """Stores memories, finds them by meaning and by word, and keeps every version.
 
-    Many threads may share one object, and many processes one store. It is a context manager. The
-    store is opened and the model loaded when they are first needed.
+    An object may be shared by threads, and a store by processes. It is a context manager. The store
+    is opened, and the model loaded, when they are first needed.
 
         with Memories() as memories:
             memories.create("The user prefers Python", tags={"type": "preference"})
@@ -86,55 +84,59 @@ class Memories:
         shared: bool = True,
         embedder: "str | Embedder | None" = None,
         config: Config | None = None,
-        clock: Callable[[], datetime] = _clock,
+        clock: Callable[[], datetime] = _utc_now,
         channel: str = "python",
         client: tuple[str, str] | None = None,
         place: Callable[[], Place | None] = lambda: None,
     ) -> None:
-        """Prepare a memory. Arguments that are left out come from the settings (`memory config`).
+        """Prepare a memory. Omitted arguments come from the settings (`memory config`).
 
         Args:
             store: A URL or a `Store`. `close` does not close a store that was passed in.
             namespace: The namespace to write to and to read from.
             shared: Also read the namespace `shared`.
             embedder: The name of an embedder, or an `Embedder`; `none` searches by words alone.
-            config: Settings instead of those of the environment and the files.
+            config: Settings to use instead of those of the environment and the files.
             clock: Returns the current time, aware.
-            channel: How changes are made, for origins and the audit log: see `Origin`. Another name
-                than those makes the writer an agent.
+            channel: The channel of changes, for origins and the audit log: see `Origin`. Any other
+                name marks the writer as an agent.
             client: The name and the version of the MCP client that writes.
-            place: Returns where the writer works, whenever something is written: its project is
-                that of what is written without one, and its branch goes into origins. See
+            place: Returns where the writer works; called for each write. Its project is the default
+                project of what is written, and its branch goes into origins. See
                 `memories.identity.place`.
 
         Raises:
             ConfigError: A setting is not acceptable.
             InvalidInput: The namespace is not acceptable.
-            StoreError: The namespace has the name of one of our own files, and the store can't be
-                asked if it is used.
+            StoreError: The namespace has the name of one of our own files, and the store fails to
+                say whether it is in use.
         """
         flags = {
             "store": store if isinstance(store, str) else None,
             "embedder": embedder if isinstance(embedder, str) else None,
         }
         self.config = config or load_config(flags)
-        self.namespace = (
-            self.config.namespace if namespace is None else validate.canonical_namespace(namespace)
-        )
+        if namespace is None:
+            self.namespace = self.config.namespace
+        else:
+            self.namespace = validate.canonical_namespace(namespace)
         readable = readable_namespaces(self.namespace, shared=shared)
-        self._clock, self._tell_place = clock, place
-        self._worked_in: Place | None = None
-        self._embedder = self._choose_embedder(embedder)
+        self._clock, self._find_place = clock, place
+        self._last_place: Place | None = None
+        if embedder is None or isinstance(embedder, str):
+            from memories.embedders import open_embedder
+
+            embedder = open_embedder(embedder or self.config.embedder, self.config)
+        self._embedder = embedder
         self._owns_store = store is None or isinstance(store, str)
         self._url = ""
         if store is None or isinstance(store, str):
-            space = self._embedder.space if self._embedder else None
             self._url = store or self.config.store
-            store = open_store(self._url, space, self.config)
+            store = open_store(self._url, embedder.space if embedder else None, self.config)
         check_namespace(self.namespace, store, self.config)
-        self._kept, self._channel = store, channel
+        self._raw_store, self._channel = store, channel
         self._accesses: Accesses | None = None
-        self._transactions = 0
+        self._open_transactions = 0
         self._lookup = Lookup(store, self.namespace, readable)
         self._scratchpads = Scratchpads(
             self.config, store, self._lookup, channel, clock, home=self._owns_store
@@ -142,54 +144,44 @@ class Memories:
         self._write_as(client)
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
+        """Log writes, and give them an origin, as those of a client."""
+        self._client = client
         self._agent = client[0] if client else self.config.identity
-        identity = self.config.identity or self.namespace
-
-        @functools.lru_cache(maxsize=8)
-        def of_branch(branch: str | None) -> "Origin":
-            return origin(self._channel, identity, client, branch)
-
-        self._origin: Callable[[], Origin] = lambda: of_branch(
-            (place := self._place()) and place.branch
-        )
+        self._origins: dict[str | None, Origin] = {}
         admit = None
         if self.config.namespace_quota is not None:
             from memories.write.quota import admission
 
             admit = admission(self.config.namespace_quota)
-        told = self._scratchpads.tell
         self._store = LoggedStore(
-            self._kept,
+            self._raw_store,
             self._channel,
             self._clock,
             self._origin,
             admit=admit,
-            on_change=told,
+            on_change=self._scratchpads.tell,
             backups=self._backups,
         )
         self._lookup = self._lookup._replace(store=self._store)
         self._scratchpads.lookup = self._lookup
-        self._scratchpads.writer, self._scratchpads.flush_accesses = (
-            self._writer,
-            self.flush_accesses,
-        )
+        self._scratchpads.writer = self._writer
+        self._scratchpads.flush_accesses = self.flush_accesses
 
     def of_client(self, name: str, version: str) -> Self:
-        """Return the same memory as a client of a server writes to it: what it writes names that
-        client.
+        """Return a twin of this memory whose writes name a client of a server.
 
         Args:
-            name: What the client calls itself.
-            version: Its version, as it tells it.
+            name: The name that the client gives itself.
+            version: The version that the client reports.
         """
         if self._scratchpads.is_home:
-            _ = self._scratchpads.mirror  # which they share
+            _ = self._scratchpads.mirror  # make it now, so that all twins share it
         twin = self._twin()
         twin._write_as((name, version))
         return twin
 
     def without_shared(self) -> Self:
-        """Return the same memory, which reads its own namespace alone."""
+        """Return a twin of this memory that reads only its own namespace."""
         twin = self._twin()
         twin._lookup = twin._scratchpads.lookup = self._lookup.own
         return twin
@@ -201,15 +193,7 @@ class Memories:
         twin._owns_store = twin._scratchpads.owns_store = False
         return twin
 
-    def _choose_embedder(self, given: "str | Embedder | None") -> "Embedder | None":
-        if given is None or isinstance(given, str):
-            from memories.embedders import open_embedder
-
-            return open_embedder(given or self.config.embedder, self.config)
-        return given
-
-    # --- writing
-    # ---------------------------------------------------------------------------------------------------
+    # --- writing ---
 
     def create(  # noqa: PLR0913 - these are the fields of a memory
         self,
@@ -227,33 +211,34 @@ class Memories:
         redact: bool = True,
         within: Sequence[str] = (),
     ) -> "Created":
-        """Store a statement, unless the same one is stored already.
+        """Store a memory, unless the same one is stored already.
 
         Args:
-            content: The statement, at most 1 MiB.
-            tags: Free pairs; `agent`, `personality`, `project`, `type` and `global` are known ones.
+            content: The text, at most 1 MiB.
+            tags: Free key-value pairs; `agent`, `personality`, `project`, `type` and `global` have
+                a meaning.
             decay: `stable` (the default), `contextual` or `reinforceable`.
-            key: A stable key such as `user/editor`, unique within a project. If a memory has it,
-                that memory gets a new version, which keeps the tags, decay and confidence that are
+            key: A stable key such as `user/editor`, unique within a project. If a memory has the
+                key, it gets a new version, which keeps the tags, decay and confidence that are
                 not given.
             supersedes: The id of a memory in the same namespace that this one replaces.
-            confidence: How sure the writer is, 0 to 1; 1.0 by default.
+            confidence: The writer's confidence, 0 to 1; 1.0 by default.
             created_at: When it was first written, for imports; now by default.
-            pending: It waits until a person accepts it (see `review`); its key and `supersedes`
-                count from then on. What comes by the channel `hook` always waits, but for what a
-                session left: its type is `session` and its key begins with `session/`. No context
-                has that either.
-            source: The conversation that it was made from, or one of its turns, such as
-                `standup#3`: `forget_turns` erases it with them if it is told to.
+            pending: Wait for review (see `review`); the key and `supersedes` take effect when the
+                memory is accepted. Memories from the channel `hook` always wait, except session
+                notes: their type is `session` and their key begins with `session/`. Contexts leave
+                those out too.
+            source: The conversation, or the turn such as `standup#3`, that it was made from.
+                `forget_turns` can erase it together with them.
             force: Skip the duplicate check.
-            redact: Take out secrets, and what stands in `<private>` tags; see the setting `redact`.
-            within: Keys of tags that tell statements apart, as `project` always does: the same text
-                with another value of one of them is stored.
+            redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
+            within: Keys of tags that distinguish memories, as `project` always does: the same text
+                with another value of such a tag is stored.
 
         Returns:
-            What happened. The same text in the same namespace and project is not stored again: what
-            it adds is merged into the memory that says it, see `merged` and `reinforced`. A very
-            similar text is refused unless it differs in a number, a date, a name or a negation: see
+            The result. The same text in the same namespace and project is not stored again: what it
+            adds is merged into the existing memory, see `merged` and `reinforced`. A very similar
+            text is refused unless it differs in a number, a date, a name or a negation: see
             `duplicates`.
 
         Raises:
@@ -273,26 +258,26 @@ class Memories:
         redact: bool = True,
         within: Sequence[str] = (),
     ) -> "list[Created]":
-        """Store many statements as `create` does; faster, because many share one transaction.
+        """Store many memories as `create` does, but faster, in shared transactions.
 
         Args:
-            drafts: Drafts, or contents.
+            drafts: Drafts, or texts.
             force: Skip the duplicate check.
-            redact: Take out secrets; see `create`.
-            within: Keys of tags that tell statements apart; see `create`.
+            redact: Remove secrets; see `create`.
+            within: Keys of tags that distinguish memories; see `create`.
 
         Returns:
-            What happened to each, in order.
+            The results, in order.
 
         Raises:
-            InvalidInput: One is not acceptable; none was stored.
+            InvalidInput: A draft is not acceptable; nothing was stored.
         """
         if isinstance(drafts, str):
             raise InvalidInput(
                 "create_many takes a list of drafts or texts; for one text use create"
             )
-        given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
-        batches = self.prepare(given, force=force, redact=redact, within=within)
+        checked = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
+        batches = self.prepare(checked, force=force, redact=redact, within=within)
         return [created for batch in batches for created in batch.write()]
 
     def prepare(
@@ -303,40 +288,32 @@ class Memories:
         redact: bool = True,
         within: Sequence[str] = (),
     ) -> "Iterator[Batch]":
-        """Redact, check and embed drafts as `create_many` does; yield the batches, whose `write` is
-        a transaction.
+        """Redact, check and embed drafts as `create_many` does, and yield batches to write.
+
+        `Batch.write` is one transaction.
         """
         from memories.write.create import prepare
 
-        if self._channel == "hook":  # what a hook took down waits until somebody decides
+        if self._channel == "hook":  # captured memories await review
             drafts = [
                 replace(draft, pending=not is_session_note(draft.tags, draft.key))
                 for draft in drafts
             ]
         placed = [self._lookup.with_project(draft, self._place()) for draft in drafts]
-        return prepare(
-            self._writer(force=force, redact=redact)._replace(within=tuple(within)), placed
-        )
-
-    def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
-        from memories.write.writer import Writer
-
-        half_life, least = self.config.decay_half_life_hours, self.config.min_confidence
-        redactor = self._redactor(redact)
-        return Writer(self._lookup, self._embedder, self._now(), half_life, least, force, redactor)
+        writer = self._writer(force=force, redact=redact)._replace(within=tuple(within))
+        return prepare(writer, placed)
 
     @property
     def review(self) -> "Review":
-        """What waits to be accepted in your own namespace, and the decisions about it."""
+        """The memories in your own namespace that await review, and the decisions about them."""
         from memories.write.review import Review
 
-        return Review(
-            self._writer(),
-            self._origin(),
-            lambda name: noting(self.config, name, **self.event_figures()),
-        )
+        def note(name: str) -> AbstractContextManager[dict[str, Any]]:
+            return noting(self.config, name, **self.event_figures())
 
-    def update(  # noqa: PLR0913 - what a version may say, and when
+        return Review(self._writer(), self._origin(), note)
+
+    def update(  # noqa: PLR0913 - the fields of a version, and its conditions
         self,
         memory_id: str,
         content: str | None = None,
@@ -352,16 +329,16 @@ class Memories:
         """Append a new version to a memory.
 
         Args:
-            memory_id: Its id, or an unambiguous prefix of 8 or more characters.
-            content: The new content; None keeps the old.
+            memory_id: The id, or an unambiguous prefix of 8 or more characters.
+            content: The new text; None keeps the old one.
             tags: Tags to add or change.
-            remove_tags: Keys of tags to remove; keys that it does not have are ignored.
-            redact: Take out secrets of what is given; see `create`.
-            not_corrects: The id of a memory that it was taken to correct: both hold. This adds no
-                version.
-            if_version: Only if this is still its latest version.
-            decay: Another decay policy.
-            confidence: Another confidence of its writer, 0 to 1.
+            remove_tags: Keys of tags to remove; unknown keys are ignored.
+            redact: Remove secrets from the arguments; see `create`.
+            not_corrects: The id of a memory that this one was wrongly taken to correct: both hold.
+                This adds no version.
+            if_version: Update only if this is still the latest version.
+            decay: A new decay policy.
+            confidence: A new confidence of the writer, 0 to 1.
 
         Returns:
             The memory. If nothing changes, no version is added.
@@ -369,25 +346,30 @@ class Memories:
         Raises:
             NotFound: There is no such memory, or it was deleted.
             RequestError: Another memory has replaced it.
-            Conflict: It has another version than `if_version`.
+            Conflict: Its latest version isn't `if_version`.
             InvalidInput: A value is not acceptable, or no change was given.
         """
         from memories.write import change
 
-        taken_out = self._redactor(redact)
-        given = change.Update(
-            content, tags or {}, remove_tags, taken_out, not_corrects, if_version, decay, confidence
+        changes = change.Update(
+            content,
+            tags or {},
+            remove_tags,
+            self._redactor(redact),
+            not_corrects,
+            if_version,
+            decay,
+            confidence,
         )
-        return self._memory(
-            change.update(self._lookup, self._embedder, memory_id, given, self._now())
-        )
+        record = change.update(self._lookup, self._embedder, memory_id, changes, self._now())
+        return self._memory(record)
 
     def reinforce(self, memory_id: str) -> Memory:
-        """Reset the decay of a reinforceable memory: its confidence starts over.
+        """Reset the decay of a reinforceable memory.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
-            RequestError: Another memory has replaced it, or it is in a namespace that is only read.
+            RequestError: Another memory has replaced it, or only another namespace has it.
             NotReinforceable: Its decay policy is not `reinforceable`.
         """
         from memories.write import change
@@ -405,12 +387,12 @@ class Memories:
         return self._memory(change.delete(self._lookup, memory_id, self._now()))
 
     def restore(self, memory_id: str, *, version: int | None = None) -> Memory:
-        """Bring a deleted or superseded memory back, as a new version that says the same.
+        """Bring back a deleted or superseded memory, as a new version with the same content.
 
         Args:
-            memory_id: Its id, or an unambiguous prefix of 8 or more characters.
-            version: Of a current memory, the version whose text, tags, decay and confidence it is
-                to have again.
+            memory_id: The id, or an unambiguous prefix of 8 or more characters.
+            version: For a current memory: the version whose text, tags, decay and confidence to
+                bring back.
 
         Raises:
             NotFound: There is no such memory, or version.
@@ -418,34 +400,30 @@ class Memories:
         """
         from memories.write import change
 
-        if version is not None:
-            return self._memory(
-                change.restore_version(
-                    self._lookup, self._embedder, memory_id, version, self._now()
-                )
-            )
-        return self._memory(change.restore(self._lookup, self._embedder, memory_id, self._now()))
+        lookup, embedder, now = self._lookup, self._embedder, self._now()
+        if version is None:
+            return self._memory(change.restore(lookup, embedder, memory_id, now))
+        return self._memory(change.restore_version(lookup, embedder, memory_id, version, now))
 
     def forget(self, memory_id: str) -> Forgotten:
-        """Erase a memory with all its versions: no byte of it stays in the store. This cannot be
-        undone.
+        """Erase a memory with all its versions. Every byte leaves the store; there is no undo.
 
-        A damaged one is erased as well: only its address is looked at.
+        A damaged memory can be erased too.
 
         Raises:
             NotFound: There is no such memory; deleted ones are found.
-            ErasureUnfinished: It failed after the memory was erased, as when another process is
-                reading the store, so bytes of it may still be in the files; forgetting it again
-                finishes the erasure.
+            ErasureUnfinished: The memory was erased, but something failed afterwards, for example
+                because another process is reading the store. Some bytes may still be in the files.
+                Forget it again to finish the erasure.
         """
         from memories.write import forget
 
         try:
             group = self._lookup.resolve_own_id(memory_id)
+        except InvalidInput:
+            raise
         except RequestError as exc:
-            if isinstance(exc, InvalidInput) or not (
-                isinstance(exc, NotFound) or self._has_forgotten(memory_id)
-            ):
+            if not isinstance(exc, NotFound) and not self._has_forgotten(memory_id):
                 raise
             finished = forget.finish(self._store, parse_id(memory_id), self._lookup.own.where())
             if finished is None:
@@ -454,47 +432,41 @@ class Memories:
         return forget.memory(self._store, self._lookup.own.where(state="any", group=group))
 
     def _has_forgotten(self, memory_id: str) -> bool:
-        """Return whether the log has an erasure of a memory in the namespace that is written to."""
-        logged = self.log(memory_id, action="forget", limit=validate.MAX_LIMIT)
-        return any(entry.namespace == self.namespace for entry in logged)
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Run what is written inside as one step: all of it is stored, or nothing.
-
-        Other writers wait until it ends. A store without transactions (Chroma, Qdrant) keeps each
-        write whole, not all of them together.
-        """
-        return self._unflushed()
+        """Return whether the log records an erasure of a memory in our own namespace."""
+        entries = self.log(memory_id, action="forget", limit=validate.MAX_LIMIT)
+        return any(entry.namespace == self.namespace for entry in entries)
 
     @contextlib.contextmanager
-    def _unflushed(self) -> Iterator[None]:
-        """Run a transaction, within which no batch of reads is counted: it may be undone."""
-        self._transactions += 1
+    def transaction(self) -> Iterator[None]:
+        """Run a block as one transaction: everything written inside is stored, or nothing.
+
+        Other writers wait until it ends. Stores without transactions (Chroma, Qdrant) only keep
+        each single write atomic.
+        """
+        self._open_transactions += 1
         try:
             with self._store.transaction():
                 yield
         finally:
-            self._transactions -= 1
+            self._open_transactions -= 1
         self.flush_accesses()
 
-    # --- changing many
-    # ---------------------------------------------------------------------------------------------
+    # --- changing many ---
 
     def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
-        """Delete all memories of one's own namespace that meet an expression of the filter
-        language.
+        """Delete all memories of your own namespace that meet an expression.
 
-        All are deleted at one moment, so that the rollback that the answer names brings back just
-        these. Up to 10,000 are deleted in one transaction; of more, a run that was cut short has
-        deleted some, and a second one the rest.
+        All are deleted at one moment, so the rollback that the result names restores exactly these.
+        Up to 10,000 memories are deleted in one transaction. If a larger run is interrupted, some
+        are deleted; run it again for the rest.
 
         Args:
             where: The expression, such as "by = claude-code and updated > 7d". Only current
                 memories are deleted.
-            dry_run: Change nothing, only return what would be done.
+            dry_run: Change nothing; only return what would change.
 
         Raises:
-            InvalidInput: The expression can't be read; the message names the place.
+            InvalidInput: The expression is malformed; the message gives the position.
         """
         from memories.write import many
 
@@ -503,26 +475,26 @@ class Memories:
     def forget_where(
         self, where: str, *, scope: str = "memories", dry_run: bool = False
     ) -> "Affected":
-        """Erase all memories or turns of one's own namespace that meet an expression. This cannot
-        be undone.
+        """Erase all memories or turns of your own namespace that meet an expression. There is no
+        undo.
 
         Args:
-            where: The expression. A memory is judged by its latest version, whatever state it is
-                in, and erased with all of its versions. If it is "conversation = NAME" and nothing
-                else, turns that are still queued for that conversation are erased too.
+            where: The expression. It is applied to the latest version of a memory in any state; all
+                versions are erased. If it is just "conversation = NAME", queued turns of that
+                conversation are erased too.
             scope: `memories`, `history` (turns) or `all`.
-            dry_run: Change nothing, only return what would be done.
+            dry_run: Change nothing; only return what would change.
 
         Raises:
-            InvalidInput: The expression can't be read, or asks turns for what only memories have.
+            InvalidInput: The expression is malformed, or it uses a name that turns don't have.
             ErasureUnfinished: See `forget`.
         """
         from memories.search.search import collections_of
         from memories.write import many
 
-        kinds = collections_of(scope)
         selectors = [
-            self._selector(where, kind, any_state=kind is Collection.MEMORY) for kind in kinds
+            self._selector(where, collection, any_state=collection is Collection.MEMORY)
+            for collection in collections_of(scope)
         ]
         return many.forget(self._lookup, selectors, self._queue().discard, dry_run=dry_run)
 
@@ -535,43 +507,41 @@ class Memories:
         rename_tags: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> "Affected":
-        """Set, remove or rename tags of all memories of one's own namespace that meet an
-        expression.
+        """Set, remove or rename tags of all memories of your own namespace that meet an expression.
 
         Args:
             where: The expression; None for all memories.
             tags: Tags to set.
             remove_tags: Keys of tags to remove.
-            rename_tags: Keys by their new keys, or tags as `key=value` by what they are to be. A
-                memory that has the new key already keeps the value that it has there.
-            dry_run: Change nothing, only return what would be done.
+            rename_tags: New keys by old keys, or new `key=value` by old `key=value`. A memory that
+                has the new key already keeps its value.
+            dry_run: Change nothing; only return what would change.
 
         Raises:
-            InvalidInput: The expression can't be read, or a tag is not acceptable.
+            InvalidInput: The expression is malformed, or a tag is not acceptable.
         """
         from memories.write import many
 
         tagging = many.Tagging(tags or {}, remove_tags, rename_tags or {})
-        return many.retag(
-            self._lookup, self._embedder, self._selector(where), tagging, dry_run=dry_run
-        )
+        selector = self._selector(where)
+        return many.retag(self._lookup, self._embedder, selector, tagging, dry_run=dry_run)
 
     def rollback(
         self, to: Moment, *, where: str | None = None, dry_run: bool = False
     ) -> "Affected":
-        """Put the memories of one's own namespace back as they were at a time, by new versions and
+        """Return the memories of your own namespace to their state at a time, by new versions and
         deletions.
 
-        What was created since is deleted, what was changed gets a version that says what it said,
-        what was deleted or replaced is restored. Turns stay as they are, for they never change. The
-        answer names the rollback that undoes this one. Up to 10,000 memories are put back in one
-        transaction; of more, a run that was cut short has put back some, and a second one the rest.
+        Memories created since are deleted, changed ones get a version with the old content, and
+        deleted or replaced ones are restored. Turns never change, so they stay. The result names
+        the rollback that undoes this one. Up to 10,000 memories change in one transaction. If a
+        larger run is interrupted, some are rolled back; run it again for the rest.
 
         Args:
             to: The time, not in the future; a date means its beginning.
             where: Only memories of which a version since then, or else the latest one, meets this
                 expression.
-            dry_run: Change nothing, only return what would be done.
+            dry_run: Change nothing; only return what would change.
 
         Raises:
             InvalidInput: The time or the expression is not acceptable.
@@ -580,14 +550,14 @@ class Memories:
 
         now = self._now()
         selector = None if where is None else self._selector(where, any_state=True, now=now)
-        told = self._scratchpads.tell
-        lookup = self._lookup._replace(
-            store=LoggedStore(self._kept, self._channel, self._clock, None, on_change=told)
+        # Restored versions keep the origins that they had.
+        store = LoggedStore(
+            self._raw_store, self._channel, self._clock, None, on_change=self._scratchpads.tell
         )
-        return Rollback.of(lookup, to, now, selector).run(self._embedder, dry_run=dry_run)
+        rollback = Rollback.of(self._lookup._replace(store=store), to, now, selector)
+        return rollback.run(self._embedder, dry_run=dry_run)
 
-    # --- conversations
-    # ---------------------------------------------------------------------------------------------
+    # --- conversations ---
 
     def add_turns(
         self, conversation_id: str, turns: "Iterable[TurnDraft | str]", *, redact: bool = True
@@ -597,18 +567,16 @@ class Memories:
         Args:
             conversation_id: The conversation, at most 256 characters.
             turns: Drafts, or texts said by the user, in order.
-            redact: Take out secrets; see `create`.
+            redact: Remove secrets; see `create`.
 
         Returns:
-            The turns, each with its `status`. If the conversation has a `message_id` already, that
-            stored turn is
-            returned: it is `known` if it says the same; else the new message is `refused`, its
-                `reason` says why, and
-            the others are stored.
+            The turns, each with a `status`. If a `message_id` exists in the conversation, the
+            stored turn is returned: as `known` if it has the same content. Otherwise the new
+            message is `refused`, and `reason` says why; the other turns are stored.
 
         Raises:
             InvalidInput: A value is not acceptable; nothing was stored.
-            RequestError: The conversation is in a namespace that is only read; nothing was stored.
+            RequestError: Only another namespace has the conversation; nothing was stored.
         """
         from memories.read.turns import TurnDraft
         from memories.write.turns import append
@@ -618,12 +586,12 @@ class Memories:
                 "add_turns takes a list of turns or texts; put a single one in a list"
             )
         drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
-        if at := self._place():
-            drafts = [replace(each, tags=at.tags(each.tags)) for each in drafts]
-        place = (self._lookup.readable, conversation_id)
-        return append(
-            self._store, self._embedder, place, drafts, self._now(), self._redactor(redact)
-        )
+        place = self._place()
+        if place:
+            drafts = [replace(draft, tags=place.tags(draft.tags)) for draft in drafts]
+        target = (self._lookup.readable, conversation_id)
+        redactor = self._redactor(redact)
+        return append(self._store, self._embedder, target, drafts, self._now(), redactor)
 
     def update_conversation(
         self,
@@ -635,20 +603,20 @@ class Memories:
         remove_tags: Sequence[str] = (),
         redact: bool = True,
     ) -> "Conversation":
-        """Say what a conversation is called, whom it is held with, and how it is tagged.
+        """Set the title, the user and the tags of a conversation.
 
         Args:
             conversation_id: A conversation in your own namespace.
-            title: Its title, one line of at most 256 characters; empty to remove it, None to leave
+            title: The title, one line of at most 256 characters; empty to remove it, None to keep
                 it.
-            user: Whom it is held with, one line; empty to remove it, None to leave it.
+            user: The user in the conversation, one line; empty to remove it, None to keep it.
             tags: Tags to add or change.
-            remove_tags: Keys of tags to remove; keys that it does not have are ignored.
-            redact: Take out secrets; see `create`.
+            remove_tags: Keys of tags to remove; unknown keys are ignored.
+            redact: Remove secrets; see `create`.
 
         Raises:
             NotFound: There is no such conversation.
-            RequestError: It is in a namespace that is only read.
+            RequestError: Only another namespace has it.
             InvalidInput: A value is not acceptable, or no change was given.
         """
         from memories.write.turns import Naming
@@ -664,22 +632,21 @@ class Memories:
         with_memories: bool = False,
         dry_run: bool = False,
     ) -> Forgotten:
-        """Erase a conversation, or one of its turns: no byte of it stays in the store.
+        """Erase a conversation, or one of its turns. Every byte leaves the store; there is no undo.
 
-        Turns that are still queued for the conversation are erased with it; see `MemoryGateway`.
+        Queued turns of the conversation are erased too; see `MemoryGateway`.
 
         Args:
             conversation_id: A conversation in your own namespace.
-            index: The only turn to erase; the others keep their indexes.
-            with_memories: Also erase your memories of which a version was made from what is erased;
+            index: Erase only this turn; the others keep their indexes.
+            with_memories: Also erase your memories of which a version was made from these turns;
                 see `create`.
-            dry_run: Erase nothing, only return how much there is.
+            dry_run: Erase nothing; only return how much there is.
 
         Raises:
             NotFound: There is no such conversation or turn.
-            RequestError: The conversation is only in a namespace that is read.
-            ErasureUnfinished: It failed after the turns were erased, so bytes of them may still be
-                in the files; forgetting them again finishes the erasure.
+            RequestError: Only another namespace has the conversation.
+            ErasureUnfinished: See `forget`.
         """
         from memories.write import forget
 
@@ -696,11 +663,11 @@ class Memories:
         """Return the last turns of a conversation, oldest first; empty if there is no such
         conversation.
 
-        Turns that wait to be stored come last and have `waiting` set; see `waiting_turns`.
+        Queued turns come last and have `waiting` set; see `waiting_turns`.
 
         Args:
-            conversation_id: The conversation; if your namespace and `shared` both have it, yours.
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            conversation_id: The conversation. Your own one wins over one in `shared`.
+            limit: The maximum number, up to 1,000; by default the setting `default_limit`.
             **filters: See `TurnFilters`.
 
         Raises:
@@ -708,9 +675,9 @@ class Memories:
         """
         from memories.read.turns import tail
 
-        where, most = self._turns_of(conversation_id, filters), self._limit(limit)
-        found = tail(self._store, where, most)
-        return [*found, *self._behind(where, conversation_id)][-most:]
+        where, limit = self._turns_of(conversation_id, filters), self._limit(limit)
+        stored = tail(self._store, where, limit)
+        return [*stored, *self._queued_turns(where, conversation_id)][-limit:]
 
     def turns(
         self,
@@ -725,7 +692,7 @@ class Memories:
         Args:
             conversation_id: The conversation; see `tail_turns`.
             start: The index of the first turn.
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            limit: The maximum number, up to 1,000; by default the setting `default_limit`.
             **filters: See `TurnFilters`.
 
         Raises:
@@ -733,33 +700,27 @@ class Memories:
         """
         from memories.read.turns import page
 
-        where, first, most = (
-            self._turns_of(conversation_id, filters),
-            validate.index(start),
-            self._limit(limit),
-        )
-        found = page(self._store, where, first, most)
-        if len(found) == most:
-            return found
-        return [
-            *found,
-            *(turn for turn in self._behind(where, conversation_id) if turn.index >= first),
-        ][:most]
+        where = self._turns_of(conversation_id, filters)
+        start, limit = validate.index(start), self._limit(limit)
+        stored = page(self._store, where, start, limit)
+        if len(stored) == limit:
+            return stored
+        queued = self._queued_turns(where, conversation_id)
+        return [*stored, *(turn for turn in queued if turn.index >= start)][:limit]
 
     def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
-        """Return the turns that wait to be stored, oldest first: what an agent said while the store
-        did not answer.
+        """Return the queued turns, oldest first: those that an agent added while the store did not
+        answer.
 
-        It looks only at the queue on disk (see `MemoryGateway`), so it works while the store is
-        down.
+        It reads only the queue on disk (see `MemoryGateway`), so it works while the store is down.
 
         Args:
             conversation_id: Only those of this conversation.
         """
-        from memories.read.turns import conversation_id as checked
+        from memories.read.turns import conversation_id as checked_id
         from memories.write.waiting import waiting_turns
 
-        name = None if conversation_id is None else checked(conversation_id)
+        name = None if conversation_id is None else checked_id(conversation_id)
         return waiting_turns(self._queue(), self.namespace, name)
 
     def conversations(
@@ -769,10 +730,10 @@ class Memories:
         cursor: str | None = None,
         **filters: "Unpack[ConversationFilters]",
     ) -> "list[Conversation]":
-        """Return the conversations of a page of `list_conversations`, newest first.
+        """Return the conversations of one page of `list_conversations`.
 
         Args:
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            limit: The maximum number, up to 1,000; by default the setting `default_limit`.
             cursor: `next_cursor` of the previous page.
             **filters: See `ConversationFilters`.
         """
@@ -785,11 +746,11 @@ class Memories:
         cursor: str | None = None,
         **filters: "Unpack[ConversationFilters]",
     ) -> "ConversationPage":
-        """Return a page of conversations with their titles, turn counts and dates, those with the
-        newest turn first.
+        """Return a page of conversations with their titles, turn counts and dates, most recent
+        first.
 
         Args:
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            limit: The maximum number, up to 1,000; by default the setting `default_limit`.
             cursor: `next_cursor` of the previous page.
             **filters: See `ConversationFilters`.
 
@@ -798,138 +759,125 @@ class Memories:
         """
         from memories.read.conversations import page
 
-        found = page(
-            self._store, self._lookup.readable, filters, self._now(), self._limit(limit), cursor
-        )
+        is_first = cursor is None and not filters
+        limit, namespaces = self._limit(limit), self._lookup.readable
+        stored = page(self._store, namespaces, filters, self._now(), limit, cursor)
         waiting = [] if filters.get("as_of") else self.waiting_turns()
         if not waiting:
-            return found
+            return stored
         from memories.write.waiting import not_stored, with_waiting
 
-        return with_waiting(
-            found, not_stored(self._store, waiting), first=cursor is None and not filters
-        )
+        return with_waiting(stored, not_stored(self._store, waiting), first=is_first)
 
     def conversation(self, conversation_id: str, *, as_of: Moment | None = None) -> "Conversation":
-        """Return a conversation as a listing shows it.
+        """Return a conversation with its title, turn count and dates.
 
         Args:
             conversation_id: The conversation; see `tail_turns`.
-            as_of: As long as it was at this time.
+            as_of: Return it as it was at this time.
 
         Raises:
             NotFound: There is no such conversation, or with `as_of` there was none.
         """
         from memories.read.conversations import find
-        from memories.read.turns import conversation_id as checked
+        from memories.read.turns import conversation_id as checked_id
 
-        end = to_moment(as_of, self._now(), end_of_day=True)
-        return find(self._store, self._lookup.readable, checked(conversation_id), end)
+        end = self._past(as_of)
+        return find(self._store, self._lookup.readable, checked_id(conversation_id), end)
 
-    # --- reading
-    # ---------------------------------------------------------------------------------------------------
+    # --- reading ---
 
     def get(self, memory_id: str, *, as_of: Moment | None = None) -> Memory:
         """Return a memory.
 
         Args:
-            memory_id: Its id, or an unambiguous prefix of 8 or more characters.
-            as_of: As it was at this time: an aware datetime, or text such as "2026-05-01", which
-                means its end.
+            memory_id: The id, or an unambiguous prefix of 8 or more characters.
+            as_of: Return it as it was at this time: an aware datetime, or text such as
+                "2026-05-01", which means its end.
 
         Raises:
-            NotFound: There is no such memory, or it was deleted; with `as_of`, then or not written
-                yet.
-            AmbiguousId: The prefix fits several.
+            NotFound: There is no such memory, or it was deleted; with `as_of`, at that time.
+            AmbiguousId: The prefix matches several memories.
         """
-        if moment := to_moment(as_of, self._now(), end_of_day=True):
+        moment = self._past(as_of)
+        if moment is not None:
             return self._memory(self._lookup.find_at(memory_id, moment), moment)
         latest = self._lookup.find(memory_id)
         self._count_access([latest])
         return self._memory(latest)
 
     def id_of_key(self, key: str, *, project: str | None = None) -> str:
-        """Return the id of the memory that has a key.
+        """Return the id of the memory with a key.
 
         Args:
-            key: Its key, such as `user/editor`.
-            project: The project that it belongs to; each project has keys of its own. By default
-                the one where you work, then none.
+            key: The key, such as `user/editor`.
+            project: The project that the memory belongs to; each project has its own keys. By
+                default the project where you work, then none.
 
         Raises:
-            NotFound: None that you read has it; your own namespace goes before `shared`.
+            NotFound: No readable memory has it. Your own namespace wins over `shared`.
         """
         place = None if project is not None else self._place()
         if place is not None:
-            with contextlib.suppress(NotFound):  # then it is outside of projects, or nowhere
+            with contextlib.suppress(NotFound):  # then look outside of projects
                 return self._lookup.id_of_key(key, place.project)
         return self._lookup.id_of_key(key, project)
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return for each id of a memory the shortest beginning, of 8 or more characters, that
-        names it alone.
-        """
+        """Return the shortest unambiguous prefix of each id, at least 8 characters long."""
         return self._lookup.short_ids(ids, self._now())
 
     def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
-        """Return ids of memories that begin so, whatever became of them, in the order of creation.
+        """Return the ids with a prefix in the order of creation, whatever the state of the memory.
 
         Args:
-            prefix: The beginning, of 8 or more characters.
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            prefix: The prefix, 8 or more characters.
+            limit: The maximum number, up to 1,000; by default the setting `default_limit`.
 
         Raises:
-            InvalidInput: No id begins so.
+            InvalidInput: The prefix can't begin an id.
         """
-        where, most = (
-            self._lookup.where(state="any", group=parse_id(prefix), prefix=True),
-            self._limit(limit),
-        )
-        each = (
-            where._replace(namespaces=(name,)) for name in where.namespaces
-        )  # which may share ids
-        return sorted({group for one in each for _, group in self._store.groups(one, limit=most)})[
-            :most
-        ]
+        return self._lookup.ids(prefix, self._limit(limit))
 
     def namespaces(self, *, as_of: Moment | None = None) -> "tuple[NamespaceCounts, ...]":
-        """Return the namespaces of the whole store, in order, with how much is in each; never what
-        it says.
+        """Return all namespaces of the store, sorted, with how much each holds; never any content.
 
         Args:
-            as_of: Those that held something at this time, with how much that was.
+            as_of: Only the namespaces that held something at this time, with how much that was.
         """
         names = {
             *self._store.namespaces(Collection.MEMORY),
             *self._store.namespaces(Collection.HISTORY),
         }
-        moment = to_moment(as_of, self._now(), end_of_day=True)
-        found = (self._lookup.count_namespace(name, moment) for name in sorted(names))
-        return tuple(
-            each for each in found if moment is None or each.memory_count or each.turn_count
-        )
+        moment = self._past(as_of)
+        counts = [self._lookup.count_namespace(name, moment) for name in sorted(names)]
+        if moment is None:
+            return tuple(counts)
+        return tuple(count for count in counts if count.memory_count or count.turn_count)
 
     def history(self, memory_id: str, *, as_of: Moment | None = None) -> History:
-        """Return every version of a memory, oldest first; also of a deleted one.
+        """Return every version of a memory, oldest first; deleted memories are found too.
 
         Args:
-            memory_id: Its id, or an unambiguous prefix of 8 or more characters.
-            as_of: As it was at this time: what came later is left out.
+            memory_id: The id, or an unambiguous prefix of 8 or more characters.
+            as_of: Return it as it was at this time, without later versions.
 
         Raises:
             NotFound: There is no such memory, or with `as_of` there was none.
         """
-        moment = to_moment(as_of, self._now(), end_of_day=True)
-        records = (
-            self._lookup.versions_at(memory_id, moment)
-            if moment
-            else self._lookup.versions(memory_id)
-        )
+        moment = self._past(as_of)
+        records = self._lookup.versions(memory_id, moment)
         memory = self._memory(records[-1], moment)
-        told = tuple(map(versions.to_version, records))
-        chain = memory.supersedes, memory.superseded_by
-        links = memory.corrects, memory.corrected_by
-        return History(memory.id, told, *chain, memory.namespace, memory.pending, *links)
+        return History(
+            memory.id,
+            tuple(map(versions.to_version, records)),
+            memory.supersedes,
+            memory.superseded_by,
+            memory.namespace,
+            memory.pending,
+            memory.corrects,
+            memory.corrected_by,
+        )
 
     def list(  # noqa: PLR0913 - the same filters as search
         self,
@@ -953,32 +901,32 @@ class Memories:
 
         Args:
             tags: Tags that each memory must have.
-            written_by: Only memories whose latest version this client, or user of the operating
-                system, wrote: its name as `Origin.by` tells it.
+            written_by: Only memories whose latest version was written by this client, or user of
+                the operating system: a name as in `Origin.by`.
             trust: Only memories whose latest version has this trust; see `Origin`.
             since: Only memories last written at this time or later: an aware datetime, or text such
                 as "7d".
             until: Only memories last written at this time or earlier.
-            as_of: List what was current at this time.
+            as_of: List the memories that were current at this time.
             deleted: List deleted memories instead.
-            pending: List those that wait to be accepted instead; see `review`.
-            where: An expression of the filter language, such as "type = fact and not by = ann".
-            project: Only memories of this project (all of its names), and those that are valid in
-                every one, with the tag `global`.
+            pending: List memories that await review instead; see `review`.
+            where: An expression such as "type = fact and not by = ann".
+            project: Only memories of this project (all of its names), and global ones, which have
+                the tag `global`.
             sort: `created` (the default), `updated`, `reinforced`, `confidence`, `accesses` or
-                `version`, the newest or largest first, or `key`, in the order of the alphabet. All
-                but the first read every memory.
-            reverse: The other way round.
-            limit: How many at most, up to 1,000.
+                `version`, newest or largest first; or `key`, in alphabetical order. All but the
+                first read every memory.
+            reverse: Reverse the order.
+            limit: The maximum number, up to 1,000.
             cursor: `next_cursor` of the previous page.
         """
-        if sum((deleted, pending, as_of is not None)) > 1:
+        if [bool(deleted), bool(pending), as_of is not None].count(True) > 1:
             raise InvalidInput(
                 "only one of deleted, pending and as_of can be given; leave the others out"
             )
         from memories.read.listing import Listing
 
-        most, now = self._limit(limit), self._now()
+        limit, now = self._limit(limit), self._now()
         judged_at = to_moment(as_of, now, end_of_day=True) or now
         selector = None if where is None else self._selector(where, now=judged_at)
         if sort == "accesses":
@@ -992,93 +940,140 @@ class Memories:
             "as_of": as_of,
         }
         listing = Listing(filters, deleted, pending, selector, project, sort or "created", reverse)
-        records, more = listing.page(
-            self._lookup, most, cursor, now, self.config.decay_half_life_hours
-        )
-        return Page(tuple(self._memory(record, judged_at) for record in records), more)
+        half_life_hours = self.config.decay_half_life_hours
+        records, next_cursor = listing.page(self._lookup, limit, cursor, now, half_life_hours)
+        return Page(tuple(self._memory(record, judged_at) for record in records), next_cursor)
 
     def search(
         self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]"
     ) -> "tuple[Hit, ...]":
-        """Return the memories, or with `scope` the turns, that answer a query, best first; empty if
-        nothing does.
+        """Return the memories, or with `scope` the turns, that answer a query, best first.
 
         Args:
             query: The question, in any script, at most 4,096 characters.
-            offline: Let the scratchpad answer if the store can't be asked, or takes longer than the
-                setting `memory_timeout_seconds`; `explain` tells which of them did.
+            offline: If the store can't be reached, or takes longer than the setting
+                `memory_timeout_seconds`, answer from the scratchpad; `explain` returns which of
+                them answered.
             **filters: See `SearchFilters`.
 
         Raises:
             InvalidInput: A value is not acceptable.
             EmbedderMismatch: The store's vectors come from another model.
-            StoreError: The store can't be asked, and no scratchpad is asked or can answer instead.
+            StoreError: The store can't be reached, and the scratchpad can't answer or wasn't
+                allowed to.
         """
-        return self._answer(query, filters, offline=offline).hits
+        return self._search_or_fall_back(query, filters, offline=offline).hits
 
     def explain(
         self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]"
     ) -> "Explanation":
-        """Search, and also return every candidate with its numbers and why it was dropped; see
+        """Search, and return every candidate with its numbers and why it was dropped; see
         `search`.
         """
-        return self._answer(query, filters, offline=offline)
+        return self._search_or_fall_back(query, filters, offline=offline)
+
+    def _search_or_fall_back(
+        self, query: str, filters: "SearchFilters", *, offline: bool
+    ) -> "Explanation":
+        search = functools.partial(self._search_tier, query, filters)
+        if not offline or not self.has_scratchpad:
+            return search()
+        try:
+            return self._run_in_time(search)
+        except StoreError as exc:
+            explanation = self._search_offline(query, filters)
+            if explanation is None:
+                raise
+            return explanation._replace(tier="hot", error=str(exc))
+
+    def _search_tier(self, query: str, filters: "SearchFilters") -> "Explanation":
+        """Search the scratchpad, the store, or both, as the filter `tier` says."""
+        from memories.search.filters import TIERS
+
+        tier = filters.get("tier") or "deep"
+        if tier not in TIERS:
+            raise InvalidInput(f'tier must be deep, hot or auto, not "{validate.shown(str(tier))}"')
+        if tier != "deep":
+            matches = self._scratchpads.search(query, filters)
+            if tier == "hot" or matches.enough:
+                return matches.found
+        return self._search_store(query, filters).explanation()._replace(tier=tier)
+
+    def _search_offline(self, query: str, filters: "SearchFilters") -> "Explanation | None":
+        """Search the files of the scratchpads; return None if only the store can answer."""
+        try:
+            return self._scratchpads.search(query, filters, offline=True).found
+        except InvalidInput:
+            return None
+
+    def _search_store(self, query: str, filters: "SearchFilters") -> "Found":
+        from memories.search.search import search
+
+        self._flush_before(filters.get("where"))
+        now = self._now()
+        result = search(self._lookup, self._embedder, query, filters, self.config, now)
+        if filters.get("as_of") is None and not filters.get("pending"):
+            records = result.memories()
+            self._count_access(records)
+            self._scratchpads.promote(self._with_waiting_accesses(records))
+            if self.config.reinforce_on_retrieval:
+                from memories.write.change import reset_decay
+
+                reset_decay(self._store, records, now)
+        return result
 
     def duplicates(
         self, *, where: str | None = None, limit: int | None = None
     ) -> "Iterator[Repeat]":
-        """Yield memories of your own namespace that say the same as older ones: what `create` would
-        have refused.
+        """Yield memories of your own namespace that repeat older ones, which `create` would have
+        refused.
 
         Every memory is compared, which takes some milliseconds each. Nothing is changed.
 
         Args:
             where: Only memories that meet this expression; they are compared with all.
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            limit: The maximum number, up to 1,000; by default the setting `default_limit`.
         """
         from memories.write.writer import find_repeats
 
-        with noting(self.config, "duplicates", **self.event_figures()) as known:
-            repeated = find_repeats(self._writer(), self._selector(where), self._limit(limit))
-            for known["results"], repetition in enumerate(repeated, 1):
-                yield repetition
+        with noting(self.config, "duplicates", **self.event_figures()) as figures:
+            repeats = find_repeats(self._writer(), self._selector(where), self._limit(limit))
+            for number, repeat in enumerate(repeats, 1):
+                figures["results"] = number
+                yield repeat
 
-    # --- the scratchpad
-    # --------------------------------------------------------------------------------------------
+    # --- the scratchpad ---
 
     def pin(self, memory_id: str) -> Memory:
-        """Keep a memory in the scratchpad, by a version of it that says the same.
+        """Keep a memory in the scratchpad, by a new version with the same content.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
-            RequestError: Another memory has replaced it, it is in a namespace that is only read, or
-                50 are pinned.
+            RequestError: Another memory has replaced it, only another namespace has it, or 50 are
+                pinned.
         """
-        from memories.write import change
-
-        return self._memory(
-            change.pin(self._lookup, self._embedder, memory_id, self._clock(), pinned=True)
-        )
+        return self._pin(memory_id, pinned=True)
 
     def unpin(self, memory_id: str) -> Memory:
-        """Take back that a memory is kept in the scratchpad; see `pin`."""
+        """Stop keeping a memory in the scratchpad; see `pin`."""
+        return self._pin(memory_id, pinned=False)
+
+    def _pin(self, memory_id: str, *, pinned: bool) -> Memory:
         from memories.write import change
 
-        return self._memory(
-            change.pin(self._lookup, self._embedder, memory_id, self._clock(), pinned=False)
-        )
+        now = self._clock()
+        return self._memory(change.pin(self._lookup, self._embedder, memory_id, now, pinned=pinned))
 
     def scratchpad(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
-        """Return the hot tier: pinned, recent and often used memories of your own namespace, and
-        those of `shared`.
+        """Return the hot tier: the pinned, recent and often used memories of your own namespace and
+        of `shared`.
 
-        What a person changed in a file is taken over first. The store is opened only if a file is
-        out of date.
+        Edits of the file are taken over first. The store is opened only if a file is out of date.
 
         Args:
-            refresh: Bring the file of your namespace up to date whatever it says of itself.
-            rebuild: Choose anew from all memories of it, those included that were taken out of the
-                file.
+            refresh: Update the file of your namespace even if it seems up to date.
+            rebuild: Choose again from all of its memories, including those that were removed from
+                the file.
 
         Raises:
             InvalidInput: With `rebuild`: the file isn't safe to read, such as a symbolic link.
@@ -1086,7 +1081,7 @@ class Memories:
         return self._scratchpads.show(refresh=refresh, rebuild=rebuild)
 
     def scratchpad_at_hand(self) -> "Scratchpad | None":
-        """Return what `scratchpad` does if that takes no look at the store; else None."""
+        """Return the hot tier if that needs no access to the store; else None."""
         return self._scratchpads.at_hand()
 
     def search_scratchpad(
@@ -1096,91 +1091,105 @@ class Memories:
 
         Args:
             query: The question.
-            offline: Read the files as they are, because the store can't be asked.
-            **filters: As for `search`, but those that only a store can answer.
+            offline: Read the files as they are, because the store can't be reached.
+            **filters: As for `search`, except those that only a store can answer.
 
         Raises:
-            InvalidInput: A value is not acceptable, only a store can answer this, or a file can't
-                be read.
+            InvalidInput: A value is not acceptable, only a store can answer this, or a file is
+                unreadable.
         """
         return self._scratchpads.search(query, filters, offline=offline)
 
     def edits(self) -> tuple[str, ...]:
-        """Take over what a person changed in the scratchpad's file; return what was not, each a
-        sentence.
+        """Take over the edits of the scratchpad's file; return a sentence for each that failed.
 
-        It costs a look at the file unless there is something. A store that can't be written is left
-        for later.
+        Without edits it costs one look at the file. If the store is read-only, the edits stay for
+        later.
         """
         return self._scratchpads.edits()
 
     def offline(self) -> "Scratchpad | None":
-        """Return what the files of scratchpads say, whichever store they mirror; None if there are
-        none.
+        """Return what the files of the scratchpads hold, whichever store they mirror; None without
+        files.
 
-        A memory that decays is left out if an older program wrote the file, which lacks what its
-        confidence depends on.
+        Decaying memories are left out if an older program wrote the file, which lacks the fields
+        that their confidence depends on.
         """
         return self._scratchpads.offline()
 
     def missing(self) -> str | None:
-        """Return that the file of the store is gone although its scratchpad has memories, a
-        sentence; None if not.
+        """Return a sentence if the file of the store is gone although its scratchpad has memories,
+        else None.
         """
         return self._scratchpads.missing()
 
     @property
     def has_scratchpad(self) -> bool:
-        """Whether there is a scratchpad that can answer when the store can't be asked."""
+        """Whether a scratchpad can answer if the store can't be reached."""
         return self._scratchpads.are_there
 
     def ask_store(
-        self, ask: "Callable[[], Answer]", instead: "Callable[[], Answer | None]"
+        self, ask: "Callable[[], Answer]", fallback: "Callable[[], Answer | None]"
     ) -> "tuple[Answer, str | None]":
-        """Return the store's answer, and None; if it can't be asked, what the scratchpad says, and
-        why.
+        """Return the answer of the store and None; or a fallback, and why the store can't be
+        reached.
 
-        The store may take as long as `memory_timeout_seconds` allows, if there is a scratchpad.
+        If there is a scratchpad, the store has the time of the setting `memory_timeout_seconds`.
 
         Args:
             ask: Asks the store.
-            instead: Answers from the scratchpad; None if it can't.
+            fallback: Answers from the scratchpad; None if it can't.
 
         Raises:
-            StoreError: The store can't be asked, and the scratchpad can't answer.
+            StoreError: The store can't be reached, and there is no fallback.
         """
         if not self.has_scratchpad:
             return ask(), None
         try:
-            return self._ask_in_time(ask), None
+            return self._run_in_time(ask), None
         except StoreError as exc:
-            found = instead()
-            if found is None:
+            answer = fallback()
+            if answer is None:
                 raise
-            return found, str(exc)
+            return answer, str(exc)
+
+    def _run_in_time(self, ask: "Callable[[], Answer]") -> "Answer":
+        """Return the answer of a call that uses the store, within `memory_timeout_seconds`."""
+        from memories.core.deadline import DEADLINE, Deadline, MemoryTimeout
+
+        missing = self.missing()
+        if missing:
+            raise StoreError(missing)
+        shared, seconds = DEADLINE.get(), self.config.memory_timeout_seconds
+        deadline = Deadline(seconds) if shared is None else shared(seconds)
+        try:
+            return deadline.run(ask)
+        except MemoryTimeout as exc:
+            self.abandon()
+            raise StoreUnreachable(str(exc)) from exc
+        finally:
+            if shared is None:
+                deadline.close()
 
     def abandon(self) -> None:
-        """Leave the store open when this is closed: a call that was given up still uses it."""
+        """Leave the store open on `close`, because an abandoned call still uses it."""
         self._owns_store = self._scratchpads.is_home = self._scratchpads.owns_store = False
 
     def at_home(self) -> Self:
-        """Return it with scratchpads: the store that was passed in is the one that the settings
-        name, opened before.
-        """
+        """Enable scratchpads: the store that was passed in is the one that the settings name."""
         self._scratchpads.is_home = True
         return self
 
-    # --- all of it
-    # -------------------------------------------------------------------------------------------------
+    # --- the whole memory ---
 
     def log(
         self, memory_id: str | None = None, **filters: "Unpack[LogFilters]"
     ) -> "tuple[LogEntry, ...]":
-        """Return entries of the audit log, newest first: who changed what and when; never any
+        """Return entries of the audit log, newest first: who changed what and when, without any
         content.
 
         Args:
-            memory_id: Only changes of this memory, also of one that was forgotten: its id, or a
+            memory_id: Only changes of this memory, which may have been forgotten: its id, or a
                 prefix of 8 or more characters.
             **filters: See `LogFilters`.
 
@@ -1189,22 +1198,21 @@ class Memories:
         """
         from memories.transfer.audit import entries, wanted
 
-        given = wanted(memory_id, filters, self._now())._replace(
-            limit=self._limit(filters.get("limit"))
-        )
-        return tuple(entries(self._store, self._lookup.readable, given))
+        query = wanted(memory_id, filters, self._now())
+        query = query._replace(limit=self._limit(filters.get("limit")))
+        return tuple(entries(self._store, self._lookup.readable, query))
 
     def verify_log(self, *, against: str | None = None) -> "tuple[LogCheck, ...]":
-        """Check the audit log of each namespace that is read: that no entry was changed, removed or
+        """Check the audit log of each readable namespace: that no entry was changed, removed or
         moved.
 
         Args:
-            against: A hash that an earlier check returned as `head`. It proves that nothing up to
-                there was changed, although who can write the store can also compute hashes, and
-                that the end was not cut off.
+            against: A hash that an earlier check returned as `head`. Anyone who can write to the
+                store can compute valid hashes; this one proves that nothing before it was changed,
+                and that the end was not cut off.
 
         Raises:
-            InvalidInput: `against` is no hash.
+            InvalidInput: `against` isn't a hash.
         """
         from memories.transfer.audit import verify
 
@@ -1223,22 +1231,23 @@ class Memories:
 
         Args:
             key: The key whose values are returned.
-            written_by: Count only memories that it wrote; see `list`.
+            written_by: Count only memories that this client or user wrote; see `list`.
             trust: Count only memories of this trust.
-            as_of: Count what was current at this time.
+            as_of: Count the memories that were current at this time.
         """
         from memories.read.listing import count_tags
 
         key = None if key is None else validate.tag_key(key)
-        given = {"written_by": written_by, "trust": trust, "as_of": as_of}
-        return count_tags(self._lookup, narrow(self._lookup.where(), given, self._now()), key)
+        conditions = {"written_by": written_by, "trust": trust, "as_of": as_of}
+        where = narrow(self._lookup.where(), conditions, self._now())
+        return count_tags(self._lookup, where, key)
 
     def stats(self, *, since: Moment | None = None) -> "Stats":
-        """Return what was done with the memory, how long it took, and what of it is used; see
+        """Return how the memory was used: operations, times and the memories that were read; see
         `Stats`.
 
         Args:
-            since: Count only what was done or written at this time or later: an aware datetime, or
+            since: Count only operations and writes at this time or later: an aware datetime, or
                 text such as "7d".
         """
         from memories.transfer.stats import stats
@@ -1247,16 +1256,16 @@ class Memories:
         return stats(self._lookup, self.config, to_moment(since, self._now()))
 
     def days(self) -> "dict[date, int]":
-        """Return how many versions of memories were written on each day of UTC, oldest first; not
-        what waits.
+        """Return the number of versions written on each UTC day, oldest first, without unreviewed
+        memories.
         """
         from memories.read.listing import count_days
 
         return count_days(self._lookup)
 
     def status(self) -> "Status":
-        """Return where memories are stored, how many there are, and what a quick look finds
-        wrong.
+        """Return where memories are stored, how many there are, and the damage that a quick check
+        finds.
         """
         from memories.read.listing import status
 
@@ -1264,19 +1273,15 @@ class Memories:
 
     @property
     def damaged(self) -> Damaged:
-        """What was left out of answers since the store was opened because it is damaged; see
+        """The damaged records that were left out of answers since the store was opened; see
         `Damaged.since`.
         """
         return self._store.damaged
 
     def close(self) -> None:
-        """Close the store, unless it was passed in; what is known of reads is counted at the end of
-        a session.
-        """
-        if self._accesses is not None and self._channel not in (
-            "cli",
-            "hook",
-        ):  # which are one short command
+        """Close the store, unless it was passed in; sessions count their reads first."""
+        is_one_command = self._channel in ("cli", "hook")
+        if self._accesses is not None and not is_one_command:
             self.flush_accesses()
         self._scratchpads.flush()
         if self._owns_store:
@@ -1285,35 +1290,36 @@ class Memories:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- inside
-    # ----------------------------------------------------------------------------------------------------
+    # --- internals ---
 
     def event_figures(self) -> dict[str, str | None]:
-        """Return who works with this memory, how and, once that was asked for, in which project,
-        for `events`.
+        """Return the writer, the channel and the last known project, for `core.events`.
 
         The project is that of the place, never one that a memory or a query names: those may be
         forgotten.
         """
-        project = self._worked_in.project if self._worked_in else None
         return {
             "namespace": self.namespace,
             "agent": self._agent,
             "channel": self._channel,
-            "project": project,
+            "project": self._last_place.project if self._last_place else None,
         }
 
     def _place(self) -> "Place | None":
-        self._worked_in = self._tell_place()
-        return self._worked_in
+        self._last_place = self._find_place()
+        return self._last_place
+
+    def _origin(self) -> "Origin":
+        """Return the origin of what is written now."""
+        place = self._place()
+        branch = place.branch if place else None
+        if branch not in self._origins:
+            identity = self.config.identity or self.namespace
+            self._origins[branch] = origin(self._channel, identity, self._client, branch)
+        return self._origins[branch]
 
     def _backups(self) -> tuple[str, ...]:
         if not self._scratchpads.is_home:
@@ -1321,6 +1327,22 @@ class Memories:
         from memories.transfer.backup import backups_of
 
         return backups_of(self.config._replace(store=self._url or self.config.store))
+
+    def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
+        from memories.write.writer import Writer
+
+        return Writer(
+            self._lookup,
+            self._embedder,
+            self._now(),
+            self.config.decay_half_life_hours,
+            self.config.min_confidence,
+            force,
+            self._redactor(redact),
+        )
+
+    def _redactor(self, redact: bool) -> "Redactor | None":
+        return self.config.redactor() if redact else None
 
     def _selector(
         self,
@@ -1332,99 +1354,50 @@ class Memories:
     ) -> "Selector":
         from memories.read import selector
 
-        self._count_for(where)
-        moment = selector.Instant(now or self._now(), self.config.decay_half_life_hours)
+        self._flush_before(where)
+        instant = selector.Instant(now or self._now(), self.config.decay_half_life_hours)
         if where is None:
-            return selector.select_all(collection, moment)
-        return selector.parse(where, collection, moment, any_state=any_state)
+            return selector.select_all(collection, instant)
+        return selector.parse(where, collection, instant, any_state=any_state)
 
     def _memory(self, record: Record, now: datetime | None = None) -> Memory:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)
 
-    def _answer(self, query: str, filters: "SearchFilters", *, offline: bool) -> "Explanation":
-        """Search, with the scratchpad in place of a store that can't be asked if `offline`; see
-        `search`.
-        """
-        if not offline or not self.has_scratchpad:
-            return self._search_tier(query, filters)
-        ask = functools.partial(self._search_tier, query, filters)
-        instead = functools.partial(self._search_offline, query, filters)
-        found, error = self.ask_store(ask, instead)
-        return found if error is None else found._replace(tier="hot", error=error)
+    def _now(self) -> datetime:
+        return from_millis(to_millis(self._clock()))
 
-    def _ask_in_time(self, ask: "Callable[[], Answer]") -> "Answer":
-        """Return what the store answers within `memory_timeout_seconds`."""
-        from memories.core.deadline import DEADLINE, Deadline, MemoryTimeout
+    def _past(self, as_of: Moment | None) -> datetime | None:
+        return to_moment(as_of, self._now(), end_of_day=True)
 
-        if missing := self.missing():
-            raise StoreError(missing)
-        shared, seconds = DEADLINE.get(), self.config.memory_timeout_seconds
-        deadline = Deadline(seconds) if shared is None else shared(seconds)
-        try:
-            return deadline.run(ask)
-        except MemoryTimeout as exc:
-            self.abandon()
-            raise StoreUnreachable(str(exc)) from exc
-        finally:
-            if shared is None:
-                deadline.close()
+    def _limit(self, limit: int | None) -> int:
+        return self.config.default_limit if limit is None else validate.limit(limit)
 
-    def _search_tier(self, query: str, filters: "SearchFilters") -> "Explanation":
-        from memories.search.filters import TIERS
+    # Reads are counted in batches; see `write.accesses`.
 
-        tier = filters.get("tier") or "deep"
-        if tier not in TIERS:
-            raise InvalidInput(f'tier must be deep, hot or auto, not "{validate.shown(str(tier))}"')
-        if tier != "deep":
-            hot = self._scratchpads.search(query, filters)
-            if tier == "hot" or hot.enough:
-                return hot.found
-        return self._search(query, filters).explanation()._replace(tier=tier)
+    def flush_accesses(self) -> None:
+        """Count the waiting reads, unless a transaction is open; writes and `status` do it too."""
+        if self.config.count_accesses and not self._open_transactions:
+            self._waiting_accesses().flush(self._store)
 
-    def _search_offline(self, query: str, filters: "SearchFilters") -> "Explanation | None":
-        """Search the scratchpad as it is; None if only the store can answer."""
-        try:
-            return self._scratchpads.search(query, filters, offline=True).found
-        except InvalidInput:
-            return None
-
-    def _search(self, query: str, filters: "SearchFilters") -> "Found":
-        from memories.search.search import search
-
-        self._count_for(filters.get("where"))
-        now = self._now()
-        found = search(self._lookup, self._embedder, query, filters, self.config, now)
-        if filters.get("as_of") is None and not filters.get("pending"):
-            self._count_access(found.memories())
-            self._scratchpads.promote(self._as_counted(found.memories()))
-            if self.config.reinforce_on_retrieval:
-                from memories.write.change import reset_decay
-
-                reset_decay(self._store, found.memories(), now)
-        return found
-
-    def _count_access(self, records: Sequence[Record]) -> None:
-        if (
-            self.config.count_accesses
-            and records
-            and self._waiting().add([record.ref for record in records])
-        ):
-            self.flush_accesses()
-
-    def _count_for(self, where: str | None) -> None:
-        """Have reads counted that wait, if an expression asks for their number."""
+    def _flush_before(self, where: str | None) -> None:
+        """Count the waiting reads if an expression uses their number."""
         if where is not None and "access_count" in where:
             self.flush_accesses()
 
-    def _as_counted(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return records as they were read before this time, with the reads that wait to be
-        counted.
-        """
-        return (
-            self._waiting().included(records) if self.config.count_accesses and records else records
-        )
+    def _count_access(self, records: Sequence[Record]) -> None:
+        if not self.config.count_accesses or not records:
+            return
+        is_due = self._waiting_accesses().add([record.ref for record in records])
+        if is_due:
+            self.flush_accesses()
 
-    def _waiting(self) -> "Accesses":
+    def _with_waiting_accesses(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return records as they were before they were just read, with the waiting reads added."""
+        if not self.config.count_accesses or not records:
+            return records
+        return self._waiting_accesses().included(records)
+
+    def _waiting_accesses(self) -> "Accesses":
         if self._accesses is None:
             from memories.write.accesses import Accesses
 
@@ -1432,27 +1405,24 @@ class Memories:
             self._accesses = Accesses(self.config.home, str(local_path(url) or url))
         return self._accesses
 
-    def flush_accesses(self) -> None:
-        """Have reads counted that wait for it, unless another one writes; writes and `status` do it
-        by themselves.
-        """
-        if self.config.count_accesses and not self._transactions:
-            self._waiting().flush(self._store)
+    # Turns that could not be stored wait in a queue; see `write.queue`.
+
+    def _queue(self) -> "RetryQueue":
+        from memories.write.queue import RetryQueue, files_of
+
+        return RetryQueue.of_turns(*files_of(self.config, self.namespace))
 
     def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
-        """Return the filter of the turns of a conversation that are wanted."""
+        """Return the filter for the turns of a conversation."""
         from memories.read.conversations import narrow_turns
         from memories.read.turns import in_conversation
 
-        return narrow_turns(
-            in_conversation(self._store, self._lookup.readable, conversation_id),
-            filters,
-            self._now(),
-        )
+        where = in_conversation(self._store, self._lookup.readable, conversation_id)
+        return narrow_turns(where, filters, self._now())
 
-    def _behind(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
-        """Return the turns that wait to be stored behind those of a conversation, and are
-        wanted.
+    def _queued_turns(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
+        """Return the queued turns of a conversation that match a filter, numbered after the stored
+        ones.
         """
         waiting = self.waiting_turns(conversation_id)
         if not waiting:
@@ -1461,20 +1431,5 @@ class Memories:
 
         own = Filter(Collection.HISTORY, (self.namespace,), group=waiting[0].conversation_id)
         last = self._store.scan(own, limit=1, newest_first=True)
-        return numbered(
-            not_stored(self._store, waiting), where, last[0].ref.position if last else -1
-        )
-
-    def _now(self) -> datetime:
-        return from_millis(to_millis(self._clock()))
-
-    def _redactor(self, redact: bool) -> "Redactor | None":
-        return self.config.redactor() if redact else None
-
-    def _limit(self, given: int | None) -> int:
-        return self.config.default_limit if given is None else validate.limit(given)
-
-    def _queue(self) -> "RetryQueue":
-        from memories.write.queue import RetryQueue, files_of
-
-        return RetryQueue.of_turns(*files_of(self.config, self.namespace))
+        last_index = last[0].ref.position if last else -1
+        return numbered(not_stored(self._store, waiting), where, last_index)

@@ -1351,7 +1351,7 @@ def test_what_a_message_costs_does_not_grow_with_its_conversation(gateway: Memor
         return sorted(cost(partial(call, number)) for number in numbers)[len(numbers) // 2]
 
     say(gateway, "turn 0", 0)
-    file = gateway._backend.memories._kept._file  # type: ignore[attr-defined]
+    file = gateway._backend.memories._raw_store._file  # type: ignore[attr-defined]
     gateway._deadline.run(
         lambda: file._connection().set_progress_handler(step, 1)
     )  # of the thread that works

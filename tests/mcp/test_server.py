@@ -1023,7 +1023,7 @@ def test_an_answer_says_what_was_left_out_because_it_is_damaged(
     other = memories.create("note two about rowing").memory
     assert memory is not None
     assert other is not None
-    memories._kept._file._connection().execute(  # type: ignore[attr-defined]
+    memories._raw_store._file._connection().execute(  # type: ignore[attr-defined]
         "UPDATE record SET text = 'note ane about sailing' WHERE seq = 1"
     )
     answer = modern.call("list_memories")

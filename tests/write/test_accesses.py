@@ -178,7 +178,7 @@ def test_a_batch_that_was_cut_short_is_counted_once(
 
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             if step.startswith("before"):
-                patched.setattr(type(memories._kept), "touch", cut_short)
+                patched.setattr(type(memories._raw_store), "touch", cut_short)
             else:
                 patched.setattr(Path, "unlink", cut_short)
             memories.status()

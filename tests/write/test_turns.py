@@ -461,7 +461,7 @@ def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> N
         )
 
     append(0)
-    memories._kept._file._connection().set_progress_handler(step, 1)  # type: ignore[attr-defined]
+    memories._raw_store._file._connection().set_progress_handler(step, 1)  # type: ignore[attr-defined]
     for number in range(1, 160):
         append(number)
     early, late = sorted(taken[10:60])[25], sorted(taken[-50:])[25]

@@ -344,22 +344,19 @@ class Lookup(NamedTuple):
 
     # --- versions and counts ---
 
-    def versions(self, memory_id: str) -> list[Record]:
+    def versions(self, memory_id: str, moment: datetime | None = None) -> list[Record]:
         """Return every version of a memory, oldest first; deleted memories are found too.
 
+        At a past moment these are the versions that existed then, each as it was.
+
         Raises:
-            NotFound: There is no such memory.
+            NotFound: There is no such memory; or at the moment it did not exist yet, or awaited
+                review.
         """
+        if moment is not None:
+            return self._copies_at(memory_id, moment)[0]
         ref = self.find(memory_id, deleted=True).ref
         return self.store.scan(_all_versions(ref.namespace, ref.group), limit=MAX_VERSIONS)
-
-    def versions_at(self, memory_id: str, moment: datetime) -> list[Record]:
-        """Return the versions that a memory had at a time, oldest first, each as it was then.
-
-        Raises:
-            NotFound: The memory did not exist yet, or awaited review.
-        """
-        return self._copies_at(memory_id, moment)[0]
 
     def find_at(self, memory_id: str, moment: datetime) -> Record:
         """Return the version of a memory that was current at a time. Its past reads are unknown.
@@ -373,7 +370,7 @@ class Lookup(NamedTuple):
         raise NotFound(f"Memory not found at {to_iso(moment)}: it was deleted")
 
     def _copies_at(self, memory_id: str, moment: datetime) -> list[list[Record]]:
-        """Return `versions_at` for each namespace that had the memory, the caller's own one
+        """Return the past versions for each namespace that had the memory, the caller's own one
         first.
         """
         records = self.versions(memory_id)

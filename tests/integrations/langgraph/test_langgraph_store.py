@@ -382,11 +382,14 @@ def test_values_travel_with_an_export_without_their_secrets(
     ours._memories.create_many([late], redact=False)
     lines: list[str] = []
     export(
-        ours._memories._kept, lines.append, namespaces=None, progress=lambda what, done, whole: None
+        ours._memories._raw_store,
+        lines.append,
+        namespaces=None,
+        progress=lambda what, done, whole: None,
     )
     url = f"sqlite:///{tmp_path}/copy"
     with MemoriesStore(url, embedder="fake") as copy:
-        kept = copy._memories._kept
+        kept = copy._memories._raw_store
         intake = Intake(redactor=Redactor())
         import_(kept, map(str.encode, lines), FakeEmbedder(), namespaces=None, intake=intake)
         item = copy.get(ANN, "k")

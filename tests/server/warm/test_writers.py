@@ -44,7 +44,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 @pytest.fixture
 def writers(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers]:
     monkeypatch.setattr("memories.server.writers._SECONDS", 600.0)  # however busy this machine is
-    made = Writers(memories._kept)
+    made = Writers(memories._raw_store)
     yield made
     made.close(60)
 
@@ -224,7 +224,7 @@ def test_after_damage_nothing_more_is_written(memories: Memories, writers: Write
 
 def test_a_store_that_was_replaced_is_not_written(memories: Memories) -> None:
     fits = True
-    writers = Writers(memories._kept, lambda: fits)
+    writers = Writers(memories._raw_store, lambda: fits)
     writers.create(memories, [Draft("one")], False, True)
     fits = False
     with pytest.raises(StoreDamaged, match="removed or replaced"):
@@ -234,7 +234,7 @@ def test_a_store_that_was_replaced_is_not_written(memories: Memories) -> None:
 
 def test_a_full_queue_says_so_at_once(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memories.server.writers.MOST_WAITING", 3)
-    writers = Writers(memories._kept)
+    writers = Writers(memories._raw_store)
     with Held(writers):
         waiting = [threading.Thread(target=writers.do, args=(list,)) for _ in range(3)]
         for number, thread in enumerate(waiting, 1):
@@ -357,7 +357,7 @@ def test_after_a_write_the_reads_before_it_are_counted(
     writers.submit(memories, Draft("quite a third matter"), False, True).result(60)
     [record] = [
         each
-        for each in memories._kept.scan(memories._lookup.where(), limit=9)
+        for each in memories._raw_store.scan(memories._lookup.where(), limit=9)
         if each.ref.group == known.id
     ]
     assert record.accesses == 3
@@ -383,7 +383,7 @@ def added(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[Collection
 def test_new_memories_of_a_writer_are_added_at_once_with_one_entry_of_the_log(
     memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = added(memories._kept, monkeypatch)
+    found = added(memories._raw_store, monkeypatch)
     together(
         writers,
         [create(writers, memories, Draft(f"fact number {n}"), force=True) for n in range(9)],
@@ -395,7 +395,7 @@ def test_large_requests_share_transactions_too(
     memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In transactions of their own, they would wait for one another's lock instead."""
-    found = added(memories._kept, monkeypatch)
+    found = added(memories._raw_store, monkeypatch)
     drafts = [[Draft(f"fact {n} of {part}") for n in range(100)] for part in range(4)]
     made = together(writers, [create(writers, memories, *some, force=True) for some in drafts])
     assert [[each.memory.content for each in some] for some in made] == [
@@ -424,14 +424,14 @@ def test_what_is_refused_so_late_fails_alone(
     """Of records that are added at once, who is told of a conflict is who wrote the one that has
     it.
     """
-    append = memories._kept.append
+    append = memories._raw_store.append
 
     def refusing(records: Sequence[Record]) -> None:
         append(records)
         if any(record.text == "taken" for record in records):
             raise Conflict("taken already")
 
-    monkeypatch.setattr(memories._kept, "append", refusing)
+    monkeypatch.setattr(memories._raw_store, "append", refusing)
     texts = ["one thing", "taken", "another thing", "a third one"]
     made = together(writers, [create(writers, memories, Draft(text), force=True) for text in texts])
     assert isinstance(made[1], Conflict)
@@ -453,7 +453,7 @@ def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories
 
     def tell(changes: Sequence[Any]) -> None:
         texts = [each.text for each in changes if isinstance(each, Record)]
-        found.append((texts, len(memories._kept.read([each.ref for each in changes]))))
+        found.append((texts, len(memories._raw_store.read([each.ref for each in changes]))))
         if refused in texts:
             raise StoreError("the scratchpad can't be written")
 
@@ -470,14 +470,14 @@ def test_what_changed_is_told_once_after_the_commit(
     """
     found: list[Any] = []
     told, other = telling(memories, found), telling(memories, found)
-    append = memories._kept.append
+    append = memories._raw_store.append
 
     def refusing(records: Sequence[Record]) -> None:
         append(records)
         if late and any(record.text == "taken" for record in records):
             raise Conflict("taken already")
 
-    monkeypatch.setattr(memories._kept, "append", refusing)
+    monkeypatch.setattr(memories._raw_store, "append", refusing)
     runs = [create(writers, told, Draft(text), force=True) for text in ("one", "two", "taken")]
     made = together(writers, [*runs, create(writers, other, Draft("other"), force=True)])
     assert isinstance(made[2], Conflict) is late
@@ -490,17 +490,17 @@ def test_nothing_is_told_of_a_commit_that_fails(
 ) -> None:
     found: list[Any] = []
     told = telling(memories, found)
-    transaction = memories._kept.transaction
+    transaction = memories._raw_store.transaction
 
     @contextlib.contextmanager
     def failing() -> Iterator[None]:
         with transaction():
             yield
-            if memories._kept.count(Filter(Collection.MEMORY, ("bob",))):
+            if memories._raw_store.count(Filter(Collection.MEMORY, ("bob",))):
                 raise StoreError("the disk is full") from OSError("full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(memories._kept, "transaction", failing)
+        patched.setattr(memories._raw_store, "transaction", failing)
         runs = [create(writers, told, Draft(text), force=True) for text in ("one", "two")]
         assert {type(each) for each in together(writers, runs)} == {StoreError}
     assert found == []
@@ -530,7 +530,7 @@ def test_many_small_drafts_end_a_transaction_in_time(
 ) -> None:
     """What is added late is added in pieces, so that the time that it takes is seen."""
     monkeypatch.setattr("memories.stores.wrapper.MOST_WAITING", 20)
-    found = added(memories._kept, monkeypatch)
+    found = added(memories._raw_store, monkeypatch)
     few = [Draft(f"fact {n}") for n in range(15)]
     together(writers, [create(writers, memories, *few, force=True) for _ in range(4)])
     assert [len(each) for each in found] == [21, 21, 18, 1]
