@@ -13,7 +13,7 @@ from memories import Memories, load_config
 from memories.core.disk import replacing
 from memories.settings import Config
 from memories.transfer.backup import back_up, restore
-from memories.transfer.doctor import save
+from memories.transfer.doctor import salvage
 from memories.write.queue import RetryQueue
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -61,7 +61,7 @@ def restore_sqlite(folder: Path) -> None:
 
 def save_what_is_left(folder: Path) -> None:
     """Write what can be read of a store into a new file."""
-    save(stored(load_config()), folder / "saved.jsonl", progress=silent)
+    salvage(stored(load_config()), folder / "saved.jsonl", progress=silent)
 
 
 def empty_a_queue_by_half(folder: Path) -> None:

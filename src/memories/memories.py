@@ -1196,11 +1196,11 @@ class Memories:
         Raises:
             InvalidInput: A value is not acceptable.
         """
-        from memories.transfer.audit import entries, wanted
+        from memories.transfer.audit import parse_query, read_entries
 
-        query = wanted(memory_id, filters, self._now())
+        query = parse_query(memory_id, filters, self._now())
         query = query._replace(limit=self._limit(filters.get("limit")))
-        return tuple(entries(self._store, self._lookup.readable, query))
+        return tuple(read_entries(self._store, self._lookup.readable, query))
 
     def verify_log(self, *, against: str | None = None) -> "tuple[LogCheck, ...]":
         """Check the audit log of each readable namespace: that no entry was changed, removed or

@@ -101,11 +101,11 @@ def test_a_backup_is_never_written_over_what_is_none(
     memory("create", "Another store", "--store", url(folder / "other.db"))
     memory("backup", str(folder / "others.db"), "--store", url(folder / "other.db"))
     for name, complaint in [
-        ("precious.db", "is there already and is no backup"),
-        ("link.db", "is there already and is no backup"),
-        ("other.db", "is there already and is no backup"),
+        ("precious.db", "exists and is not a backup"),
+        ("link.db", "exists and is not a backup"),
+        ("other.db", "exists and is not a backup"),
         ("others.db", "is a backup of another store"),
-        (str(store), "is there already and is no backup"),
+        (str(store), "exists and is not a backup"),
     ]:
         answer = memory("backup", name)
         assert answer.code == 1
@@ -117,7 +117,7 @@ def test_a_backup_is_never_written_over_what_is_none(
     answer = memory(
         "backup", "restored.db"
     )  # it was made of a backup of this store, and is one no longer
-    assert "is there already and is no backup" in answer.error
+    assert "exists and is not a backup" in answer.error
     assert "there is no folder" in memory("backup", "missing/mine.db").error
     assert sorted(found.name for found in folder.iterdir() if found.name.startswith(".")) == []
 
@@ -378,12 +378,12 @@ def test_what_is_no_sound_backup_is_refused_in_one_sentence(
     (folder / "cut.jsonl").write_text("".join(exported[:-2]))
     (folder / "inner").mkdir()
     for name, code, complaint in [
-        ("cut.db", 1, "cut.db is no sound backup"),
-        ("ragged.db", 1, "ragged.db is no sound backup"),
-        ("flipped.db", 1, "flipped.db is no sound backup"),
+        ("cut.db", 1, "cut.db is damaged"),
+        ("ragged.db", 1, "ragged.db is damaged"),
+        ("flipped.db", 1, "flipped.db is damaged"),
         ("empty.db", 2, "no records"),
-        ("text.db", 2, "no SQLite backup and no export"),
-        ("random.db", 2, "no SQLite backup and no export"),
+        ("text.db", 2, "neither a SQLite backup nor an export"),
+        ("random.db", 2, "neither a SQLite backup nor an export"),
         ("foreign.db", 1, "is a SQLite database of another program"),
         ("newer.db", 1, f"has schema {len(schema.MIGRATIONS) + 1} and this program knows"),
         ("trigger.db", 1, "trigger.db has a trigger spy, which Memories never made"),
@@ -592,7 +592,7 @@ def test_what_killed_processes_left_is_told(
     assert memory("doctor").code == 0  # it may be in use
     os.utime(left, (0, 0))
     assert f"rm {left}" in memory("doctor").out
-    monkeypatch.setattr(examining, "_LEAST_FREE_BYTES", 2**60)
+    monkeypatch.setattr(examining, "_MIN_FREE_BYTES", 2**60)
     assert "make room on it" in memory("doctor").out
 
 

@@ -325,7 +325,7 @@ def test_doctor_names_records_that_only_words_find(
     [finding] = json.loads(answer.out)["findings"]
     assert (answer.code, finding["what"]) == (
         1,
-        "1 record has no vectors, so searches go by words there",
+        "1 record has no vectors, so they are found by words only",
     )
     assert finding["remedy"] == "run: memory reembed"
     memory("reembed", env=store)

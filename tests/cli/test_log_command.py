@@ -133,7 +133,7 @@ def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) ->
             ("--verify", "--action", "create"),
             "--verify checks the whole log; leave out what narrows it",
         ),
-        (("--action", "read"), '"read" is no action; use create, update'),
+        (("--action", "read"), '"read" is not an action; use create, update'),
         (("--limit", "0"), "limit"),
         (("--since", "sometime"), "sometime"),
         (("--since", "1d", "--until", "2d"), "since is later than until"),

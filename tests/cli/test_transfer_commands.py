@@ -355,7 +355,7 @@ def test_migrate_refuses_a_store_that_is_no_copy(memory: Command, folder: Path) 
     memory("create", "Something else", "--store", target)
     answer = memory("migrate", "--to", target)
     assert answer.code == 1
-    assert "the target is no copy of this store: it has a record of its own" in answer.error
+    assert "the target is not a copy of this store: it has a record of its own" in answer.error
     assert memory("status", "--store", target).json["memory_count"] == 1
 
 

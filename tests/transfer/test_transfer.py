@@ -538,8 +538,8 @@ BAD_LINES = {
     "ended by": (line_of(ended_by="delete"), "has ended_by and no ended_at"),
     "labels": (line_of(labels=["a"]), "has labels that are not an object"),
     "label": (line_of(labels={"a": 1}), 'has a label "a" that is not text'),
-    "fields": (line_of(fields={"a": None}), "with a value that is no text"),
-    "nested": (line_of(fields={"a": {}}), "with a value that is no text"),
+    "fields": (line_of(fields={"a": None}), "with a value that is not text"),
+    "nested": (line_of(fields={"a": {}}), "with a value that is not text"),
     "infinite": (line_of(fields={"a": float("inf")}), "is not JSON (Infinity is not a number)"),
     "accesses": (line_of(accesses=1.5), "has a accesses"),
     "reinforced": (line_of(fields={"reinforced_at": "x"}), "which is not a time in milliseconds"),
@@ -807,7 +807,7 @@ def test_a_store_that_is_no_copy_is_refused(full: SQLiteStore, opened: Open, own
     copy = opened("two")
     copy.append([own])
     with pytest.raises(
-        RequestError, match=r"the target is no copy of this store: it has a record of its own"
+        RequestError, match=r"the target is not a copy of this store: it has a record of its own"
     ):
         migrate(full, copy, FakeEmbedder(), progress=quiet)
     assert content(copy)[own.ref]._replace(vectors=None) == own._replace(vectors=None)
@@ -893,7 +893,7 @@ def test_what_is_forgotten_while_it_is_copied_does_not_stay_in_the_copy(
 def test_a_target_that_somebody_else_writes_to_is_refused(full: SQLiteStore, opened: Open) -> None:
     rival = opened("two")
     tell = on("copying", lambda: rival.append([record(IDS[7])]))
-    with pytest.raises(RequestError, match="the target is no copy"):
+    with pytest.raises(RequestError, match="the target is not a copy"):
         migrate(full, opened("two"), FakeEmbedder(), progress=tell)
     assert Ref(MEMORY, "ann", IDS[7], 1) in content(rival)
 
@@ -952,7 +952,7 @@ def test_a_copy_that_is_not_the_same_is_never_called_done(
 
     before = content(full)
     with pytest.raises(
-        (StoreError, RequestError), match=r"the copy is not the same|the target is no copy"
+        (StoreError, RequestError), match=r"the copy is not the same|the target is not a copy"
     ):
         migrate(full, opened("two", kind=Lossy), FakeEmbedder(), progress=quiet)
     assert content(full) == before
@@ -1106,7 +1106,7 @@ def test_a_change_of_the_embedder_goes_on_where_it_was(
             return super().embed(text)
 
     monkeypatch.setattr(reembedding, "PAGE", 4)
-    monkeypatch.setattr(reembedding, "FEW", 4)
+    monkeypatch.setattr(reembedding, "FEW_CHANGES", 4)
     with pytest.raises(
         KeyboardInterrupt
     ):  # when all 6 memories are staged, in the first batch of turns
@@ -1147,7 +1147,7 @@ def test_a_store_that_keeps_nothing_staged_is_no_endless_loop(
             """Keep nothing."""
 
     monkeypatch.setattr(reembedding, "PAGE", 4)
-    with pytest.raises(StoreError, match="does not keep the vectors that are staged"):
+    with pytest.raises(StoreError, match="does not keep staged vectors"):
         reembed(opened("one", kind=Forgetful), Other(), progress=quiet)
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 

@@ -51,7 +51,7 @@ def import_again(memories: Memories, memory_id: str) -> None:
         pytest.param(
             many, "_still", lambda m, one: m.delete_where("kind = note"), id="delete many"
         ),
-        pytest.param(_Importer, "_new", import_again, id="import"),
+        pytest.param(_Importer, "_select_new", import_again, id="import"),
     ],
 )
 def test_no_other_writer_comes_between(

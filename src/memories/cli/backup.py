@@ -112,8 +112,9 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
     Nothing is changed without --fix, and that leaves records as they are. Exits 1 if something is
     wrong.
     """
-    from memories.transfer.doctor import examine, save
+    from memories.transfer.doctor import examine
     from memories.transfer.doctor import fix as run_fix
+    from memories.transfer.doctor import salvage as run_salvage
 
     if fix and salvage is not None:
         raise InvalidInput("--fix and --salvage can't be combined; salvage first")
@@ -123,7 +124,7 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
         )
     with Bar() as bar:
         if salvage is not None:
-            saved = save(config, Path(salvage), progress=bar)
+            saved = run_salvage(config, Path(salvage), progress=bar)
             emit(
                 store_shapes.salvage_result(saved, salvage),
                 lambda: texts().salvaged(saved, salvage),
@@ -137,10 +138,10 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
             found = examine(config, deep=deep)
             look_around(config, found)
         if secrets:
-            from memories.transfer.doctor import find
+            from memories.transfer.doctor import find_secrets
             from memories.write.queue import lines_of
 
-            found.findings.extend(find(config, lines_of(config), bar))
+            found.findings.extend(find_secrets(config, lines_of(config), bar))
     answer = store_shapes.doctor_result(found, fixed)
     emit(answer, lambda: texts().examined(answer))
     return 1 if found.findings else 0

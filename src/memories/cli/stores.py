@@ -105,7 +105,7 @@ def export(
                 namespaces=names,
                 with_vectors=vectors,
                 prove=_own_key,
-                chosen=chosen,
+                select=chosen,
                 progress=bar,
             )
 

@@ -1,10 +1,8 @@
-"""Reading the audit log: what was changed, by whom and when, and whether the log itself is
-whole.
-"""
+"""Reads and verifies the audit log: what was changed, by whom and when."""
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import NamedTuple, TypedDict
@@ -16,6 +14,7 @@ from memories.guard import validate
 from memories.models import Change, LogCheck, LogEntry, Moment
 from memories.stores.chain import (
     CHAIN,
+    Item,
     Link,
     chain_of,
     conversation_digest,
@@ -27,26 +26,37 @@ from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.transfer.pages import Place, pages
 
-ACTIONS = tuple(
-    "create update restore delete supersede reinforce rollback turns forget import undone change".split()
+ACTIONS = (
+    "create",
+    "update",
+    "restore",
+    "delete",
+    "supersede",
+    "reinforce",
+    "rollback",
+    "turns",
+    "forget",
+    "import",
+    "undone",
+    "change",
 )
-_PAGE = 250
-_MOST_CONVERSATIONS = 100_000  # whose names are looked up
-_HASH = re.compile(r"[0-9a-f]{64}")
-_MOST_IN_ITEM = 1_000_000
-_ANY = -1  # stands for all positions
 _WRITING = ("create", "update", "restore", "rollback", "turns", "import")
+_PAGE = 250
+_MAX_CONVERSATIONS = 100_000  # whose names are looked up
+_MAX_POSITIONS = 1_000_000  # of one item
+_HASH = re.compile(r"[0-9a-f]{64}")
+_ANY = -1  # stands for every position of a memory or a conversation
 
 
 class LogFilters(TypedDict, total=False):
-    """What narrows a reading of the audit log.
+    """Filters of the audit log.
 
     Attributes:
-        conversation: Only changes of this conversation, also of one that was forgotten.
+        conversation: Only changes of this conversation, even if it was forgotten.
         since: Only entries of this time or later: an aware datetime, or text such as "7d".
         until: Only entries of this time or earlier.
         action: Only entries with this action; see `Change`.
-        limit: How many at most, up to 1,000; by default the setting `default_limit`.
+        limit: Maximum number of entries, up to 1,000; by default the setting `default_limit`.
     """
 
     conversation: str | None
@@ -56,101 +66,96 @@ class LogFilters(TypedDict, total=False):
     limit: int | None
 
 
-class Wanted(NamedTuple):
-    """Which entries are asked for; see `LogFilters`.
+class LogQuery(NamedTuple):
+    """A parsed query of the audit log; see `LogFilters`.
 
     Attributes:
-        memory: How the id of the memory begins.
-        whole: Whether it is a whole id, which another program gave.
+        memory: The beginning of the memory's id.
+        is_whole_id: Whether `memory` is the whole id, which another program chose.
     """
 
     memory: str | None
-    whole: bool
+    is_whole_id: bool
     conversation: str | None
     since: datetime | None
     until: datetime | None
     action: str | None
     limit: int = 10
 
-    def fits(self, link: Link, digests: set[str]) -> bool:
-        """Return whether an entry has a change that is asked for; all conditions must hold for one
-        change.
-        """
-        return any(
-            self.action in (None, action) and self._is_about(item, digests)
-            for action, *items in link.changes
-            for item in items
-        )
+    def matches(self, link: Link, digests: set[str]) -> bool:
+        """Return whether one change of an entry meets all conditions."""
+        for action, *items in link.changes:
+            if self.action not in (None, action):
+                continue
+            if any(self._is_about(parse_item(item), digests) for item in items):
+                return True
+        return False
 
-    def _is_about(self, item: str, digests: set[str]) -> bool:
+    def _is_about(self, item: Item, digests: set[str]) -> bool:
         if self.memory is None and self.conversation is None:
             return True
-        found = parse_item(item)
-        if self.conversation is not None and found.digest in digests:
+        if self.conversation is not None and item.digest in digests:
             return True
-        if self.memory is None or found.memory is None:
+        if self.memory is None or item.memory is None:
             return False
-        return found.memory == self.memory if self.whole else found.memory.startswith(self.memory)
+        if self.is_whole_id:
+            return item.memory == self.memory
+        return item.memory.startswith(self.memory)
 
 
-def wanted(memory_id: str | None, given: LogFilters, now: datetime) -> Wanted:
-    """Return which entries are asked for.
+def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> LogQuery:
+    """Parse the conditions of a reading.
 
     Args:
-        memory_id: The id of a memory, or how it begins; an id that is none of ours is taken as it
-            stands.
-        given: Further conditions.
-        now: What "7d" counts from.
+        memory_id: The id of a memory, or its beginning. An id that isn't one of ours is taken as
+            it is.
+        filters: Further conditions.
+        now: The time that "7d" counts from.
 
     Raises:
         InvalidInput: A value is not acceptable.
     """
-    for name in given:
+    for name in filters:
         if name not in LogFilters.__annotations__:
-            raise InvalidInput(
-                f'there is no filter "{name}"; use {", ".join(LogFilters.__annotations__)}'
-            )
-    action, conversation = given.get("action"), given.get("conversation")
+            names = ", ".join(LogFilters.__annotations__)
+            raise InvalidInput(f'there is no filter "{name}"; use {names}')
+    action, conversation = filters.get("action"), filters.get("conversation")
     if action is not None and action not in ACTIONS:
-        raise InvalidInput(
-            f'"{validate.shown(str(action))}" is no action; use {", ".join(ACTIONS)}'
-        )
+        shown = validate.shown(str(action))
+        raise InvalidInput(f'"{shown}" is not an action; use {", ".join(ACTIONS)}')
     if memory_id is not None and conversation is not None:
         raise InvalidInput("an entry is about a memory or a conversation; name one of them")
-    since, until = (
-        to_moment(given.get("since"), now),
-        to_moment(given.get("until"), now, end_of_day=True),
-    )
+    since = to_moment(filters.get("since"), now)
+    until = to_moment(filters.get("until"), now, end_of_day=True)
     if since is not None and until is not None and since > until:
         raise InvalidInput("since is later than until; exchange them")
-    memory, whole = memory_id, False
+    memory, is_whole_id = memory_id, False
     if memory_id is not None:
         try:
             memory = parse_id(memory_id)
         except InvalidInput:
             if not isinstance(memory_id, str) or not memory_id.strip():
                 raise
-            whole = True
+            is_whole_id = True
     if conversation is not None:
         conversation = validate.one_line(conversation, "conversation id")
-    return Wanted(memory, whole, conversation, since, until, action)
+    return LogQuery(memory, is_whole_id, conversation, since, until, action)
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------------
 
 
-def entries(store: Store, namespaces: Sequence[str], asked: Wanted) -> list[LogEntry]:
+def read_entries(store: Store, namespaces: Sequence[str], query: LogQuery) -> list[LogEntry]:
     """Return entries of the logs of some namespaces, newest first.
 
     Raises:
-        StoreDamaged: One of them is none; the check of the log says more.
+        StoreDamaged: A record isn't an entry; `verify` says more.
     """
-    walks = [_newest_first(store, namespace, asked) for namespace in namespaces]
-    merged = heapq.merge(*walks, key=lambda found: found[1].at, reverse=True)
-    found = list(islice(merged, asked.limit))
-    before = _before(store, [record.ref for record, _ in found])
-    names = _names(store, [link for _, link in found], asked.conversation)
+    chains = [_newest_first(store, namespace, query) for namespace in namespaces]
+    merged = heapq.merge(*chains, key=lambda pair: pair[1].at, reverse=True)
+    entries = list(islice(merged, query.limit))
+    predecessors = _predecessors(store, [record.ref for record, _ in entries])
+    names = _names(store, [link for _, link in entries], query.conversation)
     return [
         LogEntry(
             number=link.number,
@@ -158,130 +163,149 @@ def entries(store: Store, namespaces: Sequence[str], asked: Wanted) -> list[LogE
             namespace=link.namespace,
             actor=link.actor,
             changes=_changes(link, names),
-            previous=_previous(link, before.get(record.ref)),
+            previous=_previous_hash(link, predecessors.get(record.ref)),
             hash=link.hash,
         )
-        for record, link in found
+        for record, link in entries
     ]
 
 
-def _newest_first(store: Store, namespace: str, asked: Wanted) -> Iterator[tuple[Record, Link]]:
-    where = chain_of(namespace)._replace(since=asked.since, until=asked.until)
+def _newest_first(store: Store, namespace: str, query: LogQuery) -> Iterator[tuple[Record, Link]]:
+    chain = chain_of(namespace)._replace(since=query.since, until=query.until)
     digests: set[str] = set()
-    if asked.conversation is not None:
-        digests = {
-            conversation_digest(salt, asked.conversation) for salt in _salts(store, namespace)
-        }
+    if query.conversation is not None:
+        for salt in _salts(store, namespace):
+            digests.add(conversation_digest(salt, query.conversation))
+    for record in _scan(store, chain, newest_first=True):
+        link = _link(record)
+        if query.matches(link, digests):
+            yield record, link
+
+
+def _scan(store: Store, chain: Filter, *, newest_first: bool = False) -> Iterator[Record]:
     after = None
-    while page := store.scan(where, limit=_PAGE, after=after, newest_first=True):
-        for record in page:
-            link = _link(record)
-            if asked.fits(link, digests):
-                yield record, link
+    while page := store.scan(chain, limit=_PAGE, after=after, newest_first=newest_first):
+        yield from page
         after = page[-1].ref.group, page[-1].ref.position
 
 
 def _link(record: Record) -> Link:
     try:
         link = link_of(record)
-        for _, *items in link.changes:
-            for item in items:
-                parse_item(item)
+        for item in _items(link):
+            parse_item(item)
     except ValueError as exc:
         raise StoreDamaged(
-            f"entry {record.ref.position} of the log of {record.ref.namespace} can't be read; run: memory log --verify"
+            f"entry {record.ref.position} of the log of {record.ref.namespace} can't be read; "
+            "run: memory log --verify"
         ) from exc
     return link
 
 
+def _items(link: Link) -> Iterator[str]:
+    for _, *items in link.changes:
+        yield from items
+
+
 def _salts(store: Store, namespace: str) -> list[str]:
-    """Return what the digests of conversations were made with; of merged copies of a store there
-    may be several.
-    """
-    first = store.read([Ref(Collection.LOG, namespace, CHAIN, position) for position in (1, 2)])
-    return [salt for salt in (_link(record).salt for record in first) if salt] or [""]
+    """Return the salts of the conversation digests; merged copies of a store have several."""
+    refs = [Ref(Collection.LOG, namespace, CHAIN, position) for position in (1, 2)]
+    salts = [_link(record).salt for record in store.read(refs)]
+    return [salt for salt in salts if salt] or [""]
 
 
-def _before(store: Store, refs: Sequence[Ref]) -> dict[Ref, Link]:
-    """Return the entries that stand before some others."""
-    wanted_refs = {ref._replace(position=ref.position - 1): ref for ref in refs if ref.position > 1}
-    return {wanted_refs[record.ref]: _link(record) for record in store.read(list(wanted_refs))}
+def _predecessors(store: Store, refs: Sequence[Ref]) -> dict[Ref, Link]:
+    """Return the entry before each of these."""
+    successors = {ref._replace(position=ref.position - 1): ref for ref in refs if ref.position > 1}
+    return {successors[record.ref]: _link(record) for record in store.read(list(successors))}
 
 
-def _previous(link: Link, before: Link | None) -> str | None:
-    for previous in ("",) if before is None else (before.hash, ""):
+def _previous_hash(link: Link, predecessor: Link | None) -> str | None:
+    candidates = [""] if predecessor is None else [predecessor.hash, ""]
+    for previous in candidates:
         if hash_of(link, previous) == link.hash:
             return previous
     return None
 
 
-def _names(store: Store, found: Sequence[Link], asked: str | None) -> dict[tuple[str, str], str]:
-    """Return the names of conversations by namespace and digest, as far as the conversations are
-    still there.
+def _names(
+    store: Store, links: Sequence[Link], conversation: str | None
+) -> dict[tuple[str, str], str]:
+    """Return names of conversations by namespace and digest.
+
+    Only existing conversations, and the one that was asked for, can be named.
     """
     names: dict[tuple[str, str], str] = {}
-    for namespace in {link.namespace for link in found}:
-        own = (change for link in found if link.namespace == namespace for change in link.changes)
-        if not any(parse_item(item).digest for _, *items in own for item in items):
+    for namespace in {link.namespace for link in links}:
+        items = [item for link in links if link.namespace == namespace for item in _items(link)]
+        if not any(parse_item(item).digest for item in items):
             continue
-        where = Filter(Collection.HISTORY, (namespace,), state="any")
-        known = [group for _, group in store.groups(where, limit=_MOST_CONVERSATIONS)]
+        turns = Filter(Collection.HISTORY, (namespace,), state="any")
+        groups = [group for _, group in store.groups(turns, limit=_MAX_CONVERSATIONS)]
+        if conversation is not None:
+            groups.append(conversation)
         for salt in _salts(store, namespace):
-            for name in [*known, *([asked] if asked is not None else [])]:
+            for name in groups:
                 names[namespace, conversation_digest(salt, name)] = name
     return names
 
 
 def _changes(link: Link, names: Mapping[tuple[str, str], str]) -> tuple[Change, ...]:
-    found: list[Change] = []
+    changes: list[Change] = []
     for action, *items in link.changes:
         for item in map(parse_item, items):
-            said = (
-                names.get((link.namespace, item.digest), f"#{item.digest}") if item.digest else None
-            )
-            found.append(Change(action, item.memory, said, item.first, item.last))
-    return tuple(found)
+            name = None
+            if item.digest:
+                name = names.get((link.namespace, item.digest), f"#{item.digest}")
+            changes.append(Change(action, item.memory, name, item.first, item.last))
+    return tuple(changes)
 
 
-# --- checking
-# --------------------------------------------------------------------------------------------------------
+# --- verifying
 
 
 def verify(store: Store, namespaces: Sequence[str], against: str | None) -> list[LogCheck]:
-    """Check the logs of some namespaces; see `Memories.verify_log`."""
+    """Verify the logs of some namespaces; see `Memories.verify_log`."""
     if against is not None:
         against = str(against).strip().lower()
         if not _HASH.fullmatch(against):
             raise InvalidInput(
                 "against takes a hash that memory log --verify printed as head: 64 hexadecimal digits"
             )
-    chains = [_checked(store, namespace) for namespace in namespaces]
-    if against is not None and not any(chain.has(against) for chain in chains):
+    chains = [_verify_chain(store, namespace) for namespace in namespaces]
+    if against is not None and not any(chain.has_hash(against) for chain in chains):
+        problem = f"it has no entry {against[:12]}…: its end was cut off, or it was rewritten"
         for chain in chains:
-            chain.tell(f"it has no entry {against[:12]}…: its end was cut off, or it was rewritten")
+            chain.report(problem)
     return [chain.result() for chain in chains]
 
 
-def _checked(store: Store, namespace: str) -> "_Chain":
-    chain = _Chain(namespace)
-    # Records come first: what is read of them was logged before the log is read.
-    there = [
-        (collection, record.ref.group, record.ref.position, record.created_at)
+class _Address(NamedTuple):
+    """A record in the collections that the log describes, and when it was written."""
+
+    collection: Collection
+    group: str
+    position: int
+    created_at: datetime
+
+
+def _verify_chain(store: Store, namespace: str) -> "_ChainCheck":
+    check = _ChainCheck(namespace)
+    # The records are read before the log, so that each of them was logged by then.
+    addresses = [
+        _Address(collection, record.ref.group, record.ref.position, record.created_at)
         for collection in SEARCHED
         for page in pages(store, Place(collection, namespace))
         for record in page
     ]
-    after = None
-    while page := store.scan(chain_of(namespace), limit=_PAGE, after=after):
-        for record in page:
-            chain.add(record)
-        after = page[-1].ref.group, page[-1].ref.position
-    chain.compare(there)
-    return chain
+    for record in _scan(store, chain_of(namespace)):
+        check.add(record)
+    check.compare(addresses)
+    return check
 
 
-class _Chain:
-    """What is known of a chain while it is read from its beginning."""
+class _ChainCheck:
+    """Verifies a chain while it is read from its beginning."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -290,84 +314,92 @@ class _Chain:
         self._salts: list[str] = []
         self._last: Record | None = None
         self._since: datetime | None = None
-        self._entries = self._unlogged = 0
+        self._entry_count = 0
+        self._unlogged = 0
         self._head: str | None = None
         self._problem: str | None = None
 
-    def tell(self, problem: str) -> None:
-        """Remember what is wrong, unless something before it is."""
+    def report(self, problem: str) -> None:
+        """Remember a problem; the first one counts."""
         self._problem = self._problem or problem
 
-    def has(self, digest: str) -> bool:
+    def has_hash(self, digest: str) -> bool:
         """Return whether an entry has this hash."""
-        return any(bytes.fromhex(digest) in found for found in self._hashes.values())
+        return any(bytes.fromhex(digest) in hashes for hashes in self._hashes.values())
 
     def add(self, record: Record) -> None:
-        """Check the next entry."""
-        position, expected = record.ref.position, self._last.ref.position + 1 if self._last else 1
+        """Verify the next entry."""
+        position = record.ref.position
+        expected = 1 if self._last is None else self._last.ref.position + 1
         if position != expected:
-            self.tell(f"entry {expected} is missing")
-        self._last, self._since = record, self._since or record.created_at
-        self._entries += 1
+            self.report(f"entry {expected} is missing")
+        self._last = record
+        self._since = self._since or record.created_at
+        self._entry_count += 1
         try:
             link = _link(record)
         except StoreDamaged:
-            self.tell(f"entry {position} is not what was written")
+            self.report(f"entry {position} is not what was written")
             return
-        # Of merged copies of a store, two entries may have one number, and the following ones stand
-        # further back.
-        before = (
-            [found.hex() for found in self._hashes.get(link.number - 1, [])]
-            if link.number > 1
-            else [""]
-        )
-        if not any(hash_of(link, previous) == link.hash for previous in before):
-            self.tell(f"entry {position} was changed or moved, or the one before it was")
-        known = self._hashes.setdefault(link.number, [])
-        if bytes.fromhex(link.hash) in known:
-            self.tell(f"entry {position} is there twice")
-        known.append(bytes.fromhex(link.hash))
-        self._head = link.hash
-        self._salts += [link.salt] if link.salt else []
-        for action, *items in link.changes:
-            for item in map(parse_item, items) if action in _WRITING else ():
-                last = min(item.last, item.first + _MOST_IN_ITEM)
-                self._written.add(_address(item.memory, item.digest, _ANY))
-                self._written.update(
-                    _address(item.memory, item.digest, each) for each in range(item.first, last + 1)
-                )
+        self._add_hash(link, position)
+        if link.salt:
+            self._salts.append(link.salt)
+        self._add_written(link)
 
-    def compare(self, there: Sequence[tuple[Collection, str, int, datetime]]) -> None:
-        """Check that all records that were written since the log began are in it."""
-        forked = bool(self._forks())
-        for collection, group, place, created_at in there:
+    def _add_hash(self, link: Link, position: int) -> None:
+        # In merged copies of a store two entries may have one number, and the following ones are at
+        # a later position.
+        predecessors = [""]
+        if link.number > 1:
+            predecessors = [digest.hex() for digest in self._hashes.get(link.number - 1, [])]
+        if not any(hash_of(link, previous) == link.hash for previous in predecessors):
+            self.report(f"entry {position} was changed or moved, or the one before it was")
+        hashes = self._hashes.setdefault(link.number, [])
+        digest = bytes.fromhex(link.hash)
+        if digest in hashes:
+            self.report(f"entry {position} is there twice")
+        hashes.append(digest)
+        self._head = link.hash
+
+    def _add_written(self, link: Link) -> None:
+        for action, *items in link.changes:
+            if action not in _WRITING:
+                continue
+            for item in map(parse_item, items):
+                last = min(item.last, item.first + _MAX_POSITIONS)
+                self._written.add(_hash_address(item.memory, item.digest, _ANY))
+                for position in range(item.first, last + 1):
+                    self._written.add(_hash_address(item.memory, item.digest, position))
+
+    def compare(self, addresses: Iterable[_Address]) -> None:
+        """Check that every record that was written since the log began is in it."""
+        has_forks = bool(self._forks())
+        for collection, group, position, created_at in addresses:
             if self._since is None or created_at < self._since:
                 continue
-            # A merge moves versions that both sides claimed, so there only the memory itself can be
-            # looked for.
-            position = _ANY if forked else place
+            # A merge moves versions that both sides claimed, so in a merged log only the memory
+            # itself can be looked for.
+            logged_position = _ANY if has_forks else position
             if collection is Collection.MEMORY:
-                addresses = [_address(group, "", position)]
+                hashes = [_hash_address(group, "", logged_position)]
             else:
-                addresses = [
-                    _address(None, conversation_digest(salt, group), position)
-                    for salt in self._salts
-                ]
-            if not self._written.intersection(addresses):
+                digests = [conversation_digest(salt, group) for salt in self._salts]
+                hashes = [_hash_address(None, digest, logged_position) for digest in digests]
+            if not self._written.intersection(hashes):
                 self._unlogged += 1
-                self.tell(
-                    f"{collection} {group} ({place}) is not in it: its end was cut off, or another program wrote "
-                    "that record"
+                self.report(
+                    f"{collection} {group} ({position}) is not in it: its end was cut off, "
+                    "or another program wrote that record"
                 )
 
     def _forks(self) -> tuple[int, ...]:
-        return tuple(number for number, found in self._hashes.items() if len(found) > 1)
+        return tuple(number for number, hashes in self._hashes.items() if len(hashes) > 1)
 
     def result(self) -> LogCheck:
-        """Return what was found."""
+        """Return the result."""
         return LogCheck(
             namespace=self._namespace,
-            entries=self._entries,
+            entries=self._entry_count,
             since=self._since,
             until=self._last.created_at if self._last else None,
             head=self._head,
@@ -377,5 +409,5 @@ class _Chain:
         )
 
 
-def _address(memory: str | None, digest: str, position: int) -> int:
+def _hash_address(memory: str | None, digest: str, position: int) -> int:
     return hash((memory, digest, position))

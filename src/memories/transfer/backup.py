@@ -25,7 +25,7 @@ from memories.stores import local_path, open_store
 from memories.transfer.export import export
 from memories.transfer.importing import Intake, check, import_
 from memories.transfer.lines import read_header
-from memories.transfer.pages import Progress, places, total
+from memories.transfer.pages import Progress, count_records, places
 
 if TYPE_CHECKING:
     from memories.stores.sqlite.backup import Mark
@@ -41,11 +41,11 @@ class BackedUp(NamedTuple):
     """A backup that was written and read back.
 
     Attributes:
-        file: Where it is.
+        file: The file.
         kind: `sqlite` or `export`.
-        records: How many versions and turns it has.
+        records: The number of versions and turns.
         size_bytes: Its size.
-        sha256: Its hash, to recognize copies of it by.
+        sha256: Its hash, by which copies are recognized.
         removed: Older backups of this store that were removed.
     """
 
@@ -58,15 +58,15 @@ class BackedUp(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What a restore did.
+    """Result of a restore.
 
     Attributes:
-        records: How many versions and turns the store has now.
+        records: The number of versions and turns that the store has now.
         made_at: When the backup was made, in ISO 8601, if it says so.
-        kept: What the store that was there before is called now, if there was one.
+        kept: Where the replaced store is now, if there was one.
         without_vector: How many records only words can find.
-        unchecked: The export is of the version without a last line, so nothing tells whether it is
-            complete.
+        unchecked: The export is of the version without a last line, so an incomplete one can't be
+            recognized.
     """
 
     records: int
@@ -82,7 +82,6 @@ def sqlite_file(url: str) -> Path | None:
 
 
 # --- backup
-# ----------------------------------------------------------------------------------------------------------
 
 
 def back_up(
@@ -93,28 +92,27 @@ def back_up(
     now: datetime,
     progress: Progress,
 ) -> BackedUp:
-    """Copy the whole store of the settings into one file, while others write, and read the copy
-    back.
+    """Copy the store of the settings into one file while others write, and read the copy back.
 
     Args:
         config: The settings.
-        target: A file, or a folder, in which it gets a name with its store and time; by default the
-            folder `backups` of the home.
-        keep: In a folder, remove the oldest backups of this store until so many are left.
-        now: The time.
-        progress: Is told how much is done.
+        target: A file, or a folder in which the file is named after the store and the time. By
+            default it is the folder `backups` of the home.
+        keep: In a folder, remove the oldest backups of this store until this many are left.
+        now: The current time.
+        progress: Called with how much is done.
 
     Raises:
-        RequestError: There is no store yet, or something else has the name of the target.
-        StoreDamaged: The store, or the copy, is not sound.
-        StoreError: It could not be written.
+        RequestError: There is no store yet, or the target is another file.
+        StoreDamaged: The store or the copy is damaged.
+        StoreError: The file could not be written.
     """
     path = sqlite_file(config.store)
     if path is not None and not path.exists():
         raise RequestError(f"there is no store at {path} yet, so there is nothing to back up")
     mark = _mark(config.store, now)
     kind = "export" if path is None else "sqlite"
-    file, folder = _place(config, target, kind, now)
+    file, folder = _choose_file(config, target, kind, now)
     if folder is None and keep is not None:
         raise InvalidInput(
             "--keep counts the backups in a folder; name a folder, or leave --keep out"
@@ -124,16 +122,16 @@ def back_up(
     try:
         with scratch_beside(file) as scratch:
             records = _write(config, scratch, mark, progress)
-            size, sha256 = _measured(scratch)
+            size, sha256 = _measure(scratch)
             put_in_place(scratch, file)
     except OSError as exc:
-        raise not_written(file, exc) from exc
+        raise write_error(file, exc) from exc
     removed = _remove_oldest(folder, file, mark.store, keep) if folder and keep else ()
     return BackedUp(file, kind, records, size, sha256, removed)
 
 
 def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> int:
-    """Write a copy of the store and read it back; return how many records it has."""
+    """Write a copy of the store, read it back, and return the number of records."""
     path = sqlite_file(config.store)
     if path is not None:
         from memories.stores.sqlite.backup import copy_out
@@ -157,9 +155,7 @@ def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> i
         os.fsync(stream.fileno())
     with scratch.open("rb") as stream:
         if check(stream, namespaces=None, own=True).records != written:
-            raise StoreError(
-                f"what was written to {scratch.parent} could not be read back; nothing was kept"
-            )
+            raise StoreError(f"the copy in {scratch.parent} could not be read back; it was removed")
     return written
 
 
@@ -167,36 +163,34 @@ def _mark(url: str, now: datetime) -> "Mark":
     from memories.stores.sqlite.backup import Mark, identity_of
 
     path = sqlite_file(url)
-    return Mark(
-        digest(re.sub(r"//[^/@]*@", "//", url)) if path is None else identity_of(path), to_iso(now)
-    )
+    without_user = re.sub(r"//[^/@]*@", "//", url)
+    return Mark(digest(without_user) if path is None else identity_of(path), to_iso(now))
 
 
-def _place(
+def _choose_file(
     config: Config, target: str | None, kind: str, now: datetime
 ) -> tuple[Path, Path | None]:
-    """Return the file to write and, if it gets its name here, its folder."""
-    given = config.home / "backups" if target is None else Path(target).expanduser().absolute()
-    if target is not None and not given.is_dir() and not target.endswith(("/", os.sep)):
-        if not given.parent.is_dir():
-            raise InvalidInput(f"there is no folder {given.parent}; make it, or name another file")
-        return given, None
+    """Return the file to write; and its folder if the file is named here, else None."""
+    path = config.home / "backups" if target is None else Path(target).expanduser().absolute()
+    if target is not None and not path.is_dir() and not target.endswith(("/", os.sep)):
+        if not path.parent.is_dir():
+            raise InvalidInput(f"there is no folder {path.parent}; make it, or name another file")
+        return path, None
     try:
-        make_folder(given)
+        make_folder(path)
     except OSError as exc:
-        raise not_written(given, exc) from exc
+        raise write_error(path, exc) from exc
     stem = f"{_name(config.store)}-{now:%Y%m%dT%H%M%SZ}"
-    taken = iter(["", *(f"-{number}" for number in range(2, 1000))])
-    file = next(
-        found
-        for extra in taken
-        if not os.path.lexists(found := given / f"{stem}{extra}{_ENDINGS[kind]}")
-    )
-    return file, given
+    file = path / f"{stem}{_ENDINGS[kind]}"
+    number = 1
+    while os.path.lexists(file):
+        number += 1
+        file = path / f"{stem}-{number}{_ENDINGS[kind]}"
+    return file, path
 
 
 def _name(url: str) -> str:
-    """Return a name for a store that a file can have."""
+    """Return a file name for a store."""
     path = sqlite_file(url)
     if path is not None:
         return _UNSAFE.sub("-", path.stem).strip("-.") or "memories"
@@ -206,22 +200,29 @@ def _name(url: str) -> str:
 
 
 def _refuse_other_file(file: Path, store: str) -> None:
-    """Refuse to replace anything but a backup of the same store.
+    """Refuse to replace a file that isn't a backup of the same store.
 
     Raises:
-        RequestError: Something else is there.
+        RequestError: It is another file.
     """
     if not os.path.lexists(file):
         return
-    in_use = os.path.lexists(f"{file}.lock")  # a store, be it one that was made of a backup
-    mark = None if in_use or file.is_symlink() or not file.is_file() else mark_in(file)
-    if mark is None or mark.store != store:
-        what = "is a backup of another store" if mark else "is there already and is no backup"
-        raise RequestError(f"{file} {what}; nothing was written; name another file")
+    is_store = os.path.lexists(f"{file}.lock")
+    mark = None
+    if not is_store and file.is_file() and not file.is_symlink():
+        mark = read_mark(file)
+    if mark is None:
+        raise RequestError(
+            f"{file} exists and is not a backup; nothing was written; name another file"
+        )
+    if mark.store != store:
+        raise RequestError(
+            f"{file} is a backup of another store; nothing was written; name another file"
+        )
 
 
-def mark_in(file: Path) -> "Mark | None":
-    """Return what a backup of either kind says of itself; None if the file is none."""
+def read_mark(file: Path) -> "Mark | None":
+    """Return the description of a backup of either kind; None if the file isn't a backup."""
     from memories.stores.sqlite.backup import Mark, is_database, mark_of
 
     try:
@@ -235,44 +236,36 @@ def mark_in(file: Path) -> "Mark | None":
 
 
 def backups_of(config: Config) -> tuple[str, ...]:
-    """Return the backups of the store in the folder `backups` of the home; they keep what is
-    forgotten in the store.
-    """
-    store, folder = _mark(config.store, datetime.now(UTC)).store, config.home / "backups"
-    files = sorted(folder.glob(f"{glob.escape(_name(config.store))}-*"))
-    return tuple(
-        str(file) for file in files if (mark := mark_in(file)) is not None and mark.store == store
-    )
+    """Return the backups in the folder `backups`, which keep what is forgotten in the store."""
+    store = _mark(config.store, datetime.now(UTC)).store
+    files = sorted((config.home / "backups").glob(f"{glob.escape(_name(config.store))}-*"))
+    marks = [(file, read_mark(file)) for file in files]
+    return tuple(str(file) for file, mark in marks if mark is not None and mark.store == store)
 
 
 def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[Path, ...]:
-    """Remove the oldest backups of a store that got their names here; the newest one stays."""
-    named = re.compile(
-        rf"{re.escape(re.sub(r'-[0-9]{8}T.*', '', newest.name))}-\d{{8}}T\d{{6}}Z(-\d+)?\.(db|jsonl)"
-    )
-    found: list[tuple[str, Path]] = []
+    """Remove the oldest backups of a store that were named here; the newest one stays."""
+    stem = re.escape(re.sub(r"-[0-9]{8}T.*", "", newest.name))
+    named_here = re.compile(rf"{stem}-\d{{8}}T\d{{6}}Z(-\d+)?\.(db|jsonl)")
+    backups: list[tuple[str, Path]] = []
     for file in folder.iterdir():
-        if (
-            file != newest
-            and named.fullmatch(file.name)
-            and not file.is_symlink()
-            and file.is_file()
-        ):
-            mark = mark_in(file)
-            if mark is not None and mark.store == store:
-                found.append((mark.at, file))
-    gone = [file for _, file in sorted(found, reverse=True)[max(0, keep - 1) :]]
-    for file in gone:
+        if file == newest or not named_here.fullmatch(file.name):
+            continue
+        mark = read_mark(file) if file.is_file() and not file.is_symlink() else None
+        if mark is not None and mark.store == store:
+            backups.append((mark.at, file))
+    backups.sort(reverse=True)
+    oldest = [file for _, file in backups[max(0, keep - 1) :]]
+    for file in oldest:
         file.unlink()
-    return tuple(sorted(gone))
+    return tuple(sorted(oldest))
 
 
 @contextlib.contextmanager
 def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
-    """Give an empty file beside another one, for its owner only; nothing of it is left afterwards.
+    """Provide an empty private file beside another one, and remove it afterwards.
 
-    It is locked while it is in use, so that what a process left that was killed can be told from
-    it.
+    It is locked while it is in use, which distinguishes it from the leftovers of a killed process.
     """
     scratch = file.with_name(f".{file.name}.{os.urandom(4).hex()}.{ending}")
     with tried(scratch, 0):
@@ -283,11 +276,11 @@ def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
 
 
 def _clear_leftovers(folder: Path, name: str, ending: str = "new") -> None:
-    """Remove what backups or restores left that were killed."""
-    for left in folder.glob(f".{glob.escape(name)}*.{ending}"):
-        with tried(left, 0) as unused:
-            if unused:
-                _remove(left)
+    """Remove the files that killed backups or restores left."""
+    for leftover in folder.glob(f".{glob.escape(name)}*.{ending}"):
+        with tried(leftover, 0) as is_unused:
+            if is_unused:
+                _remove(leftover)
 
 
 def _remove(file: Path) -> None:
@@ -295,23 +288,23 @@ def _remove(file: Path) -> None:
         Path(f"{file}{suffix}").unlink(missing_ok=True)
 
 
-def _measured(file: Path) -> tuple[int, str]:
-    made = hashlib.sha256()
+def _measure(file: Path) -> tuple[int, str]:
+    """Return the size and the SHA-256 of a file."""
+    sha256 = hashlib.sha256()
     with open_file(file) as stream:
         while piece := stream.read(_PIECE):
-            made.update(piece)
-    return file.stat().st_size, made.hexdigest()
+            sha256.update(piece)
+    return file.stat().st_size, sha256.hexdigest()
 
 
-def not_written(file: Path, exc: OSError) -> StoreError:
-    """Return the error for a file that the system did not let us write."""
+def write_error(file: Path, exc: OSError) -> StoreError:
+    """Return the error for a file that can't be written."""
     return StoreError(
         f"cannot write {file}: {exc.strerror or exc}; make room there or name another place"
     )
 
 
 # --- restore
-# ---------------------------------------------------------------------------------------------------------
 
 
 def restore(
@@ -325,74 +318,62 @@ def restore(
 ) -> Restored:
     """Make the store of the settings from a backup, a snapshot of an upgrade, or an export.
 
-    A SQLite store is put in place in one step, once all of it was read and checked: whatever
-    happens, there is the old store or the new one. Any other store has to be empty.
+    A SQLite store is replaced in one step, after everything was read and checked: whatever happens,
+    there is the old store or the new one. Any other store must be empty.
 
     Args:
         config: The settings.
         source: The file; it is not changed.
         embedder: Makes the vectors that an export does not have.
-        replace: Keep a SQLite store that is there under another name, and restore in its place.
-        now: The time, for that name.
-        progress: Is told how much is done.
+        replace: Rename an existing SQLite store, and restore in its place.
+        now: The time, for the new name.
+        progress: Called with how much is done.
 
     Raises:
         RequestError: There is a store already, or the file can't be restored into this kind of
             store.
-        StoreDamaged: The file is cut or damaged; nothing was changed.
+        StoreDamaged: The file is incomplete or damaged; nothing was changed.
     """
     if not source.is_file():
         raise InvalidInput(f"{source} is not a file; name a backup or an export")
     path = sqlite_file(config.store)
+    mark = read_mark(source)
+    made_at = mark.at if mark else None
     if path is None:
-        done = _import_whole(config, source, embedder, replace=replace, progress=progress)
-        marked = mark_in(source)
-        return done._replace(made_at=marked.at if marked else None)
+        restored = _import_whole(config, source, embedder, replace=replace, progress=progress)
+        return restored._replace(made_at=made_at)
     if path.exists() and source.samefile(path):
         raise InvalidInput(f"{source} is the store itself; name a backup of it")
-    refuse_store(path, replace=replace)
-    from memories.stores.sqlite.backup import put_back, refuse_logs
+    from memories.stores.sqlite.backup import occupied, put_back, refuse_logs
 
+    # Of a lost store only the log may exist.
+    if not replace and any(os.path.lexists(f"{path}{suffix}") for suffix in ("", "-wal")):
+        raise occupied(path)
     refuse_logs(source, path)
-    marked = mark_in(source)
-    aside = (
-        path.with_name(f"{path.name}.replaced-{now:%Y%m%dT%H%M%S}Z-{os.urandom(2).hex()}")
-        if replace
-        else None
-    )
+    old_store = None
+    if replace:
+        unique = f"{now:%Y%m%dT%H%M%S}Z-{os.urandom(2).hex()}"
+        old_store = path.with_name(f"{path.name}.replaced-{unique}")
     try:
         make_folder(path.parent)
         _clear_leftovers(path.parent, f"{path.name}.", "restore")
         with scratch_beside(path, "restore") as scratch:
-            done = _build(config, source, scratch, embedder, progress)
-            put_back(
-                scratch, path, aside, records=done.records, mark=marked or _mark(config.store, now)
-            )
+            restored = _build(config, source, scratch, embedder, progress)
+            new_mark = mark or _mark(config.store, now)
+            put_back(scratch, path, old_store, records=restored.records, mark=new_mark)
     except OSError as exc:
-        raise not_written(path, exc) from exc
-    kept = (
-        () if aside is None else (aside, Path(f"{aside}-wal"))
-    )  # of a lost store only the log may be there
-    found = next((file for file in kept if os.path.lexists(file)), None)
-    return done._replace(made_at=marked.at if marked else None, kept=found)
-
-
-def refuse_store(path: Path, *, replace: bool) -> None:
-    """Refuse to restore over a store, or over the log of a lost one.
-
-    Raises:
-        RequestError: One is there.
-    """
-    from memories.stores.sqlite.backup import occupied
-
-    if not replace and any(os.path.lexists(f"{path}{suffix}") for suffix in ("", "-wal")):
-        raise occupied(path)
+        raise write_error(path, exc) from exc
+    kept = None
+    if old_store is not None:
+        files = (old_store, Path(f"{old_store}-wal"))
+        kept = next((file for file in files if os.path.lexists(file)), None)
+    return restored._replace(made_at=made_at, kept=kept)
 
 
 def _build(
     config: Config, source: Path, scratch: Path, embedder: Embedder | None, progress: Progress
 ) -> Restored:
-    """Make a checked store file of a backup, at `scratch`."""
+    """Make a checked store file from a backup, at `scratch`."""
     from memories.stores.sqlite.backup import copy_in, is_database, records_in
 
     if is_database(source):
@@ -401,19 +382,19 @@ def _build(
         except StoreDamaged as exc:
             reason = exc.__cause__ or exc
             raise StoreDamaged(
-                f"{source} is no sound backup ({reason}); nothing was changed; use another one"
+                f"{source} is damaged ({reason}); nothing was changed; use another backup"
             ) from exc
-    built = Path(f"{scratch}.db")
-    there = config._replace(store=f"sqlite:///{built}")
-    done = _import_whole(there, source, embedder, replace=False, progress=progress)
-    if not built.exists():
+    database = Path(f"{scratch}.db")
+    new_store = config._replace(store=f"sqlite:///{database}")
+    restored = _import_whole(new_store, source, embedder, replace=False, progress=progress)
+    if not database.exists():
         raise RequestError(f"{source} has no records; there is nothing to restore")
-    built.replace(scratch)
-    if records_in(scratch) != done.records:
+    database.replace(scratch)
+    if records_in(scratch) != restored.records:
         raise StoreError(
-            f"{source} could not be read into {scratch.parent} as a whole; nothing was changed"
+            f"{source} could not be read completely into {scratch.parent}; nothing was changed"
         )
-    return done
+    return restored
 
 
 def _import_whole(
@@ -422,15 +403,15 @@ def _import_whole(
     """Import an export into an empty store."""
     from memories.stores.sqlite.backup import is_database
 
-    where = without_password(config.store)
+    url = without_password(config.store)
     if is_database(source):
         raise InvalidInput(
-            f"{source} is a SQLite file and the store is {where}; restore it with --store sqlite:///NEW, then run "
-            "memory migrate"
+            f"{source} is a SQLite file and the store is {url}; restore it with --store "
+            "sqlite:///NEW, then run memory migrate"
         )
     if replace:
         raise InvalidInput(
-            f"only a SQLite store can be replaced as a whole; empty {where} or name another store"
+            f"only a SQLite store can be replaced as a whole; empty {url} or name another store"
         )
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(open_file(source))
@@ -439,26 +420,28 @@ def _import_whole(
             records = check(stream, namespaces=None, own=True).records
         except InvalidInput as exc:
             raise InvalidInput(
-                f"{source} is no SQLite backup and no export that can be restored: {exc}"
+                f"{source} is neither a SQLite backup nor an export that can be restored: {exc}"
             ) from exc
         space = embedder.space if embedder else None
         store = stack.enter_context(contextlib.closing(open_store(config.store, space, config)))
         if places(store):
             raise RequestError(
-                f"{where} is not empty; to add what it lacks, run: memory import {source} --all-namespaces --trusted"
+                f"{url} is not empty; to add what it lacks, run: memory import {source} "
+                "--all-namespaces --trusted"
             )
         stream.seek(0)
 
         def lines() -> Iterator[bytes]:
-            done = 0
+            read = 0
             for line in stream:
-                done += len(line)
-                progress("restoring", done, size)
+                read += len(line)
+                progress("restoring", read, size)
                 yield line
 
-        done = import_(store, lines(), embedder, namespaces=None, intake=Intake(own=True))
-        if done.imported != records or total(store, places(store)) != records:
+        result = import_(store, lines(), embedder, namespaces=None, intake=Intake(own=True))
+        if result.imported != records or count_records(store, places(store)) != records:
             raise StoreError(
-                f"{source} has {records} records and {done.imported} were stored in {where}; run it again"
+                f"{source} has {records} records and {result.imported} were stored in {url}; "
+                "run it again"
             )
-        return Restored(records, None, None, done.without_vector, done.unchecked)
+        return Restored(records, None, None, result.without_vector, result.unchecked)

@@ -1,5 +1,4 @@
-"""Doctor: what is wrong with a store and around it, which secrets it holds, and saving what can
-still be read.
+"""Doctor: examines a store, repairs it, salvages damaged ones, and finds stored secrets.
 
 Nothing is changed unless `fix` is called.
 """
@@ -27,25 +26,26 @@ from memories.settings import Config
 from memories.stores import local_path, open_store
 from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Finding, Record, Ref
-from memories.transfer.backup import back_up, not_written, scratch_beside, sqlite_file
+from memories.transfer.backup import back_up, scratch_beside, sqlite_file, write_error
 from memories.transfer.export import Lines
-from memories.transfer.pages import Place, Progress, pages, places
+from memories.transfer.pages import Place, Progress, count_records, pages, places
 
-SMALL = 2_000  # records: in so many everything is looked at, in half a second at most
-_LEAST_FREE_BYTES = 67_108_864
-_LEFT_SECONDS = 3_600  # a scratch file that is younger may be in use
-_RESTORE = "put a backup in its place with memory restore FILE --replace, or save what can be read with memory doctor "
-_RESTORE += "--salvage FILE"
-
+SMALL = 2_000  # records: a store of this size is always examined completely, in half a second
+_MIN_FREE_BYTES = 67_108_864
+_LEFTOVER_SECONDS = 3_600  # a younger scratch file may be in use
+_RESTORE = (
+    "put a backup in its place with memory restore FILE --replace, or save what can be read with "
+    "memory doctor --salvage FILE"
+)
 _MISSING = "commits that were acknowledged are missing"
 
 
 class Examined(NamedTuple):
-    """What an examination found.
+    """Result of an examination.
 
     Attributes:
-        facts: What was looked at and how it is, by name.
-        findings: What is wrong.
+        facts: The state of the store, by name.
+        findings: The problems.
     """
 
     facts: dict[str, Any]
@@ -53,17 +53,17 @@ class Examined(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What was repaired, and the backup from before; None where there was nothing to repair."""
+    """What was repaired, and the backup that was made before; None if nothing was repaired."""
 
     repaired: list[str]
     backup: Path | None
 
 
 class Salvaged(NamedTuple):
-    """What was saved.
+    """Result of `salvage`.
 
     Attributes:
-        saved: How many records were written.
+        saved: The number of records that were written.
         lost: The others, each in a sentence, with its address if that is known.
     """
 
@@ -72,206 +72,179 @@ class Salvaged(NamedTuple):
 
 
 # --- examining
-# -------------------------------------------------------------------------------------------------------
 
 
 def examine(config: Config, *, deep: bool) -> Examined:
-    """Look at the store of the settings and at what it lies on.
+    """Examine the store of the settings and the place where it is.
 
     Args:
         config: The settings.
-        deep: Look at everything in the store, however long it takes.
+        deep: Examine everything in the store, however long it takes.
     """
-    done = Examined({"store": without_password(config.store)}, [])
+    examined = Examined({"store": without_password(config.store)}, [])
+    findings = examined.findings
     path = sqlite_file(config.store)
     if path is not None:
-        _look_at_engine(done)
+        _examine_engine(examined)
     place = local_path(config.store)
     if place is not None:
-        _look_at_place(place, done)
-        _look_at_owners(place, done)
-        _look_for_leftovers(place, done)
-    if config.events != events.OFF and (problem := events.problem(config.home)):
-        done.findings.append(
-            Finding(
-                f"operations can't be noted: {problem}", "free the place, or set MEMORY_EVENTS=off"
-            )
-        )
+        _examine_place(place, examined)
+        findings += _examine_files(place)
+        _examine_leftovers(place, examined)
+    if config.events != events.OFF:
+        problem = events.problem(config.home)
+        if problem:
+            remedy = "free the place, or set MEMORY_EVENTS=off"
+            findings.append(Finding(f"operations can't be noted: {problem}", remedy))
     if path is not None and not os.path.lexists(path):
-        done.facts["records"] = 0
-        return done
+        examined.facts["records"] = 0
+        return examined
     try:
-        if path is None or not _is_outdated(path, done):
-            _look_into(config, done, deep=deep)
+        if path is None or not _examine_outdated(path, examined):
+            _examine_store(config, examined, deep=deep)
     except StoreDamaged as exc:
-        done.findings.append(Finding(str(exc), _RESTORE if path is not None else ""))
+        findings.append(Finding(str(exc), _RESTORE if path is not None else ""))
     except MemoriesError as exc:
-        done.findings.append(Finding(f"the store can't be used: {exc}", ""))
-    return done
+        findings.append(Finding(f"the store can't be used: {exc}", ""))
+    return examined
 
 
-def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
+def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
+    facts, findings = examined
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        among = places(store)
-        for place in among[:1]:
-            info = store.info(place.everything())
-            done.facts.update(
-                schema_version=info.schema_version, model=info.model, size_bytes=info.size_bytes
-            )
-            if info.missing_commits:
-                done.findings.append(
-                    Finding(
-                        f"{info.missing_commits} {_MISSING}: the log of the store was cut or removed, or an older copy "
-                        "was put in its place",
-                        f"{_RESTORE}; to go on without them, run: memory doctor --fix",
-                    )
-                )
-            if info.erasing:
-                done.findings.append(
-                    Finding(
-                        "a forgotten memory still has bytes on the disk",
-                        "forget it again when nobody is reading",
-                    )
-                )
-        done.facts["records"] = sum(store.count(place.everything()) for place in among)
-        names = {place.namespace for place in among}
-        done.facts["namespaces"] = len(names)
-        done.findings.extend(
-            Finding(
-                f'namespace "{name}" has the name of a file of this program, so it has no scratchpad',
-                f"run: memory namespaces rename {name} NEW",
-            )
-            for name in sorted(names)
-            if is_own_name(name, config)
+        all_places = places(store)
+        if all_places:
+            _examine_info(store, all_places[0], examined)
+        facts["records"] = count_records(store, all_places)
+        names = {place.namespace for place in all_places}
+        facts["namespaces"] = len(names)
+        for name in sorted(names):
+            if is_own_name(name, config):
+                problem = f'namespace "{name}" has the name of a file of this program'
+                remedy = f"run: memory namespaces rename {name} NEW"
+                findings.append(Finding(f"{problem}, so it has no scratchpad", remedy))
+        if facts.get("model") and config.embedder != "none":
+            findings += _find_missing_vectors(store, tuple(names))
+        findings += store.check(deep=deep or facts["records"] <= SMALL)
+
+
+def _examine_info(store: Store, place: Place, examined: Examined) -> None:
+    info = store.info(place.everything())
+    examined.facts["schema_version"] = info.schema_version
+    examined.facts["model"] = info.model
+    examined.facts["size_bytes"] = info.size_bytes
+    if info.missing_commits:
+        problem = (
+            f"{info.missing_commits} {_MISSING}: the log of the store was cut or removed, "
+            "or an older copy was put in its place"
         )
-        if done.facts.get("model") and config.embedder != "none":
-            _look_for_vectors(store, among, done)
-        done.findings.extend(store.check(deep=deep or done.facts["records"] <= SMALL))
+        remedy = f"{_RESTORE}; to go on without them, run: memory doctor --fix"
+        examined.findings.append(Finding(problem, remedy))
+    if info.erasing:
+        problem = "a forgotten memory still has bytes on the disk"
+        examined.findings.append(Finding(problem, "forget it again when nobody is reading"))
 
 
-def _look_for_vectors(store: Store, among: Sequence[Place], done: Examined) -> None:
-    """Look for records without vectors in a store of records with them."""
-    names = tuple({place.namespace for place in among})
-    without = sum(
-        store.info(Filter(collection, names)).without_vector_count
-        for collection in sorted(SEARCHED)
-    )
-    if without:
-        records = "1 record has" if without == 1 else f"{without} records have"
-        done.findings.append(
-            Finding(f"{records} no vectors, so searches go by words there", "run: memory reembed")
-        )
+def _find_missing_vectors(store: Store, namespaces: tuple[str, ...]) -> Iterator[Finding]:
+    """Find records without vectors in a store with an embedder."""
+    count = 0
+    for collection in sorted(SEARCHED):
+        count += store.info(Filter(collection, namespaces)).without_vector_count
+    if count:
+        records = "1 record has" if count == 1 else f"{count} records have"
+        problem = f"{records} no vectors, so they are found by words only"
+        yield Finding(problem, "run: memory reembed")
 
 
-def _look_at_engine(done: Examined) -> None:
+def _examine_engine(examined: Examined) -> None:
     import apsw
 
     from memories.stores.sqlite.engine import engine_is_safe
 
     version = apsw.sqlite_lib_version()
-    done.facts["engine"] = f"SQLite {version}"
+    examined.facts["engine"] = f"SQLite {version}"
     if not engine_is_safe(version):
-        done.findings.append(
-            Finding(
-                f"SQLite {version} can lose acknowledged writes (the WAL-reset bug)",
-                "install apsw 3.51.3 or newer",
-            )
-        )
+        problem = f"SQLite {version} can lose acknowledged writes (the WAL-reset bug)"
+        examined.findings.append(Finding(problem, "install apsw 3.51.3 or newer"))
 
 
-def _look_at_place(place: Path, done: Examined) -> None:
-    """Look at the file system that the store is on, and how much room it has."""
+def _examine_place(place: Path, examined: Examined) -> None:
+    """Examine the file system that the store is on, and its free space."""
     from memories.stores.sqlite.engine import filesystem_of, is_network
 
+    facts, findings = examined
     folder = next(folder for folder in (place, *place.parents) if folder.is_dir())
     mounts = Path("/proc/self/mounts")
     if mounts.exists():
         kind = filesystem_of(str(folder.resolve()), mounts.read_text("utf-8", "replace"))
-        done.facts["file_system"] = kind
+        facts["file_system"] = kind
         if place.suffix and is_network(kind):
-            done.findings.append(
-                Finding(
-                    f"{folder} is on a network file system ({kind})",
-                    "set MEMORY_HOME to a folder on a local disk",
-                )
-            )
+            problem = f"{folder} is on a network file system ({kind})"
+            findings.append(Finding(problem, "set MEMORY_HOME to a folder on a local disk"))
     for path in (folder, place):
         if path.exists() and not os.access(path, os.W_OK):
-            done.findings.append(
-                Finding(f"{path} can't be written", "check who owns it and its permissions")
-            )
+            problem = f"{path} can't be written"
+            findings.append(Finding(problem, "check who owns it and its permissions"))
             break
     free = shutil.disk_usage(folder).free
-    done.facts["free_bytes"] = free
+    facts["free_bytes"] = free
     size = place.stat().st_size if place.is_file() else 0
-    if free < max(_LEAST_FREE_BYTES, size + size // 4):
-        done.findings.append(
-            Finding(
-                f"the disk of {folder} has only {free / 1e6:.0f} MB left, and a backup or an upgrade needs a copy",
-                "make room on it",
-            )
-        )
+    if free < max(_MIN_FREE_BYTES, size + size // 4):
+        problem = f"the disk of {folder} has only {free / 1e6:.0f} MB left"
+        needs = "a backup or an upgrade needs a copy"
+        findings.append(Finding(f"{problem}, and {needs}", "make room on it"))
 
 
-def _look_at_owners(place: Path, done: Examined) -> None:
-    """Look at who may read and write the files of the store."""
+def _examine_files(place: Path) -> Iterator[Finding]:
+    """Examine who may read and write the files of the store."""
     if os.name != "posix":
         return
-    own = [Path(f"{place}{suffix}") for suffix in ("", "-wal", "-shm", ".lock")]
-    own += sorted(place.parent.glob(f"{place.name}.*.jsonl")) if place.parent.is_dir() else []
-    for file in own:
+    files = [Path(f"{place}{suffix}") for suffix in ("", "-wal", "-shm", ".lock")]
+    if place.parent.is_dir():
+        files += sorted(place.parent.glob(f"{place.name}.*.jsonl"))
+    for file in files:
         try:
-            found = file.lstat()
+            status = file.lstat()
         except OSError:
             continue
-        if found.st_mode & 0o077 and not file.is_symlink():
-            others = "read and write" if found.st_mode & 0o022 else "read"
+        if status.st_mode & 0o077 and not file.is_symlink():
+            access = "read and write" if status.st_mode & 0o022 else "read"
             mode = "700" if file.is_dir() else "600"
-            done.findings.append(
-                Finding(f"others may {others} {file}", f"run: chmod {mode} {file}")
+            yield Finding(f"others may {access} {file}", f"run: chmod {mode} {file}")
+        if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+            find_names = f"find {shlex.quote(str(file.parent))} -inum {status.st_ino}"
+            yield Finding(
+                f"{file} has {status.st_nlink} names (hard links); processes that use different "
+                "ones lose writes",
+                f"keep one of those that this lists: {find_names}",
             )
-        if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
-            done.findings.append(
-                Finding(
-                    f"{file} has {found.st_nlink} names (hard links); processes that use different ones lose writes",
-                    f"keep one of those that this lists: find {shlex.quote(str(file.parent))} -inum {found.st_ino}",
-                )
-            )
-        if found.st_uid != os.geteuid():
-            done.findings.append(
-                Finding(
-                    f"{file} belongs to user {found.st_uid}", f"run: chown {os.geteuid()} {file}"
-                )
-            )
+        if status.st_uid != os.geteuid():
+            problem = f"{file} belongs to user {status.st_uid}"
+            yield Finding(problem, f"run: chown {os.geteuid()} {file}")
 
 
-def _look_for_leftovers(place: Path, done: Examined) -> None:
-    """Look for what processes left that were killed, and for copies that hold what was forgotten
-    since.
-    """
+def _examine_leftovers(place: Path, examined: Examined) -> None:
+    """Find files of killed processes, and older copies, which hold what was forgotten since."""
     if not place.parent.is_dir():
         return
     from memories.stores.sqlite.connection import COPIES
 
-    kept = [file for kind in COPIES for file in place.parent.glob(f"{place.name}.{kind}")]
-    done.facts["older_copies"] = sorted(str(file) for file in kept)
+    copies = [file for kind in COPIES for file in place.parent.glob(f"{place.name}.{kind}")]
+    examined.facts["older_copies"] = sorted(str(file) for file in copies)
     for file in sorted(place.parent.glob(f".{place.name}*.*")):
         try:
-            old = time.time() - file.stat().st_mtime > _LEFT_SECONDS
+            age = time.time() - file.stat().st_mtime
         except FileNotFoundError:
-            continue  # it was in use, and is done now
-        if old and file.suffix in (".new", ".restore", ".db"):
-            done.findings.append(
-                Finding(
-                    f"{file} was left by a process that was killed, and may hold memories",
-                    f"run: rm {file}",
-                )
-            )
+            continue  # it was in use
+        if age > _LEFTOVER_SECONDS and file.suffix in (".new", ".restore", ".db"):
+            problem = f"{file} was left by a process that was killed, and may hold memories"
+            examined.findings.append(Finding(problem, f"run: rm {file}"))
 
 
-def _is_outdated(path: Path, done: Examined) -> bool:
-    """Return whether a store has an older schema; opening it would upgrade it, so only SQLite's own
-    check is run.
+def _examine_outdated(path: Path, examined: Examined) -> bool:
+    """Examine a store with an older schema; return whether it is one.
+
+    Opening it would upgrade it, so only SQLite's own check is run.
     """
     import apsw
 
@@ -279,35 +252,32 @@ def _is_outdated(path: Path, done: Examined) -> bool:
     from memories.stores.sqlite.engine import opened_apart
     from memories.stores.sqlite.errors import translated
 
+    newest = len(schema.MIGRATIONS)
     with translated(path):
         try:
             with opened_apart(path) as db:
                 version = int(db.pragma("user_version"))
-                if db.pragma("application_id") != schema.APPLICATION_ID or version >= len(
-                    schema.MIGRATIONS
-                ):
+                is_ours = db.pragma("application_id") == schema.APPLICATION_ID
+                if not is_ours or version >= newest:
                     return False
                 messages = [str(row[0]) for row in db.execute("PRAGMA integrity_check(5)")]
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError):
-            return False  # opening it properly says why
-    done.facts.update(
-        schema_version=version, upgrade=f"to {len(schema.MIGRATIONS)}, when it is next used"
-    )
-    done.findings.extend(
-        Finding(f"the file is damaged: {each}", _RESTORE) for each in messages if each != "ok"
-    )
+            return False  # opening it as a store reports why
+    examined.facts["schema_version"] = version
+    examined.facts["upgrade"] = f"to {newest}, when it is next used"
+    for message in messages:
+        if message != "ok":
+            examined.findings.append(Finding(f"the file is damaged: {message}", _RESTORE))
     return True
 
 
-# --- mending and saving
-# ----------------------------------------------------------------------------------------------
+# --- repairing and salvaging
 
 
 def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Progress) -> Fixed:
-    """Make again what is derived from the records, after a copy was made; records are left as they
-    are.
+    """Rebuild what is derived from the records, after making a copy; the records are not changed.
 
-    Where acknowledged commits are missing, the store goes on without them.
+    If acknowledged commits are missing, the store goes on without them.
 
     Raises:
         StoreDamaged: No copy could be made; nothing was changed.
@@ -316,16 +286,19 @@ def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Pro
     missing = path is not None and any(_MISSING in finding.what for finding in findings)
     if not missing and not any(finding.derived for finding in findings):
         return Fixed([], None)
+    repaired: list[str] = []
     if path is None:
-        copy, repaired = back_up(config, None, now=now, progress=progress).file, []
+        copy = back_up(config, None, now=now, progress=progress).file
     else:
-        copy, repaired = _copy_before(path, now), _accepted(path) if missing else []
+        copy = _copy(path, now)
+        if missing:
+            repaired.append(_accept_loss(path))
     with contextlib.closing(open_store(config.store, None, config)) as store:
         return Fixed([*repaired, *store.repair()], copy)
 
 
-def _copy_before(path: Path, now: datetime) -> Path:
-    """Keep a copy of a store as it is, be it damaged."""
+def _copy(path: Path, now: datetime) -> Path:
+    """Copy a store as it is, even if it is damaged."""
     from memories.stores.sqlite.backup import copy_out
 
     copy = path.with_name(f"{path.name}.before-fix-{now:%Y%m%dT%H%M%S}Z-{os.urandom(2).hex()}")
@@ -334,46 +307,40 @@ def _copy_before(path: Path, now: datetime) -> Path:
             copy_out(path, scratch, None)
             put_in_place(scratch, copy)
     except OSError as exc:
-        raise not_written(copy, exc) from exc
+        raise write_error(copy, exc) from exc
     return copy
 
 
-def _accepted(path: Path) -> list[str]:
+def _accept_loss(path: Path) -> str:
     from memories.stores.sqlite.connection import SQLiteFile
 
     with contextlib.closing(SQLiteFile(path)) as file:
-        return [f"the store goes on without {file.accept_loss()} commits that are missing"]
+        return f"the store goes on without {file.accept_loss()} missing commits"
 
 
-def save(config: Config, target: Path, *, progress: Progress) -> Salvaged:
-    """Write every sound record as an export, of a store in whatever state; name the others.
+def salvage(config: Config, target: Path, *, progress: Progress) -> Salvaged:
+    """Write every sound record of a damaged store as an export, and name the others.
 
     Args:
         config: The settings.
-        target: The file to write; there must be none of its name.
-        progress: Is told how many were written.
+        target: The file to write; it must not exist.
+        progress: Called with how many were written.
 
     Raises:
         StoreDamaged: Nothing can be read.
     """
     if os.path.lexists(target):
-        raise InvalidInput(f"{target} is there already; name a new file")
+        raise InvalidInput(f"{target} exists already; name a new file")
     if not target.absolute().parent.is_dir():
         raise InvalidInput(
             f"there is no folder {target.absolute().parent}; make it, or name another file"
         )
-    path = sqlite_file(config.store)
     lost: list[tuple[str, Ref | None]] = []
     try:
         with scratch_beside(target.absolute()) as scratch:
             with scratch.open("wb") as stream:
                 lines = Lines(lambda line: stream.write(line.encode()), None)
-                found = (
-                    _records_of_store(config, lost)
-                    if path is None
-                    else _records_of_file(path, lost)
-                )
-                for number, record in enumerate(found, 1):
+                for number, record in enumerate(_salvage_records(config, lost), 1):
                     lines.add(record)
                     progress("saving", number, number)
                 saved = lines.end()
@@ -381,24 +348,30 @@ def save(config: Config, target: Path, *, progress: Progress) -> Salvaged:
                 os.fsync(stream.fileno())
             put_in_place(scratch, target.absolute())
     except OSError as exc:
-        raise not_written(target, exc) from exc
+        raise write_error(target, exc) from exc
     return Salvaged(saved, lost)
 
 
-def _records_of_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
-    from memories.stores.sqlite.salvage import Lost, salvage
+def _salvage_records(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
+    path = sqlite_file(config.store)
+    return _salvage_store(config, lost) if path is None else _salvage_file(path, lost)
+
+
+def _salvage_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
+    from memories.stores.sqlite.salvage import Lost
+    from memories.stores.sqlite.salvage import salvage as salvage_sqlite
 
     if not path.exists():
         raise InvalidInput(f"there is no store at {path}, so there is nothing to save")
-    for found in salvage(path):
-        if isinstance(found, Lost):
-            number = f"record {found.seq}: " if found.seq else ""
-            lost.append((f"{number}{found.why}", found.ref))
+    for result in salvage_sqlite(path):
+        if isinstance(result, Lost):
+            number = f"record {result.seq}: " if result.seq else ""
+            lost.append((f"{number}{result.why}", result.ref))
         else:
-            yield found
+            yield result
 
 
-def _records_of_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
+def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
     with contextlib.closing(open_store(config.store, None, config)) as store:
         with store.transaction():  # outside of one, a store may read as empty what it can't read
             for place in places(store):
@@ -406,117 +379,111 @@ def _records_of_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Ite
                     for page in pages(store, place):
                         yield from page
                 except StoreDamaged as exc:
-                    lost.append(
-                        (
-                            f"the rest of {place.collection} in namespace {place.namespace}: {exc}",
-                            None,
-                        )
-                    )
-        lost.extend(
-            (finding.what, finding.ref) for finding in store.check(deep=True) if not finding.derived
-        )
+                    part = f"the rest of {place.collection} in namespace {place.namespace}"
+                    lost.append((f"{part}: {exc}", None))
+        damaged = [finding for finding in store.check(deep=True) if not finding.derived]
+        lost.extend((finding.what, finding.ref) for finding in damaged)
 
+
+# --- secrets
 
 MAX_FINDINGS = 1_000  # that are named; all are counted
 _ERASE = "store again what should stay, without it, and erase the rest: "
 
 
-def find(
+def find_secrets(
     config: Config, waiting: Iterable[tuple[Path, int, str]], progress: Progress
 ) -> list[Finding]:
-    """Return what holds a secret: memories in all their versions, turns, and what waits to be
-    stored.
+    """Find secrets in all versions of memories, in turns, and in the queues of captured turns.
 
     Args:
-        config: The settings; what they take out is looked for, and secrets if they take out
-            nothing.
+        config: The settings, whose redaction defines a secret; `secrets` if redaction is off.
         waiting: The lines of the queues: the file, the number, and the line.
-        progress: Is told how many records were looked at.
+        progress: Called with how many records were searched.
     """
-    redactor = (config._replace(redact="secrets") if config.redact == "off" else config).redactor()
-    found = itertools.chain(_in_store(config, redactor, progress), _in_queues(waiting, redactor))
-    named = list(itertools.islice(found, MAX_FINDINGS))
-    more = sum(1 for _ in found)
-    return named + (
-        [Finding(f"{more} more memories and turns hold a secret", "see to these first")]
-        if more
-        else []
+    if config.redact == "off":
+        config = config._replace(redact="secrets")
+    redactor = config.redactor()
+    findings = itertools.chain(
+        _search_store(config, redactor, progress), _search_queues(waiting, redactor)
     )
+    named = list(itertools.islice(findings, MAX_FINDINGS))
+    others = sum(1 for _ in findings)
+    if others:
+        problem = f"{others} more memories and turns hold a secret"
+        named.append(Finding(problem, "see to these first"))
+    return named
 
 
-def _in_store(config: Config, redactor: Redactor, progress: Progress) -> Iterator[Finding]:
-    seen = 0
+def _search_store(config: Config, redactor: Redactor, progress: Progress) -> Iterator[Finding]:
+    searched = 0
     with contextlib.closing(open_store(config.store, None, config)) as store:
         for place in places(store):
             records = itertools.chain.from_iterable(pages(store, place))
-            for _, same in itertools.groupby(records, _owner):
-                group = list(same)
-                seen += len(group)
-                progress("looking for secrets", seen, seen)
-                held = [
-                    (record, kinds) for record in group if (kinds := kinds_in(record, redactor))
-                ]
-                if held:
-                    yield _named(
-                        [record for record, _ in held],
-                        [kind for _, kinds in held for kind in kinds],
-                        redactor,
-                    )
+            for _, group in itertools.groupby(records, _erased_unit):
+                kinds: set[str] = set()
+                with_secrets: list[Record] = []
+                for record in group:
+                    searched += 1
+                    record_kinds = kinds_in(record, redactor)
+                    if record_kinds:
+                        kinds.update(record_kinds)
+                        with_secrets.append(record)
+                progress("looking for secrets", searched, searched)
+                if with_secrets:
+                    yield _describe_secrets(with_secrets, kinds, redactor)
 
 
-def _owner(record: Record) -> tuple[str, int]:
-    """Return what is erased as a whole: a memory with its versions, or one turn."""
-    return (
-        record.ref.group,
-        0 if record.ref.collection is Collection.MEMORY else record.ref.position,
-    )
+def _erased_unit(record: Record) -> tuple[str, int]:
+    """Return a key of what is erased as a whole: a memory with its versions, or one turn."""
+    if record.ref.collection is Collection.MEMORY:
+        return record.ref.group, 0
+    return record.ref.group, record.ref.position
 
 
-def kinds_in(record: Record, redactor: Redactor) -> tuple[str, ...]:
-    """Return the kinds of the secrets in a record: its text, labels, key, fields, and the name of
-    its conversation.
-    """
-    texts = [
-        record.text,
-        record.ref.group,
-        record.key or "",
-        record.ended_by or "",
-        *record.labels,
-        *record.labels.values(),
-    ]
+def kinds_in(record: Record, redactor: Redactor) -> list[str]:
+    """Return the kinds of the secrets in a record: its texts, and its conversation's name."""
+    texts = [record.text, record.ref.group, record.key or "", record.ended_by or ""]
+    texts += [*record.labels, *record.labels.values()]
     texts += [value for value in record.fields.values() if isinstance(value, str)]
-    return tuple(kind for text in texts if text for kind in _new(text, redactor))
+    return [kind for text in texts if text for kind in _removable_kinds(text, redactor)]
 
 
-def _new(text: str, redactor: Redactor) -> tuple[str, ...]:
-    """Return the kinds of what is in a text and would be taken out of it now."""
-    done = redactor.secrets(text)
-    return done.kinds if done.text is not text else ()
+def _removable_kinds(text: str, redactor: Redactor) -> tuple[str, ...]:
+    """Return the kinds of the secrets that a redaction would remove from a text."""
+    redacted = redactor.secrets(text)
+    return redacted.kinds if redacted.text is not text else ()
 
 
-def _named(records: Sequence[Record], kinds: Sequence[str], redactor: Redactor) -> Finding:
+def _describe_secrets(
+    records: Sequence[Record], kinds: Iterable[str], redactor: Redactor
+) -> Finding:
     ref = records[0].ref
-    holds = f"in namespace {ref.namespace} holds {', '.join(sorted(set(kinds)))}"
     name = redactor.secrets(ref.group).text
-    plain = name is ref.group
+    namespace = f"-n {ref.namespace} --yes"
     if ref.collection is Collection.MEMORY:
-        numbers = ", ".join(str(record.ref.position) for record in records[:20])
+        versions_with = ", ".join(str(record.ref.position) for record in records[:20])
         key = records[-1].key
-        said = f" (key {redactor.secrets(versions.plain_key(key) or '').text})" if key else ""
-        command = f"memory forget {shlex.quote(name)} -n {ref.namespace} --yes"
-        what = f"memory {name}{said}, version {numbers}, {holds}"
+        shown_key = ""
+        if key:
+            shown_key = f" (key {redactor.secrets(versions.plain_key(key) or '').text})"
+        subject = f"memory {name}{shown_key}, version {versions_with},"
+        command = f"memory forget {shlex.quote(name)} {namespace}"
     else:
-        what = f"turn {ref.position} of conversation {name} {holds}"
-        command = f"memory turns forget {shlex.quote(name)} --index {ref.position} -n {ref.namespace} --yes"
-    return Finding(what, f"{_ERASE}{command}", ref=ref if plain else None)
+        subject = f"turn {ref.position} of conversation {name}"
+        command = f"memory turns forget {shlex.quote(name)} --index {ref.position} {namespace}"
+    problem = f"{subject} in namespace {ref.namespace} holds {', '.join(sorted(set(kinds)))}"
+    return Finding(problem, f"{_ERASE}{command}", ref=ref if name is ref.group else None)
 
 
-def _in_queues(waiting: Iterable[tuple[Path, int, str]], redactor: Redactor) -> Iterator[Finding]:
+def _search_queues(
+    waiting: Iterable[tuple[Path, int, str]], redactor: Redactor
+) -> Iterator[Finding]:
     for file, number, line in waiting:
-        kinds = _new(line, redactor)
+        kinds = _removable_kinds(line, redactor)
         if kinds:
             yield Finding(
                 f"line {number} of {file} holds {', '.join(sorted(set(kinds)))}",
-                "it is taken out when an agent goes on and the turn is stored; what was refused: read it, then r"
-                "emove it",
+                "it is taken out when an agent goes on and the turn is stored; what was refused: "
+                "read it, then remove it",
             )

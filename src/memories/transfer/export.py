@@ -1,6 +1,4 @@
-"""Exports a store as lines of JSON, with a last line that counts them and a proof of who wrote
-them.
-"""
+"""Exports a store as lines of JSON; the last line counts them, and proves who wrote them."""
 
 import heapq
 import os
@@ -15,7 +13,7 @@ from memories.errors import ConfigError
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Record
 from memories.transfer.lines import Tally, header_line, is_id, to_line
-from memories.transfer.pages import PAGE, Place, Progress, pages, places, total
+from memories.transfer.pages import PAGE, Place, Progress, count_records, pages, places
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +34,7 @@ class Lines:
         Args:
             write: Takes a line with its line break.
             model: The model of the vectors that will be written; None for none.
-            backup: What a backup says of itself.
+            backup: The description of a backup.
         """
         self._write = write
         header = header_line(model, backup)
@@ -44,16 +42,16 @@ class Lines:
         write(f"{header}\n")
 
     def add(self, record: Record, vectors: "NDArray[np.float32] | None" = None) -> None:
-        """Write a record, and its vectors if they are given."""
+        """Write a record, with its vectors if they are given."""
         line = to_line(record, vectors)
         self._tally.add(line)
         self._write(f"{line}\n")
 
     def end(self, key: bytes | None = None) -> int:
-        """Write the last line; return how many records there are.
+        """Write the last line, and return the number of records.
 
         Args:
-            key: What the export is to be known again by; see `proof`.
+            key: The key that proves who wrote the export; see `Tally.last_line`.
         """
         self._write(f"{self._tally.last_line(key)}\n")
         return self._tally.records
@@ -67,28 +65,26 @@ def export(  # noqa: PLR0913 - these are the properties of an export
     with_vectors: bool = False,
     backup: Mapping[str, str] | None = None,
     prove: Callable[[], bytes | None] = lambda: None,
-    chosen: Callable[[Collection, Iterator[Record]], Iterator[Record]] | None = None,
+    select: Callable[[Collection, Iterator[Record]], Iterator[Record]] | None = None,
     progress: Progress,
 ) -> int:
-    """Write every record as a line of JSON, in order of collection, namespace, group and position.
+    """Write every record as a line of JSON, ordered by collection, namespace, group and position.
 
-    It is one state of the store: other writers wait until it is done, so `write` should not block.
-        Damaged records
-    are left out; `damaged` of the store names them.
+    The export is one state of the store: other writers wait until it is done, so `write` should not
+    block. Damaged records are left out; the store's `damaged` names them.
 
     Args:
-        store: What is exported.
+        store: The store.
         write: Takes a line with its line break.
         namespaces: Only these; None for all.
         with_vectors: Also write the vectors that the store has.
-        backup: What a backup says of itself.
-        prove: Returns the key that it is to be known again by; see `proof`. It is called if there
-            is a record.
-        chosen: Yields those of a collection's records that are exported; None for all.
-        progress: Is told how much is done.
+        backup: The description of a backup.
+        prove: Returns the key that proves who wrote the export; called only if there is a record.
+        select: Yields the records of a collection that are exported; None for all.
+        progress: Called with how much is done.
 
     Returns:
-        How many records.
+        The number of records.
 
     Raises:
         StoreDamaged: A part of the store can't be read.
@@ -97,90 +93,92 @@ def export(  # noqa: PLR0913 - these are the properties of an export
         return Lines(write, None, backup).end()
     count = 0
     with store.transaction():
-        among = places(store, namespaces)
-        whole = total(store, among)
-        model = store.info(among[0].everything()).model if with_vectors and among else None
+        sources = places(store, namespaces)
+        total = count_records(store, sources)
+        model = None
+        if with_vectors and sources:
+            model = store.info(sources[0].everything()).model
         lines = Lines(write, model, backup)
-        for place in among:
+        for place in sources:
             records = _in_order(store, place)
-            if chosen is not None:
-                records = chosen(place.collection, records)
+            if select is not None:
+                records = select(place.collection, records)
             while page := list(islice(records, PAGE)):
                 vectors = store.vectors([record.ref for record in page]) if with_vectors else {}
                 for record in page:
                     lines.add(record, vectors.get(record.ref))
                 count += len(page)
-                progress("exporting", count, whole)
+                progress("exporting", count, total)
     return lines.end(prove() if count else None)
 
 
 def _in_order(store: Store, place: Place) -> Iterator[Record]:
-    """Yield records by the name of their group in any store; some keep ids apart from other
-    names.
-    """
+    """Yield records by the name of their group; some stores keep ids apart from other names."""
     if place.collection is Collection.MEMORY:  # all groups are ids
         return (record for page in pages(store, place) for record in page)
 
-    def of_kind(kind: bool) -> Iterator[Record]:
-        return (
-            record
-            for page in pages(store, place)
-            for record in page
-            if is_id(record.ref.group) is kind
-        )
+    def with_ids(wanted: bool) -> Iterator[Record]:
+        for page in pages(store, place):
+            for record in page:
+                if is_id(record.ref.group) is wanted:
+                    yield record
 
     return heapq.merge(
-        of_kind(False), of_kind(True), key=lambda record: (record.ref.group, record.ref.position)
+        with_ids(False),
+        with_ids(True),
+        key=lambda record: (record.ref.group, record.ref.position),
     )
 
 
-_NAME = "export.key"
-_BYTES = 32
+_KEY_FILE = "export.key"
+_KEY_BYTES = 32
+_REMEDY = "remove it, and the next export makes one"
 
 
 def own_key(folder: Path, *, make: bool = False) -> bytes | None:
     """Return the key of this user's exports; None if there is none yet.
 
     Args:
-        folder: Where it is kept: beside the user's `config.toml`, where no folder's `.env` reaches.
-        make: Make one where there is none.
+        folder: The folder of the key: beside the user's `config.toml`, which no `.env` can change.
+        make: Make a key if there is none.
 
     Raises:
-        ConfigError: It can't be relied on; the message says why, and what to do.
+        ConfigError: The key can't be trusted; the message says why, and what to do.
         OSError: It can't be made.
     """
-    file = folder / _NAME
+    file = folder / _KEY_FILE
     if make and not os.path.lexists(file):
-        with locked(folder / f"{_NAME}.lock"):
+        with locked(folder / f"{_KEY_FILE}.lock"):
             if not os.path.lexists(file):
                 with replacing(file) as stream:
-                    stream.write(os.urandom(_BYTES))
+                    stream.write(os.urandom(_KEY_BYTES))
     try:
         fd = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | CREATING & ~os.O_CREAT)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as exc:  # a link among them, which could lead anywhere
-        raise ConfigError(
-            f"cannot read {file}: {exc.strerror}; remove it, and the next export makes one"
-        ) from exc
+    except OSError as exc:  # such as a link, which could lead anywhere
+        raise ConfigError(f"cannot read {file}: {exc.strerror}; {_REMEDY}") from exc
     try:
-        doubt = _doubt(file, os.fstat(fd))
-        key = b"" if doubt else os.read(fd, _BYTES + 1)
+        problem = _find_problem(file, os.fstat(fd))
+        key = b"" if problem else os.read(fd, _KEY_BYTES + 1)
     finally:
         os.close(fd)
-    if doubt or len(key) != _BYTES:
-        raise ConfigError(
-            f"{file} {doubt or 'is no key of exports; remove it, and the next export makes one'}"
-        )
+    if not problem and len(key) != _KEY_BYTES:
+        problem = f"is not a key of exports; {_REMEDY}"
+    if problem:
+        raise ConfigError(f"{file} {problem}")
     return key
 
 
-def _doubt(file: Path, found: os.stat_result) -> str:
-    """Return why a key can't be relied on, a part of a sentence; nothing if it can."""
-    if not stat.S_ISREG(found.st_mode):
-        return "is not a file; remove it, and the next export makes one"
-    if os.name == "posix" and found.st_uid not in (os.geteuid(), 0):
-        return "belongs to another user; remove it, and the next export makes one"
-    if os.name == "posix" and found.st_mode & 0o077:
-        return f"can be read or written by others, who could forge exports; remove it, or run: chmod 600 {file}"
+def _find_problem(file: Path, status: os.stat_result) -> str:
+    """Return why a key can't be trusted, as a part of a sentence; empty if it can."""
+    if not stat.S_ISREG(status.st_mode):
+        return f"is not a file; {_REMEDY}"
+    if os.name == "posix" and status.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user; {_REMEDY}"
+    if os.name == "posix" and status.st_mode & 0o077:
+        return (
+            "can be read or written by others, who could forge exports; remove it, "
+            f"or run: chmod 600 {file}"
+        )
     return ""

@@ -1,7 +1,7 @@
-"""Import: store the records of an export, and leave those that are there already.
+"""Import: store the records of an export, and leave existing records as they are.
 
-It can be stopped at any moment and run again. Nothing proves who wrote a foreign file: its records
-are said to be imported, whatever they say themselves, and its memories wait for review.
+It can be interrupted at any moment and run again. Nothing proves who wrote a foreign file: its
+records are marked as imported, whatever they say themselves, and its memories wait for review.
 """
 
 from collections import Counter
@@ -44,11 +44,9 @@ if TYPE_CHECKING:
 MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # conflicts that are named; all are counted
-# of what a foreign file said, by which it is known again whatever became of it here
-_HASH = "line_hash"
-# Fields that no foreign file can set.
+_HASH = "line_hash"  # of a foreign record, by which it is recognized whatever became of it here
 _ACCEPTANCE = ("accepted_at", "accepted_by")
-_OURS = (_HASH, *_ACCEPTANCE, "suspicious", "redacted", *LINK)
+_OURS = (_HASH, *_ACCEPTANCE, "suspicious", "redacted", *LINK)  # fields that no foreign file sets
 
 
 class Rejected(NamedTuple):
@@ -61,17 +59,17 @@ class Rejected(NamedTuple):
 
 @dataclass(slots=True)
 class Imported:
-    """The result of an import.
+    """Result of an import.
 
     Attributes:
         imported: How many records were stored.
-        known: How many were there already.
+        known: How many existed already.
         conflicts: The first `MAX_SHOWN` records that were not stored.
         conflict_count: How many were not stored.
         without_vector: How many were stored without a vector, since there is no embedder.
-        redacted: How many secrets of each kind were taken out of what was stored.
-        unchecked: The export is of the version without a last line, so nothing tells whether it is
-            complete.
+        redacted: How many secrets of each kind were removed.
+        unchecked: The export is of the version without a last line, so an incomplete one can't be
+            recognized.
         pending: How many memories wait for review, by their namespace.
     """
 
@@ -86,11 +84,11 @@ class Imported:
 
 
 class Checked(NamedTuple):
-    """What a look at a whole export found.
+    """Result of `check`.
 
     Attributes:
-        records: How many it has.
-        proven: Whether it was written with the key that was given.
+        records: The number of records.
+        proven: Whether the export was written with the given key.
     """
 
     records: int
@@ -98,28 +96,31 @@ class Checked(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A record, on which line it is, and how it was before secrets were taken out of it, if there
-    were any.
+    """A line of an export.
+
+    Attributes:
+        number: The number of the line.
+        record: The record.
+        original: The record before secrets were removed, if there were any.
     """
 
     number: int
     record: Record
-    given: Record | None = None
+    original: Record | None = None
 
 
 class Intake(NamedTuple):
-    """What is done to the records of a file before they are stored.
+    """How the records of a file are changed before they are stored.
 
     Attributes:
-        foreign: For a file that nothing proves to be ours, the id of this import. What it says of
-            its origins does not count, its memories wait for review, and it adds nothing to
-            memories and conversations that are there. None to store records as they are; a store
-            that `logged` returned decides about their origins.
-        redactor: Takes secrets out of what is stored; None to leave them.
-        own: It is a backup; see `lines.read_line`.
-        into: The namespace that the records get, which all have the same one; None for the one that
-            they have.
-        accepted: Keep what the records say of the person who accepted them.
+        foreign: The id of this import if nothing proves that the file is ours. Then the origins in
+            the file don't count, its memories wait for review, and it adds nothing to existing
+            memories and conversations. None stores records as they are; a `LoggedStore` decides
+            about their origins.
+        redactor: Removes secrets; None to keep them.
+        own: The file is a backup; see `lines.read_line`.
+        into: The namespace that all records get; they must have the same one. None keeps it.
+        accepted: Keep who accepted a record.
     """
 
     foreign: str | None = None
@@ -129,7 +130,7 @@ class Intake(NamedTuple):
     accepted: bool = True
 
 
-_AS_IT_IS = Intake()
+_UNCHANGED = Intake()
 
 
 def import_(
@@ -139,29 +140,32 @@ def import_(
     *,
     namespaces: Sequence[str] | None,
     dry_run: bool = False,
-    intake: Intake = _AS_IT_IS,
+    intake: Intake = _UNCHANGED,
 ) -> Imported:
-    """Store the records of an export; those that are there already stay as they are.
+    """Store the records of an export; existing records stay as they are.
 
     Args:
         store: The store.
         lines: The lines in order, UTF-8.
-        embedder: Makes the vectors that the lines don't have; None to go by words alone.
+        embedder: Makes the vectors that the lines don't have; None to search by words only.
         namespaces: Only these may be written; None for all.
         dry_run: Store nothing, only return what would happen.
-        intake: What is done to the records first.
+        intake: How the records are changed first.
 
     Raises:
-        InvalidInput: A line is not acceptable, or the export is incomplete. The lines before its
-            batch were stored; correct it and run this again. `check` finds this before anything is
+        InvalidInput: A line is not acceptable, or the export is incomplete. Earlier batches were
+            stored; correct the file and import it again. `check` finds this before anything is
             stored.
     """
     importer = _Importer(store, embedder, intake.foreign, dry_run=dry_run)
-    read = _read(lines, importer.begin, namespaces, own=intake.own)
-    for batch in _batches(read if intake.into is None else _renamed(read, intake.into)):
-        taken = batch if intake.accepted else list(map(_without_acceptance, batch))
-        held = taken if intake.foreign is None else _held(taken, intake.foreign)
-        importer.store_batch(list(_redacted(held, intake.redactor)))
+    read_lines: Iterator[_Line] = _read(lines, importer.begin, namespaces, own=intake.own)
+    if intake.into is not None:
+        read_lines = _renamed(read_lines, intake.into)
+    for batch in _batches(read_lines):
+        accepted = batch if intake.accepted else [_without_acceptance(line) for line in batch]
+        if intake.foreign is not None:
+            accepted = _held_for_review(accepted, intake.foreign)
+        importer.store_batch(list(_redacted(accepted, intake.redactor)))
     return importer.result
 
 
@@ -179,9 +183,9 @@ def check(
     Args:
         lines: The lines in order, UTF-8.
         namespaces: Only these may be written; None for all.
-        key: The key of our own exports, if there is one; see `proof`.
-        redactor: Takes secrets out, as in an import.
-        own: It is a backup; see `lines.read_line`.
+        key: The key of our own exports, if there is one; see `export.own_key`.
+        redactor: Removes secrets, as in an import.
+        own: The file is a backup; see `lines.read_line`.
         into: See `Intake`.
 
     Raises:
@@ -189,85 +193,18 @@ def check(
     """
     proven = False
 
-    def read() -> Iterator[_Line]:
+    def read_and_prove() -> Iterator[_Line]:
         nonlocal proven
         proven = yield from _read(lines, lambda _header: None, namespaces, key, own=own)
 
-    found = read() if into is None else _renamed(read(), into)
-    records = sum(1 for _ in _redacted(found, redactor))
-    return Checked(records, proven=proven)
+    read_lines = read_and_prove()
+    if into is not None:
+        read_lines = _renamed(read_lines, into)
+    count = sum(1 for _ in _redacted(read_lines, redactor))
+    return Checked(count, proven=proven)
 
 
-def _renamed(lines: Iterable[_Line], into: str) -> Iterator[_Line]:
-    """Yield lines with another namespace.
-
-    Raises:
-        InvalidInput: They are of more than one.
-    """
-    first: str | None = None
-    for line in lines:
-        name = line.record.ref.namespace
-        first = first or name
-        if name != first:
-            raise InvalidInput(
-                f"line {line.number} is of namespace {name} and those before it of {first}; --as takes the export of "
-                "one namespace: memory export --namespace NAME --no-shared"
-            )
-        yield line._replace(
-            record=line.record._replace(ref=line.record.ref._replace(namespace=into))
-        )
-
-
-def _redacted(lines: Iterable[_Line], redactor: "Redactor | None") -> Iterator[_Line]:
-    """Yield lines without the secrets of their records.
-
-    Raises:
-        InvalidInput: A record can't be stored without them.
-    """
-    for line in lines:
-        try:
-            record = line.record if redactor is None else _without_secrets(line.record, redactor)
-        except InvalidInput as exc:
-            raise InvalidInput(
-                f"line {line.number}: {exc}; to import it all the same, add --no-redact"
-            ) from exc
-        yield line if record is line.record else line._replace(record=record, given=line.record)
-
-
-def _without_secrets(record: Record, redactor: "Redactor") -> Record:
-    """Return a record without secrets; the same one if it has none."""
-    redactor.refuse(record.ref.group, "the name of a conversation or a memory")
-    text, kinds = redactor.text(record.text)
-    tags, in_tags = redactor.pairs(tags_of(record.labels))
-    scope, mark, name = (record.key or "").rpartition("\x1f")
-    key, in_key = redactor.name(
-        name, "key" if record.ref.collection is Collection.MEMORY else "message id"
-    )
-    texts = {
-        name: value
-        for name, value in record.fields.items()
-        if isinstance(value, str) and name not in _OURS
-    }
-    data, in_data = redactor.data(texts.pop("data", ""))
-    fields, in_fields = redactor.pairs(texts)
-    fields = {**fields, "data": data} if in_data else fields
-    ended_by, in_end = redactor.text(record.ended_by or "")
-    found = " ".join((*kinds, *in_tags, *in_key, *in_fields, *in_data, *in_end))
-    bare = record._replace(vectors=None)
-    clean = bare._replace(
-        text=text,
-        labels={
-            **tags,
-            **{name: value for name, value in record.labels.items() if is_reserved(name)},
-        },
-        key=record.key and f"{redactor.text(scope).text}{mark}{key}",
-        fields={**record.fields, **fields},
-        ended_by=record.ended_by and ended_by,
-    )
-    if clean == bare:
-        return record
-    vectors = record.vectors if text == record.text else None  # they were made of what it said
-    return clean._replace(fields={**clean.fields, "redacted": found}, vectors=vectors)
+# --- lines
 
 
 def _read(
@@ -278,29 +215,32 @@ def _read(
     *,
     own: bool,
 ) -> Generator[_Line, None, bool]:
-    """Yield the records of lines, once `begin` was told what the header says; return whether the
-    key wrote them.
+    """Yield the records of an export; `begin` gets its header.
+
+    Returns:
+        Whether the export was written with the key.
 
     Raises:
         InvalidInput: A line is not acceptable, or the last one is missing.
     """
-    number, ended, tally, header, proven = 0, False, None, Header(None, ends=False), False
+    number, has_ended, proven = 0, False, False
+    tally, header = None, Header(None, ends=False)
     for number, line in enumerate(lines, 1):
         try:
-            text = _text(line, first=number == 1)
+            text = _decode(line, is_first=number == 1)
             if tally is None:
                 header, tally = read_header(text), Tally(text)
                 begin(header)
-            elif ended and text.strip():
+            elif has_ended and text.strip():
                 raise InvalidInput(
                     "comes after the last line of the export; import one export at a time"
                 )
             elif is_last(text):
                 proven = tally.compare(text, key)
-                ended = True
+                has_ended = True
             elif text.strip():
                 record = read_line(text, own=own)
-                _refuse_others(record, namespaces)
+                _check_namespace(record, namespaces)
                 tally.add(text)
                 yield _Line(number, record)
         except UnicodeDecodeError as exc:
@@ -310,40 +250,57 @@ def _read(
         except InvalidInput as exc:
             raise InvalidInput(f"line {number} {exc}; nothing of its batch was stored") from exc
     if not number:
-        raise InvalidInput("no records: the export is empty, not even a header is in it")
-    if header.ends and not ended:
+        raise InvalidInput("no records: the export is empty, without even a header")
+    if header.ends and not has_ended:
         raise InvalidInput(
             f"the export is incomplete: it was cut after line {number}; use another copy"
         )
     return proven
 
 
-def _text(line: bytes, *, first: bool) -> str:
-    if first:
+def _decode(line: bytes, *, is_first: bool) -> str:
+    if is_first:
         refuse_other_files(line)
-    return line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
+    return line.decode("utf-8-sig" if is_first else "utf-8").rstrip("\r\n")
 
 
-def _refuse_others(record: Record, namespaces: Sequence[str] | None) -> None:
+def _check_namespace(record: Record, namespaces: Sequence[str] | None) -> None:
     if namespaces is not None and record.ref.namespace not in namespaces:
         raise InvalidInput(
             f"is of namespace {record.ref.namespace}; name that one, or add --all-namespaces"
         )
 
 
+def _renamed(lines: Iterable[_Line], namespace: str) -> Iterator[_Line]:
+    """Yield lines with another namespace.
+
+    Raises:
+        InvalidInput: They are from more than one namespace.
+    """
+    first: str | None = None
+    for line in lines:
+        ref = line.record.ref
+        first = first or ref.namespace
+        if ref.namespace != first:
+            raise InvalidInput(
+                f"line {line.number} is of namespace {ref.namespace} and those before it of {first}; "
+                "--as takes the export of one namespace: memory export --namespace NAME --no-shared"
+            )
+        yield line._replace(record=line.record._replace(ref=ref._replace(namespace=namespace)))
+
+
 def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
-    """Yield lines in batches that end between two memories, unless one is too large, so that none
-    is half stored.
+    """Yield batches of lines that end between two memories, so that no memory is half stored.
+
+    Only the lines of a very large memory are divided.
     """
     batch: list[_Line] = []
     size = 0
     for line in lines:
-        between = bool(batch) and _owner(batch[-1].record.ref) != _owner(line.record.ref)
-        if (
-            len(batch) >= MAX_BATCH
-            or size >= MAX_BATCH_CHARACTERS
-            or (len(batch) >= PAGE and between)
-        ):
+        is_full = len(batch) >= MAX_BATCH or size >= MAX_BATCH_CHARACTERS
+        if len(batch) >= PAGE:
+            is_full = is_full or _owner(batch[-1].record.ref) != _owner(line.record.ref)
+        if is_full:
             yield batch
             batch, size = [], 0
         batch.append(line)
@@ -352,16 +309,82 @@ def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
         yield batch
 
 
-def _held(batch: Sequence[_Line], import_id: str) -> list[_Line]:
-    """Return lines of a foreign file as they are stored."""
+# --- secrets
+
+
+def _redacted(lines: Iterable[_Line], redactor: "Redactor | None") -> Iterator[_Line]:
+    """Yield lines without the secrets of their records.
+
+    Raises:
+        InvalidInput: A record can't be stored without them.
+    """
+    for line in lines:
+        if redactor is None:
+            yield line
+            continue
+        try:
+            record = _without_secrets(line.record, redactor)
+        except InvalidInput as exc:
+            raise InvalidInput(
+                f"line {line.number}: {exc}; to import it all the same, add --no-redact"
+            ) from exc
+        if record is line.record:
+            yield line
+        else:
+            yield line._replace(record=record, original=line.record)
+
+
+def _without_secrets(record: Record, redactor: "Redactor") -> Record:
+    """Return a record without secrets; the same one if it has none."""
+    redactor.refuse(record.ref.group, "the name of a conversation or a memory")
+    text, kinds = redactor.text(record.text)
+    tags, tag_kinds = redactor.pairs(tags_of(record.labels))
+    scope, separator, name = (record.key or "").rpartition("\x1f")
+    key_name = "key" if record.ref.collection is Collection.MEMORY else "message id"
+    key, key_kinds = redactor.name(name, key_name)
+    texts = {
+        name: value
+        for name, value in record.fields.items()
+        if isinstance(value, str) and name not in _OURS
+    }
+    data, data_kinds = redactor.data(texts.pop("data", ""))
+    fields, field_kinds = redactor.pairs(texts)
+    if data_kinds:
+        fields = {**fields, "data": data}
+    ended_by, end_kinds = redactor.text(record.ended_by or "")
+    reserved = {name: value for name, value in record.labels.items() if is_reserved(name)}
+    original = record._replace(vectors=None)
+    clean = original._replace(
+        text=text,
+        labels={**tags, **reserved},
+        key=record.key and f"{redactor.text(scope).text}{separator}{key}",
+        fields={**record.fields, **fields},
+        ended_by=record.ended_by and ended_by,
+    )
+    if clean == original:
+        return record
+    all_kinds = (*kinds, *tag_kinds, *key_kinds, *field_kinds, *data_kinds, *end_kinds)
+    return clean._replace(
+        fields={**clean.fields, "redacted": " ".join(all_kinds)},
+        vectors=record.vectors if text == record.text else None,  # they were made of the old text
+    )
+
+
+# --- foreign files
+
+
+def _held_for_review(batch: Sequence[_Line], import_id: str) -> list[_Line]:
+    """Return the lines of a foreign file as they are stored."""
     latest: dict[Ref, int] = {}
     for line in batch:
         owner = _owner(line.record.ref)
         latest[owner] = max(line.record.ref.position, latest.get(owner, 0))
-    return [
-        line._replace(record=_as_foreign(line.record, import_id, latest[_owner(line.record.ref)]))
-        for line in batch
-    ]
+    lines: list[_Line] = []
+    for line in batch:
+        is_latest = line.record.ref.position == latest[_owner(line.record.ref)]
+        record = _as_foreign(line.record, import_id, is_latest=is_latest)
+        lines.append(line._replace(record=record))
+    return lines
 
 
 def _without_acceptance(line: _Line) -> _Line:
@@ -369,48 +392,45 @@ def _without_acceptance(line: _Line) -> _Line:
     return line._replace(record=line.record._replace(fields=fields))
 
 
-def _as_foreign(record: Record, import_id: str, latest: int) -> Record:
-    """Return a record of a foreign file as it is stored: a memory has never been current, so that
-    it has to wait.
-    """
+def _as_foreign(record: Record, import_id: str, *, is_latest: bool) -> Record:
+    """Return a record of a foreign file as it is stored: a memory waits, and was never current."""
     fields = {name: value for name, value in record.fields.items() if name not in _OURS}
-    fields[_HASH] = f"{_said(record):032x}"
+    fields[_HASH] = _statement_hash(record)
     parts = {key: record.labels[key] for key in (PART, CONTINUED) if key in record.labels}
-    record = record._replace(
-        labels={**tags_of(record.labels), **parts, IMPORT: import_id}, fields=fields
-    )
+    labels = {**tags_of(record.labels), **parts, IMPORT: import_id}
+    record = record._replace(labels=labels, fields=fields)
     if record.ref.collection is not Collection.MEMORY:
         return record
-    waits = record.ended_at is None or record.ended_by in (None, PENDING)
-    ended_by = (
-        record.ended_by if not waits else PENDING if record.ref.position == latest else "update"
+    ended_by = record.ended_by
+    if record.ended_at is None or ended_by in (None, PENDING):
+        ended_by = PENDING if is_latest else "update"
+    return record._replace(
+        ended_at=record.created_at, ended_by=ended_by, labels={**record.labels, HELD: "1"}
     )
-    labels = {**record.labels, HELD: "1"}
-    return record._replace(ended_at=record.created_at, ended_by=ended_by, labels=labels)
 
 
-def _is_known(there: Record, record: Record) -> bool:
-    """Return whether a record is there already, also if it was decided about since."""
-    hashes = {each.fields.get(_HASH, f"{_said(each):032x}") for each in (there, record)}
-    if len(hashes) == 1 or _said(there) == _said(record):
+def _is_same(existing: Record, record: Record) -> bool:
+    """Return whether a record exists already, even if it was accepted or refused since."""
+    existing_hash = existing.fields.get(_HASH, _statement_hash(existing))
+    if existing_hash == record.fields.get(_HASH, _statement_hash(record)):
         return True
-    waited = record.ended_by == PENDING and HELD in there.labels
-    return waited and immutable_parts(_plain(there)) == immutable_parts(_plain(record))
+    if _statement_hash(existing) == _statement_hash(record):
+        return True
+    if record.ended_by != PENDING or HELD not in existing.labels:
+        return False
+    return immutable_parts(_with_tags_only(existing)) == immutable_parts(_with_tags_only(record))
 
 
-def _plain(record: Record) -> Record:
+def _with_tags_only(record: Record) -> Record:
     return record._replace(labels=tags_of(record.labels))
 
 
-def _said(record: Record) -> int:
-    """Return a number for what a record says: not who wrote it, nor what was said of it since."""
-    plain = _plain(record)
-    said = {
-        name: each
-        for name, each in plain.fields.items()
-        if name not in (*LINK, *ABOUT, *_ACCEPTANCE)
-    }
-    return content_hash(plain._replace(fields=said))
+def _statement_hash(record: Record) -> str:
+    """Return a hash of a record's statement, without its origin and what was noted about it since."""
+    plain = _with_tags_only(record)
+    noted = (*LINK, *ABOUT, *_ACCEPTANCE)
+    fields = {name: value for name, value in plain.fields.items() if name not in noted}
+    return f"{content_hash(plain._replace(fields=fields)):032x}"
 
 
 def _owner(ref: Ref) -> Ref:
@@ -418,9 +438,13 @@ def _owner(ref: Ref) -> Ref:
     return ref._replace(position=0)
 
 
+# --- storing
+
+
 class _Importer:
-    """Stores batch after batch; remembers which memories had a conflict, to leave out the rest of
-    them too.
+    """Stores batch after batch.
+
+    It remembers which memories had a conflict, so that the rest of them is left out too.
     """
 
     def __init__(
@@ -433,144 +457,141 @@ class _Importer:
         self._foreign = foreign
         self._dry_run = dry_run
         self._blocked: set[Ref] = set()
-        self._looked_at: set[Place] = set()
+        self._checked: set[Place] = set()
 
     def begin(self, header: Header) -> None:
-        """Take in what the header says."""
+        """Read the header."""
         self.model, self.result.unchecked = header.model, not header.ends
 
     def store_batch(self, batch: Sequence[_Line]) -> None:
-        """Store the new records of a batch, those of each memory or conversation together or not at
-        all.
-        """
-        new = self._new(batch)
+        """Store the new records of a batch, those of a memory or conversation all or none."""
+        new = self._select_new(batch)
         if self._dry_run:
-            among = {Place(line.record.ref.collection, line.record.ref.namespace) for line in batch}
-            for place in among - self._looked_at:
-                self._store.info(
-                    place.everything()
-                )  # raises where it is damaged; a transaction would make a store
-            self._looked_at |= among
-            self._count(
-                new, {_owner(line.record.ref) for line in new if self._key_is_taken(line.record)}
-            )
+            self._check_readable(batch)
+            taken = {_owner(line.record.ref) for line in new if self._is_key_taken(line.record)}
+            self._count(new, taken)
             return
         records = [mark_record(line.record) for line in new]
-        kept = {record.ref: record.vectors for record in records if record.vectors is not None}
-        ours = self._embedder is not None and self.model == self._embedder.space.model
-        records = with_vectors(
-            records, kept if ours else {}, self._embedder
-        )  # before others have to wait
+        vectors = {record.ref: record.vectors for record in records if record.vectors is not None}
+        if self._embedder is None or self.model != self._embedder.space.model:
+            vectors = {}
+        # Embedding comes before the transaction, for which other writers wait.
+        records = with_vectors(records, vectors, self._embedder)
         ready = {
             record.ref: line._replace(record=record)
             for line, record in zip(new, records, strict=True)
         }
         with self._store.transaction():
-            new = [
-                ready[line.record.ref] for line in self._new(new)
-            ]  # somebody may have written meanwhile
+            # Another program may have written meanwhile.
+            new = [ready[line.record.ref] for line in self._select_new(new)]
             refused = self._append(new)
         self._count(new, refused)
 
-    def _new(self, batch: Sequence[_Line]) -> list[_Line]:
-        """Return what is not there yet; count what is, and reject what is there with another
-        content.
-        """
-        there = {
-            record.ref: record for record in self._store.read([line.record.ref for line in batch])
-        }
-        fresh: list[_Line] = []
+    def _check_readable(self, batch: Sequence[_Line]) -> None:
+        """Raise if a place of the batch is damaged; a transaction would create the store."""
+        refs = [line.record.ref for line in batch]
+        batch_places = {Place(ref.collection, ref.namespace) for ref in refs}
+        for place in batch_places - self._checked:
+            self._store.info(place.everything())
+        self._checked |= batch_places
+
+    def _select_new(self, batch: Sequence[_Line]) -> list[_Line]:
+        """Return the lines of new records; count existing ones, and reject conflicting ones."""
+        refs = [line.record.ref for line in batch]
+        existing = {record.ref: record for record in self._store.read(refs)}
+        new: list[_Line] = []
         for line in batch:
             ref = line.record.ref
-            if ref not in there:
-                there[ref] = line.record
-                fresh.append(line)
-            elif any(
-                _is_known(there[ref], record)
-                for record in (line.record, line.given)
-                if record is not None
-            ):
+            if ref not in existing:
+                existing[ref] = line.record
+                new.append(line)
+                continue
+            versions = [line.record] if line.original is None else [line.record, line.original]
+            if any(_is_same(existing[ref], record) for record in versions):
                 self.result.known += 1
             else:
                 self._reject(line, "another record has this address")
                 self._blocked.add(_owner(ref))
         if self._foreign is not None:
-            fresh = self._apart(fresh)
-        return self._unblocked(fresh, "belongs to what has a conflict")
+            new = self._without_additions(new)
+        return self._without_blocked(new, "belongs to what has a conflict")
 
-    def _apart(self, lines: Sequence[_Line]) -> list[_Line]:
-        """Return the lines of a foreign file that add to nothing that is here; reject the
-        others.
-        """
-        begins = {
-            _owner(line.record.ref)
-            for line in lines
-            if line.record.ref[::3] == (Collection.MEMORY, 1)
-        }
-        others = {_owner(line.record.ref) for line in lines} - begins - self._blocked
-        taken = {owner for owner in others if self._has_own(owner)}
+    def _without_additions(self, lines: Sequence[_Line]) -> list[_Line]:
+        """Reject the lines of a foreign file that would add to a memory or conversation of ours."""
+        owners = {_owner(line.record.ref) for line in lines}
+        for line in lines:
+            if line.record.ref.collection is Collection.MEMORY and line.record.ref.position == 1:
+                owners.discard(_owner(line.record.ref))
+        taken = {owner for owner in owners - self._blocked if self._is_ours(owner)}
+        accepted: list[_Line] = []
         for line in lines:
             if _owner(line.record.ref) in taken:
-                self._reject(
-                    line,
-                    "would add to what is there; if you know where the file is from, add --trusted",
+                reason = (
+                    "would add to what is there; if you know where the file is from, add --trusted"
                 )
+                self._reject(line, reason)
+            else:
+                accepted.append(line)
         self._blocked |= taken
-        return [line for line in lines if _owner(line.record.ref) not in taken]
+        return accepted
 
-    def _has_own(self, owner: Ref) -> bool:
-        """Return whether a memory is there, or a conversation with turns that no foreign file
-        brought.
-        """
-        where = Filter(owner.collection, (owner.namespace,), state="any", group=owner.group)
-        count = self._store.count(where)
+    def _is_ours(self, owner: Ref) -> bool:
+        """Return whether a memory exists, or a conversation with turns that weren't imported."""
+        records = Filter(owner.collection, (owner.namespace,), state="any", group=owner.group)
+        count = self._store.count(records)
         if owner.collection is Collection.MEMORY:
             return count > 0
-        return count > self._store.count(where._replace(labels={TRUST: IMPORTED}))
+        return count > self._store.count(records._replace(labels={TRUST: IMPORTED}))
 
-    def _unblocked(self, lines: Sequence[_Line], reason: str) -> list[_Line]:
+    def _without_blocked(self, lines: Sequence[_Line], reason: str) -> list[_Line]:
+        accepted: list[_Line] = []
         for line in lines:
             if _owner(line.record.ref) in self._blocked:
                 self._reject(line, reason)
-        return [line for line in lines if _owner(line.record.ref) not in self._blocked]
+            else:
+                accepted.append(line)
+        return accepted
 
     def _append(self, lines: Sequence[_Line]) -> set[Ref]:
-        """Append records; return the memories and conversations that were refused, for a key that
-        is taken.
-        """
+        """Append records; return the memories and conversations whose key is taken."""
         try:
             self._store.append([line.record for line in lines])
         except Conflict:
-            refused = set()
-            for owner in dict.fromkeys(_owner(line.record.ref) for line in lines):
-                try:
-                    self._store.append(
-                        [line.record for line in lines if _owner(line.record.ref) == owner]
-                    )
-                except Conflict:
-                    refused.add(owner)
-            return refused
+            return self._append_by_owner(lines)
         return set()
+
+    def _append_by_owner(self, lines: Sequence[_Line]) -> set[Ref]:
+        by_owner: dict[Ref, list[Record]] = {}
+        for line in lines:
+            by_owner.setdefault(_owner(line.record.ref), []).append(line.record)
+        refused: set[Ref] = set()
+        for owner, records in by_owner.items():
+            try:
+                self._store.append(records)
+            except Conflict:
+                refused.add(owner)
+        return refused
 
     def _count(self, lines: Sequence[_Line], refused: set[Ref]) -> None:
         self._blocked |= refused
-        stored = self._unblocked(lines, "its key is in use by another record")
+        stored = self._without_blocked(lines, "its key is in use by another record")
         self.result.imported += len(stored)
         for line in stored:
             if line.record.ended_by == PENDING:
                 namespace = line.record.ref.namespace
                 self.result.pending[namespace] = self.result.pending.get(namespace, 0) + 1
-            if line.given is not None:
+            if line.original is not None:
                 self.result.redacted.update(line.record.names("redacted"))
-        self.result.without_vector += sum(self._embedder is None for _ in stored)
+        if self._embedder is None:
+            self.result.without_vector += len(stored)
 
     def _reject(self, line: _Line, reason: str) -> None:
         self.result.conflict_count += 1
         if len(self.result.conflicts) < MAX_SHOWN:
             self.result.conflicts.append(Rejected(line.number, line.record.ref, reason))
 
-    def _key_is_taken(self, record: Record) -> bool:
+    def _is_key_taken(self, record: Record) -> bool:
         if record.key is None or record.ended_at is not None:
             return False
-        where = Filter(record.ref.collection, (record.ref.namespace,), key=record.key)
-        return bool(self._store.scan(where, limit=1))
+        holder = Filter(record.ref.collection, (record.ref.namespace,), key=record.key)
+        return bool(self._store.scan(holder, limit=1))

@@ -1,9 +1,8 @@
-"""An export as lines of JSON: the same records give the same lines, and every value is checked when
-it is read. Pure.
+"""The lines of an export: records as JSON, written and checked. Pure.
 
-The first line is a header, the last one counts the records and has the SHA-256 of all lines before
-it: without it a file that was cut at the end of a line would pass for a whole one. Who knows the
-key of the export finds there as well that it was written with it.
+The same records give the same lines. The first line is a header. The last line counts the records
+and has the SHA-256 of all lines before it; without it, a file that was cut at the end of a line
+would look complete. With the key of the export it also proves who wrote it.
 """
 
 import base64
@@ -30,14 +29,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMAT, VERSION = "memories", 2
-WITHOUT_LAST_LINE = 1  # the version before; nothing tells whether such an export is complete
+WITHOUT_LAST_LINE = 1  # the earlier version, in which an incomplete export can't be recognized
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
-_MAX_LABELS = (
-    validate.MAX_TAGS + 11
-)  # role, speaker and part of a turn, origin, review, pin: beside tags
-_MAX_KEY = 2 * validate.MAX_KEY + 1  # with the project or the conversation that it belongs to
+# Beside tags: role, speaker and part of a turn, origin, review, pin.
+_MAX_LABELS = validate.MAX_TAGS + 11
+_MAX_KEY = 2 * validate.MAX_KEY + 1  # with its project or conversation
 _MAX_FIELDS = 100
 _END = re.compile(r'\s*\{\s*"end"\s*:')
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
@@ -60,28 +58,29 @@ _OTHER_FILES = (
 
 
 def refuse_other_files(start: bytes) -> None:
-    """Refuse what begins like a file of another kind; none of them is ever unpacked or run.
+    """Refuse data that begins like a file of another kind; nothing is ever unpacked or run.
 
     Raises:
-        InvalidInput: It does; the message says which kind.
+        InvalidInput: It does; the message names the kind.
     """
-    kind = next((kind for sign, kind in _OTHER_FILES if start.startswith(sign)), None)
-    if start[257:262] == b"ustar":
-        kind = "a tar archive; unpack it first"
-    if kind is not None:
-        what, _, remedy = kind.partition("; ")
+    description = "a tar archive; unpack it first" if start[257:262] == b"ustar" else ""
+    for sign, other in _OTHER_FILES:
+        if start.startswith(sign):
+            description = other
+    if description:
+        kind, separator, remedy = description.partition("; ")
         raise InvalidInput(
-            f"is not an export: {what} is an unsupported file type{remedy and f'; {remedy}'}"
+            f"is not an export: {kind} is an unsupported file type{separator}{remedy}"
         )
 
 
 class Header(NamedTuple):
-    """What the first line of an export says.
+    """The first line of an export.
 
     Attributes:
         model: The model of the vectors that follow; None if there are none.
         ends: Whether a last line follows.
-        backup: What a backup says of itself; None if it is no backup.
+        backup: The description of a backup; None if it isn't one.
     """
 
     model: str | None
@@ -90,16 +89,16 @@ class Header(NamedTuple):
 
 
 class Tally:
-    """Counts the records of an export and hashes its lines, for the last one.
+    """Counts the records of an export and hashes its lines, for the last line.
 
-    Line ends and a byte-order mark are no part of the hash: a transfer as text may change them.
+    Line ends and a byte-order mark are not part of the hash: a transfer as text may change them.
 
     Attributes:
-        records: How many there were.
+        records: The number of records.
     """
 
     def __init__(self, header: str) -> None:
-        """Begin with the first line."""
+        """Start with the first line."""
         self.records = 0
         self._hash = hashlib.sha256()
         self._add(header)
@@ -110,41 +109,43 @@ class Tally:
         self._add(line)
 
     def last_line(self, key: bytes | None = None) -> str:
-        """Return the last line of an export of these lines; with a key, one that proves who wrote
-        it.
-        """
+        """Return the last line; with a key, it proves who wrote the export."""
         shape = {"end": FORMAT, "records": self.records, "sha256": self._hash.hexdigest()}
-        return _dump(shape if key is None else shape | {"proof": self._proof(key)})
+        if key is not None:
+            shape["proof"] = self._proof(key)
+        return _dump(shape)
 
     def compare(self, line: str, key: bytes | None = None) -> bool:
-        """Compare with the last line of the export that was read; return whether it was written
-        with this key.
+        """Compare with the last line of the export that was read.
+
+        Returns:
+            Whether the export was written with this key.
 
         Raises:
-            InvalidInput: It was written for other lines.
+            InvalidInput: The line belongs to other lines.
         """
         shape = _object(line)
         if shape.get("end") != FORMAT or "records" not in shape or "sha256" not in shape:
             raise InvalidInput(f"is not the last line of an export, {self.last_line()}")
         if shape["records"] != self.records:
             raise InvalidInput(
-                f"says that the export has {shown(str(shape['records']))} records, and there are {self.records}: the "
-                "export is incomplete or was changed; use another copy"
+                f"says that the export has {shown(str(shape['records']))} records, and there are "
+                f"{self.records}: the export is incomplete or was changed; use another copy"
             )
         if shape["sha256"] != self._hash.hexdigest():
             raise InvalidInput(
-                "does not match the lines before it (SHA-256): the export was damaged or changed after it was written; "
-                f'use another copy or, if you changed it, write "version":{WITHOUT_LAST_LINE} in its first line and '
-                "remove the last one"
+                "does not match the lines before it (SHA-256): the export was damaged or changed "
+                "after it was written; use another copy or, if you changed it, write "
+                f'"version":{WITHOUT_LAST_LINE} in its first line and remove the last one'
             )
-        return key is not None and hmac.compare_digest(
-            str(shape.get("proof")).encode(), self._proof(key).encode()
-        )
+        if key is None:
+            return False
+        return hmac.compare_digest(str(shape.get("proof")).encode(), self._proof(key).encode())
 
     def _proof(self, key: bytes) -> str:
-        """Return HMAC-SHA256 of the hash and the number of records; both stand in the last line."""
-        said = f"{FORMAT} {self.records} {self._hash.hexdigest()}"
-        return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()
+        """Return HMAC-SHA256 of the hash and the number of records, which the last line has."""
+        message = f"{FORMAT} {self.records} {self._hash.hexdigest()}"
+        return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()
 
     def _add(self, line: str) -> None:
         self._hash.update(f"{line}\n".encode("utf-8", "surrogatepass"))
@@ -155,20 +156,21 @@ def header_line(model: str | None, backup: Mapping[str, str] | None = None) -> s
 
     Args:
         model: The model of its vectors; None if it has none.
-        backup: What a backup says of itself.
+        backup: The description of a backup.
     """
-    more = {"model": model, "backup": backup}
-    return _dump(
-        {"format": FORMAT, "version": VERSION}
-        | {name: value for name, value in more.items() if value}
-    )
+    shape: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    if model:
+        shape["model"] = model
+    if backup:
+        shape["backup"] = backup
+    return _dump(shape)
 
 
 def read_header(line: str) -> Header:
-    """Return what the first line says.
+    """Read the first line of an export.
 
     Raises:
-        InvalidInput: It is not the header of an export that this program can read.
+        InvalidInput: It isn't the header of an export that this program can read.
     """
     shape = _object(line)
     if shape.get("format") != FORMAT:
@@ -178,8 +180,8 @@ def read_header(line: str) -> Header:
     version = shape.get("version")
     if version not in (WITHOUT_LAST_LINE, VERSION):
         raise InvalidInput(
-            f'has version "{shown(str(version))}" and this program reads {WITHOUT_LAST_LINE} and {VERSION}; '
-            "upgrade memories"
+            f'has version "{shown(str(version))}" and this program reads {WITHOUT_LAST_LINE} '
+            f"and {VERSION}; upgrade memories"
         )
     model = None if shape.get("model") is None else _text(shape["model"], "model", validate.MAX_KEY)
     backup = None if "backup" not in shape else _mapping(shape["backup"], "backup", _MAX_FIELDS)
@@ -192,11 +194,11 @@ def is_last(line: str) -> bool:
 
 
 def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str:
-    """Return a record as a line, without its end; what is None, empty or 0 is left out.
+    """Return a record as a line without its end; values that are None, empty or 0 are left out.
 
     Args:
         record: The record.
-        vectors: Shape (windows, dimension), to be kept to the bit.
+        vectors: Shape (windows, dimension); they are kept to the bit.
     """
     shape: dict[str, Any] = {
         "collection": str(record.ref.collection),
@@ -206,31 +208,32 @@ def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str
         "text": record.text,
         "created_at": to_iso(record.created_at),
     }
-    optional = {
-        "ended_at": record.ended_at and to_iso(record.ended_at),
-        "ended_by": record.ended_by,
-        "key": record.key,
-        "session": record.session,
-        "labels": dict(sorted(record.labels.items())) or None,
-        "fields": {name: plain_number(value) for name, value in sorted(record.fields.items())}
-        or None,
-        "accesses": record.accesses or None,
-        "vectors": None
-        if vectors is None
-        else [base64.b64encode(row.astype("<f4")).decode() for row in vectors],
-    }
-    return _dump(shape | {name: value for name, value in optional.items() if value is not None})
+    if record.ended_at is not None:
+        shape["ended_at"] = to_iso(record.ended_at)
+    if record.ended_by is not None:
+        shape["ended_by"] = record.ended_by
+    if record.key is not None:
+        shape["key"] = record.key
+    if record.session is not None:
+        shape["session"] = record.session
+    if record.labels:
+        shape["labels"] = dict(sorted(record.labels.items()))
+    if record.fields:
+        fields = sorted(record.fields.items())
+        shape["fields"] = {name: plain_number(value) for name, value in fields}
+    if record.accesses:
+        shape["accesses"] = record.accesses
+    if vectors is not None:
+        shape["vectors"] = [base64.b64encode(row.astype("<f4")).decode() for row in vectors]
+    return _dump(shape)
 
 
 def content_hash(record: Record) -> int:
-    """Return 128 bits of what a record says; how often it was read and what it was marked with are
-    no part of it.
-    """
+    """Return a hash of a record in 128 bits, without its reads and its marks of suspicion."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     line = to_line(record._replace(accesses=0, fields=fields))
-    return int.from_bytes(
-        hashlib.blake2b(line.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    )
+    data = line.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=16).digest())
 
 
 def is_id(group: str) -> bool:
@@ -239,14 +242,15 @@ def is_id(group: str) -> bool:
 
 
 def read_line(line: str, *, own: bool = False) -> Record:
-    """Return the record that a line holds, with its vectors if it has some.
+    """Read a record from a line, with its vectors if it has some.
 
     Args:
         line: The line, without its end.
-        own: It is from a backup, so what was stored once may be stored again: see `damage.find_import_problem`.
+        own: It is from a backup, so everything that was stored once may be stored again; see
+            `damage.find_import_problem`.
 
     Raises:
-        InvalidInput: It is not a record, or a value is not acceptable; the message says which.
+        InvalidInput: It isn't a record, or a value is not acceptable; the message says which.
     """
     shape = _object(line)
     missing = [name for name in _REQUIRED if name not in shape]
@@ -257,31 +261,41 @@ def read_line(line: str, *, own: bool = False) -> Record:
         raise InvalidInput(
             f'has an unknown key "{shown(unknown[0])}"; a newer program may have written it'
         )
-    ended_at = _time(shape["ended_at"], "ended_at") if "ended_at" in shape else None
-    ended_by = (
-        _text(shape["ended_by"], "ended_by", validate.MAX_KEY) if "ended_by" in shape else None
-    )
-    if ended_by is not None and ended_at is None:
-        raise InvalidInput("has ended_by and no ended_at")
     validate.content(
         shape["text"]
-    )  # and kept as it is, not in its normal form: it was accepted once
+    )  # stored unchanged, not in its normal form: it was accepted once
     record = Record(
         ref=_ref(shape),
         text=shape["text"],
         created_at=_time(shape["created_at"], "created_at"),
-        ended_at=ended_at,
-        ended_by=ended_by,
-        key=_text(shape["key"], "key", _MAX_KEY) if "key" in shape else None,
         labels=_labels(shape.get("labels", {})),
         fields=_fields(shape.get("fields", {})),
-        vectors=_vectors(shape["vectors"]) if "vectors" in shape else None,
         accesses=_whole(shape.get("accesses", 0), "accesses"),
-        session=_whole(shape["session"], "session") if "session" in shape else None,
+        **_optional_parts(shape),
     )
-    if wrong := find_problem(record) or (None if own else find_import_problem(record)):
-        raise InvalidInput(wrong)
+    problem = find_problem(record)
+    if not problem and not own:
+        problem = find_import_problem(record)
+    if problem:
+        raise InvalidInput(problem)
     return record
+
+
+def _optional_parts(shape: Mapping[str, Any]) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    if "ended_at" in shape:
+        parts["ended_at"] = _time(shape["ended_at"], "ended_at")
+    if "ended_by" in shape:
+        if "ended_at" not in shape:
+            raise InvalidInput("has ended_by and no ended_at")
+        parts["ended_by"] = _text(shape["ended_by"], "ended_by", validate.MAX_KEY)
+    if "key" in shape:
+        parts["key"] = _text(shape["key"], "key", _MAX_KEY)
+    if "vectors" in shape:
+        parts["vectors"] = _vectors(shape["vectors"])
+    if "session" in shape:
+        parts["session"] = _whole(shape["session"], "session")
+    return parts
 
 
 def _ref(shape: Mapping[str, Any]) -> Ref:
@@ -291,7 +305,8 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
         )
     collection = Collection(shape["collection"])
     namespace = shape["namespace"]
-    if (name := validate.canonical_namespace(namespace)) != namespace:
+    name = validate.canonical_namespace(namespace)
+    if name != namespace:
         raise InvalidInput(f'has the namespace "{shown(namespace)}", which is written {name}')
     group = _text(shape["group"], "group", validate.MAX_KEY)
     position = _whole(shape["position"], "position")
@@ -304,72 +319,69 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
 
 
 def _canonical(group: str) -> str:
-    """Return the id of a memory as it is kept: a UUID in its one form; what another program gave it
-    as it is.
-    """
+    """Return the id of a memory as it is stored: a UUID in its canonical form, another id unchanged."""
     try:
-        found = parse_id(group)
+        memory_id = parse_id(group)
     except InvalidInput:
         return group
-    return found if len(found) == ID_LENGTH else group
+    return memory_id if len(memory_id) == ID_LENGTH else group
 
 
-def _labels(given: object) -> dict[str, str]:
+def _labels(value: object) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for name, value in _mapping(given, "labels", _MAX_LABELS).items():
+    for name, text in _mapping(value, "labels", _MAX_LABELS).items():
         key = _text(name, "label", validate.MAX_TAG_KEY)
-        labels[key] = _text(value, f'label "{shown(key)}"', validate.MAX_TAG_VALUE, least=0)
+        labels[key] = _text(text, f'label "{shown(key)}"', validate.MAX_TAG_VALUE, shortest=0)
     return labels
 
 
-def _fields(given: object) -> dict[str, Any]:
-    pairs = _mapping(given, "fields", _MAX_FIELDS)
-    for name, value in pairs.items():
+def _fields(value: object) -> dict[str, Any]:
+    pairs = _mapping(value, "fields", _MAX_FIELDS)
+    for name, field in pairs.items():
         _text(name, "field", validate.MAX_KEY)
-        if not isinstance(value, str | int | float) or (
-            isinstance(value, float) and not math.isfinite(value)
-        ):
+        is_finite = not isinstance(field, float) or math.isfinite(field)
+        if not isinstance(field, str | int | float) or not is_finite:
             raise InvalidInput(
-                f'has the field "{shown(name)}" with a value that is no text, number, true or false'
+                f'has the field "{shown(name)}" with a value that is not text, a number, true or false'
             )
     return dict(pairs)
 
 
-def _mapping(given: object, name: str, most: int) -> Mapping[str, Any]:
-    if type(given) is not dict or len(given) > most:
-        raise InvalidInput(f"has {name} that are not an object of at most {most} pairs")
-    return given
+def _mapping(value: object, name: str, max_pairs: int) -> Mapping[str, Any]:
+    if type(value) is not dict or len(value) > max_pairs:
+        raise InvalidInput(f"has {name} that are not an object of at most {max_pairs} pairs")
+    return value
 
 
-def _text(given: object, name: str, most: int, *, least: int = 1) -> str:
-    if not isinstance(given, str) or not least <= len(given) <= most or not storable(given):
-        raise InvalidInput(f"has a {name} that is not text of {least} to {most} characters")
-    return given
+def _text(value: object, name: str, longest: int, *, shortest: int = 1) -> str:
+    if not isinstance(value, str) or not shortest <= len(value) <= longest or not storable(value):
+        raise InvalidInput(f"has a {name} that is not text of {shortest} to {longest} characters")
+    return value
 
 
-def _whole(given: object, name: str) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 2**53:
+def _whole(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
         raise InvalidInput(f"has a {name} that is not a whole number from 0")
-    return given
+    return value
 
 
-def _time(given: object, name: str) -> datetime:
+def _time(value: object, name: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(str(given))
+        moment = datetime.fromisoformat(str(value))
     except ValueError:
         raise InvalidInput(
-            f'has the {name} "{shown(str(given))}", which is not an ISO 8601 time'
+            f'has the {name} "{shown(str(value))}", which is not an ISO 8601 time'
         ) from None
     return kept(moment, name)
 
 
-def _vectors(given: object) -> "NDArray[np.float32]":
+def _vectors(value: object) -> "NDArray[np.float32]":
     import numpy as np
 
     try:
-        if not isinstance(given, list):
+        if not isinstance(value, list):
             raise TypeError
-        rows = [np.frombuffer(base64.b64decode(row, validate=True), dtype="<f4") for row in given]
+        rows = [np.frombuffer(base64.b64decode(row, validate=True), dtype="<f4") for row in value]
         vectors: NDArray[np.float32] = np.stack(rows).astype(np.float32)
     except (TypeError, ValueError, binascii.Error):
         raise InvalidInput(

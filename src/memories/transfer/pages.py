@@ -1,4 +1,4 @@
-"""A whole store, namespace by namespace and page by page, and the vectors of its records."""
+"""Reads a whole store, namespace by namespace and page by page; attaches vectors to records."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# What is being done, how much of it is done, and how much it is in all.
-Progress = Callable[[str, int, int], None]
-
+Progress = Callable[[str, int, int], None]  # the step, how much of it is done, and the total
 PAGE = 250  # records that are read or written in one step
 
 
@@ -24,70 +22,75 @@ class Place(NamedTuple):
     namespace: str
 
     def searched(self) -> Filter:
-        """Return a filter of its namespace that a store can be asked about its vectors by."""
+        """Return a filter for the memories of its namespace, whose vectors a store can describe."""
         return Filter(Collection.MEMORY, (self.namespace,), state="any")
 
     def everything(self) -> Filter:
-        """Return the filter of all its records, ended ones included."""
+        """Return the filter of all its records, including ended ones."""
         return Filter(self.collection, (self.namespace,), state="any")
 
 
 def places(store: Store, namespaces: Sequence[str] | None = None) -> list[Place]:
-    """Return the places where a store has memories and turns, in order; only those of `namespaces`,
-    if given.
+    """Return the places where a store has memories or turns, sorted.
+
+    Args:
+        store: The store.
+        namespaces: Only places in these; None for all.
     """
-    found = [
+    all_of_store = [
         Place(collection, name)
         for collection in sorted(SEARCHED)
         for name in store.namespaces(collection)
     ]
-    return [place for place in found if namespaces is None or place.namespace in namespaces]
+    return [place for place in all_of_store if namespaces is None or place.namespace in namespaces]
 
 
 def all_places(store: Store) -> list[Place]:
     """Return the places where a store has records of any kind, the log last."""
-    return places(store) + [
-        Place(Collection.LOG, name) for name in store.namespaces(Collection.LOG)
-    ]
+    logs = [Place(Collection.LOG, name) for name in store.namespaces(Collection.LOG)]
+    return places(store) + logs
 
 
-def refuse_damaged(store: Store, among: Iterable[Place]) -> None:
-    """Refuse to go on if one of these places can't be read: outside a transaction a store may read
-    damage as empty.
+def check_readable(store: Store, where: Iterable[Place]) -> None:
+    """Check that these places can be read.
+
+    It reads in a transaction: outside of one, a store may read damage as empty.
 
     Raises:
         StoreDamaged: One can't be read.
     """
     with store.transaction():
-        total(store, among)
+        count_records(store, where)
 
 
-def total(store: Store, among: Iterable[Place]) -> int:
-    """Return how many records these places have in all."""
-    return sum(store.count(place.everything()) for place in among)
+def count_records(store: Store, where: Iterable[Place]) -> int:
+    """Return how many records these places have in total."""
+    return sum(store.count(place.everything()) for place in where)
 
 
 def with_vectors(
-    records: Sequence[Record], kept: "Mapping[Ref, NDArray[np.float32]]", embedder: Embedder | None
+    records: Sequence[Record],
+    vectors: "Mapping[Ref, NDArray[np.float32]]",
+    embedder: Embedder | None,
 ) -> list[Record]:
     """Return records with their vectors; without an embedder they have none.
 
     Args:
         records: The records.
-        kept: Vectors of the embedder's model that some of them have already.
-        embedder: Makes the others.
+        vectors: Existing vectors of the embedder's model.
+        embedder: Makes the missing vectors.
     """
     if embedder is None:
         return [record._replace(vectors=None) for record in records]
-    vectors = {ref: rows for ref, rows in kept.items() if rows.shape[1] == embedder.space.dimension}
-    bare = [record for record in records if record.ref not in vectors]
-    made = (
-        embed_many(embedder, [record.text for record in bare], [record.role for record in bare])
-        if bare
-        else []
-    )
-    vectors |= {record.ref: rows for record, rows in zip(bare, made, strict=True)}
-    return [record._replace(vectors=vectors[record.ref]) for record in records]
+    dimension = embedder.space.dimension
+    complete = {ref: rows for ref, rows in vectors.items() if rows.shape[1] == dimension}
+    missing = [record for record in records if record.ref not in complete]
+    if missing:
+        texts = [record.text for record in missing]
+        roles = [record.role for record in missing]
+        for record, rows in zip(missing, embed_many(embedder, texts, roles), strict=True):
+            complete[record.ref] = rows
+    return [record._replace(vectors=complete[record.ref]) for record in records]
 
 
 def pages(store: Store, place: Place) -> Iterator[list[Record]]:

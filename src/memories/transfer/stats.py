@@ -1,6 +1,4 @@
-"""What was done with a memory and what is used of it: counted from the events and from the
-store.
-"""
+"""Usage statistics: which operations were done, and which memories are read."""
 
 import math
 from collections import Counter
@@ -15,9 +13,10 @@ from memories.read.lookup import Lookup
 from memories.settings import Config
 from memories.stores.records import Filter
 
-SHOWN = 5  # most used memories, and some that were never used
+SHOWN = 5  # most used memories, and memories that were never used
 _UNKNOWN = ""
-_MANY = 10**9
+_NO_LIMIT = 10**9
+_DAY_SECONDS = 86_400
 
 
 class Operation(NamedTuple):
@@ -26,11 +25,11 @@ class Operation(NamedTuple):
     Attributes:
         total: How often it was done.
         failed: How many ended with an error.
-        p50_ms: How long half of them took at most; None if that is not known of any.
-        p95_ms: The same of 95 in 100.
-        results: How many memories or turns came back.
+        p50_ms: The median duration; None if no duration is known.
+        p95_ms: The 95th percentile of the duration.
+        results: How many memories or turns were returned.
         written: How many were stored, changed or removed.
-        tokens: How many tokens a model was given.
+        tokens: How many tokens were given to a model.
     """
 
     name: str
@@ -52,22 +51,22 @@ class Used(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What was done and what is used.
+    """Statistics of some namespaces.
 
     Attributes:
-        since: From when operations and days are counted.
-        noted_since: When the oldest operation that is still noted was.
-        namespaces: Whose memories and operations are counted.
-        operations: By how often they were done.
-        agents: How many operations by agent; empty for an unknown one.
+        since: When the period begins for which operations and days are counted.
+        noted_since: The time of the oldest counted operation.
+        namespaces: The namespaces whose memories and operations are counted.
+        operations: The operations, most frequent first.
+        agents: The number of operations by agent; empty for an unknown one.
         projects: The same by project.
         by_namespace: The same by namespace.
-        per_day: How many memories that are current were first written on each day in UTC, oldest
+        per_day: How many of the current memories were first written on each day in UTC, oldest
             first.
         memory_count: How many memories are current.
         never_used_count: How many of these were never read.
-        most_used: The most read ones.
-        never_used: The oldest that were never read.
+        most_used: The memories that were read most.
+        never_used: The oldest memories that were never read.
     """
 
     since: datetime | None
@@ -85,96 +84,111 @@ class Stats(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """How many tokens models were given."""
+        """How many tokens were given to models."""
         return sum(operation.tokens for operation in self.operations)
 
 
+Event = Mapping[str, Any]
+
+
 def stats(lookup: Lookup, config: Config, since: datetime | None) -> Stats:
-    """Count what the caller's namespaces hold and what was done with them.
+    """Count the memories in the readable namespaces, and the operations on them.
 
     Args:
-        lookup: Who asks: the store, and the namespaces that are read.
+        lookup: The store and the namespaces that may be read.
         config: The settings, for the folder of the events.
-        since: From when operations and days are counted; None for all that is known.
+        since: When the period begins; None for everything that is known.
     """
-    where, names = lookup.where(), frozenset(lookup.readable)
-    told = [
+    filters = lookup.where()
+    start = "" if since is None else to_iso(since.astimezone(UTC))
+    own_events = [
         event
-        for event in events.read(
-            config.home, "" if since is None else to_iso(since.astimezone(UTC))
-        )
-        if event.get("namespace") in names
+        for event in events.read(config.home, start)
+        if event.get("namespace") in lookup.readable
     ]
-    groups = lookup.store.groups(where, limit=_MANY)
-    used = lookup.store.used(where)
-    read = {(ref.namespace, ref.group) for ref, _ in used}
-    never = [group for group in groups if group not in read]
+    groups = lookup.store.groups(filters, limit=_NO_LIMIT)
+    used = [(ref.namespace, ref.group) for ref, _ in lookup.store.used(filters)]
+    used_groups = set(used)
+    never_used = [group for group in groups if group not in used_groups]
     return Stats(
-        since,
-        told[0]["at"] if told else None,
-        lookup.readable,
-        tuple(_operations(told)),
-        _shares(told, "agent"),
-        _shares(told, "project"),
-        _shares(told, "namespace"),
-        _per_day((group for _, group in groups), since),
-        len(groups),
-        len(never),
-        tuple(_shown(lookup, where, [(ref.namespace, ref.group) for ref, _ in used[:SHOWN]])),
-        tuple(_shown(lookup, where, never[:SHOWN])),
+        since=since,
+        noted_since=own_events[0]["at"] if own_events else None,
+        namespaces=lookup.readable,
+        operations=tuple(_operations(own_events)),
+        agents=_count_by(own_events, "agent"),
+        projects=_count_by(own_events, "project"),
+        by_namespace=_count_by(own_events, "namespace"),
+        per_day=_count_per_day((memory_id for _, memory_id in groups), since),
+        memory_count=len(groups),
+        never_used_count=len(never_used),
+        most_used=tuple(_read_memories(lookup, filters, used[:SHOWN])),
+        never_used=tuple(_read_memories(lookup, filters, never_used[:SHOWN])),
     )
 
 
-def _operations(told: Sequence[Mapping[str, Any]]) -> Iterator[Operation]:
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for event in told:
+def _operations(all_events: Sequence[Event]) -> list[Operation]:
+    by_name: dict[str, list[Event]] = {}
+    for event in all_events:
         by_name.setdefault(event["op"], []).append(event)
-    for name, own in sorted(by_name.items(), key=lambda pair: (-len(pair[1]), pair[0])):
-        times = sorted(event["ms"] for event in own if isinstance(event.get("ms"), int | float))
-        failed = sum(event.get("outcome", "ok") != "ok" for event in own)
-        sums = (
-            sum(_number(event, figure) for event in own)
-            for figure in ("results", "written", "tokens")
+    operations: list[Operation] = []
+    for name, own_events in by_name.items():
+        times = sorted(
+            event["ms"] for event in own_events if isinstance(event.get("ms"), int | float)
         )
-        yield Operation(
-            name, len(own), failed, _percentile(times, 0.5), _percentile(times, 0.95), *sums
+        operations.append(
+            Operation(
+                name,
+                total=len(own_events),
+                failed=sum(event.get("outcome", "ok") != "ok" for event in own_events),
+                p50_ms=_percentile(times, 0.5),
+                p95_ms=_percentile(times, 0.95),
+                results=_sum(own_events, "results"),
+                written=_sum(own_events, "written"),
+                tokens=_sum(own_events, "tokens"),
+            )
         )
+    return sorted(operations, key=lambda operation: (-operation.total, operation.name))
 
 
-def _number(event: Mapping[str, Any], figure: str) -> int:
-    value = event.get(figure)
-    return value if isinstance(value, int) else 0
+def _sum(own_events: Iterable[Event], name: str) -> int:
+    values = [event.get(name) for event in own_events]
+    return sum(value for value in values if isinstance(value, int))
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the least value that so large a share of them does not exceed."""
+    """Return the smallest value that this share of the sorted values does not exceed."""
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 
-def _shares(told: Sequence[Mapping[str, Any]], figure: str) -> dict[str, int]:
-    counts = Counter(str(event.get(figure) or _UNKNOWN) for event in told)
+def _count_by(own_events: Iterable[Event], name: str) -> dict[str, int]:
+    counts = Counter(str(event.get(name) or _UNKNOWN) for event in own_events)
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _per_day(groups: Iterable[str], since: datetime | None) -> dict[str, int]:
-    """Return how many memories there are by day of creation, which their ids tell; days without any
-    are 0.
-    """
+def _count_per_day(memory_ids: Iterable[str], since: datetime | None) -> dict[str, int]:
+    """Count memories by day of creation, which their ids contain; days without any are 0."""
     days: Counter[int] = Counter()
-    for group in groups:
-        if len(group) == ID_LENGTH:  # in a files store an id is any text
-            days[int(group[:8] + group[9:13], 16) // 86_400_000] += 1
-    if since is not None:
-        first = int(since.timestamp() // 86_400)
-        days = Counter({day: count for day, count in days.items() if day >= first})
+    first_day = 0 if since is None else int(since.timestamp() // _DAY_SECONDS)
+    for memory_id in memory_ids:
+        if len(memory_id) == ID_LENGTH:  # in a files store an id is any text
+            millis = int(memory_id[:8] + memory_id[9:13], 16)
+            day = millis // (_DAY_SECONDS * 1000)
+            if day >= first_day:
+                days[day] += 1
     if not days:
         return {}
-    start = from_millis(min(days) * 86_400_000)
-    every = range(min(days), max(days) + 1)
-    return {f"{start + timedelta(days=day - min(days)):%Y-%m-%d}": days[day] for day in every}
+    first, last = min(days), max(days)
+    start = from_millis(first * _DAY_SECONDS * 1000)
+    return {
+        f"{start + timedelta(days=day - first):%Y-%m-%d}": days[day]
+        for day in range(first, last + 1)
+    }
 
 
-def _shown(lookup: Lookup, where: Filter, groups: Sequence[tuple[str, str]]) -> Iterator[Used]:
-    for namespace, group in groups:
-        found = lookup.store.scan(where._replace(namespaces=(namespace,), group=group), limit=1)
-        yield from (Used(group, record.text, record.accesses) for record in found)
+def _read_memories(
+    lookup: Lookup, filters: Filter, groups: Sequence[tuple[str, str]]
+) -> Iterator[Used]:
+    for namespace, memory_id in groups:
+        own = filters._replace(namespaces=(namespace,), group=memory_id)
+        for record in lookup.store.scan(own, limit=1):
+            yield Used(memory_id, record.text, record.accesses)

@@ -117,7 +117,7 @@ async def export_lines(call: Call) -> Response:
                 prove=(lambda: own_key(registers(), make=True))
                 if call.who.everywhere >= 3
                 else (lambda: None),
-                chosen=chosen,
+                select=chosen,
                 progress=_silent,
             )
         spool.seek(0)
