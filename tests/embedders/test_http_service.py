@@ -47,15 +47,15 @@ from memories.embedders.service.client import (
     ServiceClient,
 )
 from memories.embedders.service.embedder import (
-    LEAST_SECONDS,
     MAX_REQUEST_BYTES,
+    MAX_SECONDS,
     MAX_WINDOWS,
-    MOST_SECONDS,
+    MIN_SECONDS,
     HTTPEmbedder,
     Rest,
     windows,
 )
-from memories.embedders.service.providers import MODELS, Patience, find_model
+from memories.embedders.service.providers import Patience, find_model, models
 from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
 from memories.settings import Config
 
@@ -799,12 +799,12 @@ def test_texts_cross_no_network_unencrypted() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("example.org", "no URL of a service"),
-        ("ftp://example.org", "no URL of a service"),
-        ("https://", "no URL of a service"),
-        ("https://exa mple.org", "no URL of a service"),
-        ("https://example.org:port/", "is no URL"),
-        ("https://[::1", "is no URL"),
+        ("example.org", "not the URL of a service"),
+        ("ftp://example.org", "not the URL of a service"),
+        ("https://", "not the URL of a service"),
+        ("https://exa mple.org", "not the URL of a service"),
+        ("https://example.org:port/", "is not a URL"),
+        ("https://[::1", "is not a URL"),
         (f"https://user:{KEY}@example.org", "holds a name or a password"),
     ],
 )
@@ -892,7 +892,7 @@ def test_a_space_is_known_before_anything_is_asked(name: str, model: str, dimens
 def test_the_dimension_of_an_unknown_model_must_be_said() -> None:
     with pytest.raises(
         ConfigError,
-        match="embedder model nobody-knows are is not known here; set EMBEDDER_DIMENSIONS",
+        match="embedder model nobody-knows is unknown; set EMBEDDER_DIMENSIONS",
     ):
         open_embedder("openai:nobody-knows", settings())
     embedder = open_embedder("openai:nobody-knows", settings(embedder_dimensions=99))
@@ -937,12 +937,14 @@ def test_names_of_models_are_looked_up_as_they_are_written() -> None:
     assert (
         find_model("nomic-embed-text:latest")
         == find_model("Nomic-Embed-Text")
-        == MODELS["nomic-embed-text"]
+        == models()["nomic-embed-text"]
     )
-    assert find_model("BAAI/bge-large-en-v1.5") == MODELS["bge-large-en-v1.5"]
+    assert find_model("BAAI/bge-large-en-v1.5") == models()["bge-large-en-v1.5"]
     assert find_model("gpt") is None
-    assert all(name == name.lower() and model.window_bytes >= 640 for name, model in MODELS.items())
-    with pytest.raises(ConfigError, match="which is no name"):
+    assert all(
+        name == name.lower() and model.window_bytes >= 640 for name, model in models().items()
+    )
+    with pytest.raises(ConfigError, match="which is not a name"):
         open_embedder("openai:a\nb", settings())
 
 
@@ -1033,7 +1035,7 @@ def test_where_nothing_can_be_kept_it_works_and_says_so_once(
     embedder = opened(server, embedder_cache_mb=1)
     for _ in range(3):
         assert embedder.embed("text").shape == (1, 64)
-    assert len([record for record in caplog.records if "are not kept in" in record.message]) == 1
+    assert len([record for record in caplog.records if "are not cached in" in record.message]) == 1
 
 
 def test_no_cache_is_made_where_none_is_wanted(server: Server, cache: Path) -> None:
@@ -1133,7 +1135,7 @@ def test_a_failure_counts_for_those_who_would_not_wait_much_longer(tmp_path: Pat
     now[0] += 2
     assert other.reason(3) == ""
     rest.begin("now", 3, 0)
-    now[0] -= MOST_SECONDS  # the clock was set back
+    now[0] -= MAX_SECONDS  # the clock was set back
     assert other.reason(3) == ""
     absent = Rest(tmp_path / "absent", "service", lambda: now[0])
     absent.begin("it is unwell", 3, 0)
@@ -1166,7 +1168,7 @@ def test_who_goes_by_words_does_not_wait_each_time(server: Server) -> None:
         embedder.embed("text")
     assert (str(second.value), len(server.seen), time.now) == (str(first.value), asked, waited)
     server.next.clear()
-    time.now += LEAST_SECONDS
+    time.now += MIN_SECONDS
     assert embedder.embed("text").shape == (1, 64)
 
 

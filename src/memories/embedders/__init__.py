@@ -46,8 +46,7 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
         The embedder, or None for `none`: search then goes by words alone.
 
     Raises:
-        ConfigError: There is no such embedder, or a setting of its service is missing or not
-            acceptable.
+        ConfigError: There is no such embedder, or a setting of its service is missing or invalid.
     """
     match name:
         case "minilm":
@@ -67,6 +66,8 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
 
         service = import_module(f"{__name__}.service.embedder")
         return cast("Embedder", service.open_service(name, config or load_config()))
+    services = ", ".join(_REMOTE)
     raise ConfigError(
-        f'there is no embedder "{name}"; EMBEDDER is minilm, e5, none, or a service: {", ".join(_REMOTE)}, then :MODEL'
+        f'there is no embedder "{name}"; '
+        f"EMBEDDER is minilm, e5, none, or a service: {services}, then :MODEL"
     )

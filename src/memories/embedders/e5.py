@@ -57,22 +57,19 @@ class Unigram:
     def ids(self, text: str) -> Iterator[int]:
         """Yield the ids of a text lazily, since of a long text only the first are needed."""
         likely = 0.0
-        words = text.translate(self._characters).split(" ")
-        for place, word in enumerate(words):
-            if word or place == len(words) - 1:  # spaces in a row are one
-                ids, likely = self._cut(
-                    f"{_SPACE}{word[:_MAX_WORD]}".encode("utf-8", "surrogatepass"), likely
-                )
-                yield from ids
+        *words, last = text.translate(self._characters).split(" ")
+        for word in [*filter(None, words), last]:  # spaces in a row are one
+            piece = f"{_SPACE}{word[:_MAX_WORD]}".encode("utf-8", "surrogatepass")
+            ids, likely = self._cut(piece, likely)
+            yield from ids
 
     def _cut(self, word: bytes, before: float) -> tuple[list[int], float]:
         """Return the ids of the likeliest pieces of a word, and the score of the text up to its
         end.
         """
         best: list[float | None] = [None] * (len(word) + 1)
-        last: list[tuple[int, int]] = [(0, 0)] * (
-            len(word) + 1
-        )  # the id of the piece that ends there, and its start
+        # the id of the piece that ends there, and its start
+        last: list[tuple[int, int]] = [(0, 0)] * (len(word) + 1)
         best[0] = before
         single = array("f", (0.0,))
         for start in range(len(word)):
@@ -109,7 +106,11 @@ class Unigram:
 
 def _length(lead: int) -> int:
     """Return the number of bytes of a UTF-8 character that begins with this byte."""
-    return 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)
+    if lead < 0xC0:
+        return 1
+    if lead < 0xE0:
+        return 2
+    return 3 if lead < 0xF0 else 4
 
 
 _NAME = "multilingual-e5-small"
@@ -128,7 +129,7 @@ _FILES = {
 _BEGIN, _END = 0, 2
 _QUERY, _PASSAGE = "query:", "passage:"  # the model was trained with these words before every text
 _WORD = re.compile(r"[^\W\d_]+")
-_LETTERS_A_PIECE = 2.5  # least average in a word that is known in parts; random letters have fewer
+_LETTERS_A_PIECE = 2.5  # on average in a word that is known in parts; random letters have fewer
 
 WINDOW_TOKENS = 250  # with what stands around them 254 or 255; the model was made for 512
 WINDOW_STEP = 218  # windows overlap by 32 tokens, so that no sentence is only seen cut in two

@@ -1,8 +1,6 @@
-"""The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, from the package's own
-files.
+"""The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, packaged with its own files.
 
-The package `tokenizers` gives the same token ids as `WordPiece`, but brings 13 others, which
-nothing here would use.
+The package `tokenizers` gives the same token ids as `WordPiece`, but depends on 13 others.
 """
 
 import json
@@ -25,10 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # tokens even where a text spells them
-_MAX_WORD, _MAX_TOKEN = (
-    100,
-    18,
-)  # letters; a longer word is unknown, and the vocabulary has no longer token
+_MAX_WORD = 100  # letters; a longer word is unknown
+_MAX_TOKEN = 18  # letters of the longest token in the vocabulary
 
 
 class WordPiece:
@@ -63,9 +59,8 @@ class WordPiece:
         """
         if word in self._ids:
             return [self._ids[word]]
-        if len(word) > _MAX_WORD or any(
-            letter not in self._ids for letter in word
-        ):  # every known letter is a token
+        # every known letter is a token
+        if len(word) > _MAX_WORD or any(letter not in self._ids for letter in word):
             return [self._unknown]
         ids: list[int] = []
         start = 0
@@ -138,9 +133,8 @@ class MiniLM:
         Raises:
             EmbedderError: The packaged model can't be read.
         """
-        tokenizer, session = (
-            self._load()
-        )  # before numpy is imported: it limits numpy's library to one thread
+        # before numpy is imported: loading limits numpy's library to one thread
+        tokenizer, session = self._load()
         import numpy as np
 
         from memories.languages.text import normal_form

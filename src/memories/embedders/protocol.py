@@ -144,9 +144,8 @@ def _turn_to_first(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
     if len(windows) == 1:
         return windows
     sums = windows + windows[:1]
-    turned: NDArray[np.float32] = sums / ((sums * sums).sum(axis=1, keepdims=True) ** 0.5).clip(
-        1e-6
-    )
+    lengths = (sums * sums).sum(axis=1, keepdims=True) ** 0.5
+    turned: NDArray[np.float32] = sums / lengths.clip(1e-6)
     return turned
 
 
@@ -157,12 +156,9 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
         EmbedderError: There are none.
     """
     with WAIT.get() or contextlib.nullcontext():
-        is_remote = _is_remote(type(embedder))
-        return (
-            cast("RemoteEmbedder", embedder).embed_query(text)
-            if is_remote
-            else embedder.embed(text)
-        )
+        if _is_remote(type(embedder)):
+            return cast("RemoteEmbedder", embedder).embed_query(text)
+        return embedder.embed(text)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Opens a packaged model with onnxruntime, on one thread and without reports to anybody."""
+"""Opens a packaged model with onnxruntime, on one thread and without telemetry."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -18,15 +18,13 @@ def open_model(file: Path, name: str) -> Any:
         name: What errors call it.
 
     Raises:
-        EmbedderError: The runtime is not there, or has not enough memory.
+        EmbedderError: The runtime is not installed, or lacks memory.
     """
-    os.environ.setdefault(
-        "OPENBLAS_NUM_THREADS", "1"
-    )  # numpy's threads cost 8 ms where the work takes 0.2 ms
-    os.environ["ORT_DISABLE_TELEMETRY"] = (
-        "1"  # onnxruntime 1.29 reports to its maker unless this is set before import
-    )
-    onnxruntime = _runtime(name)
+    # numpy's threads cost 8 ms where the work takes 0.2 ms
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # onnxruntime 1.29 reports to its maker unless this is set before import
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    onnxruntime = _import_runtime(name)
     onnxruntime.disable_telemetry_events()  # in case the program around us had imported it already
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -36,9 +34,7 @@ def open_model(file: Path, name: str) -> Any:
 
 
 def find_altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Read all files of a model; return those that are missing or have another SHA-256 than
-    this.
-    """
+    """Return the files of a model that are missing or have another SHA-256 than stated."""
     import hashlib
 
     def differs(file: Path, expected: str) -> bool:
@@ -58,7 +54,7 @@ def windows(ids: list[int], length: int, step: int) -> Iterable[list[int]]:
     return [ids[at : at + length] for at in range(0, max(1, len(ids) - length + step), step)]
 
 
-def _runtime(name: str) -> Any:
+def _import_runtime(name: str) -> Any:
     """Import the runtime of a model; where memory is limited its libraries would end the process or
     fail oddly.
     """
@@ -70,8 +66,8 @@ def _runtime(name: str) -> Any:
         limit = -1
     if 0 <= limit < _ADDRESS_SPACE:
         raise EmbedderError(
-            f"{name} needs {_ADDRESS_SPACE // 2**20} MB of address space, and this process may have {limit // 2**20}; "
-            "raise the limit (ulimit -v) or set EMBEDDER=none"
+            f"{name} needs {_ADDRESS_SPACE // 2**20} MB of address space, and this process may have "
+            f"{limit // 2**20}; raise the limit (ulimit -v) or set EMBEDDER=none"
         )
     try:
         import onnxruntime

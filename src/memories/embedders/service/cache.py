@@ -1,6 +1,4 @@
-"""A cache on disk of the vectors that a service made, so that no text is paid for twice. Losing it
-does no harm.
-"""
+"""Disk cache of a service's vectors, so that no text is paid for twice. Losing it does no harm."""
 
 import hashlib
 import os
@@ -28,19 +26,19 @@ class VectorCache:
     removed here when a memory is forgotten.
     """
 
-    def __init__(self, folder: Path, model: str, dimension: int, most_bytes: int) -> None:
+    def __init__(self, folder: Path, model: str, dimension: int, max_bytes: int) -> None:
         """Choose the file; nothing is opened yet.
 
         Args:
             folder: Where the file is.
             model: The model with the URL of its service.
             dimension: The length of a vector.
-            most_bytes: The largest size of the file.
+            max_bytes: The largest size of the file.
         """
         digest = hashlib.blake2b(f"{model} {dimension}".encode(), digest_size=8).hexdigest()
         self.path = folder / f"vectors-{digest}.cache"
         self._row_bytes = _CHECK_BYTES + 4 * dimension
-        self._rows = most_bytes // self._row_bytes
+        self._rows = max_bytes // self._row_bytes
         self._warned = threading.Event()
 
     def find(self, texts: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
@@ -68,9 +66,9 @@ class VectorCache:
             make_folder(self.path.parent)
             with self._open(os.O_RDWR | os.O_CREAT) as file:
                 for text, vector in vectors.items():
-                    at, mask = self._place(text)
+                    position, mask = self._place(text)
                     data = vector.astype("<f4").tobytes()
-                    file.seek(at)
+                    file.seek(position)
                     file.write(_mask(_check(data) + data, mask))
         except OSError as exc:
             self._warn(exc)
@@ -78,8 +76,8 @@ class VectorCache:
     def _read(self, file: IO[bytes], text: str) -> "NDArray[np.float32] | None":
         import numpy as np
 
-        at, mask = self._place(text)
-        file.seek(at)
+        position, mask = self._place(text)
+        file.seek(position)
         row = file.read(self._row_bytes)
         if len(row) < self._row_bytes:
             return None
@@ -93,27 +91,22 @@ class VectorCache:
         """Return where a text's row begins, and the bytes that mask it."""
         data = f"{self.path.name} {text}".encode("utf-8", "replace")
         number = int.from_bytes(hashlib.blake2b(data, digest_size=8, person=b"row").digest(), "big")
-        return number % self._rows * self._row_bytes, hashlib.shake_256(data).digest(
-            self._row_bytes
-        )
+        mask = hashlib.shake_256(data).digest(self._row_bytes)
+        return number % self._rows * self._row_bytes, mask
 
     def _open(self, flags: int) -> IO[bytes]:
-        flags |= (
-            getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        )
-        return os.fdopen(
-            os.open(self.path, flags, 0o600), "r+b" if flags & os.O_RDWR else "rb", buffering=0
-        )
+        for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):
+            flags |= getattr(os, name, 0)
+        mode = "r+b" if flags & os.O_RDWR else "rb"
+        return os.fdopen(os.open(self.path, flags, 0o600), mode, buffering=0)
 
     def _warn(self, exc: OSError) -> None:
-        """Warn once that nothing is kept: every text is then sent again, which costs money but is
-        not wrong.
-        """
+        """Warn once that nothing is cached: every text is then sent again, which costs money."""
         if not self._warned.is_set():
             self._warned.set()
             import logging  # costs 5 ms, so only here
 
-            logging.getLogger(__name__).warning("vectors are not kept in %s: %s", self.path, exc)
+            logging.getLogger(__name__).warning("vectors are not cached in %s: %s", self.path, exc)
 
 
 def _check(data: bytes) -> bytes:

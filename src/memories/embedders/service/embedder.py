@@ -1,12 +1,11 @@
-"""An embedder that asks a service over HTTP: it cuts long texts, sends many at once, checks and
-keeps the answers.
+"""Embedder that asks a service over HTTP: cuts long texts, batches requests, checks and caches
+answers.
 """
 
 import contextlib
 import copy
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,12 +65,11 @@ class HTTPEmbedder:
         self._client = client
         self._timeout = config.embedder_timeout
         self._words_instead = config.embedder_fallback == "local"
-        kept = f"{chosen.space.model} {chosen.service.url}"
-        self._cache = VectorCache(
-            cache_folder(), kept, chosen.space.dimension, config.embedder_cache_mb * 1_000_000
-        )
+        name = f"{chosen.space.model} {chosen.service.url}"
+        max_bytes = config.embedder_cache_mb * 1_000_000
+        self._cache = VectorCache(cache_folder(), name, chosen.space.dimension, max_bytes)
         key = chosen.service.key.reveal() if chosen.service.key else ""
-        self._rest = Rest(config.home, f"{kept} {key}", clock)
+        self._rest = Rest(config.home, f"{name} {key}", clock)
 
     @property
     def patient(self) -> Self:
@@ -123,25 +121,28 @@ class HTTPEmbedder:
     ) -> "list[NDArray[np.float32]]":
         import numpy as np
 
-        model = self._chosen.model
-        mark = model.question if question else model.statement
-        # A question is one request, so that the time of a search has a bound.
-        most = min(MAX_WINDOWS, self._chosen.provider.batch) if question else MAX_WINDOWS
-        cut = [windows(text, model.window_bytes - len(mark), most) for text in texts]
-        marked = dict.fromkeys(mark + window for text in cut for window in text)
-        kind = "question" if question else "statement"
-        found = self._cache.find([f"{kind} {text}" for text in marked])
-        vectors = {text: found[f"{kind} {text}"] for text in marked if f"{kind} {text}" in found}
+        model, batch_size = self._chosen.model, self._chosen.provider.batch
+        if question:  # one request, so that the time of a search has a bound
+            kind, prefix, max_windows = "question", model.question, min(MAX_WINDOWS, batch_size)
+        else:
+            kind, prefix, max_windows = "statement", model.statement, MAX_WINDOWS
+        size = model.window_bytes - len(prefix)
+        inputs = [
+            [prefix + window for window in windows(text, size, max_windows)] for text in texts
+        ]
+        cache_keys = {window: f"{kind} {window}" for pieces in inputs for window in pieces}
+        cached = self._cache.find(list(cache_keys.values()))
+        vectors = {text: cached[key] for text, key in cache_keys.items() if key in cached}
         for batch in by_weight(
-            [text for text in marked if text not in vectors],
+            [text for text in cache_keys if text not in vectors],
             lambda text: len(text.encode("utf-8", "replace")),
-            most=self._chosen.provider.batch,
+            most=batch_size,
             heaviest=MAX_REQUEST_BYTES,
         ):
             new = dict(zip(batch, self._ask(batch, question=question, units=units), strict=True))
-            self._cache.keep({f"{kind} {text}": vector for text, vector in new.items()})
+            self._cache.keep({cache_keys[text]: vector for text, vector in new.items()})
             vectors |= new
-        return [np.stack([vectors[mark + window] for window in text]) for text in cut]
+        return [np.stack([vectors[window] for window in pieces]) for pieces in inputs]
 
     def _ask(
         self, texts: Sequence[str], *, question: bool, units: Patience
@@ -152,19 +153,14 @@ class HTTPEmbedder:
             raise EmbedderUnavailable(why, words_instead=True)
         try:
             if self._client is None:
-                from memories.embedders.service.client import (
-                    ServiceClient,
-                )  # costs 25 ms, so only here
+                from memories.embedders.service import client  # costs 25 ms, so only here
 
-                self._client = ServiceClient(self._chosen.service)
+                self._client = client.ServiceClient(self._chosen.service)
             vectors = self._client.post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
-            if (
-                self._words_instead
-            ):  # later callers need not wait for the same error, nor see another caller's text
-                self._rest.begin(
-                    str(exc).replace(exc.quoted, ""), patience.total, exc.after_seconds
-                )
+            if self._words_instead:  # later callers neither wait nor see another caller's text
+                why = str(exc).replace(exc.quoted, "")
+                self._rest.begin(why, patience.total, exc.after_seconds)
             raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
         if self._words_instead:
             self._rest.end()
@@ -177,9 +173,11 @@ class HTTPEmbedder:
             once = min(patience.request, FALLBACK_SECONDS * max(1.0, count / FALLBACK_TEXTS))
             patience = Patience(once, once, tries=1)
         wait = WAIT.get()
-        most = math.inf if wait is None or wait.most_seconds is None else wait.most_seconds
+        if wait is None or wait.most_seconds is None:
+            return patience
+        limit = wait.most_seconds
         return patience._replace(
-            request=min(patience.request, most), total=min(patience.total, most)
+            request=min(patience.request, limit), total=min(patience.total, limit)
         )
 
     def _check(self, answer: list[Any], count: int) -> "NDArray[np.float32]":
@@ -196,16 +194,15 @@ class HTTPEmbedder:
                 f"{name} gave {len(answer)} vectors for {count} texts; nothing was stored"
             )
         for vector in answer:
-            if not isinstance(vector, list) or not all(
-                type(number) in (int, float) for number in vector
-            ):
+            is_list = isinstance(vector, list)
+            if not is_list or not all(type(number) in (int, float) for number in vector):
                 raise EmbedderError(
                     f"{name} gave something other than numbers for a vector; nothing was stored"
                 )
             if len(vector) != dimension:
                 raise EmbedderError(
-                    f"{name} gave a vector of {len(vector)} numbers, and {self.space.model} has {dimension}; nothing "
-                    "was stored; check EMBEDDER and EMBEDDER_DIMENSIONS"
+                    f"{name} gave a vector of {len(vector)} numbers, and {self.space.model} has "
+                    f"{dimension}; nothing was stored; check EMBEDDER and EMBEDDER_DIMENSIONS"
                 )
         try:
             vectors = np.array(answer, dtype=np.float64)
@@ -217,10 +214,8 @@ class HTTPEmbedder:
                 f"{name} gave a vector that points nowhere (zeros or no numbers); nothing was stored"
             )
         vectors /= largest  # the squares of huge numbers would be infinite
-        unit: NDArray[np.float32] = (
-            vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        ).astype(np.float32)
-        return unit
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors.astype(np.float32)
 
 
 def open_service(name: str, config: Config) -> HTTPEmbedder:
@@ -236,7 +231,7 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
     return HTTPEmbedder(choose(name, config), config)
 
 
-LEAST_SECONDS, MOST_SECONDS = 15.0, 600.0
+MIN_SECONDS, MAX_SECONDS = 15.0, 600.0
 _CLOSE = 2  # a failure counts for callers who would wait at most this many times as long
 
 
@@ -269,12 +264,12 @@ class Rest:
             self._failure = json.loads(self.path.read_bytes())
         try:
             remaining = self._failure["until"] - self._clock()
-            is_resting = (
-                0 < remaining <= MOST_SECONDS and seconds <= _CLOSE * self._failure["waited"]
-            )
-            return str(self._failure["why"]) if is_resting else ""
+            is_recent = 0 < remaining <= MAX_SECONDS
+            if is_recent and seconds <= _CLOSE * self._failure["waited"]:
+                return str(self._failure["why"])
         except (KeyError, TypeError):
-            return ""
+            pass
+        return ""
 
     def begin(self, why: str, waited: float, after_seconds: float) -> None:
         """Remember a failure.
@@ -284,13 +279,11 @@ class Rest:
             waited: How long the caller would have waited.
             after_seconds: How long the service asks to wait; 0 if it does not say.
         """
-        until = self._clock() + min(MOST_SECONDS, max(LEAST_SECONDS, after_seconds))
+        until = self._clock() + min(MAX_SECONDS, max(MIN_SECONDS, after_seconds))
         self._failure = {"until": until, "waited": waited, "why": why}
         if self.path.parent.is_dir():
-            with (
-                contextlib.suppress(OSError),
-                replacing(self.path) as stream,
-            ):  # a full disk: this process remembers
+            # if the disk is full, this process alone remembers
+            with contextlib.suppress(OSError), replacing(self.path) as stream:
                 stream.write(json.dumps(self._failure).encode())
 
     def end(self) -> None:
@@ -300,13 +293,13 @@ class Rest:
             self.path.unlink(missing_ok=True)
 
 
-def windows(text: str, size: int, most: int) -> list[str]:
+def windows(text: str, size: int, max_count: int) -> list[str]:
     """Cut a text into windows that overlap by an eighth, at spaces where there are some.
 
     Args:
         text: The text.
         size: The largest number of UTF-8 bytes of a window.
-        most: The largest number of windows; the rest is left out.
+        max_count: The largest number of windows; the rest is left out.
 
     Returns:
         At least one window, none of them blank; a blank text becomes one full stop, since services
@@ -315,7 +308,7 @@ def windows(text: str, size: int, most: int) -> list[str]:
     data = text.strip().encode("utf-8", "replace")
     cut: list[str] = []
     start = 0
-    while start < len(data) and len(cut) < most:
+    while start < len(data) and len(cut) < max_count:
         end = _end(data, start, size)
         cut.append(data[start:end].decode("utf-8", "ignore").strip())
         if end == len(data):
@@ -332,13 +325,10 @@ def _end(data: bytes, start: int, size: int) -> int:
     """
     if len(data) - start <= size:
         return len(data)
-    space = max(
-        data.rfind(b" ", start + size - size // 8, start + size),
-        data.rfind(b"\n", start, start + size),
-    )
-    if space > start + size - size // 8:
-        return space
-    return _whole(data, start + size)
+    end = start + size
+    last_eighth = end - size // 8
+    space = max(data.rfind(b" ", last_eighth, end), data.rfind(b"\n", start, end))
+    return space if space > last_eighth else _whole(data, end)
 
 
 def _whole(data: bytes, at: int) -> int:

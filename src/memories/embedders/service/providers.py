@@ -2,8 +2,11 @@
 settings.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -43,66 +46,27 @@ class Model(NamedTuple):
 
 
 UNKNOWN_TOKENS = 512
-_MATRYOSHKA = frozenset({256, 512, 1024, 2048})
-_PASSAGES = "Represent this sentence for searching relevant passages: "
-_INSTRUCTION = (
-    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
-)
-
-MODELS: Mapping[str, Model] = {
-    "text-embedding-3-small": Model(1536, 8191, range(1, 1537)),
-    "text-embedding-3-large": Model(3072, 8191, range(1, 3073)),
-    "text-embedding-ada-002": Model(1536, 8191),
-    "voyage-3": Model(1024, 32_000),
-    "voyage-3-lite": Model(512, 32_000),
-    "voyage-3-large": Model(1024, 32_000, _MATRYOSHKA),
-    "voyage-3.5": Model(1024, 32_000, _MATRYOSHKA),
-    "voyage-3.5-lite": Model(1024, 32_000, _MATRYOSHKA),
-    "voyage-code-3": Model(1024, 32_000, _MATRYOSHKA),
-    "voyage-2": Model(1024, 4_000),
-    "voyage-large-2": Model(1536, 16_000),
-    "voyage-code-2": Model(1536, 16_000),
-    "voyage-multilingual-2": Model(1024, 32_000),
-    "voyage-finance-2": Model(1024, 32_000),
-    "voyage-law-2": Model(1024, 16_000),
-    "embed-english-v3.0": Model(1024, 512),
-    "embed-multilingual-v3.0": Model(1024, 512),
-    "embed-english-light-v3.0": Model(384, 512),
-    "embed-multilingual-light-v3.0": Model(384, 512),
-    "embed-v4.0": Model(1536, 128_000, frozenset({256, 512, 1024, 1536})),
-    "nomic-embed-text": Model(768, 2048, statement="search_document: ", question="search_query: "),
-    "nomic-embed-text-v1.5": Model(
-        768, 2048, statement="search_document: ", question="search_query: "
-    ),
-    "mxbai-embed-large": Model(1024, 512, question=_PASSAGES),
-    "mxbai-embed-large-v1": Model(1024, 512, question=_PASSAGES),
-    "snowflake-arctic-embed": Model(1024, 512, question=_PASSAGES),
-    "snowflake-arctic-embed2": Model(1024, 8192, question="query: "),
-    "embeddinggemma": Model(
-        768, 2048, statement="title: none | text: ", question="task: search result | query: "
-    ),
-    "qwen3-embedding:0.6b": Model(1024, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding-0.6b": Model(1024, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding:4b": Model(2560, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding-4b": Model(2560, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding:8b": Model(4096, 32_000, question=_INSTRUCTION),
-    "qwen3-embedding-8b": Model(4096, 32_000, question=_INSTRUCTION),
-    "all-minilm": Model(384, 256),
-    "all-minilm-l6-v2": Model(384, 256),
-    "bge-m3": Model(1024, 8192),
-    "bge-large": Model(1024, 512, question=_PASSAGES),
-    "bge-large-en-v1.5": Model(1024, 512, question=_PASSAGES),
-    "bge-base-en-v1.5": Model(768, 512, question=_PASSAGES),
-    "bge-small-en-v1.5": Model(384, 512, question=_PASSAGES),
-    "multilingual-e5-large": Model(1024, 512, statement="passage: ", question="query: "),
-    "multilingual-e5-base": Model(768, 512, statement="passage: ", question="query: "),
-    "multilingual-e5-small": Model(384, 512, statement="passage: ", question="query: "),
-}
 
 
-def find_model(model: str) -> Model | None:
+@functools.cache
+def models() -> Mapping[str, Model]:
+    """Return the models of `models.toml` by their names."""
+    import tomllib  # costs 4 ms, so only where a service is used
+
+    table = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
+    return {name: _read_model(**row) for name, row in table.items()}
+
+
+def _read_model(
+    *, any_shorter: bool = False, shorter: Sequence[int] = (), dimension: int, **row: Any
+) -> Model:
+    lengths = range(1, dimension + 1) if any_shorter else frozenset(shorter)
+    return Model(dimension, shorter=lengths, **row)
+
+
+def find_model(name: str) -> Model | None:
     """Return a known model, ignoring case, maker (`BAAI/`) and `:latest`; None if it is unknown."""
-    return MODELS.get(model.rpartition("/")[2].lower().removesuffix(":latest"))
+    return models().get(name.rpartition("/")[2].lower().removesuffix(":latest"))
 
 
 # A model that was not measured here hides and refuses nothing: no query counts as noise, and only
@@ -223,23 +187,23 @@ def _in_order(answer: Any) -> list[Any]:
     """Return the vectors of an answer in OpenAI's shape, in the order of their indexes if they have
     any.
     """
-    found = answer["data"]
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    rows = answer["data"]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise TypeError
-    numbers = [each.get("index") for each in found]
-    if any(number is not None for number in numbers):
-        if sorted(numbers) != list(range(len(found))):
+    indexes = [row.get("index") for row in rows]
+    if any(index is not None for index in indexes):
+        if sorted(indexes) != list(range(len(rows))):
             raise ValueError
-        found = sorted(found, key=lambda each: int(each["index"]))
-    return [each["embedding"] for each in found]
+        rows = sorted(rows, key=itemgetter("index"))
+    return [row["embedding"] for row in rows]
 
 
 def _by_type(answer: Any) -> list[Any]:
-    """Return the vectors of an answer in Cohere's shape; Ollama, and its first version, have them
-    without a type.
-    """
-    found = answer["embeddings"]
-    return list(found["float"] if isinstance(found, dict) else found)
+    """Return the vectors of an answer in Cohere's shape; those of Ollama have no types."""
+    vectors = answer["embeddings"]
+    if isinstance(vectors, dict):
+        vectors = vectors["float"]
+    return list(vectors)
 
 
 OPENAI = Provider(
@@ -296,60 +260,54 @@ def choose(name: str, config: Config) -> Chosen:
     provider = PROVIDERS[name.partition(":")[0]]
     model = name.partition(":")[2].strip() or provider.model
     if len(model) > 200 or not model.isprintable():
-        raise ConfigError(f'EMBEDDER names a model "{shown(model)}", which is no name; check it')
+        raise ConfigError(f'EMBEDDER has the model "{shown(model)}", which is not a name; check it')
     url = _url(config.embedder_url or provider.url, provider, config)
     key, key_from = _key(provider, url, config)
-    found, shorter = _find_size(model, config.embedder_dimensions)
-    title = (
-        "the embedder's server"
-        if provider is OPENAI and not _belongs(url, provider)
-        else provider.title
-    )
-    missing = ""
-    if provider.keys and not key and _belongs(url, provider):
-        missing = (
+    size, shorter = _find_size(model, config.embedder_dimensions)
+    title, key_missing = provider.title, ""
+    if not _belongs(url, provider):
+        if provider is OPENAI:  # a compatible one
+            title = "the embedder's server"
+    elif provider.keys and not key:
+        key_missing = (
             f"{provider.title} wants a key: set {key_from}, or EMBEDDER=minilm for the local model"
         )
     service = Service(title, url.geturl(), key, key_from, model)
-    space = _space(provider, model, shorter or found.dimension, config.embedder_calibration)
-    return Chosen(provider, service, found, space, shorter, missing)
+    space = _space(provider, model, shorter or size.dimension, config.embedder_calibration)
+    return Chosen(provider, service, size, space, shorter, key_missing)
 
 
-def _url(given: str, provider: Provider, config: Config) -> SplitResult:
+def _url(text: str, provider: Provider, config: Config) -> SplitResult:
     """Return where requests are posted to.
 
     Raises:
         ConfigError: It is not the URL of a service, or texts would cross a network unencrypted.
     """
     try:
-        url = urlsplit(given)
+        url = urlsplit(text)
         _ = url.port
     except ValueError:
         raise ConfigError(
-            f'EMBEDDER_URL "{shown(given)}" is no URL; give https://host/path'
+            f'EMBEDDER_URL "{shown(text)}" is not a URL; give https://host/path'
         ) from None
     if url.username is not None or url.password is not None:
         raise ConfigError(
             "EMBEDDER_URL holds a name or a password; leave it out, and set EMBEDDER_API_KEY"
         )
-    if (
-        url.scheme not in ("http", "https")
-        or not url.hostname
-        or not given.isascii()
-        or " " in given
-    ):
+    is_clean = text.isascii() and " " not in text
+    if url.scheme not in ("http", "https") or not url.hostname or not is_clean:
         raise ConfigError(
-            f'EMBEDDER_URL "{shown(given)}" is no URL of a service; give https://host/path'
+            f'EMBEDDER_URL "{shown(text)}" is not the URL of a service; give https://host/path'
         )
     if url.scheme == "http" and not is_loopback(url.hostname) and not config.embedder_plain_http:
         raise ConfigError(
-            f"EMBEDDER_URL http://{shown(url.netloc)} would send texts unencrypted over a network; use https, or set "
-            "EMBEDDER_PLAIN_HTTP=true if you trust that network"
+            f"EMBEDDER_URL http://{shown(url.netloc)} would send texts unencrypted over a network; "
+            "use https, or set EMBEDDER_PLAIN_HTTP=true if you trust that network"
         )
     path = url.path.rstrip("/")
-    return url._replace(
-        path=path if path.endswith(provider.path) else path + provider.path, fragment=""
-    )
+    if not path.endswith(provider.path):
+        path += provider.path
+    return url._replace(path=path, fragment="")
 
 
 def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret | None, str]:
@@ -366,13 +324,12 @@ def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret |
         secret: Secret | None = getattr(config, name)
         if secret is None:
             continue
-        if (
-            name == "embedder_api_key"
-            and ".env" == config.sources["embedder_url"] != config.sources[name]
-        ):
+        url_source, key_source = config.sources["embedder_url"], config.sources[name]
+        is_foreign_url = url_source == ".env" and key_source != ".env"
+        if name == "embedder_api_key" and is_foreign_url:
             raise ConfigError(
-                "EMBEDDER_URL comes from .env in the working folder and EMBEDDER_API_KEY does not, so the key is not "
-                "sent there; set both in one place"
+                "EMBEDDER_URL comes from .env in the working folder and EMBEDDER_API_KEY does not, "
+                "so the key is not sent there; set both in one place"
             )
         key = secret.reveal()
         if not (key.isascii() and key.isprintable()) or " " in key:
@@ -389,28 +346,28 @@ def _belongs(url: SplitResult, provider: Provider) -> bool:
 
 def _find_size(name: str, dimension: int | None) -> tuple[Model, int | None]:
     """Return a model, and the length of vectors to request if it is not the model's own."""
-    known = find_model(name)
-    if known is None and dimension is None:
+    model = find_model(name)
+    if model is None:
+        if dimension is None:
+            raise ConfigError(
+                f"the length of the vectors of embedder model {shown(name)} is unknown; "
+                "set EMBEDDER_DIMENSIONS"
+            )
+        return Model(dimension, UNKNOWN_TOKENS), None
+    if dimension is None or dimension == model.dimension:
+        return model, None
+    if dimension not in model.shorter:
         raise ConfigError(
-            f"how long the vectors of embedder model {shown(name)} are is not known here; set EMBEDDER_DIMENSIONS"
+            f"EMBEDDER_DIMENSIONS is {dimension}, and the vectors of {shown(name)} have "
+            f"{model.dimension}; leave it out"
         )
-    if known is None:
-        return Model(dimension or 0, UNKNOWN_TOKENS), None
-    if dimension is None or dimension == known.dimension:
-        return known, None
-    if dimension not in known.shorter:
-        raise ConfigError(
-            f"EMBEDDER_DIMENSIONS is {dimension}, and the vectors of {shown(name)} have {known.dimension}; leave it out"
-        )
-    return known, dimension
+    return model, dimension
 
 
 def _space(provider: Provider, model: str, dimension: int, calibration: str | None) -> Space:
     name = model.removesuffix(":latest")
-    constants = {
-        **_CONSTANTS.get(name.rpartition("/")[2].lower(), _UNMEASURED),
-        **_calibration(calibration),
-    }
+    constants = dict(_CONSTANTS.get(name.rpartition("/")[2].lower(), _UNMEASURED))
+    constants.update(_calibration(calibration))
     return Space(
         model=f"{provider.name}/{name}/{_TREATMENT}",
         dimension=dimension,
@@ -424,23 +381,22 @@ def _space(provider: Provider, model: str, dimension: int, calibration: str | No
 
 def _calibration(text: str | None) -> dict[str, float]:
     """Return the constants that a setting names, such as `slope=20.6, middle=0.213`."""
-    found: dict[str, float] = {}
+    constants: dict[str, float] = {}
     for part in (text or "").replace(",", " ").split():
         name, _, number = part.partition("=")
-        least, most = _BOUNDS.get(name, (1.0, 0.0))
         try:
-            found[name] = float(number)
-        except ValueError:
-            found[name] = 0.0
-            least, most = 1.0, 0.0
-        if not least <= found[name] <= most:
-            known_names = ", ".join(
-                f"{each} {low:g} to {high:g}" for each, (low, high) in _BOUNDS.items()
-            )
+            low, high = _BOUNDS[name]
+            constants[name] = float(number)
+            is_valid = low <= constants[name] <= high
+        except (KeyError, ValueError):
+            is_valid = False
+        if not is_valid:
+            bounds = (f"{name} {low:g} to {high:g}" for name, (low, high) in _BOUNDS.items())
             raise ConfigError(
-                f'EMBEDDER_CALIBRATION has "{shown(part)}"; it takes name=number: {known_names}'
+                f'EMBEDDER_CALIBRATION has "{shown(part)}"; '
+                f"it takes name=number: {', '.join(bounds)}"
             )
-    return found
+    return constants
 
 
 def ask(chosen: Chosen, texts: Sequence[str], *, question: bool) -> dict[str, Any]:
