@@ -84,7 +84,7 @@ COMPUTED = {
     "stores/sqlite/check.py: _is_of": "|".join(part.rows for part in check.PARTS if part.rows),
     "languages/text.py: _telling": "什么|怎么样|(?<!\\w)wann(?!\\w)",
     "transfer/backup.py: _remove_oldest": r"backup-\d{8}T\d{6}Z(-\d+)?\.(db|jsonl)",
-    "write/compare/corrections.py: _exchanged_signs": "|".join(corrections._CASE.values()),
+    "write/compare/corrections.py: _replaces_signs": "|".join(corrections._CASE.values()),
     "write/suspicion.py: _gives_order": "RULES",
     "write/suspicion.py: _match_structures": "STRUCTURES",
 }
@@ -504,7 +504,9 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "unseen.shown": lambda given: unseen.shown(given, repr),
     "fence.line": lambda given: fence.line({"text": given, "note": given}),
     "suspicion.find_marks": suspicion.find_marks,
-    "duplicates.judge": lambda given: writer._judge(given, f"{given[1:]}b", 0.99, 0.9, told=True),
+    "duplicates.judge": lambda given: writer._judge(
+        given, f"{given[1:]}b", 0.99, 0.9, explain=True
+    ),
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,
     "candidates": lambda given: proposals.candidates(given, "user"),

@@ -79,9 +79,9 @@ def test_the_words_of_texts_up_to_a_length_are_judged(length: int, verdict: Verd
     rest = " It rains." * 300
     old, new = (f"{text}{rest[: length - len(FACT)]}" for text in (FACT, REWORDED))
     assert len(old) == length == len(new) + 1
-    assert _judge(new, old, None, 1.0, told=True).verdict is verdict
-    assert _judge(old, new, None, 1.0, told=True).verdict is verdict
-    assert _judge(old, old, None, 1.0, told=True).verdict is Verdict.SAME
+    assert _judge(new, old, None, 1.0, explain=True).verdict is verdict
+    assert _judge(old, new, None, 1.0, explain=True).verdict is verdict
+    assert _judge(old, old, None, 1.0, explain=True).verdict is Verdict.SAME
 
 
 def test_a_memory_of_another_project_is_no_repetition(memories: Memories) -> None:

@@ -418,7 +418,7 @@ def check_repetitions_are_the_same_without_a_reason(pairs: Sequence[tuple[str, s
     failures, known = [], 0
     for new, old in pairs:
         whole = judge(new, old, 0.99, threshold=0.8).verdict
-        quick = judge(new, old, 0.99, threshold=0.8, told=False).verdict
+        quick = judge(new, old, 0.99, threshold=0.8, explain=False).verdict
         blind = judge(new, old, None, threshold=0.8).verdict
         if {verdict if verdict in NOT_STORED else None for verdict in (whole, quick, blind)} != {
             whole if whole in NOT_STORED else None
@@ -460,10 +460,10 @@ def test_words_that_surely_differ_do(words: list[str], data: st.DataObject) -> N
         at = data.draw(st.integers(0, len(other)))
         other[at : at + data.draw(st.integers(0, 1))] = [data.draw(st.sampled_from(WORDS))]
     new, old = " ".join(words), " ".join(other)
-    if duplicates._surely_differ(duplicates._weighed(new, ()), duplicates._weighed(old, ())):
-        assert duplicates._told(*duplicates.aligned(new, old))
+    if duplicates._surely_differ(duplicates._weigh(new, ()), duplicates._weigh(old, ())):
+        assert duplicates._describe_difference(*duplicates.aligned(new, old))
     if judge(new, old, 0.99, threshold=0.8).verdict in NOT_STORED:
-        assert judge(new, old, 0.99, threshold=0.8, told=False) == judge(
+        assert judge(new, old, 0.99, threshold=0.8, explain=False) == judge(
             new, old, 0.99, threshold=0.8
         )
 

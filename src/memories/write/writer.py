@@ -156,7 +156,7 @@ class Writer(NamedTuple):
             record = candidate.record
             explain = len(similar) < MAX_SIMILAR
             judgement = _judge(
-                draft.content, record.text, candidate.similarity, threshold, told=explain
+                draft.content, record.text, candidate.similarity, threshold, explain=explain
             )
             repeats = judgement.verdict in (Verdict.SAME, Verdict.DUPLICATE)
             if repeats and self._is_apart(draft, record):
@@ -301,11 +301,11 @@ def _is_note(record: Record) -> bool:
 
 
 def _judge(
-    new: str, old: str, similarity: float | None, threshold: float, *, told: bool
+    new: str, old: str, similarity: float | None, threshold: float, *, explain: bool
 ) -> Judgement:
     """Judge two texts; of long ones only whether they are the same, since comparing their words
     takes seconds.
     """
     if max(len(new), len(old)) <= MAX_JUDGED:
-        return judge(new, old, similarity, threshold=threshold, told=told)
+        return judge(new, old, similarity, threshold=threshold, explain=explain)
     return Judgement(Verdict.SAME if same_lines(new, old) else Verdict.DIFFERENT)

@@ -1,4 +1,4 @@
-"""How a text is read for comparing: its words as they were written, and as they are understood."""
+"""Reads texts for comparing: their words as they were written, and as they are understood."""
 
 import functools
 import re
@@ -11,14 +11,11 @@ from memories.languages.text import mark_raised
 from memories.write.compare.vocabulary import (
     ACRONYMS,
     ASKING,
-    ASKING_WORDS,
-    AUXILIARY,
     BASE,
     BE,
     BOUNDARIES,
     DATES,
     DETERMINERS,
-    GROUP,
     LIGHT,
     NAMING,
     NUMBERS,
@@ -42,20 +39,7 @@ _OPENING, _CLOSING = "([{\"'*«", ".,;:!)]}\"'*…»。、!,:;」』「『"
 _IDENTIFIER = re.compile(r"[\d/\\_@=<>(){}\[\]$€£%^&|~+#`]|\w[.:]\w|^-|^\.\w")
 CASED = re.compile(r"[/\\_]|[^\W\d][.:]\w")
 _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|%)")
-_STRAIGHT = str.maketrans(
-    {
-        "‘": "'",
-        "’": "'",
-        "“": '"',
-        "”": '"',
-        "„": '"',
-        "।": ".",
-        "۔": ".",
-        "؟": "?",
-        "،": ",",
-        "؛": ";",
-    }
-)
+_STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
 _SHOWS = 150  # characters that show the language of a text
@@ -66,40 +50,51 @@ _SENTENCE = re.compile(
     r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I
 )
 _CLOCK = re.compile(r"0(\d:[0-5]\d(?::[0-5]\d)?(?:am|pm)?)", re.I)
+_CONTRACTED = {"re": "are", "ve": "have", "ll": "will", "m": "am", "s": "'s"}
+_CONTRACTION = re.compile(r"'(re|ve|ll|m|s)\b", re.I)
 _SHORT_FORMS = (
     (re.compile(r"\bcan't\b|\bcannot\b", re.I), "can not"),
     (re.compile(r"\bwon't\b", re.I), "will not"),
     (re.compile(r"n't\b", re.I), " not"),
     (re.compile(r"\b(it|that|he|she|there|what)'s\b", re.I), r"\1 is"),
-    (re.compile(r"'re\b", re.I), " are"),
-    (re.compile(r"'ve\b", re.I), " have"),
-    (re.compile(r"'ll\b", re.I), " will"),
-    (re.compile(r"'m\b", re.I), " am"),
-    (re.compile(r"'s\b", re.I), " 's"),
     (re.compile(r"(?<=s)'(?=\s)"), " 's"),
     (re.compile(r"(?<=\S)\s*—\s*(?=\S)|(?<=\S)\s+–\s+(?=\S)"), f" {_DASH} "),
 )
-
-
 _QUOTED = re.compile(r"`[^`]+`|\"[^\"]+\"|(?<!\w)'[^']+'(?!\w)")
 _DAY = re.compile(r"\d{4}(-\d\d){0,2}|\d{1,2}(:\d\d)+([ap]m)?|\d{1,2}[ap]m|\d(st|nd|rd|th)")
 _ADDRESS = re.compile(r".*([/\\@]|\w[.:]\w).*")
+_ADVERBS = frozenset("not automatically also always currently now".split())
+_MARKS = frozenset(".,?")
+_SPANS = frozenset("week month year day hour minute".split())
 
 
 class Word(NamedTuple):
-    """A word as it is compared (`key`) and as it was written; an exact one has no inflections and
-    no synonyms.
+    """A word of a text.
+
+    Attributes:
+        key: What is compared.
+        shown: How it was written.
+        exact: It has no inflections and no synonyms.
+        opens: It opens a sentence, so the case of its first letter says nothing.
+        definite: It follows "the", "my" and the like; see `corrections`.
+        literal: It is a part of a code, a command or a value, so no other word says the same.
+        form: `past`, `passive`, `adjective` for other participles, or `plain`.
+        sense: What it says in English, if it is a known word of another language; see
+            `languages.sense`.
     """
 
     key: str
     shown: str
     exact: bool = False
-    opens: bool = False  # a sentence, so that the case of its first letter says nothing
-    definite: bool = False  # behind "the", "my" and the like; see `corrections`
-    literal: bool = False  # part of a code, a command or a value: no other word says the same
-    form: str = "plain"  # "past", "passive", or "adjective" for other participles
-    # what it says in English, where it is a known word of another language; see `languages.sense`
+    opens: bool = False
+    definite: bool = False
+    literal: bool = False
+    form: str = "plain"
     sense: str = ""
+
+
+_STOP = Word(".", ".")
+_QUESTION = Word("?", "?", exact=True)
 
 
 @functools.lru_cache(maxsize=8)  # a new text is compared with many
@@ -109,238 +104,100 @@ def bare(text: str) -> str:
     return _ENDING.sub("", " ".join(spelled.split()))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # a text is judged often
 def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence[Word]]:
-    """Return the words of a text as they were written, and as they are understood; kept, since one
-    is judged often.
+    """Return the words of a text as they were written, and as they are understood.
 
     Args:
-        text: A text.
-        codes: The languages that it may be in, if that is not English; see `tongues`.
+        text: The text.
+        codes: The languages that it may be in, if it is not English; see `tongues`.
     """
-    cut = _surface(text, codes)
-    return tuple(cut), tuple(_understood(cut))
+    words = _split(text, codes)
+    return tuple(words), tuple(_understand(words))
 
 
 def tongues(new: str, old: str) -> Sequence[str]:
-    """Return the languages that two texts may be in, if that is not English: together they show it
-    better.
-    """
+    """Return the languages that two texts may be in, if not English; together they show it better."""
     return languages.of(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
 def is_shouted(words: Sequence[Word]) -> bool:
-    """Say whether a text is three or more words in capitals."""
-    told = [word.shown for word in words if word.shown[:1].isalpha()]
-    return len(told) > 2 and " ".join(told).isupper()
+    """Return whether a text is three or more words in capitals."""
+    spelled = [word.shown for word in words if word.shown[:1].isalpha()]
+    return len(spelled) > 2 and " ".join(spelled).isupper()
 
 
 def quotations(text: str) -> list[str]:
-    """Return what a text has in quotes or backticks, to the letter."""
-    return [found[1:-1] for found in _QUOTED.findall(text.translate(_STRAIGHT))]
+    """Return what stands in quotes or backticks in a text, to the letter."""
+    return [quoted[1:-1] for quoted in _QUOTED.findall(text.translate(_STRAIGHT))]
 
 
-def _surface(text: str, codes: Sequence[str]) -> list[Word]:
-    """Cut a text into words, as they were written."""
-    spelled = _in_ascii_digits(
-        unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT)
-    )
-    if {"fr", "it"} & {*codes}:
-        spelled = re.sub(_ELIDED, r"\1 ", spelled)
-    for pattern, replacement in _SHORT_FORMS:
-        spelled = pattern.sub(replacement, spelled)
-    quoted = [span.span() for span in _QUOTED.finditer(spelled)]
-    cut: list[Word] = []
+# --- words as they were written
+
+
+def _split(text: str, codes: Sequence[str]) -> list[Word]:
+    spelled = _spell_out(text, codes)
+    quoted = [match.span() for match in _QUOTED.finditer(spelled)]
+    words: list[Word] = []
     opens = True
     for chunk in re.finditer(r"\S+", spelled):
         while quoted and quoted[0][1] <= chunk.start():
             del quoted[0]
-        literal = bool(quoted) and quoted[0][0] < chunk.end()
-        for word in _cut(chunk[0]):
-            word = _in_english(word, codes) if codes else word  # noqa: PLW2901
-            cut.append(word._replace(opens=opens, literal=literal))
+        is_literal = bool(quoted) and quoted[0][0] < chunk.end()
+        for plain in _split_chunk(chunk[0]):
+            word = _with_sense(plain, codes) if codes else plain
+            words.append(word._replace(opens=opens, literal=is_literal))
             opens = opens and word.key == ","
         opens = bool(_SENTENCE.fullmatch(chunk[0][-_LONGEST:]))
-    return (
-        [word._replace(opens=False) for word in cut]
-        if sum(word.key != "." for word in cut) == 1
-        else cut
-    )
+    if sum(word.key != "." for word in words) == 1:
+        return [word._replace(opens=False) for word in words]
+    return words
 
 
-def _in_ascii_digits(text: str) -> str:
-    if text.isascii():
-        return text
-    return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
+def _spell_out(text: str, codes: Sequence[str]) -> str:
+    """Return a text with straight quotes, ASCII digits and no contractions."""
+    spelled = unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT)
+    if not spelled.isascii():
+        spelled = "".join(
+            str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in spelled
+        )
+    if {"fr", "it"} & {*codes}:
+        spelled = re.sub(_ELIDED, r"\1 ", spelled)
+    for pattern, replacement in _SHORT_FORMS:
+        spelled = pattern.sub(replacement, spelled)
+    return _CONTRACTION.sub(lambda match: f" {_CONTRACTED[match[1].lower()]}", spelled)
 
 
-def _in_english(word: Word, codes: Sequence[str]) -> Word:
-    """Tell what a word of another language says; one that looks like a word of English without
-    weight has weight.
+def _with_sense(word: Word, codes: Sequence[str]) -> Word:
+    """Return a word of another language with its sense. One that looks like an English word without
+    weight gets weight.
     """
-    if word.key in {".", ",", "?"}:
+    if word.key in _MARKS:
         return word
     if "zh" in codes or "ja" in codes:
         return word._replace(key=languages.numbers_in_figures(word.key))
     plain = word.shown.lower()
     if decimal := _DECIMAL.fullmatch(plain):
         return word._replace(key=f"{decimal[1]}.{decimal[2]}")
-    said = languages.sense(word.shown, codes)
-    if said.isdigit():
-        return word._replace(key=said, exact=True, sense=said)
+    sense = languages.sense(word.shown, codes)
+    if sense.isdigit():
+        return word._replace(key=sense, exact=True, sense=sense)
     if word.exact and plain in NUMBERS:
         word = word._replace(key=plain, exact=False)  # such as "once", which is eleven in Spanish
-    light = word.key in LIGHT or word.key in SOFT
-    return word._replace(key=f"@{word.key}" if light else word.key, sense=said)
+    return word._replace(key=_with_weight(word.key), sense=sense)
 
 
-def _understood(cut: list[Word]) -> list[Word]:
-    """Replace phrases and number words, and tell names and the forms of verbs."""
-    told = _with_questions(_with_phrases(_with_literals(_with_acronyms(cut))))
-    return _with_places(_with_forms(_with_names(_with_every(_with_having(told)))))
+def _with_weight(key: str) -> str:
+    return f"@{key}" if key in LIGHT or key in SOFT else key
 
 
-def _with_literals(words: list[Word]) -> list[Word]:
-    """Mark what is to be taken to the letter: quotations, commands, what follows a colon, names and
-    bare values.
-    """
-    told, zone = [], ""
-    for i, word in enumerate(words):
-        before = words[i - 1] if i else None
-        if word.key in {".", ",", "?"} or (zone == "command" and _ends_command(word)):
-            zone = ""
-        literal = word.literal or bool(zone) or _is_bare_value(words, i)
-        if before is not None and before.shown == ":" and not _is_clause(words[i:]):
-            zone, literal = "value", True
-        elif (word.shown in PROGRAMS and not _is_noun_phrase(words, i)) or word.key in TYPED:
-            zone = zone or "command"
-        told.append(_literal(word) if literal and word.key not in {".", ",", "?"} else word)
-    return told
-
-
-def _literal(word: Word) -> Word:
-    light = word.key in LIGHT or word.key in SOFT
-    return word._replace(key=f"@{word.key}" if light else word.key, exact=True, literal=True)
-
-
-def _ends_command(word: Word) -> bool:
-    return (
-        word.key in DETERMINERS
-        or word.key in BOUNDARIES
-        or word.key in SOFT
-        or word.key in AUXILIARY | {"to"}
-    )
-
-
-def _is_clause(words: Sequence[Word]) -> bool:
-    """Say whether what follows a colon is a clause and no value or command."""
-    end = next((i for i, word in enumerate(words) if word.key == "."), len(words))
-    return any(word.key in DETERMINERS | BE | PRONOUNS | {"user"} for word in words[:end])
-
-
-def _is_noun_phrase(words: Sequence[Word], i: int) -> bool:
-    """Say whether the name of a program is only mentioned: the git branch, git is slow, with
-    git.
-    """
-    after = words[i + 1].key if i + 1 < len(words) else "."
-    determined = i > 0 and words[i - 1].key in DETERMINERS
-    return determined or after in LIGHT or after in SOFT or after in BOUNDARIES
-
-
-def _is_bare_value(words: Sequence[Word], i: int) -> bool:
-    """Say whether a word alone is what something is or is set to: the verb is delete, NODE_ENV must
-    be prod.
-    """
-    start = next((j + 1 for j in range(i - 1, -1, -1) if words[j].key in {".", ","}), 0)
-    clause = [word.key for word in words[start:i]]
-    if clause[-1:] == ["to"] and (
-        clause[0] == "set" or clause[-2:-1] == ["set"] or VALUED & set(clause[-2:-1])
-    ):
-        return True
-    if not clause or clause[-1] not in BE:
-        return False
-    after = words[i + 1].key if i + 1 < len(words) else "."
-    if after not in {".", ",", "?"} and after not in BOUNDARIES:
-        return False
-    state = words[i].key in PARTICIPLES or words[i].key.endswith(("ed", "ing"))
-    return not state or bool(VALUED & {*clause, *(key.removesuffix("s") for key in clause)})
-
-
-def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
-    """Say whether the base form of a verb stands where a sentence has none, so that it may be a
-    command or a name.
-    """
-    word, before = words[i], words[i - 1] if i else None
-    if word.key not in VERBS_ALIKE or word.key not in GROUP:
-        return False
-    if before is None or before.key in {".", ","} or word.opens:
-        after = words[i + 1].key if i + 1 < len(words) else "."
-        return not (
-            word.shown[:1].isupper() or after in DETERMINERS or after in {"all", "every", "each"}
-        )
-    if before.key in VERB_BEFORE or before.key in {"and", "or", "then", "who", "which", "that"}:
-        return False
-    return not (before.key.endswith("s") and before.shown not in PROGRAMS and not before.exact)
-
-
-def _with_questions(words: list[Word]) -> list[Word]:
-    """Mark sentences that begin as questions do, whatever sign they end with."""
-    told: list[Word] = []
-    for i, word in enumerate(words):
-        starts = not i or words[i - 1].key == "."
-        after = words[i + 1] if i + 1 < len(words) else Word(".", ".")
-        subject = after.key in DETERMINERS | PRONOUNS | {"user"} or (
-            after.shown[:1].isupper() and after.key != "not"
-        )
-        asks = word.key in ASKING_WORDS or (word.key in ASKING and subject)
-        told.append(word)
-        end = next((other.key for other in words[i:] if other.key in {".", "?"}), ".")
-        if starts and asks and end != "?":
-            told.append(Word("?", "?", exact=True))
-    return told
-
-
-def _with_having(words: list[Word]) -> list[Word]:
-    """Tell "has" as a verb of its own from the one that helps another: has locks, has locked."""
-    told = []
-    for i, word in enumerate(words):
-        if word.key in {"has", "have"}:
-            after = next(
-                (other for other in words[i + 1 :] if other.key not in {"not", "also", "already"}),
-                None,
-            )
-            helps = after is not None and (
-                _is_participle(after.key) or after.key in BE | {"to", "had"}
-            )
-            if not helps and "?" not in {other.key for other in words[max(0, i - 1) : i + 2]}:
-                word = word._replace(key="@has", exact=True)  # noqa: PLW2901
-        told.append(word)
-    return told
-
-
-def _with_places(words: list[Word]) -> list[Word]:
-    """Tell prepositions of time, which may be missing, from those of place, which count unless an
-    address follows.
-    """
-    told = []
-    for i, word in enumerate(words):
-        if word.key in PLACES and not word.literal:
-            after = words[i + 1] if i + 1 < len(words) else Word(".", ".")
-            dated = after.key in DATES - {"week", "month", "year", "day", "hour", "minute"}
-            if dated or after.key == "@every" or _DAY.fullmatch(after.key):
-                word = word._replace(key="@when")  # noqa: PLW2901
-            elif _ADDRESS.fullmatch(after.shown):
-                word = word._replace(key="in")  # noqa: PLW2901
-        told.append(word)
-    return told
-
-
-def _cut(chunk: str) -> Iterator[Word]:
-    """Yield the words of what stands between two spaces; a comma or stop behind it is a word of its
-    own.
-    """
-    if chunk in {"'s", _DASH}:
-        yield Word("'s", chunk) if chunk == "'s" else Word(",", ",")
+def _split_chunk(chunk: str) -> Iterator[Word]:
+    """Yield the words between two spaces; a comma or stop behind them is a word of its own."""
+    if chunk == "'s":
+        yield Word("'s", chunk)
+        return
+    if chunk == _DASH:
+        yield Word(",", ",")
         return
     if not any(sign.isalnum() for sign in chunk):
         sign = chunk.strip("`\"'") or chunk
@@ -349,52 +206,126 @@ def _cut(chunk: str) -> Iterator[Word]:
     if chunk[0] == "(":
         yield Word(",", "(")
     core = chunk.lstrip(_OPENING)
-    bare = core.rstrip(_CLOSING)
-    if "(" in bare and core.startswith(f"{bare})"):
-        bare += ")"
-    question = bare.endswith("?")
-    bare = bare.rstrip("?").rstrip(_CLOSING) if question else bare
-    if quantity := _QUANTITY.fullmatch(bare):
-        yield from (Word(part.lower(), part, exact=True) for part in quantity.groups())
-    elif _IDENTIFIER.search(bare):
-        clock = _CLOCK.fullmatch(bare.strip("`"))
-        name = clock[1] if clock else bare.strip("`")
-        yield Word(name if CASED.search(name) else name.lower(), name, exact=True)
-    else:
-        yield from (_plain(part) for part in re.split("[-–—]", bare) if part)
-    if question:
-        yield Word("?", "?", exact=True)
+    name = core.rstrip(_CLOSING)
+    if "(" in name and core.startswith(f"{name})"):
+        name += ")"
+    is_question = name.endswith("?")
+    if is_question:
+        name = name.rstrip("?").rstrip(_CLOSING)
+    yield from _split_name(name)
+    if is_question:
+        yield _QUESTION
     tail = core[len(core.rstrip(_CLOSING)) :]
     if {".", "!"} & set(tail) and _SENTENCE.fullmatch(chunk[-_LONGEST:]):
-        yield Word(".", ".")
+        yield _STOP
     elif {",", ";", ":", ")"} & set(tail):
         yield Word(",", ":" if ":" in tail else ",")
 
 
-def _plain(part: str) -> Word:
-    folded = part.lower()
-    return Word(NUMBERS.get(folded, folded), part, exact=folded in NUMBERS)
+def _split_name(name: str) -> Iterator[Word]:
+    if quantity := _QUANTITY.fullmatch(name):
+        for part in quantity.groups():
+            yield Word(part.lower(), part, exact=True)
+    elif _IDENTIFIER.search(name):
+        spelled = name.strip("`")
+        if clock := _CLOCK.fullmatch(spelled):
+            spelled = clock[1]
+        yield Word(spelled if CASED.search(spelled) else spelled.lower(), spelled, exact=True)
+    else:
+        for part in filter(None, re.split("[-–—]", name)):
+            folded = part.lower()
+            yield Word(NUMBERS.get(folded, folded), part, exact=folded in NUMBERS)
 
 
-def _with_acronyms(words: list[Word]) -> list[Word]:
-    """Keep US or IT apart from the little words that they look like, `3 am` from `I am`, `turn it
-    on` from `on it`.
+# --- words as they are understood
+
+
+def _understand(words: list[Word]) -> list[Word]:
+    words = _mark_acronyms(words)
+    words = _mark_literals(words)
+    words = _replace_phrases(words)
+    words = _mark_questions(words)
+    words = _mark_having(words)
+    words = _mark_names(words)
+    words = _mark_forms(words)
+    return _mark_places(words)
+
+
+def _key_after(words: Sequence[Word], i: int) -> str:
+    return words[i + 1].key if i + 1 < len(words) else "."
+
+
+def _mark_acronyms(words: list[Word]) -> list[Word]:
+    """Keep US and IT apart from the little words that they look like, `3 am` from `I am`, and `turn
+    it on` from `on it`.
     """
     shouted = is_shouted(words)
-    kept = []
+    marked = []
     for i, word in enumerate(words):
-        after = words[i + 1].key if i + 1 < len(words) else "."
-        if word.key == "am" and i and words[i - 1].shown[0].isdigit():
-            word = word._replace(key="a.m.", exact=True)  # noqa: PLW2901
-        elif word.key in SOFT and i and (after in SOFT or after in BOUNDARIES):
-            word = word._replace(key=f"@{word.key}", exact=True)  # noqa: PLW2901
-        elif not shouted and len(word.shown) > 1 and word.shown.isupper() and word.key in ACRONYMS:
-            word = word._replace(key=word.shown, exact=True)  # noqa: PLW2901
-        kept.append(word)
-    return kept
+        after, key = _key_after(words, i), word.key
+        if key == "am" and i and words[i - 1].shown[0].isdigit():
+            key = "a.m."
+        elif key in SOFT and i and (after in SOFT or after in BOUNDARIES):
+            key = f"@{key}"
+        elif not shouted and len(word.shown) > 1 and word.shown.isupper() and key in ACRONYMS:
+            key = word.shown
+        marked.append(word if key == word.key else word._replace(key=key, exact=True))
+    return marked
 
 
-def _with_phrases(words: list[Word]) -> list[Word]:
+def _mark_literals(words: list[Word]) -> list[Word]:
+    """Mark what is taken to the letter: quotations, commands, what follows a colon, and bare
+    values.
+    """
+    marked, zone = [], ""
+    for i, word in enumerate(words):
+        if word.key in _MARKS or (zone == "command" and _ends_command(word)):
+            zone = ""
+        is_literal = word.literal or bool(zone) or _is_bare_value(words, i)
+        if i and words[i - 1].shown == ":" and not _is_clause(words[i:]):
+            zone, is_literal = "value", True
+        elif word.shown in PROGRAMS or word.key in TYPED:
+            zone = zone or "command"
+        if is_literal and word.key not in _MARKS:
+            word = word._replace(key=_with_weight(word.key), exact=True, literal=True)  # noqa: PLW2901
+        marked.append(word)
+    return marked
+
+
+def _ends_command(word: Word) -> bool:
+    return (
+        word.key in DETERMINERS
+        or word.key in BOUNDARIES
+        or word.key in SOFT
+        or word.key in BE
+        or word.key == "to"
+    )
+
+
+def _is_clause(words: Sequence[Word]) -> bool:
+    """Return whether a clause follows a colon, and no value or command."""
+    end = next((i for i, word in enumerate(words) if word.key == "."), len(words))
+    return any(word.key in DETERMINERS | BE | PRONOUNS | {"user"} for word in words[:end])
+
+
+def _is_bare_value(words: Sequence[Word], i: int) -> bool:
+    """Return whether something is, or is set to, a single word: the verb is delete, NODE_ENV must
+    be prod.
+    """
+    start = next((j + 1 for j in range(i - 1, -1, -1) if words[j].key in {".", ","}), 0)
+    clause = [word.key for word in words[start:i]]
+    if not clause:
+        return False
+    if clause[-1] == "to":
+        return clause[0] == "set" or clause[-2:-1] == ["set"] or bool(VALUED & {*clause[-2:-1]})
+    after = _key_after(words, i)
+    if clause[-1] not in BE or (after not in _MARKS and after not in BOUNDARIES):
+        return False
+    is_state = words[i].key in PARTICIPLES or words[i].key.endswith(("ed", "ing"))
+    return not is_state or bool(VALUED & {*clause, *(key.removesuffix("s") for key in clause)})
+
+
+def _replace_phrases(words: list[Word]) -> list[Word]:
     """Replace known phrases, the longest first."""
     replaced: list[Word] = []
     at = 0
@@ -413,43 +344,76 @@ def _with_phrases(words: list[Word]) -> list[Word]:
     return replaced
 
 
-def _with_every(words: list[Word]) -> list[Word]:
-    """Say `every` wherever it counts: before times and numbers, and for plural weekdays."""
-    kept: list[Word] = []
-    for word in words:
-        every = bool(kept) and kept[-1].key in {"every", "each"}
-        plural = word.key[:-1] in WEEKDAYS and word.key.endswith("s")
-        if plural:
-            word = word._replace(key=word.key[:-1])  # noqa: PLW2901
-        if every and (word.key[:1].isdigit() or word.key in DATES or word.key.rstrip("s") in DATES):
-            kept[-1] = Word("@every", "every", exact=True)
-        elif plural:
-            kept.append(Word("@every", word.shown, exact=True))
-        kept.append(word)
-    return kept
+def _mark_questions(words: list[Word]) -> list[Word]:
+    """Put a question mark behind the first word of each sentence that begins as questions do,
+    whatever sign it ends with.
+    """
+    marked: list[Word] = []
+    for i, word in enumerate(words):
+        marked.append(word)
+        is_first = not i or words[i - 1].key == "."
+        if is_first and word.key in ASKING:
+            after = words[i + 1] if i + 1 < len(words) else _STOP
+            has_subject = after.key in DETERMINERS | PRONOUNS | {"user"} or (
+                after.shown[:1].isupper() and after.key != "not"
+            )
+            end = next((other.key for other in words[i:] if other.key in {".", "?"}), ".")
+            if has_subject and end != "?":
+                marked.append(_QUESTION)
+    return marked
 
 
-def _with_names(words: list[Word]) -> list[Word]:
+def _mark_having(words: list[Word]) -> list[Word]:
+    """Tell "has" as a verb of its own from the one that helps another: has locks, has locked."""
+    marked = []
+    for i, word in enumerate(words):
+        if word.key in {"has", "have"}:
+            following = (other.key for other in words[i + 1 :])
+            after = next((key for key in following if key not in {"not", "also", "already"}), "")
+            is_helping = _is_participle(after) or after in BE or after in {"to", "had"}
+            is_asking = any(other.key == "?" for other in words[max(0, i - 1) : i + 2])
+            if not is_helping and not is_asking:
+                word = word._replace(key="@has", exact=True)  # noqa: PLW2901
+        marked.append(word)
+    return marked
+
+
+def _mark_names(words: list[Word]) -> list[Word]:
     """Mark what may be a name: capitalised within a sentence, or beside a word that announces a
     name or a value.
     """
     marked = []
     for i, word in enumerate(words):
-        before, after = (
-            words[i - 1].key if i else ".",
-            words[i + 1].key if i + 1 < len(words) else "",
-        )
-        capital = word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS
+        before = words[i - 1].key if i else "."
+        after = words[i + 1].key if i + 1 < len(words) else ""
         if {before, after} & NAMING or after in VALUED or _is_bare_verb(words, i):
             word = word._replace(exact=True, literal=True)  # noqa: PLW2901
-        marked.append(word._replace(exact=True) if capital else word)
+        elif word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS:
+            word = word._replace(exact=True)  # noqa: PLW2901
+        marked.append(word)
     return marked
 
 
-def _with_forms(words: list[Word]) -> list[Word]:
-    """Tell passives, simple pasts and participles used as adjectives from the other forms of a
-    verb.
+def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
+    """Return whether the base form of a verb stands where a sentence has none, so that it may be a
+    command or a name.
     """
+    word = words[i]
+    if word.key not in VERBS_ALIKE:
+        return False
+    before = words[i - 1] if i else _STOP
+    if before.key in {".", ","} or word.opens:
+        after = _key_after(words, i)
+        is_imperative = after in DETERMINERS or after in {"all", "every", "each"}
+        return not (is_imperative or word.shown[:1].isupper())
+    if before.key in VERB_BEFORE or before.key in {"and", "or", "then", "who", "which", "that"}:
+        return False
+    is_plural_subject = before.key.endswith("s") and before.shown not in PROGRAMS
+    return not is_plural_subject or before.exact
+
+
+def _mark_forms(words: list[Word]) -> list[Word]:
+    """Tell passives, simple pasts and participles used as adjectives from other forms of a verb."""
     return [
         word._replace(form=_form(word.key, words[max(0, i - 2) : i]))
         for i, word in enumerate(words)
@@ -458,18 +422,31 @@ def _with_forms(words: list[Word]) -> list[Word]:
 
 def _form(key: str, before: Sequence[Word]) -> str:
     previous = before[-1].key if before else ""
-    if (
-        previous in {"not", "automatically", "also", "always", "currently", "now"}
-        and len(before) > 1
-    ):
+    if previous in _ADVERBS and len(before) > 1:
         previous = before[-2].key
-    participle = _is_participle(key)
-    if participle and previous in AUXILIARY:
+    is_participle = _is_participle(key)
+    if is_participle and previous in BE:
         return "passive"
-    if not (participle or key in BASE) or key in SAME_FORMS:
+    if key in SAME_FORMS or not (is_participle or key in BASE):
         return "plain"
     return "adjective" if previous in DETERMINERS else "past"
 
 
 def _is_participle(key: str) -> bool:
     return key in PARTICIPLES or (key.endswith("ed") and len(key) > 3 and key not in WHOLE)
+
+
+def _mark_places(words: list[Word]) -> list[Word]:
+    """Tell prepositions of time, which may be missing, from those of place, which count unless an
+    address follows.
+    """
+    marked = []
+    for i, word in enumerate(words):
+        if word.key in PLACES and not word.literal:
+            after = words[i + 1] if i + 1 < len(words) else _STOP
+            if (after.key in DATES and after.key not in _SPANS) or _DAY.fullmatch(after.key):
+                word = word._replace(key="@when")  # noqa: PLW2901
+            elif _ADDRESS.fullmatch(after.shown):
+                word = word._replace(key="in")  # noqa: PLW2901
+        marked.append(word)
+    return marked

@@ -68,7 +68,6 @@ WEEKDAYS = _words("weekdays")
 DATES = WEEKDAYS | _words("dates")
 NEGATIONS = _words("negations")
 BE = _words("be")
-AUXILIARY = BE | {"get", "gets"}
 PAST_MARKS = _words("past-marks")
 DETERMINERS = _words("determiners")
 LIGHT = BE | _words("light")
@@ -82,7 +81,6 @@ TYPED = _words("typed")
 PROGRAMS = _words("programs")
 VERB_BEFORE = _words("verb-before")
 ASKING = BE | _words("asking")
-ASKING_WORDS = _words("asking-words")
 PRONOUNS = _words("pronouns")
 _INFLECTED_DATES = WEEKDAYS | {"week", "month", "year", "day", "hour", "minute", "night"}
 WHOLE = (DATES - _INFLECTED_DATES) | _words("whole")
@@ -100,14 +98,6 @@ SWITCHING = _words("switching")
 PEOPLE = _words("people")
 ENUMERATED = _words("enumerated")
 CUES = _words("cues")
-EVENT_TIMES = (
-    DATES
-    - WEEKDAYS
-    - frozenset(
-        "a.m. pm utc gmt cet hour day week month year minute hourly daily nightly weekly monthly quarterly yearly last "
-        "next morning noon afternoon evening night midnight weekend".split()
-    )
-)
 COMMON_VERBS = (
     SINGLE
     | PLACED
