@@ -70,7 +70,7 @@ ORDER = {
     "memories.answers": "compare fields < compact shapes < store_shapes",
     "memories.hooks": """files sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events < transcripts hook < proposals < flush""",
-    "memories.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
+    "memories.connect": "jsonc toml program files < hosts < entries < connect < status",
     "memories.cli": """output < text < session < complete < options < backup bulk < memories
         search turns stores status serve identities < scratchpad capture connect review < app""",
     "memories.mcp": "answers < tools < server < stdio",

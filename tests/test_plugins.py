@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import memories
-from memories.connect.hosts import HOSTS
+from memories.connect.hosts import load_hosts
 
 ROOT = Path(__file__).parent.parent
 CLAUDE, GEMINI, OPENCODE = (
@@ -71,7 +71,9 @@ def test_the_marketplace_leads_to_the_plugin() -> None:
 )
 def test_hooks_are_those_of_the_host(host: str, folder: Path, variable: str) -> None:
     hooks = json.loads((folder / "hooks" / "hooks.json").read_text())["hooks"]
-    expected = {each.name: (event, each.timeout) for event, each in HOSTS[host].hooks.items()}
+    expected = {
+        each.name: (event, each.timeout) for event, each in load_hosts()[host].hooks.items()
+    }
     assert set(hooks) == set(expected)
     for name, [group] in hooks.items():
         [handler] = group["hooks"]

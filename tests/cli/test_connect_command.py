@@ -15,8 +15,15 @@ from typing import Any
 
 import pytest
 
-from memories.connect.hosts import HOSTS, Where
-from memories.connect.program import EVENTS, hook, installed, is_hook, is_server, words_of
+from memories.connect.hosts import Where, load_hosts
+from memories.connect.program import (
+    EVENTS,
+    find_program,
+    hook_command,
+    is_hook,
+    is_server,
+    words_of,
+)
 
 Command = Callable[..., Any]
 
@@ -92,13 +99,13 @@ def copies(home: Path) -> list[Path]:
 
 
 def entry_of(home: Path, host: str) -> Any:
-    files = HOSTS[host].user(Where(home, {}, "linux"))
+    files = load_hosts()[host].user_files(Where(home, {}, "linux"))
     text = files.server.read_text()
     if files.server.suffix == ".toml":
         return tomllib.loads(text)["mcp_servers"]["memories"]
     from memories.connect.jsonc import Document
 
-    return Document(text, comments=True).get((*HOSTS[host].servers, "memories"))
+    return Document(text, comments=True).get((*load_hosts()[host].servers, "memories"))
 
 
 def commands_of(file: Path) -> dict[str, list[str]]:
@@ -114,7 +121,7 @@ def commands_of(file: Path) -> dict[str, list[str]]:
     return {event: listed for event, listed in ours.items() if listed}
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", load_hosts())
 def test_each_host_gets_a_server_that_starts_and_loses_it_again(
     host: str, memory: Command, user: Path
 ) -> None:
@@ -156,13 +163,13 @@ SHAPES: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", load_hosts())
 def test_entries_have_the_form_that_the_host_documents(
     host: str, memory: Command, user: Path, tmp_path: Path
 ) -> None:
     memory("connect", host)
     name, entry = SHAPES[host]
-    assert HOSTS[host].servers == (name,)
+    assert load_hosts()[host].servers == (name,)
     assert entry_of(user, host) == entry
     elsewhere = {"MEMORY_HOME": str(tmp_path / "elsewhere")}
     memory("connect", host, env=elsewhere)
@@ -171,7 +178,7 @@ def test_entries_have_the_form_that_the_host_documents(
     }
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", load_hosts())
 def test_an_empty_home_is_empty_again(host: str, memory: Command, user: Path) -> None:
     answer = memory("connect", host, "--capture").json["connected"][0]
     assert any("was not found here" in note for note in answer["notes"])
@@ -182,7 +189,7 @@ def test_an_empty_home_is_empty_again(host: str, memory: Command, user: Path) ->
     assert [each.name for each in (user / ".config").iterdir()] == ["memories"]
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", load_hosts())
 def test_a_second_run_changes_nothing(host: str, memory: Command, user: Path) -> None:
     write_mine(user, host)
     memory("connect", host)
@@ -194,14 +201,14 @@ def test_a_second_run_changes_nothing(host: str, memory: Command, user: Path) ->
     assert everything(user) == before
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", load_hosts())
 def test_what_was_changed_since_stays(host: str, memory: Command, user: Path) -> None:
     """Only entries of ours go from a file that something else has written to, and the register is
     not needed.
     """
     write_mine(user, host)
     memory("connect", host, "--capture")
-    found = dict.fromkeys(HOSTS[host].user(Where(user, {}, "linux")))
+    found = dict.fromkeys(load_hosts()[host].user_files(Where(user, {}, "linux")))
     files = [file for file in found if file is not None and file.suffix != ".js" and file.exists()]
     for file in files:
         text = file.read_bytes().decode()
@@ -219,7 +226,7 @@ def test_what_was_changed_since_stays(host: str, memory: Command, user: Path) ->
 @pytest.mark.parametrize("host", HOOKED)
 def test_hooks_are_written_with_their_time_limits(host: str, memory: Command, user: Path) -> None:
     write_mine(user, host)
-    hooks = HOSTS[host].user(Where(user, {}, "linux")).hooks
+    hooks = load_hosts()[host].user_files(Where(user, {}, "linux")).hooks
     assert hooks is not None
     memory("connect", host)
     recall = commands_of(hooks)
@@ -228,7 +235,7 @@ def test_hooks_are_written_with_their_time_limits(host: str, memory: Command, us
         "user-prompt",
     }
     memory("connect", host, "--capture", "-n", "bob")
-    names = {each.name: event for event, each in HOSTS[host].hooks.items()}
+    names = {each.name: event for event, each in load_hosts()[host].hooks.items()}
     for name, listed in commands_of(hooks).items():
         assert listed == [f"{PROGRAM} hook {names[name]} --host {host} --capture -n bob"]
     assert set(commands_of(hooks)) == set(names)
@@ -307,7 +314,7 @@ def test_a_hook_of_cursor_that_is_gone_is_told(memory: Command, user: Path, fold
     row = memory("connect", "--status", "cursor")
     assert row.code == 1
     [connected] = json.loads(row.out)["hosts"][0]["connected"]
-    assert connected["problem"] == "/gone/memory is not there any more"
+    assert connected["problem"] == "/gone/memory does not exist any more"
     assert connected["hooks"] == list(EVENTS)
     [finding] = [
         each for each in json.loads(memory("doctor").out)["findings"] if "Cursor" in each["what"]
@@ -357,8 +364,13 @@ def test_what_its_user_has_added_to_an_entry_stays(memory: Command, user: Path) 
     ("name", "text", "host", "why"),
     [
         (".claude.json", '{\n"a": 1,\n}', "claude-code", "line 2, is broken"),
-        (".claude/settings.json", '{"hooks": []}', "claude-code", "line 1: hooks is no object"),
-        (".claude/settings.json", '{"hooks": {"SessionStart": {}}}', "claude-code", "is no list"),
+        (".claude/settings.json", '{"hooks": []}', "claude-code", "line 1: hooks is not an object"),
+        (
+            ".claude/settings.json",
+            '{"hooks": {"SessionStart": {}}}',
+            "claude-code",
+            "is not a list",
+        ),
         (".claude/settings.json", "// no\n{}", "claude-code", "line 1, is broken"),
         (
             ".claude.json",
@@ -375,7 +387,7 @@ def test_what_its_user_has_added_to_an_entry_stays(memory: Command, user: Path) 
         (".codex/config.toml", "a = 1\nb =\n", "codex", "line 2"),
         (".codex/config.toml", "mcp_servers = {}\n", "codex", "layout"),
         (".codex/hooks.json", '{"hooks": ', "codex", "line 1, is broken"),
-        (".gemini/settings.json", '["x"]', "gemini", "no JSON object"),
+        (".gemini/settings.json", '["x"]', "gemini", "not a JSON object"),
         (
             ".config/opencode/plugins/memories.js",
             "export const other = 1\n",
@@ -498,7 +510,7 @@ def test_a_diff_shows_no_secret(memory: Command, user: Path) -> None:
     assert TOKEN not in answer.out
 
 
-@pytest.mark.parametrize("host", [name for name, host in HOSTS.items() if host.project is not None])
+@pytest.mark.parametrize("host", [name for name, host in load_hosts().items() if host.project])
 def test_what_a_project_gets_tells_nothing_of_this_machine(
     host: str, memory: Command, user: Path, folder: Path
 ) -> None:
@@ -534,7 +546,7 @@ def test_a_project_has_no_link_that_leads_out_of_it(
 
 @pytest.mark.parametrize("host", ["zed", "windsurf", "claude-desktop"])
 def test_a_host_without_projects_says_so(host: str, memory: Command) -> None:
-    assert "leave --scope project out" in memory("connect", host, "--scope", "project").error
+    assert "omit --scope project" in memory("connect", host, "--scope", "project").error
 
 
 def test_the_home_is_no_project(memory: Command, user: Path) -> None:
@@ -599,12 +611,12 @@ def test_folders_that_were_moved_are_found(
     ],
 )
 def test_each_system_has_its_places(platform: str, host: str, file: str, tmp_path: Path) -> None:
-    assert HOSTS[host].user(Where(tmp_path, {}, platform)).server == tmp_path / file
+    assert load_hosts()[host].user_files(Where(tmp_path, {}, platform)).server == tmp_path / file
 
 
 def test_words_of_a_hook_pass_a_shell() -> None:
     for program in ("/home/a b/memory", "/home/it's/$HOME/memory", "/plain/memory"):
-        line = hook([program, "-m", "memories"], "stop", "codex", ["--capture"])
+        line = hook_command([program, "-m", "memories"], "stop", "codex", ["--capture"])
         assert shlex.split(line) == [
             program,
             "-m",
@@ -622,7 +634,7 @@ def test_a_project_s_own_folder_memories_is_not_run(
 ) -> None:
     monkeypatch.setattr("memories.connect.program.shutil.which", lambda *_, **__: None)
     monkeypatch.setattr(Path, "exists", lambda _: False)
-    command = installed({}).command
+    command = find_program({}).command
     monkeypatch.undo()
     (tmp_path / "memories").mkdir()
     (tmp_path / "memories" / "__init__.py").write_text(
@@ -632,7 +644,7 @@ def test_a_project_s_own_folder_memories_is_not_run(
         [*command, "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stderr) == (0, "")
-    line = words_of(hook(command, "stop", "codex", []))
+    line = words_of(hook_command(command, "stop", "codex", []))
     assert is_hook(line)
     assert is_hook([line[0], *line[2:]])  # as earlier versions wrote it
     assert is_server([*command, "-n", "bob", "mcp"])
@@ -647,16 +659,16 @@ def test_a_program_that_may_go_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         (place / name).chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(place / "python"))
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/nowhere")
-    found = installed({"PATH": str(place)})
+    found = find_program({"PATH": str(place)})
     assert found.command == (str(place / "memory"),)
     assert "cleaned up" in found.doubt
     lasting = tmp_path / "lasting"
     lasting.mkdir()
     (lasting / "memory").write_text("#!/bin/sh\nexec python -c 'import memories'\n")
     (lasting / "memory").chmod(0o700)
-    found = installed({"PATH": f"{place}:{lasting}"})
+    found = find_program({"PATH": f"{place}:{lasting}"})
     assert found.command == (str(place / "memory"),)  # the first on PATH is this one
-    found = installed({"PATH": f"{lasting}:{place}"})
+    found = find_program({"PATH": f"{lasting}:{place}"})
     assert found.command == (str(lasting / "memory"),)
     assert "cleaned up" not in found.doubt
 
@@ -709,7 +721,7 @@ def test_doctor_names_commands_that_are_gone(
     answer = memory("doctor")
     assert answer.code == 1
     findings = {each["what"]: each["remedy"] for each in json.loads(answer.out)["findings"]}
-    assert findings["Gemini CLI: /gone/bin/memory is not there any more"] == (
+    assert findings["Gemini CLI: /gone/bin/memory does not exist any more"] == (
         "run: memory connect gemini --capture -n bob"
     )
     assert any("hooks.json" in what and "line 1" in what for what in findings)
@@ -776,7 +788,7 @@ def test_hooks_that_may_use_another_store_than_the_server_are_told_of(
 def test_the_list_tells_what_is_here(memory: Command, user: Path) -> None:
     (user / ".gemini").mkdir()
     rows = {row["host"]: row for row in memory("connect", env={"PATH": "/nowhere"}).json["hosts"]}
-    assert list(rows) == list(HOSTS)
+    assert list(rows) == list(load_hosts())
     assert [name for name, row in rows.items() if row["installed"]] == ["gemini"]
     assert all(row["connected"] == [] for row in rows.values())
     text = memory("connect", "--format", "text", env={"PATH": "/nowhere"}).out

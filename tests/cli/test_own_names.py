@@ -19,7 +19,7 @@ import pytest
 from cli.conftest import Command
 from memories import Memories
 from memories.config import load_config
-from memories.connect import receipts
+from memories.connect import files
 from memories.errors import InvalidInput
 from memories.guard import validate
 from memories.hooks import inbox, runs, session
@@ -158,7 +158,9 @@ def test_every_file_that_a_run_makes_in_the_home_has_a_refused_name(
     inbox.add(str(home), "codex.s1", {"event": "stop"})
     session.note(str(home), "codex.s1", folder="/")
     runs.record_run(str(home), "codex", "stop", "it failed")
-    receipts.keep(home, "codex", "user", "", [receipts.Written("x", None, False, True, "", (), ())])
+    files.keep_receipt(
+        home, ("codex", "user", ""), [files.WrittenFile("x", None, False, True, "", (), ())]
+    )
     with Memories() as memories:
         memories.create("The office is in Berlin")
         names = {each.name for each in home.iterdir() if not each.name.startswith(".")}

@@ -112,7 +112,7 @@ def test_what_is_broken_is_told_with_its_line(text: str, line: int, why: str) ->
 @pytest.mark.parametrize("text", ['{"servers": []}', '{"servers": null}', '{"servers": "x"}'])
 def test_what_is_no_object_is_not_replaced(text: str) -> None:
     document = Document(text, comments=False)
-    with pytest.raises(TypeError, match="line 1: servers is no object"):
+    with pytest.raises(TypeError, match="line 1: servers is not an object"):
         document.set(("servers", "memories"), ENTRY)
     assert document.text == text
 

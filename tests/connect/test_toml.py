@@ -34,7 +34,7 @@ def test_what_is_put_in_can_be_taken_out_and_leaves_every_byte(text: str) -> Non
     put = toml.put(text, TABLE, ROWS)
     assert put.startswith(text)
     assert tomllib.loads(put)["mcp_servers"]["memories"] == ROWS
-    assert toml.take_out(put, TABLE) == text
+    assert toml.remove(put, TABLE) == text
     assert toml.put(put, TABLE, ROWS) == put
 
 
@@ -46,14 +46,14 @@ def test_what_was_added_behind_it_stays(text: str) -> None:
         + '\n[mcp_servers.memories.tools.x]\napproval_mode = "prompt"\n'
         + behind
     )
-    assert toml.take_out(put, TABLE) == text + behind
+    assert toml.remove(put, TABLE) == text + behind
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ('mcp_servers = { other = { command = "x" } }\n', "layout"),
-        ("mcp_servers = 1\n", "mcp_servers is no table"),
+        ("mcp_servers = 1\n", "mcp_servers is not a table"),
         ("a = 1\nb = \n", "line 2"),
         ("a = 1\n[b\n", "line 2"),
         ('a = "x', "line 1"),

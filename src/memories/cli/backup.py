@@ -182,16 +182,16 @@ def _look_at_hosts(found: "Examined") -> None:
     from memories.config import registers
     from memories.connect.connect import Connector
     from memories.connect.hosts import Where
-    from memories.connect.status import connections, problem
+    from memories.connect.status import describe_problem, find_connections
 
     try:
-        every = connections(Connector(Where(Path.home(), os.environ), registers()), None)
+        every = find_connections(Connector(Where(Path.home(), os.environ), registers()), None)
     except InvalidInput:
         return  # the register is damaged, which the look at the home tells
     found.facts["connected"] = sorted(
         f"{each.host} in {each.root}" if each.root else each.host for each in every
     )
-    found.findings.extend(Finding(*problem(each)) for each in every if each.problem)
+    found.findings.extend(Finding(*describe_problem(each)) for each in every if each.problem)
 
 
 def _look_at_model(embedder: str, found: "Examined") -> None:
@@ -242,7 +242,7 @@ def examine_home(config: "Config") -> list[Finding]:
     proposes.
     """
     from memories.config import registers
-    from memories.connect import receipts
+    from memories.connect.files import load_receipts
     from memories.core.trust import approved_files, read_secret
     from memories.identity import tokens
     from memories.scratchpad import file
@@ -253,7 +253,7 @@ def examine_home(config: "Config") -> list[Finding]:
         lambda: tokens.read(config.home),
         lambda: read_secret(own_token) if own_token.exists() else None,
         lambda: approved_files(folder),
-        lambda: receipts.load(folder),
+        lambda: load_receipts(folder),
         lambda: own_key(folder),
     ]
     looks += [functools.partial(file.load, config.home, name) for name in _folders(config.home)]

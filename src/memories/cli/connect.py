@@ -10,15 +10,14 @@ import click
 
 from memories.cli.options import command, format_option, namespace_option, option, with_settings
 from memories.cli.output import emit, safe
-from memories.connect.connect import SCOPES, Asked, Change, Connector, wanted
-from memories.connect.hosts import HOSTS, Host, Where
-from memories.connect.program import Program, bare
-from memories.connect.program import installed as program_of
-from memories.connect.status import Connection, connections, has_plugin, installed
+from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
+from memories.connect.hosts import Host, Where, load_hosts
+from memories.connect.program import Program, bare, find_program
+from memories.connect.status import Connection, find_connections, has_plugin, is_installed
 from memories.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from memories.connect.receipts import Written
+    from memories.connect.files import WrittenFile
     from memories.settings import Config
 
 _hosts = click.argument("hosts", nargs=-1, metavar="[HOST]...")
@@ -64,10 +63,13 @@ def connect(
         return _tell(connector, hosts, everywhere=status)
     named = config.namespace if config.sources["namespace"] == "flag" else None
     chosen = scope or "user"
-    program = program_of(os.environ) if chosen == "user" else bare()
-    asked = [Asked(host, chosen, _project(), capture, named) for host in hosts]
+    program = find_program(os.environ) if chosen == "user" else bare()
+    asked = [Target(host, chosen, _project(), capture, named) for host in hosts]
     environment = _environment(config, chosen)
-    plans = [(each, connector.plan(each, wanted(each, program, environment))) for each in asked]
+    plans = [
+        (each, connector.plan_connect(each, make_entries(each, program, environment)))
+        for each in asked
+    ]
     answers = [
         _connected(connector, each, changes, program, dry_run=dry_run) for each, changes in plans
     ]
@@ -92,18 +94,18 @@ def disconnect(_config: "Config", hosts: Sequence[str], scope: str | None, dry_r
     _check(hosts, scope)
     if not hosts:
         raise InvalidInput(
-            f"name the host to disconnect: {', '.join(HOSTS)}; memory connect lists what is connected"
+            f"name the host to disconnect: {', '.join(load_hosts())}; memory connect lists what is connected"
         )
     plans = [
-        (each, connector.plan_undo(each))
-        for each in (Asked(host, scope or "user", _project()) for host in hosts)
+        (each, connector.plan_disconnect(each))
+        for each in (Target(host, scope or "user", _project()) for host in hosts)
     ]
     answers = []
     for each, changes in plans:
         if not dry_run:
             connector.disconnect(each, changes)
         answer = _answer(each, changes, dry_run=dry_run)
-        title = HOSTS[each.host].title
+        title = each.host.title
         answer["notes"] = [] if changes else [f"{title} was not connected; nothing to change."]
         answers.append(answer)
     emit({"disconnected": answers, "count": len(answers)}, lambda: "\n\n".join(map(_text, answers)))
@@ -117,9 +119,11 @@ def _connector() -> Connector:
 
 
 def _check(hosts: Sequence[str], scope: str | None) -> None:
-    unknown = next((host for host in hosts if host not in HOSTS), None)
+    unknown = next((host for host in hosts if host not in load_hosts()), None)
     if unknown is not None:
-        raise InvalidInput(f'there is no host "{safe(unknown)}"; name one of {", ".join(HOSTS)}')
+        raise InvalidInput(
+            f'there is no host "{safe(unknown)}"; name one of {", ".join(load_hosts())}'
+        )
     if len(set(hosts)) < len(hosts):
         raise InvalidInput("a host is named twice; name each once")
     if scope is not None and scope not in SCOPES:
@@ -165,7 +169,7 @@ def _is_here(config: "Config", name: str) -> bool:
 
 def _connected(
     connector: Connector,
-    asked: Asked,
+    asked: Target,
     changes: Sequence[Change],
     program: Program,
     *,
@@ -174,23 +178,25 @@ def _connected(
     notes = _notes(
         connector, asked, program, changed=bool(changes)
     )  # before the host's folder is made
-    written: Sequence[Written] = () if dry_run or not changes else connector.connect(asked, changes)
+    written: Sequence[WrittenFile] = (
+        () if dry_run or not changes else connector.connect(asked, changes)
+    )
     copies = {each.path: each.before for each in written}
     answer = _answer(asked, changes, dry_run=dry_run)
     for file in answer["files"]:
         if copies.get(file["path"]):
             file["backup"] = copies[file["path"]]
     answer["notes"] = notes
-    undo = f"memory disconnect {asked.host}" + (
+    undo = f"memory disconnect {asked.name}" + (
         " --scope project" if asked.scope == "project" else ""
     )
     return answer | {"undo": undo}
 
 
-def _answer(asked: Asked, changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
+def _answer(asked: Target, changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
     files = [{"path": str(change.path), "change": _kind(change)} for change in changes]
     answer: dict[str, Any] = {
-        "host": asked.host,
+        "host": asked.name,
         "scope": asked.scope,
         "changed": bool(changes),
         "files": files,
@@ -215,15 +221,15 @@ def _diff(change: Change) -> str:
     ).text
 
 
-def _notes(connector: Connector, asked: Asked, program: Program, *, changed: bool) -> list[str]:
-    host = HOSTS[asked.host]
+def _notes(connector: Connector, asked: Target, program: Program, *, changed: bool) -> list[str]:
+    host = asked.host
     notes = [] if changed else [f"{host.title} is connected already; nothing to change."]
-    if not installed(host, connector.where):
+    if not is_installed(host, connector.where):
         notes.append(f"{host.title} was not found here; it reads these files once it is installed.")
-    if has_plugin(connector, asked.host):
+    if has_plugin(connector, asked.name):
         notes.append(
             f"The plugin memories is switched on in {host.title}, too, so hooks run twice; use one of the two: remove "
-            f"the plugin, or run memory disconnect {asked.host}."
+            f"the plugin, or run memory disconnect {asked.name}."
         )
     if program.doubt and changed:
         notes.append(f"{program.doubt[:1].upper()}{program.doubt[1:]}.")
@@ -233,31 +239,31 @@ def _notes(connector: Connector, asked: Asked, program: Program, *, changed: boo
             "command memory, which has to be on the PATH of each of them."
         )
         if any(
-            each.host == asked.host and each.scope == "user"
-            for each in connections(connector, None)
+            each.host == asked.name and each.scope == "user"
+            for each in find_connections(connector, None)
         ):
             notes.append(
                 f"{host.title} is connected for you as a user, too, so its hooks run twice here; memory disconnect "
-                f"{asked.host} leaves those of the project."
+                f"{asked.name} leaves those of the project."
             )
-    if asked.capture and not _has_hooks(asked.host):
+    if asked.capture and not _has_hooks(asked.name):
         notes.append(
             f"{host.title} has no hooks, so it captures nothing; it has the tools of the MCP server."
         )
     return [*notes, *(host.notes if changed else ())]
 
 
-def _differing(asked: Asked, environment: dict[str, str]) -> list[str]:
+def _differing(asked: Target, environment: dict[str, str]) -> list[str]:
     """Return that hooks get none of the variables that the server's entry has, if there are any."""
-    if not environment or not _has_hooks(asked.host):
+    if not environment or not _has_hooks(asked.name):
         return []
-    title, names = HOSTS[asked.host].title, ", ".join(environment)
+    title, names = asked.host.title, ", ".join(environment)
     said = f"The server's entry has {names} of this run; its hooks take {names} from the environment of {title}"
     return [f"{said}, so set it there too, such as in your shell's profile."]
 
 
 def _has_hooks(host: str) -> bool:
-    return bool(HOSTS[host].hooks) or host == "opencode"
+    return bool(load_hosts()[host].hooks) or host == "opencode"
 
 
 def _tell(connector: Connector, hosts: Sequence[str], *, everywhere: bool) -> int:
@@ -266,9 +272,11 @@ def _tell(connector: Connector, hosts: Sequence[str], *, everywhere: bool) -> in
     """
     root = None if _project() == Path.home() else _project()
     found = [
-        each for each in connections(connector, root) if everywhere or each.root in ("", str(root))
+        each
+        for each in find_connections(connector, root)
+        if everywhere or each.root in ("", str(root))
     ]
-    rows = [_row(connector, name, HOSTS[name], found) for name in hosts or HOSTS]
+    rows = [_row(connector, name, load_hosts()[name], found) for name in hosts or load_hosts()]
     emit({"hosts": rows, "count": len(rows)}, lambda: _table(rows))
     return (
         1 if everywhere and any(each["problem"] for row in rows for each in row["connected"]) else 0
@@ -281,7 +289,7 @@ def _row(
     return {
         "host": name,
         "title": host.title,
-        "installed": installed(host, connector.where),
+        "installed": is_installed(host, connector.where),
         "connected": [_shape(each) for each in found if each.host == name],
     }
 

@@ -1,5 +1,4 @@
-"""Plugging the memory into the agents that people use: which files they have, what is written
-there, how it is undone.
+"""Connecting the memory to agents: which files their hosts have, our entries there, and their undo.
 
-Imported by `memory connect`, `memory disconnect` and `memory doctor` only.
+Imported only by `memory connect`, `memory disconnect` and `memory doctor`.
 """

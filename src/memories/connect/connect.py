@@ -1,327 +1,350 @@
-"""Connecting a host and disconnecting it: what changes in which file, and doing it, all of it or
-nothing.
-"""
+"""Connecting and disconnecting a host: what changes in which file, and changing all files or none."""
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from memories.connect import files, receipts
+from memories.connect import files
 from memories.connect.entries import (
     PLUGIN_MARK,
-    Wanted,
+    Entries,
     containers,
-    opened,
+    parse,
     put_hooks,
     put_server,
     put_table,
-    take_entries,
-    take_table,
+    remove_entries,
+    remove_table,
 )
-from memories.connect.hosts import HOSTS, Files, Host, Where
-from memories.connect.program import CAPTURING, EVENTS, Program, hook
-from memories.connect.receipts import Receipt, Written
+from memories.connect.files import WrittenFile
+from memories.connect.hosts import Files, Host, Where, load_hosts
+from memories.connect.jsonc import Document
+from memories.connect.program import CAPTURING, EVENTS, Program, hook_command
 from memories.core.disk import locked
 from memories.errors import InvalidInput
 
 SCOPES = ("user", "project")
+Made = tuple[tuple[str, ...], ...]
 
 
-class Asked(NamedTuple):
-    """What is asked of a host.
+class Target(NamedTuple):
+    """A host to connect or disconnect, and how.
 
     Attributes:
-        host: The host, a key of `HOSTS`.
+        name: The name of the host in `hosts.toml`.
         scope: `user` or `project`.
         root: The folder of the project.
-        capture: Also keep what is said.
+        capture: Also capture the conversation.
         namespace: The namespace to write into the commands; None for that of the settings.
     """
 
-    host: str
+    name: str
     scope: str
     root: Path
     capture: bool = False
     namespace: str | None = None
 
+    @property
+    def host(self) -> Host:
+        """The host."""
+        return load_hosts()[self.name]
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the files are the user's own, and not those of a project."""
+        return self.scope == "user"
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Host, scope and root, as in a receipt."""
+        return self.name, self.scope, "" if self.is_private else str(self.root)
+
+    def read(self, path: Path) -> bytes | None:
+        """Return the content of one of its files; see `files.read`."""
+        return files.read(path, inside=None if self.is_private else self.root)
+
 
 class Change(NamedTuple):
-    """A file that changes: what it holds, and what it shall hold; None where there is none."""
+    """A change of one file.
+
+    Attributes:
+        path: The file.
+        before: Its content before; None if it does not exist.
+        after: Its content after; None if it is removed.
+        made: Objects and lists in it that are created for our entries.
+    """
 
     path: Path
     before: bytes | None
     after: bytes | None
-    made: tuple[tuple[str, ...], ...] = ()
+    made: Made = ()
 
 
 class Connector:
-    """Knows where hosts' files are and what was written there.
+    """Connects hosts, and keeps receipts of what it wrote.
 
     Attributes:
-        where: Where hosts' files are.
+        where: Where hosts keep their files.
         folder: The folder of the register.
     """
 
     def __init__(self, where: Where, folder: Path) -> None:
         self.where, self.folder = where, folder
 
-    def files(self, asked: Asked) -> Files:
+    def files(self, target: Target) -> Files:
         """Return the files of a host.
 
         Raises:
             InvalidInput: It has none in this scope.
         """
-        host = HOSTS[asked.host]
-        if asked.scope == "user":
-            return host.user(self.where)
-        if host.project is None:
+        host = target.host
+        if target.is_private:
+            return host.user_files(self.where)
+        if not host.project:
             raise InvalidInput(
-                f"{host.title} has no configuration of its own in a project; leave --scope project out"
+                f"{host.title} has no configuration in projects; omit --scope project"
             )
-        if os.path.realpath(asked.root) == os.path.realpath(self.where.home):
+        if os.path.realpath(target.root) == os.path.realpath(self.where.home):
             raise InvalidInput(
-                "the working folder is your home, not a project; leave --scope project out"
+                "the working folder is your home, not a project; omit --scope project"
             )
-        return host.project(asked.root)
+        return host.project_files(target.root)
 
-    # --- what would change ---
-
-    def plan(self, asked: Asked, wanted: Wanted) -> list[Change]:
-        """Return what connecting a host changes; nothing, if it is connected as it is asked.
+    def plan_connect(self, target: Target, entries: Entries) -> list[Change]:
+        """Return what connecting a host changes; empty if it is connected that way already.
 
         Raises:
-            InvalidInput: A file is broken, or not to be changed; the sentence says which and why.
+            InvalidInput: A file is malformed or must not be changed; the message says which and
+                why.
         """
-        host, found = HOSTS[asked.host], self.files(asked)
-
-        def server(document: Any, name: str) -> None:
-            put_server(document, host, wanted.server, name)
-
-        def hooks(document: Any, name: str) -> None:
-            put_hooks(document, host, wanted.hooks, name)
-
+        host, host_files = target.host, self.files(target)
         changes = []
-        for path in dict.fromkeys(path for path in found if path is not None):
-            data = self.read(path, asked)
-            if path == found.plugin:
-                self._refuse_foreign_plugin(path, data)
-                after: bytes | None = wanted.plugin.encode()
-                made: tuple[tuple[str, ...], ...] = ()
+        for path in host_files.paths:
+            before = target.read(path)
+            made: Made = ()
+            if path == host_files.plugin:
+                _refuse_foreign_plugin(path, before)
+                after: bytes | None = entries.plugin.encode()
             elif path.suffix == ".toml":
-                text, mark = files.decoded(data, path)
-                after, made = (mark + put_table(text, host, wanted.server, str(path))).encode(), ()
+                text, mark = files.decode(before, path)
+                after = (mark + put_table(text, host, entries.server, str(path))).encode()
             else:
-                edits = [
-                    edit
-                    for edit, place in ((server, found.server), (hooks, found.hooks))
-                    if place == path
-                ]
-                after, made = self._edited(path, data, host, edits)
-            if after != data and not (_is_empty(data) and _is_empty(after)):
+                after, made = _edit(path, before, host, host_files, entries)
+            if after != before and not (_is_empty(before) and _is_empty(after)):
                 files.refuse_read_only(path)
-                changes.append(Change(path, data, after, made))
+                changes.append(Change(path, before, after, made))
         return changes
 
-    def _edited(
-        self,
-        path: Path,
-        data: bytes | None,
-        host: Host,
-        edits: Sequence[Callable[[Any, str], None]],
-    ) -> tuple[bytes | None, tuple[tuple[str, ...], ...]]:
-        text, mark = files.decoded(data, path)
-        document = opened(host, text, str(path))
-        untouched = document.text
-        there = containers(document, host)
-        for edit in edits:
-            edit(document, str(path))
-        made = [each for each in containers(document, host) if each not in there]
-        if document.text == untouched:
-            return data, ()
-        return (mark + document.text).encode(), tuple(tuple(map(str, each)) for each in made)
-
-    def plan_undo(self, asked: Asked) -> list[Change]:
+    def plan_disconnect(self, target: Target) -> list[Change]:
         """Return what disconnecting a host changes.
 
         Raises:
-            InvalidInput: A file is broken, or not to be changed; the sentence says which and why.
+            InvalidInput: A file is malformed or must not be changed; the message says which and
+                why.
         """
-        host, found = HOSTS[asked.host], self.files(asked)
-        receipt = self._receipt(asked)
-        written = {each.path: each for each in receipt.files} if receipt else {}
+        host_files = self.files(target)
+        written = self._written_files(target)
         changes = []
-        for path in dict.fromkeys(path for path in found if path is not None):
-            data = self.read(path, asked)
-            if data is None:
+        for path in host_files.paths:
+            before = target.read(path)
+            if before is None:
                 continue
-            known = written.get(str(path))
-            after = self._as_before(data, known)
-            if after is NotImplemented:
-                after = self._without(path, data, host, known, plugin=path == found.plugin)
-            if after != data:
+            record = written.get(str(path))
+            if record is not None and _can_restore(record, before):
+                after = _restored(record)
+            elif path == host_files.plugin:
+                after = None if before.startswith(PLUGIN_MARK.encode()) else before
+            else:
+                after = _without_entries(path, before, target.host, record)
+            if after != before:
                 files.refuse_read_only(path)
-                changes.append(Change(path, data, after))
+                changes.append(Change(path, before, after))
         return changes
 
-    def _as_before(self, data: bytes, known: Written | None) -> Any:
-        """Return what was there before, if nothing else has changed since; NotImplemented
-        otherwise.
-        """
-        if known is None or not known.exact or known.after != files.digest(data):
-            return NotImplemented
-        if not known.existed:
-            return None
-        copy = Path(known.before) if known.before else None
-        return copy.read_bytes() if copy is not None and copy.is_file() else NotImplemented
+    def _written_files(self, target: Target) -> dict[str, WrittenFile]:
+        receipt = files.find_receipt(self.folder, target.place)
+        return {file.path: file for file in receipt.files} if receipt else {}
 
-    def _without(
-        self, path: Path, data: bytes, host: Host, known: Written | None, *, plugin: bool
-    ) -> bytes | None:
-        text, mark = files.decoded(data, path)
-        if _is_empty(data):
-            return data
-        if plugin:
-            return None if text.startswith(PLUGIN_MARK) else data
-        if path.suffix == ".toml":
-            rest = take_table(text, host, str(path))
-        else:
-            document = opened(host, text, str(path))
-            take_entries(document, host, None if known is None else known.made)
-            rest = document.text if document.text.strip() != text.strip() else text
-        if rest != text and known is not None and not known.existed and rest.strip() in ("", "{}"):
-            return None
-        return (mark + rest).encode()
-
-    def read(self, path: Path, asked: Asked) -> bytes | None:
-        """Return what a file holds; see `files.read`."""
-        return files.read(path, inside=asked.root if asked.scope == "project" else None)
-
-    def _refuse_foreign_plugin(self, path: Path, data: bytes | None) -> None:
-        if data is not None and not data.startswith(PLUGIN_MARK.encode()):
-            raise InvalidInput(f"{path} is another plugin; rename it first; nothing was changed")
-
-    def _receipt(self, asked: Asked) -> Receipt | None:
-        return receipts.find(receipts.load(self.folder), asked.host, asked.scope, _root(asked))
-
-    # --- doing it ---
-
-    def connect(self, asked: Asked, changes: Sequence[Change]) -> list[Written]:
-        """Write what connecting a host changes; return what was written, with the copies of what
-        was there.
+    def connect(self, target: Target, changes: Sequence[Change]) -> list[WrittenFile]:
+        """Write the changes that connect a host; return the files, with copies of earlier contents.
 
         Raises:
             InvalidInput: A file has changed meanwhile.
             SystemFault: A file can't be written.
         """
         with locked(self.folder / "connect.lock"):
-            before = self._receipt(asked)
-            known = {each.path: each for each in before.files} if before else {}
-            written = self._apply(asked, changes, known)
-            done = {**known, **{each.path: each for each in written}}
-            receipts.keep(self.folder, asked.host, asked.scope, _root(asked), list(done.values()))
+            records = self._written_files(target)
+            written = self._apply(target, changes, records, keep_copies=True)
+            records.update((file.path, file) for file in written)
+            files.keep_receipt(self.folder, target.place, list(records.values()))
         return written
 
-    def disconnect(self, asked: Asked, changes: Sequence[Change]) -> None:
-        """Write what disconnecting a host changes, and forget that it was connected.
+    def disconnect(self, target: Target, changes: Sequence[Change]) -> None:
+        """Write the changes that disconnect a host, and remove its receipt.
 
         Raises:
             InvalidInput: A file has changed meanwhile.
             SystemFault: A file can't be written.
         """
         with locked(self.folder / "connect.lock"):
-            receipt = self._receipt(asked)
-            known = {each.path: each for each in receipt.files} if receipt else {}
-            self._apply(asked, changes, known, undoing=True)
-            files.remove_empty([folder for each in known.values() for folder in each.folders])
+            records = self._written_files(target)
+            self._apply(target, changes, records, keep_copies=False)
+            files.remove_empty(
+                [folder for written in records.values() for folder in written.folders]
+            )
             for change in changes:
-                each = known.get(str(change.path))
-                if (
-                    each is not None
-                    and each.before
-                    and self._as_before(change.before or b"", each) == change.after
-                ):
-                    Path(each.before).unlink(missing_ok=True)  # it is what is there again
-            receipts.keep(self.folder, asked.host, asked.scope, _root(asked), [])
+                written = records.get(str(change.path))
+                if written is None or not written.before:
+                    continue
+                before = change.before or b""
+                if _can_restore(written, before) and _restored(written) == change.after:
+                    Path(written.before).unlink(missing_ok=True)  # the file has this content again
+            files.keep_receipt(self.folder, target.place, [])
 
     def _apply(
         self,
-        asked: Asked,
+        target: Target,
         changes: Sequence[Change],
-        known: dict[str, Written],
+        records: dict[str, WrittenFile],
         *,
-        undoing: bool = False,
-    ) -> list[Written]:
+        keep_copies: bool,
+    ) -> list[WrittenFile]:
+        """Write all changes, or restore the files if one can't be written."""
         done: list[tuple[Change, list[str]]] = []
         written = []
         for change in changes:
-            still = partial(self._refuse_changed, change, asked)
+            check = partial(_refuse_changed, target, change)
+            folders: list[str] = []
             try:
-                still()
-                earlier = known.get(str(change.path))
-                folders: list[str] = []
+                check()
                 if change.after is None:
                     files.remove(change.path)
                 else:
-                    copy = None if undoing else self._copied(asked, change, earlier)
+                    record = records.get(str(change.path))
+                    copy = self._copy(target, change, record) if keep_copies else None
                     folders = files.write(
-                        change.path, change.after, private=asked.scope == "user", agreed=still
+                        change.path, change.after, private=target.is_private, check=check
                     )
-                    written.append(_written(change, copy, folders, earlier))
+                    written.append(_record(change, change.after, copy, folders, record))
                 done.append((change, folders))
             except BaseException as exc:
-                _put_back(done, private=asked.scope == "user")
+                _put_back(done, private=target.is_private)
                 if isinstance(exc, OSError):
-                    raise files.unwritable(change.path, exc) from exc
+                    raise files.write_error(change.path, exc) from exc
                 raise
         return written
 
-    def _refuse_changed(self, change: Change, asked: Asked) -> None:
-        if self.read(change.path, asked) != change.before:
-            raise InvalidInput(
-                f"{change.path} was changed by another program meanwhile; run this again"
-            )
-
-    def _copied(self, asked: Asked, change: Change, earlier: Written | None) -> Path | None:
-        """Keep a copy of what was there, unless that is only what we wrote ourselves."""
-        if change.before is None or (
-            earlier is not None and earlier.after == files.digest(change.before)
-        ):
+    def _copy(self, target: Target, change: Change, record: WrittenFile | None) -> Path | None:
+        """Keep a copy of the earlier content, unless we wrote that ourselves."""
+        if change.before is None:
             return None
-        beside = Path(os.path.abspath(change.path)).parent  # noqa: PTH100 - beside a link, not beside its target
-        folder = beside if asked.scope == "user" else self.folder / "copies"
-        if asked.scope != "user":
+        if record is not None and record.after == files.digest(change.before):
+            return None
+        folder = Path(os.path.abspath(change.path)).parent  # noqa: PTH100 - beside a link, not its target
+        if not target.is_private:
+            folder = self.folder / "copies"
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return files.copy(change.path, change.before, folder, datetime.now(UTC))
+
+
+def _refuse_foreign_plugin(path: Path, data: bytes | None) -> None:
+    if data is not None and not data.startswith(PLUGIN_MARK.encode()):
+        raise InvalidInput(f"{path} is another plugin; rename it first; nothing was changed")
+
+
+def _refuse_changed(target: Target, change: Change) -> None:
+    if target.read(change.path) != change.before:
+        raise InvalidInput(
+            f"{change.path} was changed by another program meanwhile; run this again"
+        )
+
+
+def _edit(
+    path: Path, before: bytes | None, host: Host, host_files: Files, entries: Entries
+) -> tuple[bytes | None, Made]:
+    """Return a JSON file with our entries, and the objects and lists created for them."""
+    text, mark = files.decode(before, path)
+    document = parse(host, text, str(path))
+    original = document.text
+    existing = containers(document, host)
+    if path == host_files.server:
+        put_server(document, host, entries.server, str(path))
+    if path == host_files.hooks:
+        put_hooks(document, host, entries.hooks, str(path))
+    if document.text == original:
+        return before, ()
+    made = [place for place in containers(document, host) if place not in existing]
+    return (mark + document.text).encode(), tuple(tuple(map(str, place)) for place in made)
+
+
+def _can_restore(record: WrittenFile, data: bytes) -> bool:
+    """Return whether the earlier content is known, and only we have changed the file since."""
+    if not record.exact or record.after != files.digest(data):
+        return False
+    return not record.existed or (record.before is not None and Path(record.before).is_file())
+
+
+def _restored(record: WrittenFile) -> bytes | None:
+    """Return the earlier content of a file; None if it did not exist."""
+    if not record.existed or record.before is None:
+        return None
+    return Path(record.before).read_bytes()
+
+
+def _without_entries(
+    path: Path, data: bytes, host: Host, record: WrittenFile | None
+) -> bytes | None:
+    """Return a file without our entries; None if nothing of it remains and we created it."""
+    text, mark = files.decode(data, path)
+    if _is_empty(data):
+        return data
+    if path.suffix == ".toml":
+        remainder = remove_table(text, host, str(path))
+    else:
+        remainder = _remove_from(parse(host, text, str(path)), text, host, record)
+    is_created = record is not None and not record.existed
+    if remainder != text and is_created and remainder.strip() in ("", "{}"):
+        return None
+    return (mark + remainder).encode()
+
+
+def _remove_from(document: Document, text: str, host: Host, record: WrittenFile | None) -> str:
+    remove_entries(document, host, None if record is None else record.made)
+    is_changed = document.text.strip() != text.strip()
+    return document.text if is_changed else text
 
 
 def _is_empty(data: bytes | None) -> bool:
     return data is None or not data.removeprefix(b"\xef\xbb\xbf").strip(b"{}\r\n ")
 
 
-def _root(asked: Asked) -> str:
-    return "" if asked.scope == "user" else str(asked.root)
+def _record(
+    change: Change,
+    after: bytes,
+    copy: Path | None,
+    folders: list[str],
+    earlier: WrittenFile | None,
+) -> WrittenFile:
+    """Return the record of a changed file.
 
-
-def _written(
-    change: Change, copy: Path | None, folders: list[str], earlier: Written | None
-) -> Written:
-    """Return what is noted of a file; if only we had changed it, it can still be as it was before
-    that.
+    If only we have changed the file since it was first connected, the content from before that can
+    still be restored.
     """
-    assert change.after is not None
-    before, existed, exact = None if copy is None else str(copy), change.before is not None, True
+    before = None if copy is None else str(copy)
+    existed, exact, made = change.before is not None, True, change.made
+    all_folders = tuple(folders)
     if earlier is not None and change.before is not None:
-        made, all_folders = change.made + earlier.made, (*folders, *earlier.folders)
+        made += earlier.made
+        all_folders += earlier.folders
         existed, exact = earlier.existed, earlier.exact and copy is None
-        before = earlier.before if exact else before
-    else:
-        made, all_folders = change.made, tuple(folders)
-    return Written(
-        str(change.path), before, existed, exact, files.digest(change.after), made, all_folders
+        if exact:
+            before = earlier.before
+    return WrittenFile(
+        str(change.path), before, existed, exact, files.digest(after), made, all_folders
     )
 
 
@@ -334,36 +357,28 @@ def _put_back(done: Sequence[tuple[Change, list[str]]], *, private: bool) -> Non
             files.write(change.path, change.before, private=private)
 
 
-# --- what is wanted
-# ------------------------------------------------------------------------------------------------
-
-
-def wanted(asked: Asked, program: Program, environment: dict[str, str]) -> Wanted:
-    """Return what shall be in the files of a host.
+def make_entries(target: Target, program: Program, environment: dict[str, str]) -> Entries:
+    """Return the entries that a host needs.
 
     Args:
-        asked: What is asked of it.
-        program: What starts the command.
-        environment: What its server is started with.
+        target: The host.
+        program: The command that starts this program.
+        environment: The environment of the MCP server.
     """
-    host = HOSTS[asked.host]
-    named = [] if asked.namespace is None else ["-n", asked.namespace]
-    command, *before = program.command
-    entry = host.entry(command, [*before, "mcp", *named], environment)
-    options = [*(["--capture"] if asked.capture else []), *named]
-    events = [
-        event
-        for event in EVENTS
-        if event in host.hooks and (asked.capture or event not in CAPTURING)
-    ]
-    hooks = {
-        host.hooks[event].name: hook(program.command, event, asked.host, options)
-        for event in events
-    }
-    return Wanted(entry, hooks, plugin(program.command, asked.capture, options))
+    host = target.host
+    namespace = [] if target.namespace is None else ["-n", target.namespace]
+    command, *arguments = program.command
+    server = host.server_entry(command, [*arguments, "mcp", *namespace], environment)
+    options = [*(["--capture"] if target.capture else []), *namespace]
+    hooks = {}
+    for event in EVENTS:
+        if event in host.hooks and (target.capture or event not in CAPTURING):
+            name = host.hooks[event].name
+            hooks[name] = hook_command(program.command, event, target.name, options)
+    return Entries(server, hooks, render_plugin(program.command, target.capture, options))
 
 
-def plugin(command: Sequence[str], capture: bool, options: Sequence[str]) -> str:
+def render_plugin(command: Sequence[str], capture: bool, options: Sequence[str]) -> str:
     """Return the text of the plugin for opencode."""
     head = [
         PLUGIN_MARK,
@@ -371,9 +386,9 @@ def plugin(command: Sequence[str], capture: bool, options: Sequence[str]) -> str
         f"const OPTIONS = {json.dumps(list(options))}",
         f"const CAPTURE = {json.dumps(capture)}",
     ]
-    return "\n".join([*head, "", _body()])
+    return "\n".join([*head, "", _plugin_body()])
 
 
 @cache
-def _body() -> str:
+def _plugin_body() -> str:
     return Path(__file__).with_name("opencode.js").read_text("utf-8")

@@ -1,6 +1,4 @@
-"""The entries of ours in the text of a host's file: put in, found, taken out; nothing else is
-touched.
-"""
+"""Our entries in the text of a host's file: added, found, and removed; the rest is not touched."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,16 +9,18 @@ from memories.connect.jsonc import Document, Malformed
 from memories.connect.program import is_hook, is_server, words_of
 from memories.errors import InvalidInput
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
+
+PLUGIN_MARK = "// memories: written by `memory connect`; `memory disconnect` removes it."
 
 
-class Wanted(NamedTuple):
-    """What shall be in a host's files.
+class Entries(NamedTuple):
+    """The entries that a host needs.
 
     Attributes:
         server: The entry of the MCP server.
         hooks: The command of each hook, by the host's name for the event.
-        plugin: The text of the plugin, if the host has one instead of hooks.
+        plugin: The text of the plugin, for a host that has plugins instead of hooks.
     """
 
     server: Mapping[str, Any]
@@ -28,14 +28,11 @@ class Wanted(NamedTuple):
     plugin: str
 
 
-PLUGIN_MARK = "// memories: written by `memory connect`; `memory disconnect` removes it."
-
-
-def opened(host: Host, text: str, name: str) -> Document:
-    """Read a JSON file of a host.
+def parse(host: Host, text: str, name: str) -> Document:
+    """Parse a JSON file of a host.
 
     Raises:
-        InvalidInput: It is broken; the sentence says where.
+        InvalidInput: It is malformed; the message names the line.
     """
     try:
         return Document(text, comments=host.comments)
@@ -45,128 +42,131 @@ def opened(host: Host, text: str, name: str) -> Document:
         ) from exc
 
 
-# --- the server
-# -------------------------------------------------------------------------------------------------------
-
-
 def put_server(document: Document, host: Host, entry: Mapping[str, Any], name: str) -> None:
-    """Put the MCP server into a file; what its user has added to the entry stays.
+    """Add the MCP server to a file; fields that the user has added to the entry stay.
 
     Raises:
-        InvalidInput: Another server has its name, or what stands there is no object.
+        InvalidInput: Another server has its name, or the file has another structure.
     """
     path = (*host.servers, SERVER)
     existing = document.get(path)
     _refuse_foreign(existing, name)
     try:
-        document.set(path, _merged(existing, entry))
+        document.set(path, _merge(existing, entry))
     except TypeError as exc:
         raise InvalidInput(f"{name}, {exc}; nothing was changed") from exc
 
 
 def put_table(text: str, host: Host, entry: Mapping[str, Any], name: str) -> str:
-    """Put the MCP server into a TOML file; see `put_server`."""
+    """Add the MCP server to a TOML file; see `put_server`."""
     table = (*host.servers, SERVER)
     try:
         existing = toml.get(text, table)
         _refuse_foreign(existing, name)
-        merged = _merged(existing, entry)
+        merged = _merge(existing, entry)
         return text if merged == existing else toml.put(text, table, merged)
     except toml.Malformed as exc:
         raise InvalidInput(f"{name} can't be changed: {exc}; nothing was changed") from exc
 
 
-def take_table(text: str, host: Host, name: str) -> str:
-    """Take the MCP server out of a TOML file, if it is ours."""
+def remove_table(text: str, host: Host, name: str) -> str:
+    """Remove the MCP server from a TOML file, if it is ours."""
     table = (*host.servers, SERVER)
     try:
-        return toml.take_out(text, table) if _is_ours(toml.get(text, table)) else text
+        return toml.remove(text, table) if _is_ours(toml.get(text, table)) else text
     except toml.Malformed as exc:
         raise InvalidInput(f"{name} can't be changed: {exc}; nothing was changed") from exc
 
 
-def server_words(existing: Any) -> list[str]:
+def server_words(entry: Any) -> list[str]:
     """Return the command of a server's entry, as words."""
-    if not isinstance(existing, Mapping):
+    if not isinstance(entry, Mapping):
         return []
-    command = existing.get("command")
+    command = entry.get("command")
     if isinstance(command, str):
-        return [command, *words_of(existing.get("args", []))]
+        return [command, *words_of(entry.get("args", []))]
     return words_of(command)
 
 
-def _is_ours(existing: Any) -> bool:
-    return is_server(server_words(existing))
+def _is_ours(entry: Any) -> bool:
+    return is_server(server_words(entry))
 
 
-def _refuse_foreign(existing: Any, name: str) -> None:
-    if existing is not None and not _is_ours(existing):
+def _refuse_foreign(entry: Any, name: str) -> None:
+    if entry is not None and not _is_ours(entry):
         raise InvalidInput(
-            f'{name} has another MCP server with the name "{SERVER}"; rename or remove it first; nothing was changed'
+            f'{name} has another MCP server with the name "{SERVER}"; rename or remove it first; '
+            "nothing was changed"
         )
 
 
-def _merged(existing: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {**(existing or {}), **entry}
-    for variables in ("env", "environment"):
-        if existing and isinstance(existing.get(variables), Mapping):
-            merged[variables] = {**existing[variables], **entry.get(variables, {})}
+def _merge(existing: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> dict[str, Any]:
+    if existing is None:
+        return dict(entry)
+    merged = {**existing, **entry}
+    for field in ("env", "environment"):
+        variables = existing.get(field)
+        if isinstance(variables, Mapping):
+            merged[field] = {**variables, **entry.get(field, {})}
     return merged
 
 
-# --- hooks
-# ------------------------------------------------------------------------------------------------------------
-
-
-def hooks_of(document: Document, host: Host) -> Iterator[tuple[Path, str]]:
-    """Yield where a hook of ours stands and its command, the last one of an event first."""
+def find_hooks(document: Document, host: Host) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the path and command of each of our hooks, the last one of an event first."""
     events = document.get(("hooks",))
-    for event, groups in events.items() if isinstance(events, Mapping) else ():
-        for at, group in reversed(list(enumerate(groups))) if isinstance(groups, list) else ():
-            if not isinstance(group, Mapping):
-                continue
+    if not isinstance(events, Mapping):
+        return
+    for event, groups in events.items():
+        for number, group in _reversed_objects(groups):
+            path = ("hooks", event, number)
             if host.flat:
                 if is_hook(words_of(group.get("command"))):
-                    yield ("hooks", event, at), group["command"]
+                    yield path, group["command"]
                 continue
-            inner = group.get("hooks")
-            for number, handler in (
-                reversed(list(enumerate(inner))) if isinstance(inner, list) else ()
-            ):
-                if isinstance(handler, Mapping) and is_hook(words_of(handler.get("command"))):
-                    yield ("hooks", event, at, "hooks", number), handler["command"]
+            for position, handler in _reversed_objects(group.get("hooks")):
+                if is_hook(words_of(handler.get("command"))):
+                    yield (*path, "hooks", position), handler["command"]
 
 
-def _drop(document: Document, path: Path) -> None:
-    """Take a hook out, and with it the group that holds no other."""
+def _reversed_objects(values: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the objects of a list and their positions, the last one first."""
+    if isinstance(values, list):
+        for position in reversed(range(len(values))):
+            if isinstance(values[position], Mapping):
+                yield position, values[position]
+
+
+def _remove_hook(document: Document, path: KeyPath) -> None:
+    """Remove a hook, and its group if that has no other."""
     document.remove(path)
     if path[3:4] == ("hooks",) and document.get(path[:4]) == []:
         document.remove(path[:3])
 
 
-def put_hooks(document: Document, host: Host, wanted: Mapping[str, str], name: str) -> None:
-    """Put hooks into a file: one for each of these events; those of ours for others are taken out.
+def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name: str) -> None:
+    """Add one hook for each of these events; our hooks for other events are removed.
 
     Raises:
-        InvalidInput: What stands there has another form.
+        InvalidInput: The file has another structure.
     """
-    there: dict[str, str] = {}
-    for path, command in list(hooks_of(document, host)):
+    present: set[str] = set()
+    for path, command in list(find_hooks(document, host)):
         event = str(path[1])
-        if wanted.get(event) == command and event not in there:
-            there[event] = command
+        if commands.get(event) == command and event not in present:
+            present.add(event)
         else:
-            _drop(document, path)
-    timeouts = {hook.name: hook.timeout for hook in host.hooks.values()}
+            _remove_hook(document, path)
     try:
-        if host.flat and wanted and document.get(("version",)) is None:
+        if host.flat and commands and document.get(("version",)) is None:
             document.set(("version",), 1)
-        for event, command in wanted.items():
-            if event not in there:
-                document.append(("hooks", event), _handler(host, command, timeouts[event]))
+        for hook in host.hooks.values():
+            if hook.name in commands and hook.name not in present:
+                handler = _handler(host, commands[hook.name], hook.timeout)
+                document.append(("hooks", hook.name), handler)
     except TypeError as exc:
         raise InvalidInput(f"{name}, {exc}; nothing was changed") from exc
-    _prune(document, [("hooks", event) for event in timeouts if event not in wanted])
+    unused = [hook.name for hook in host.hooks.values() if hook.name not in commands]
+    _prune(document, [("hooks", event) for event in unused])
 
 
 def _handler(host: Host, command: str, timeout: int) -> dict[str, Any]:
@@ -175,44 +175,41 @@ def _handler(host: Host, command: str, timeout: int) -> dict[str, Any]:
     return {"hooks": [{"type": "command", "command": command, "timeout": timeout}]}
 
 
-# --- taking out
-# -------------------------------------------------------------------------------------------------------
-
-
-def take_entries(document: Document, host: Host, made: Sequence[Path] | None) -> None:
-    """Take all that is ours out of a JSON file.
+def remove_entries(document: Document, host: Host, made: Sequence[KeyPath] | None) -> None:
+    """Remove all our entries from a JSON file.
 
     Args:
         document: The file.
-        host: Whose it is.
-        made: What was made for our entries and goes with them once it is empty; None if that is not
-            known, and then all that our entries leave empty goes.
+        host: The host.
+        made: Objects and lists that were created for our entries, to be removed if they are empty;
+            None if they are unknown: then everything that our entries leave empty is removed.
     """
-    ours = list(hooks_of(document, host))
-    for path, _ in ours:
-        _drop(document, path)
+    hooks = [path for path, _ in find_hooks(document, host)]
+    for path in hooks:
+        _remove_hook(document, path)
     server = (*host.servers, SERVER)
-    had_server = _is_ours(document.get(server))
-    if had_server:
+    has_server = _is_ours(document.get(server))
+    if has_server:
         document.remove(server)
     if made is None:
-        made = [path[:2] for path, _ in ours] + ([("hooks",)] if ours else [])
-        made += [host.servers] if had_server else []
+        made = [path[:2] for path in hooks]
+        if hooks:
+            made.append(("hooks",))
+        if has_server:
+            made.append(host.servers)
     _prune(document, made)
     if host.flat and ("version",) in made and list(document.get(()) or ()) == ["version"]:
         document.remove(("version",))
 
 
-def containers(document: Document, host: Host) -> list[Path]:
-    """Return what is there of the objects and lists that entries of ours are put into, the
-    innermost first.
-    """
-    events: list[Path] = [("hooks", hook.name) for hook in host.hooks.values()]
-    rest: list[Path] = [("hooks",), host.servers, ("version",)]
-    return [path for path in [*events, *rest] if document.get(path) is not None]
+def containers(document: Document, host: Host) -> list[KeyPath]:
+    """Return the objects and lists that exist for entries like ours, the innermost first."""
+    paths: list[KeyPath] = [("hooks", hook.name) for hook in host.hooks.values()]
+    paths += [("hooks",), host.servers, ("version",)]
+    return [path for path in paths if document.get(path) is not None]
 
 
-def _prune(document: Document, paths: Sequence[Path]) -> None:
+def _prune(document: Document, paths: Sequence[KeyPath]) -> None:
     for path in sorted(set(paths), key=len, reverse=True):
         if document.get(path) in ({}, []):
             document.remove(path)

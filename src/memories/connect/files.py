@@ -1,59 +1,68 @@
-"""Files of other programs: read with care, replaced in one step, with a copy of what was there
-beside them.
+"""Files of other programs: read with care, replaced in one step, and recorded for the undo.
+
+Before a file changes, a copy is kept beside it. The register `connected.json`, beside the user's
+`config.toml`, says what was written where, so that disconnecting restores files to the byte. Without
+it our entries can still be removed, one by one.
 """
 
 import contextlib
 import hashlib
+import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from memories.core.disk import make_folder, read_file, replacing
 from memories.errors import InvalidInput, SystemFault
 
 MAX_BYTES = 33_554_432
-KEPT_COPIES = 3
-_MARK = ".before-memories-"
+MAX_COPIES = 3
+_COPY = ".before-memories-"
+_BYTE_ORDER_MARK = "\ufeff"
+_REGISTER = "connected.json"
 
 
 def read(path: Path, *, inside: Path | None = None) -> bytes | None:
-    """Return what a configuration file holds, links followed; None if there is none.
+    """Return the content of a configuration file, following links; None if there is none.
 
     Args:
         path: The file.
-        inside: The folder that a link must not lead out of, if any.
+        inside: The folder that links must not leave, if any.
 
     Raises:
-        InvalidInput: It is no file of this user's that may be changed; the sentence says why.
+        InvalidInput: The file must not be changed by this user; the message says why.
     """
     try:
-        place = Path(os.path.realpath(path, strict=False))
-        if inside is not None and not place.is_relative_to(os.path.realpath(inside)):
+        target = Path(os.path.realpath(path, strict=False))
+        if inside is not None and not target.is_relative_to(os.path.realpath(inside)):
             raise InvalidInput(f"{path} is a link that leads out of {inside}; nothing was changed")
-        if not place.exists():
-            if (
-                inside is None and hasattr(os, "geteuid") and os.geteuid() == 0
-            ):  # as with sudo, in a user's home
-                _check_owner(next(each for each in place.parents if each.exists()), path)
+        if not target.exists():
+            if inside is None and _is_root():  # as with sudo, in the home of another user
+                _check_owner(next(parent for parent in target.parents if parent.exists()), path)
             return None
-        _check_owner(place, path)
-        size = place.stat().st_size
+        _check_owner(target, path)
+        size = target.stat().st_size
         if size > MAX_BYTES:
             raise InvalidInput(
-                f"{path} has {size} bytes, more than a configuration has; nothing was changed"
+                f"{path} has {size} bytes, too many for a configuration; nothing was changed"
             )
-        return read_file(place)
+        return read_file(target)
     except OSError as exc:
         raise InvalidInput(
             f"cannot read {path}: {exc.strerror or exc}; nothing was changed"
         ) from exc
 
 
-def _check_owner(place: Path, path: Path) -> None:
-    """Refuse what belongs to somebody else: a new file of ours would be none of theirs any more."""
-    owner = place.stat().st_uid
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def _check_owner(target: Path, path: Path) -> None:
+    """Refuse a file of another user, who could not change it any more once we replaced it."""
+    owner = target.stat().st_uid
     if hasattr(os, "geteuid") and owner != os.geteuid():
         raise InvalidInput(
             f"{path} belongs to user {owner}; run this as that user; nothing was changed"
@@ -61,11 +70,10 @@ def _check_owner(place: Path, path: Path) -> None:
 
 
 def refuse_read_only(path: Path) -> None:
-    """Refuse to change a file that is marked as not to be written, which replacing it would pass
-    over.
+    """Refuse to change a read-only file, which could be replaced nevertheless.
 
     Raises:
-        InvalidInput: It is.
+        InvalidInput: It is read-only.
     """
     try:
         mode = path.stat().st_mode
@@ -77,8 +85,8 @@ def refuse_read_only(path: Path) -> None:
         )
 
 
-def decoded(data: bytes | None, path: Path) -> tuple[str, str]:
-    """Return a file's text and the byte-order mark before it, if it has one.
+def decode(data: bytes | None, path: Path) -> tuple[str, str]:
+    """Return the text of a file, and the byte-order mark before it if it has one.
 
     Raises:
         InvalidInput: It is not UTF-8.
@@ -90,39 +98,44 @@ def decoded(data: bytes | None, path: Path) -> tuple[str, str]:
         raise InvalidInput(
             f"{path}, line {line}, is not UTF-8; save it as UTF-8; nothing was changed"
         ) from None
-    return (text[1:], text[0]) if text.startswith("\ufeff") else (text, "")
+    if text.startswith(_BYTE_ORDER_MARK):
+        return text[1:], _BYTE_ORDER_MARK
+    return text, ""
+
+
+def _accept() -> None:
+    """Accept what is there before a file is replaced."""
 
 
 def write(
-    path: Path, data: bytes, *, private: bool, agreed: Callable[[], None] = lambda: None
+    path: Path, data: bytes, *, private: bool, check: Callable[[], None] = _accept
 ) -> list[str]:
-    """Put a file in its place in one step; one that is there keeps its mode, and a link to it stays
-    a link.
+    """Replace a file in one step; an existing one keeps its mode, and links to it stay links.
 
     Args:
         path: The file.
-        data: What it shall hold.
-        private: Nobody else may read it, if it is made now.
-        agreed: Called just before it takes its place; what it raises keeps what is there.
+        data: The new content.
+        private: Whether a new file is readable by its owner alone.
+        check: Called just before the file is replaced; an exception prevents that.
 
     Returns:
-        The folders that were made for it, the innermost first.
+        The folders that were created for it, the innermost first.
     """
-    place = Path(os.path.realpath(path))
-    made = [str(each) for each in place.parents if not each.exists()]
+    target = Path(os.path.realpath(path))
+    created = [str(folder) for folder in target.parents if not folder.exists()]
     if private:
-        make_folder(place.parent)
+        make_folder(target.parent)
     else:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        mode = stat.S_IMODE(place.stat().st_mode)
+        mode = stat.S_IMODE(target.stat().st_mode)
     except FileNotFoundError:
         mode = 0o600 if private else 0o666 & ~_umask()
-    with replacing(place, agreed=agreed) as stream:
+    with replacing(target, agreed=check) as stream:
         stream.write(data)
         if hasattr(os, "fchmod"):
             os.fchmod(stream.fileno(), mode)
-    return made
+    return created
 
 
 def _umask() -> int:
@@ -136,34 +149,32 @@ def remove(path: Path) -> None:
     Path(os.path.realpath(path)).unlink(missing_ok=True)
 
 
-def remove_empty(folders: list[str]) -> None:
-    """Remove those of some folders that are empty."""
+def remove_empty(folders: Iterable[str]) -> None:
+    """Remove folders that are empty."""
     for folder in sorted(folders, key=len, reverse=True):
-        with contextlib.suppress(OSError):  # something else is in it
+        with contextlib.suppress(OSError):  # it is not empty
             Path(folder).rmdir()
 
 
 def copy(path: Path, data: bytes, folder: Path, now: datetime) -> Path:
-    """Keep a copy of a file, for its user alone; copies of it beyond the newest `KEPT_COPIES` are
-    removed.
+    """Keep a private copy of a file; all but the newest `MAX_COPIES` copies of it are removed.
 
     Args:
         path: The file.
-        data: What it holds.
-        folder: Where copies of it are kept.
-        now: The time, which names the copy.
+        data: Its content.
+        folder: The folder for copies of it.
+        now: The time, which becomes part of the copy's name.
     """
-    begin = path.name if folder == path.parent else f"{digest(str(path).encode())[:12]}-{path.name}"
-    target = folder / f"{begin}{_MARK}{now:%Y%m%dT%H%M%S%f}Z"
+    prefix = path.name
+    if folder != path.parent:
+        prefix = f"{digest(str(path).encode())[:12]}-{path.name}"
+    target = folder / f"{prefix}{_COPY}{now:%Y%m%dT%H%M%S%f}Z"
     with replacing(target) as stream:
         stream.write(data)
-    for old in sorted(folder.glob(f"{_literal(begin)}{_MARK}*"))[:-KEPT_COPIES]:
+    literal = "".join(f"[{sign}]" if sign in "*?[" else sign for sign in prefix)
+    for old in sorted(folder.glob(f"{literal}{_COPY}*"))[:-MAX_COPIES]:
         old.unlink(missing_ok=True)
     return target
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{sign}]" if sign in "*?[" else sign for sign in name)
 
 
 def digest(data: bytes) -> str:
@@ -171,6 +182,99 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def unwritable(path: Path, exc: OSError) -> SystemFault:
+def write_error(path: Path, exc: OSError) -> SystemFault:
     """Return the error for a file that can't be written."""
     return SystemFault(f"cannot write {path}: {exc.strerror or exc}; nothing was changed")
+
+
+class WrittenFile(NamedTuple):
+    """One file that was changed.
+
+    Attributes:
+        path: The file.
+        before: A copy of the earlier content; None if there was no file.
+        existed: Whether there was a file.
+        exact: Whether restoring the earlier content undoes the change. If another program has
+            changed the file between two changes of ours, only our entries can be removed.
+        after: The SHA-256 of the new content.
+        made: The objects and lists in it that were created for our entries.
+        folders: The folders that were created for it.
+    """
+
+    path: str
+    before: str | None
+    existed: bool
+    exact: bool
+    after: str
+    made: tuple[tuple[str, ...], ...]
+    folders: tuple[str, ...]
+
+
+class Receipt(NamedTuple):
+    """The files that connecting a host has changed.
+
+    Attributes:
+        host: The host.
+        scope: `user` or `project`.
+        root: The folder of the project; empty for a user.
+        files: The files.
+    """
+
+    host: str
+    scope: str
+    root: str
+    files: tuple[WrittenFile, ...]
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Host, scope and root."""
+        return self.host, self.scope, self.root
+
+
+def load_receipts(folder: Path) -> list[Receipt]:
+    """Return all receipts of the register in a folder.
+
+    Raises:
+        InvalidInput: The register can't be read.
+    """
+    file = folder / _REGISTER
+    try:
+        rows = json.loads(read_file(file))["connected"]
+        return [_receipt(row) for row in rows]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise InvalidInput(
+            f"{file} is damaged; remove it: hosts can be disconnected without it"
+        ) from exc
+
+
+def _receipt(row: dict[str, Any]) -> Receipt:
+    written = []
+    for fields in row["files"]:
+        made = tuple(tuple(path) for path in fields["made"])
+        written.append(WrittenFile(**{**fields, "made": made, "folders": tuple(fields["folders"])}))
+    return Receipt(row["host"], row["scope"], row["root"], tuple(written))
+
+
+def find_receipt(folder: Path, place: tuple[str, str, str]) -> Receipt | None:
+    """Return the receipt of a host, scope and root; None if there is none."""
+    for receipt in load_receipts(folder):
+        if receipt.place == place:
+            return receipt
+    return None
+
+
+def keep_receipt(folder: Path, place: tuple[str, str, str], written: Sequence[WrittenFile]) -> None:
+    """Replace the receipt of a host, scope and root; without files it is removed."""
+    receipts = [receipt for receipt in load_receipts(folder) if receipt.place != place]
+    if written:
+        receipts.append(Receipt(*place, tuple(written)))
+    rows = []
+    for receipt in receipts:
+        row = receipt._asdict()
+        row["files"] = [file._asdict() for file in receipt.files]
+        rows.append(row)
+    make_folder(folder)
+    with replacing(folder / _REGISTER) as stream:
+        stream.write(json.dumps({"connected": rows}, indent=1).encode() + b"\n")

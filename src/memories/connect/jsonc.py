@@ -1,13 +1,13 @@
-"""JSON, with comments or without, changed in place: what is not changed keeps its bytes.
+"""Editing of JSON, with or without comments, in place: everything else keeps its bytes.
 
-Hosts keep settings in files that people write. A file that is parsed and printed anew would lose
-their comments, their order and their layout, so entries are put into the text and taken out of it.
+Hosts keep settings in files that people write by hand. Parsing such a file and printing it again
+would lose comments, order and layout, so entries are inserted into the text and cut out of it.
 """
 
 import json
 import re
 from collections.abc import Sequence
-from json.decoder import scanstring  # type: ignore[attr-defined]  # what json.loads reads strings with
+from json.decoder import scanstring  # type: ignore[attr-defined]  # as json.loads uses it
 from typing import Any, NamedTuple
 
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -21,11 +21,11 @@ Path = Sequence[Step]
 
 
 class Malformed(ValueError):
-    """A text is no JSON.
+    """A text is not JSON.
 
     Attributes:
-        line: The line on which that shows, counted from 1.
-        why: What is wrong there, a part of a sentence.
+        line: The line of the error, counted from 1.
+        why: The error, a part of a sentence.
     """
 
     def __init__(self, text: str, at: int, why: str) -> None:
@@ -34,21 +34,25 @@ class Malformed(ValueError):
 
 
 class _Node(NamedTuple):
-    """A value and where it stands; `members` are those of an object or array, `comma` follows the
-    last of them.
+    """A value and its position.
+
+    Attributes:
+        start: Where it starts.
+        end: Where it ends.
+        kind: "{" for an object, "[" for an array, or "" for other values.
+        members: The members of an object or array.
+        comma: Where a comma follows the last member, if one does.
     """
 
     start: int
     end: int
-    kind: str  # "{", "[", or "" for what holds nothing
+    kind: str
     members: "tuple[_Member, ...]" = ()
     comma: int | None = None
 
 
 class _Member(NamedTuple):
-    """A member of an object, or of an array (its key is its number), from the key to the end of its
-    value.
-    """
+    """A member of an object, from its key to the end of its value, or of an array: number and value."""
 
     key: Step
     start: int
@@ -56,39 +60,38 @@ class _Member(NamedTuple):
 
 
 class Document:
-    """A text of JSON that can be read and changed.
+    """A JSON text that can be read and changed.
 
     Attributes:
-        text: What it is now.
+        text: The current text.
     """
 
     def __init__(self, text: str, *, comments: bool) -> None:
-        """Read a text; an empty one is an object without members.
+        """Parse a text; an empty one counts as an empty object.
 
         Args:
             text: The text.
-            comments: Comments and commas after a last member are allowed.
+            comments: Whether comments, and a comma after the last member, are allowed.
 
         Raises:
-            Malformed: It is no JSON object.
+            Malformed: It is not a JSON object.
         """
         self._blank = _BLANK_OR_COMMENT if comments else _BLANK
         self._comments = comments
         self.text = text
         if self._skip(0) == len(text):
             text += "{}\n"
-        self._take(text)
+        self._parse(text)
         if self._root.kind != "{":
-            raise Malformed(text, self._root.start, "it holds no JSON object")
+            raise Malformed(text, self._root.start, "it is not a JSON object")
 
-    def _take(self, text: str) -> None:
+    def _parse(self, text: str) -> None:
+        """Parse a text, which becomes the current one."""
         self.text = text
         self._root = self._value(self._skip(0), 0)
         end = self._skip(self._root.end)
         if end < len(text):
             raise Malformed(text, end, "something follows the end of the object")
-
-    # --- reading ---
 
     def get(self, path: Path) -> Any:
         """Return the value at a path; None if there is none."""
@@ -98,9 +101,10 @@ class Document:
     def _find(self, path: Path) -> _Node | None:
         node: _Node | None = self._root
         for step in path:
-            # Of members with the same key, programs take the last one.
-            found = [each.node for each in node.members if each.key == step] if node else []
-            node = found[-1] if found else None
+            if node is None:
+                return None
+            nodes = [member.node for member in node.members if member.key == step]
+            node = nodes[-1] if nodes else None  # programs use the last member of a key
         return node
 
     def _read(self, node: _Node) -> Any:
@@ -124,11 +128,8 @@ class Document:
             return _Node(at, self._string(at)[1], "")
         match = _SCALAR.match(self.text, at)
         if match is None:
-            raise Malformed(
-                self.text,
-                at,
-                f"{json.dumps(sign)} stands where a value should" if sign else "it ends early",
-            )
+            why = f"a value is missing before {json.dumps(sign)}" if sign else "it ends early"
+            raise Malformed(self.text, at, why)
         return _Node(at, match.end(), "")
 
     def _string(self, at: int) -> tuple[str, int]:
@@ -166,54 +167,48 @@ class Document:
             raise Malformed(self.text, colon, f'a ":" is missing after {json.dumps(key)}')
         return _Member(key, at, self._value(self._skip(colon + 1), depth + 1))
 
-    # --- changing ---
-
     def set(self, path: Path, value: Any) -> None:
-        """Put a value where a path leads, in place of the one that is there; objects on the way are
-        made.
+        """Set the value at a path; missing objects on the way are created.
 
         Raises:
-            TypeError: What stands on the way is no object; the message names it.
+            TypeError: A value on the way is not an object; the message names it.
         """
         for length in range(1, len(path)):
-            above = self._find(path[:length])
-            if above is None:
+            parent = self._find(path[:length])
+            if parent is None:
                 self._add(path[: length - 1], path[length - 1], _nested(path[length:], value))
                 return
-            self._check(above, "{", path[:length])
-        here = self._find(path)
-        if here is None:
+            self._check(parent, "{", path[:length])
+        node = self._find(path)
+        if node is None:
             self._add(path[:-1], path[-1], value)
-        elif self._read(here) != value:
-            indent = self._indent_at(here.start)
-            flat = "\n" not in self.text[here.start : here.end] and here.kind != ""
-            self._take(
-                self.text[: here.start]
-                + self._render(value, indent, flat=flat)
-                + self.text[here.end :]
-            )
+        elif self._read(node) != value:
+            indent = self._indent_at(node.start)
+            flat = "\n" not in self.text[node.start : node.end] and node.kind != ""
+            rendered = self._render(value, indent, flat=flat)
+            self._parse(self.text[: node.start] + rendered + self.text[node.end :])
 
     def append(self, path: Path, value: Any) -> None:
-        """Add a value to the end of the array where a path leads; it is made if it is not there.
+        """Append a value to the array at a path, which is created if it does not exist.
 
         Raises:
-            TypeError: What stands there is no array; the message names it.
+            TypeError: The value at the path is not an array; the message names it.
         """
-        here = self._find(path)
-        if here is None:
+        node = self._find(path)
+        if node is None:
             self.set(path, [value])
             return
-        self._check(here, "[", path)
+        self._check(node, "[", path)
         self._add(path, None, value)
 
     def _check(self, node: _Node, kind: str, path: Path) -> None:
         if node.kind != kind:
             line = self.text.count("\n", 0, node.start) + 1
-            what = "object" if kind == "{" else "list"
-            raise TypeError(f"line {line}: {'.'.join(map(str, path))} is no {what}")
+            expected = "an object" if kind == "{" else "a list"
+            raise TypeError(f"line {line}: {'.'.join(map(str, path))} is not {expected}")
 
     def _add(self, path: Path, key: Step | None, value: Any) -> None:
-        """Add a member to the end of what a path leads to."""
+        """Add a member to the end of the object or array at a path."""
         node = self._find(path)
         assert node is not None
         name = "" if key is None else f"{json.dumps(key, ensure_ascii=False)}: "
@@ -221,13 +216,14 @@ class Document:
         if not node.members:
             outer = self._indent_at(node.start)
             inner = outer + self._unit
-            kept = text[node.start + 1 : node.end - 1].rstrip()
-            body = f"{kept}{self._newline}{inner}{name}{self._render(value, inner)}{self._newline}{outer}"
-            self._take(text[: node.start + 1] + body + text[node.end - 1 :])
+            comments = text[node.start + 1 : node.end - 1].rstrip()
+            member = f"{inner}{name}{self._render(value, inner)}"
+            body = f"{comments}{self._newline}{member}{self._newline}{outer}"
+            self._parse(text[: node.start + 1] + body + text[node.end - 1 :])
             return
         last = node.members[-1]
         indent = self._indent_at(last.start)
-        # A comment behind the last member stays behind it.
+        # A comment after the last member stays after it.
         end = last.node.end if node.comma is None else node.comma + 1
         at = self._rest_of_line(end, node.end - 1)
         flat = "\n" not in text[node.start : last.start] and not text[end:at].strip()
@@ -237,61 +233,53 @@ class Document:
             text = text[: last.node.end] + "," + text[last.node.end : at] + added + text[at:]
         else:
             text = text[:at] + added + "," + text[at:]
-        self._take(text)
+        self._parse(text)
 
     def remove(self, path: Path) -> None:
-        """Take out what a path leads to, if it is there, with its comma and the comment behind
-        it.
-        """
-        above, here = self._find(path[:-1]), self._find(path)
-        if above is None or here is None:
+        """Remove the member at a path, if it exists, with its comma and the comment after it."""
+        parent, node = self._find(path[:-1]), self._find(path)
+        if parent is None or node is None:
             return
-        number = next(at for at, member in enumerate(above.members) if member.node is here)
-        last = number == len(above.members) - 1
-        if last:
-            end = self._rest_of_line(
-                here.end if above.comma is None else above.comma + 1, above.end - 1
-            )
+        members = parent.members
+        number = next(at for at, member in enumerate(members) if member.node is node)
+        is_last = number == len(members) - 1
+        if not is_last:
+            comma = self.text.index(",", self._skip(node.end))
+            end = self._rest_of_line(comma + 1, members[number + 1].start)
+        elif parent.comma is None:
+            end = self._rest_of_line(node.end, parent.end - 1)
         else:
-            comma = self.text.index(",", self._skip(here.end))
-            end = self._rest_of_line(comma + 1, above.members[number + 1].start)
-        # Else what follows would come to stand in a comment of the line before.
+            end = self._rest_of_line(parent.comma + 1, parent.end - 1)
+        # Otherwise the text that follows could become part of a comment on the line before.
         ends_line = self.text[end : end + 1] in ("\r", "\n")
-        start = self._start_of(above.members[number].start, above.start + 1, with_line=ends_line)
+        start = self._start_of(members[number].start, parent.start + 1, with_line=ends_line)
         text = self.text[:start] + self.text[end:]
-        if last and number and above.comma is None:  # the comma before it separates nothing now
-            comma = self.text.index(",", self._skip(above.members[number - 1].node.end))
+        if is_last and number and parent.comma is None:  # drop the comma before it
+            comma = self.text.index(",", self._skip(members[number - 1].node.end))
             text = text[:comma] + text[comma + 1 :]
-        if len(above.members) == 1 and not text[above.start + 1 : start].strip():
-            closing = start + above.end - 1 - end
+        if len(members) == 1 and not text[parent.start + 1 : start].strip():
+            closing = start + parent.end - 1 - end
             if not text[start:closing].strip():
-                text = text[: above.start + 1] + text[closing:]
-        self._take(text)
+                text = text[: parent.start + 1] + text[closing:]
+        self._parse(text)
 
-    def _start_of(self, at: int, least: int, *, with_line: bool) -> int:
-        """Return where the text of a member begins: with its line, if nothing else is on it and the
-        line may go.
-        """
-        before = at
-        while before > least and self.text[before - 1] in " \t":
-            before -= 1
-        if with_line and before > least and self.text[before - 1] == "\n":
-            return (
-                before - 2
-                if self.text[before - 2 : before] == "\r\n" and before - 2 >= least
-                else before - 1
-            )
-        return before if self.text[before - 1 : before] == "," else at
+    def _start_of(self, at: int, minimum: int, *, with_line: bool) -> int:
+        """Return where to start cutting a member: with its line, if it is the first on that line."""
+        start = at
+        while start > minimum and self.text[start - 1] in " \t":
+            start -= 1
+        if with_line and start > minimum and self.text[start - 1] == "\n":
+            start -= 1
+            if start > minimum and self.text[start - 1] == "\r":
+                start -= 1
+            return start
+        return start if self.text[start - 1 : start] == "," else at
 
-    def _rest_of_line(self, at: int, most: int) -> int:
-        """Return the end of the comments that stand behind something on its line; `at` if more than
-        that follows.
-        """
+    def _rest_of_line(self, at: int, maximum: int) -> int:
+        """Return the end of the comments after a position on its line; `at` if more follows."""
         match = _REST_OF_LINE.match(self.text, at) if self._comments else None
         end = at if match is None else match.end()
-        return end if end <= most and self.text[end : end + 1] in ("\r", "\n") else at
-
-    # --- layout ---
+        return end if end <= maximum and self.text[end : end + 1] in ("\r", "\n") else at
 
     @property
     def _newline(self) -> str:
@@ -299,9 +287,7 @@ class Document:
 
     @property
     def _unit(self) -> str:
-        """What the members of the outermost object are indented by; two spaces if that shows
-        nowhere.
-        """
+        """The indent of the outermost object's members; two spaces if they are not indented."""
         for member in self._root.members[:1]:
             indent = self._indent_at(member.start)
             if "\n" in self.text[self._root.start : member.start] and indent:
@@ -309,7 +295,7 @@ class Document:
         return "  "
 
     def _indent_at(self, at: int) -> str:
-        """Return the blanks that the line begins with on which something stands."""
+        """Return the indent of the line of a position."""
         line = self.text[self.text.rfind("\n", 0, at) + 1 : at]
         return line[: len(line) - len(line.lstrip(" \t"))]
 

@@ -1,6 +1,4 @@
-"""What starts the `memory` command from a host's configuration, and whether a command there is
-ours.
-"""
+"""The `memory` program in a host's configuration: the command to write, and which commands are ours."""
 
 import os
 import re
@@ -16,8 +14,8 @@ EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "sess
 CAPTURING = EVENTS[2:]
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-# Folders that package managers fill for one run, and those that they keep programs in.
-_PASSING = (
+# Folders that package managers fill for one run, and those where they install programs.
+_TEMPORARY = (
     "/uv/archive-v",
     "/uv/builds-v",
     "/uv/environments-v",
@@ -25,15 +23,16 @@ _PASSING = (
     "/.cache/pipx/",
     "/npm/_npx/",
 )
-_LASTING = ("/uv/tools/", "/pipx/venvs/")
+_INSTALLED = ("/uv/tools/", "/pipx/venvs/")
+_MODULES = (["-P", "-m", "memories"], ["-m", "memories"])
 
 
 class Program(NamedTuple):
-    """What starts the command.
+    """The command that starts this program.
 
     Attributes:
-        command: The program, and the arguments before those of ours.
-        doubt: Why it may be gone one day, a sentence; empty if it stays.
+        command: The program, and the arguments that come before ours.
+        doubt: Why the program may disappear, a sentence; empty if it is installed permanently.
     """
 
     command: tuple[str, ...]
@@ -41,36 +40,37 @@ class Program(NamedTuple):
 
 
 def bare() -> Program:
-    """Return the command as everybody who has it installed can start it."""
+    """Return the command as any user who has it installed can start it."""
     return Program(("memory",))
 
 
-def installed(environment: Mapping[str, str]) -> Program:
-    """Return the command of this installation, by its whole path: programs with windows do not know
-    a shell's PATH.
+def find_program(environment: Mapping[str, str]) -> Program:
+    """Return the command of this installation with its full path.
+
+    Desktop programs do not know the PATH of a shell.
     """
     beside = Path(sys.executable).with_name("memory.exe" if os.name == "nt" else "memory")
     first = shutil.which("memory", path=environment.get("PATH"))
-    if first is not None and (
-        _same(first, beside) or (_passes(str(beside)) and not _passes(first) and _ours(first))
-    ):
+    if first is not None and _is_preferred(first, beside):
         return Program((os.path.abspath(first),), _doubt(first))  # noqa: PTH100 - links stay: an upgrade moves them
     if beside.exists():
         return Program((str(beside),), _doubt(str(beside)))
-    # -P: hosts start it in the folders of projects, and a folder `memories` there is no module of
-    # ours.
+    # -P: hosts start it in folders of projects, where a folder `memories` must not be imported.
     return Program((sys.executable, "-P", "-m", "memories"), _doubt(sys.executable))
 
 
-def _same(first: str, beside: Path) -> bool:
+def _is_preferred(first: str, beside: Path) -> bool:
+    """Return whether the first `memory` on PATH is this one, or is ours and more permanent."""
     try:
-        return beside.exists() and Path(first).samefile(beside)
+        if beside.exists() and Path(first).samefile(beside):
+            return True
     except OSError:
-        return False
+        pass
+    return _is_temporary(str(beside)) and not _is_temporary(first) and _is_ours(first)
 
 
-def _ours(program: str) -> bool:
-    """Return whether a program is a `memory` of ours: a script that pip or uv wrote for it."""
+def _is_ours(program: str) -> bool:
+    """Return whether a program is a script that pip or uv wrote for this package."""
     try:
         with Path(program).open("rb") as stream:
             return b"memories" in stream.read(4096)
@@ -78,42 +78,45 @@ def _ours(program: str) -> bool:
         return False
 
 
-def _passes(program: str) -> bool:
-    """Return whether a program lies where package managers and systems clean up."""
-    place = Path(os.path.realpath(program)).as_posix().lower() + Path(program).as_posix().lower()
-    temporary = Path(os.path.realpath(tempfile.gettempdir())).as_posix().lower().rstrip("/") + "/"
-    return any(part in place for part in _PASSING) or place.startswith(temporary)
+def _is_temporary(program: str) -> bool:
+    """Return whether a program is where package managers or the system clean up."""
+    place = _real_path(program).lower() + Path(program).as_posix().lower()
+    temporary = _real_path(tempfile.gettempdir()).lower().rstrip("/") + "/"
+    return place.startswith(temporary) or any(part in place for part in _TEMPORARY)
+
+
+def _real_path(path: str) -> str:
+    return Path(os.path.realpath(path)).as_posix()
 
 
 def _doubt(program: str) -> str:
-    if _passes(program):
+    if _is_temporary(program):
         return (
-            f"{program} lies in a folder that is cleaned up one day; install it for good (uv tool install, pipx "
-            "install) and run memory connect again"
+            f"{program} is in a folder that will be cleaned up; install it permanently (uv tool "
+            "install, pipx install) and run memory connect again"
         )
-    place = Path(os.path.realpath(program)).as_posix()
-    if sys.prefix != sys.base_prefix and not any(part in place for part in _LASTING):
-        return f"the virtual environment {sys.prefix} has to stay, since {program} is in it"
+    is_installed = any(part in _real_path(program) for part in _INSTALLED)
+    if sys.prefix != sys.base_prefix and not is_installed:
+        return f"keep the virtual environment {sys.prefix}: {program} is in it"
     return ""
 
 
-def hook(program: Sequence[str], event: str, host: str, options: Sequence[str]) -> str:
-    """Return the line for a shell that runs a hook."""
-    return " ".join(map(_quoted, (*program, "hook", event, "--host", host, *options)))
+def hook_command(program: Sequence[str], event: str, host: str, options: Sequence[str]) -> str:
+    """Return the shell command that runs a hook."""
+    words = (*program, "hook", event, "--host", host, *options)
+    return " ".join(_quote(word) for word in words)
 
 
-def _quoted(part: str, windows: bool = os.name == "nt") -> str:
-    """Return a word for a shell; on Windows one that Git Bash, PowerShell and cmd read alike."""
-    if not windows:
-        return shlex.quote(part)
-    part = part.replace("\\", "/")
-    return part if _PLAIN.fullmatch(part) else f'"{part}"'
+def _quote(word: str) -> str:
+    """Quote a word for a shell; on Windows so that Git Bash, PowerShell and cmd all read it."""
+    if os.name != "nt":
+        return shlex.quote(word)
+    word = word.replace("\\", "/")
+    return word if _PLAIN.fullmatch(word) else f'"{word}"'
 
 
 def words_of(command: object) -> list[str]:
-    """Return the words of a command in a configuration, a line or a list; none if it is no
-    command.
-    """
+    """Return the words of a command in a configuration, text or list; empty if it is neither."""
     if isinstance(command, str):
         try:
             return shlex.split(command)
@@ -124,32 +127,28 @@ def words_of(command: object) -> list[str]:
     return []
 
 
-def own(words: Sequence[str]) -> int:
-    """Return how many words of a command start `memory`; 0 if it is another program's."""
+def _count_own_words(words: Sequence[str]) -> int:
+    """Return how many words of a command start `memory`; 0 if it starts another program."""
     if words and PurePath(words[0].replace("\\", "/")).name.removesuffix(".exe") == "memory":
         return 1
-    for module in (["-P", "-m", "memories"], ["-m", "memories"]):
+    for module in _MODULES:
         if list(words[1 : 1 + len(module)]) == module:
             return 1 + len(module)
     return 0
 
 
 def is_hook(words: Sequence[str]) -> bool:
-    """Return whether a command is a hook of ours."""
-    length = own(words)
-    return (
-        length > 0
-        and list(words[length : length + 1]) == ["hook"]
-        and words[length + 1 : length + 2] != []
-    )
+    """Return whether a command is one of our hooks."""
+    length = _count_own_words(words)
+    return length > 0 and len(words) > length + 1 and words[length] == "hook"
 
 
 def is_server(words: Sequence[str]) -> bool:
-    """Return whether a command is the MCP server of ours."""
-    length = own(words)
+    """Return whether a command is our MCP server."""
+    length = _count_own_words(words)
     return length > 0 and "mcp" in words[length:]
 
 
-def missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return whether the program of a command is not there."""
+def is_missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Return whether the program of a command does not exist."""
     return shutil.which(words[0], path=environment.get("PATH")) is None

@@ -1,7 +1,7 @@
-"""One table of a TOML file, put at its end or taken out of it; the other lines keep their bytes.
+"""Editing of one table of a TOML file: added at the end or removed; other lines keep their bytes.
 
-Every change is read again by `tomllib` and compared with what it should be, so that a file of an
-unusual layout is refused, never spoiled.
+`tomllib` reads every result, which must have the expected values. So a file of an unusual layout is
+refused, never damaged.
 """
 
 import json
@@ -17,20 +17,20 @@ Table = tuple[str, ...]
 
 
 class Malformed(ValueError):
-    """A text is no TOML, or has a layout that can't be changed; the message says where and why."""
+    """A text is not TOML, or has a layout that can't be changed; the message says where and why."""
 
 
 def read(text: str) -> dict[str, Any]:
-    """Return what a text of TOML says.
+    """Parse TOML.
 
     Raises:
-        Malformed: It is none.
+        Malformed: The text is not TOML.
     """
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
-        found = _PLACE.search(str(exc))
-        line = found[1] if found and found[1] else text.count("\n") + 1
+        place = _PLACE.search(str(exc))
+        line = place[1] if place and place[1] else text.count("\n") + 1
         why = _PLACE.sub("", str(exc))
         raise Malformed(f"line {line}: {why[:1].lower()}{why[1:]}") from exc
     except RecursionError as exc:
@@ -38,15 +38,18 @@ def read(text: str) -> dict[str, Any]:
 
 
 def get(text: str, table: Table) -> Any:
-    """Return the value of a table; None if it is not there."""
-    here: Any = read(text)
+    """Return the value of a table; None if it does not exist."""
+    return _find(read(text), table)
+
+
+def _find(data: Any, table: Table) -> Any:
     for name in table:
-        here = here.get(name) if isinstance(here, dict) else None
-    return here
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
 
 
 def put(text: str, table: Table, rows: Mapping[str, Any]) -> str:
-    """Return a text with a table of these rows at its end; one of that name is replaced.
+    """Return a text with a table at its end, in place of a table of that name.
 
     Args:
         text: The text.
@@ -54,56 +57,59 @@ def put(text: str, table: Table, rows: Mapping[str, Any]) -> str:
         rows: Texts, numbers, lists of texts, and mappings of texts.
 
     Raises:
-        Malformed: It is no TOML, or the table can't be added.
+        Malformed: The text is not TOML, or the table can't be added.
     """
-    rest = take_out(text, table)
-    expected = read(rest)
-    here = expected
+    without = remove(text, table)
+    expected = read(without)
+    parent = expected
     for name in table[:-1]:
-        here = here.setdefault(name, {})
-        if not isinstance(here, dict):
-            raise Malformed(f"{name} is no table")
-    here[table[-1]] = dict(rows)
-    newline = _newline(text)
-    lines = [
-        f"[{'.'.join(table)}]",
-        *(f"{name} = {_value(value)}" for name, value in rows.items()),
-        "",
-    ]
-    gap = "" if not rest else newline if rest.endswith("\n") else newline * 2
-    return _checked(rest + gap + newline.join(lines), expected, table)
+        parent = parent.setdefault(name, {})
+        if not isinstance(parent, dict):
+            raise Malformed(f"{name} is not a table")
+    parent[table[-1]] = dict(rows)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    gap = newline if without else ""
+    if without and not without.endswith("\n"):
+        gap = newline * 2
+    lines = [f"[{'.'.join(table)}]"]
+    lines += [f"{name} = {_render(value)}" for name, value in rows.items()]
+    lines.append("")
+    return _check(without + gap + newline.join(lines), expected, table)
 
 
-def take_out(text: str, table: Table) -> str:
-    """Return a text without a table and those in it.
+def remove(text: str, table: Table) -> str:
+    """Return a text without a table and its subtables.
 
     Raises:
-        Malformed: It is no TOML, or the table can't be taken out.
+        Malformed: The text is not TOML, or the table can't be removed.
     """
     expected = deepcopy(read(text))
-    above: Any = expected
-    for name in table[:-1]:
-        above = above.get(name) if isinstance(above, dict) else None
-    if not isinstance(above, dict) or table[-1] not in above:
+    parent = _find(expected, table[:-1])
+    if not isinstance(parent, dict) or table[-1] not in parent:
         return text
-    del above[table[-1]]
+    del parent[table[-1]]
     lines = text.splitlines(keepends=True)
-    kept: list[str] = []
-    at = 0
-    while at < len(lines):
-        if _starts(lines, at, table, inside=True):
-            if kept and not kept[-1].strip():
-                kept.pop()  # the blank line before it
-            at = _end_of(lines, at, table)
+    remaining: list[str] = []
+    number = 0
+    while number < len(lines):
+        if _starts(lines, number, table, inside=True):
+            if remaining and not remaining[-1].strip():
+                remaining.pop()  # the blank line before the table
+            number = _end_of(lines, number, table)
         else:
-            kept.append(lines[at])
-            at += 1
-    return _checked("".join(kept), expected, table)
+            remaining.append(lines[number])
+            number += 1
+    return _check("".join(remaining), expected, table)
 
 
 def _starts(lines: Sequence[str], at: int, table: Table, *, inside: bool) -> bool:
-    """Return whether a line begins a table: one that is, or is in, the named one; or else any
-    other.
+    """Return whether a line starts a table.
+
+    Args:
+        lines: The lines of the text.
+        at: The number of the line.
+        table: The name of a table.
+        inside: True for that table and its subtables, False for all other tables.
     """
     names = _names(lines[at])
     if names is None or (names[: len(table)] == table) is not inside:
@@ -111,72 +117,66 @@ def _starts(lines: Sequence[str], at: int, table: Table, *, inside: bool) -> boo
     try:
         tomllib.loads("".join(lines[:at]))
     except tomllib.TOMLDecodeError:
-        return False  # it stands in a text or list of several lines
+        return False  # it is part of a text or list of several lines
     return True
 
 
 def _names(line: str) -> Table | None:
-    """Return the name in a line that begins a table, by its parts; None if it does not."""
+    """Return the name of the table that a line starts, by its parts; None if it starts none."""
     if not line.lstrip(" \t").startswith("["):
         return None
     try:
-        here: Any = tomllib.loads(line)
+        value: Any = tomllib.loads(line)
     except tomllib.TOMLDecodeError:
         return None
     names = []
-    while here:
-        here = here[0] if isinstance(here, list) else here
-        [(name, here)] = here.items() if here else [("", None)]
-        names.append(name)
-    return tuple(name for name in names if name)
+    while value:
+        if isinstance(value, list):  # [[name]]
+            value = value[0]
+        for name, inner in value.items():  # one at most
+            names.append(name)
+            value = inner
+    return tuple(names)
 
 
 def _end_of(lines: Sequence[str], start: int, table: Table) -> int:
-    """Return the line behind the last one of a table; comments and blank lines after that belong to
-    what follows.
-    """
-    end = next(
-        (at for at in range(start + 1, len(lines)) if _starts(lines, at, table, inside=False)),
-        len(lines),
-    )
+    """Return the line after a table; comments and blank lines at its end belong to the next one."""
+    end = start + 1
+    while end < len(lines) and not _starts(lines, end, table, inside=False):
+        end += 1
     while not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#"):
         end -= 1
     return end
 
 
-def _checked(text: str, expected: dict[str, Any], table: Table) -> str:
-    """Return a text that says what it should, whether or not empty tables lead to the named one."""
+def _check(text: str, expected: dict[str, Any], table: Table) -> str:
+    """Return a text, unless its values differ; empty tables around the named one do not count."""
     try:
-        found = read(text)
+        data = read(text)
     except Malformed as exc:
         raise Malformed(
             f"[{'.'.join(table)}] does not fit into its layout; write its tables with [headers]"
         ) from exc
-    if _pruned(found, table) != _pruned(expected, table):
+    if _prune(data, table) != _prune(expected, table):
         raise Malformed(
-            f"[{'.'.join(table)}] is written in a way that can't be changed; take it out by hand"
+            f"[{'.'.join(table)}] is written in a way that can't be changed; remove it by hand"
         )
     return text
 
 
-def _pruned(data: dict[str, Any], table: Table) -> dict[str, Any]:
+def _prune(data: dict[str, Any], table: Table) -> dict[str, Any]:
+    """Remove empty tables that lead to the named one."""
     for length in range(len(table) - 1, 0, -1):
-        above: Any = data
-        for name in table[: length - 1]:
-            above = above.get(name, {})
-        if isinstance(above, dict) and above.get(table[length - 1]) == {}:
-            del above[table[length - 1]]
+        parent = _find(data, table[: length - 1])
+        if isinstance(parent, dict) and parent.get(table[length - 1]) == {}:
+            del parent[table[length - 1]]
     return data
 
 
-def _newline(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
-
-
-def _value(value: Any) -> str:
-    """Return a value as TOML; its texts are a subset of JSON's."""
+def _render(value: Any) -> str:
+    """Return a value as TOML, whose texts are written as in JSON."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {_value(each)}" for name, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{name} = {_render(item)}" for name, item in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(_render, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
