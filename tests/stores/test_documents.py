@@ -57,7 +57,7 @@ from memories.errors import (  # noqa: E402
 from memories.stores.documents import changes as remote_changes  # noqa: E402
 from memories.stores.documents import client as client_module  # noqa: E402
 from memories.stores.documents import search as remote_search  # noqa: E402
-from memories.stores.documents.client import StoreClient, tls_of  # noqa: E402
+from memories.stores.documents.client import StoreClient, parse_tls  # noqa: E402
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value, Where  # noqa: E402
 from memories.stores.documents.schema import LIVE, PENDING  # noqa: E402
 from memories.stores.documents.store import RemoteStore  # noqa: E402
@@ -872,7 +872,7 @@ def test_a_narrow_filter_reaches_what_is_far_from_the_query(
     query = unit_vectors(1, seed=2)[0]
     expected = sorted(range(7, 400, 40), key=lambda number: -float(vectors[number] @ query))
     for among in (500, 2):  # all of them scored, or the whole gone through
-        monkeypatch.setattr(remote_search, "_AMONG", among)
+        monkeypatch.setattr(remote_search, "_MAX_SCORED", among)
         found = store.candidates(pool(labels={"n": "7"}), vector=query, terms=[], k=4)
         assert {int(candidate.record.ref.group[1:]) for candidate in found} == set(expected[:4])
 
@@ -1076,7 +1076,7 @@ def client() -> Iterator[StoreClient]:
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreClient]:
     """A client of a server that accepts and never answers."""
-    monkeypatch.setattr(client_module, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(client_module, "_READ_SECONDS", 0.2)
     monkeypatch.setattr(client_module, "_WRITE_SECONDS", 0.6)
     with socket.create_server(("127.0.0.1", 0), backlog=50) as listening:
         client = StoreClient(
@@ -1155,7 +1155,7 @@ def test_a_write_may_take_longer_and_may_be_stored(silent: StoreClient) -> None:
 
 
 def test_how_long_a_server_is_waited_for() -> None:
-    assert (client_module._ANSWER_SECONDS, client_module._WRITE_SECONDS) == (10, 120)
+    assert (client_module._READ_SECONDS, client_module._WRITE_SECONDS) == (10, 120)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -1229,10 +1229,10 @@ def test_a_write_whose_server_goes_away_before_it_is_sent_again_may_be_stored() 
     ],
 )
 def test_the_query_of_a_url_says_whether_tls_is_spoken(query: str, tls: bool | None) -> None:
-    assert tls_of(query, "Product") is tls
+    assert parse_tls(query, "Product") is tls
 
 
 @pytest.mark.parametrize("query", ["tls=maybe", "tls=", "key=x", "ssl=1&tls=0", "ssl=1&x=1", "&"])
 def test_other_queries_are_refused(query: str) -> None:
-    with pytest.raises(ConfigError, match="after the \\? of a Product store only"):
-        tls_of(query, "Product")
+    with pytest.raises(ConfigError, match="the URL of a Product store can have only"):
+        parse_tls(query, "Product")

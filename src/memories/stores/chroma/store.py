@@ -6,7 +6,7 @@ from memories.core.http import Address
 from memories.core.urls import without_password
 from memories.errors import ConfigError
 from memories.stores.chroma.driver import ChromaDriver
-from memories.stores.documents.client import checked, tls_of
+from memories.stores.documents.client import check_key, parse_tls
 from memories.stores.documents.store import RemoteStore
 from memories.stores.records import Space
 
@@ -48,10 +48,10 @@ class ChromaStore(RemoteStore):
                 f'"{without_password(url)[:80]}" is not a Chroma URL; use chroma://host:port or '
                 "chroma://host:port/collection, a name of 3 to 100 letters, digits, - and _"
             )
-        key = checked(
+        key = check_key(
             unquote(parts.password or ""), "ChromaDB", "what stands before the @ of the URL"
         )
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        tls = tls_of(parts.query, "Chroma") or False
+        tls = parse_tls(parts.query, "Chroma") or False
         address = Address("ChromaDB", parts.hostname, port, tls, headers, "Is Docker running?")
         super().__init__(ChromaDriver(address, name), space)

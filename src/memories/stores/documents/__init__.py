@@ -1,7 +1,5 @@
-"""A store on any server that keeps documents; Chroma and Qdrant are built on it by a `Driver` each
-(`driver`).
+"""A store on any server that keeps documents. Chroma and Qdrant each add a `Driver`.
 
-A memory's version, or a turn, is a document (`schema`), buffered by `RemoteStore.append` (`store`)
-and written when its transaction ends (`changes`). `query` reads, `search` searches memories and
-turns.
+A version of a memory, or a turn, is a document (`schema`). `RemoteStore.append` (`store`) buffers it
+until its transaction ends and writes it (`changes`). `query` reads, `search` searches.
 """

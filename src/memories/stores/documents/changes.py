@@ -1,6 +1,4 @@
-"""Writing to a document server: the changes of a transaction, the writers' lock, and the order of
-requests.
-"""
+"""Writing to a document server: the changes of a transaction, the writer lock, the order of requests."""
 
 import contextlib
 import hashlib
@@ -39,37 +37,34 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_UNCHANGED_SECONDS = 60  # a transaction that has not ended by then has died
-_CLOCKS_SECONDS = 86_400  # no two clocks are further apart
+_DEAD_AFTER_SECONDS = 60  # a transaction that takes longer has died
+_MAX_CLOCK_DIFFERENCE = 86_400  # seconds between the clocks of two machines
 _SINCE, _MACHINE = "pending.since", "pending.machine"
-
-
 _BUSY_SECONDS = 30
 
 
 class WriterLock:
-    """The lock of this machine's writers while it is held, and what it has seen of writes by other
-    machines.
+    """The lock of this machine's writers, while it is held. Knows which pending writes have died.
 
-    The clocks of two machines may differ by hours, so a record that another machine has begun is
-    dead when it has been pending for a minute by the clock of this one. When it was first seen is
-    kept in a file beside the lock, for the next process.
+    The clocks of two machines may differ by hours. So a record that another machine has begun is
+    dead if it was pending for a minute by the clock of this machine. The time when it was first
+    seen is kept in a file beside the lock, for the next process.
     """
 
     def __init__(self, machine: str, seen: Path) -> None:
         """Prepare; nothing is read.
 
         Args:
-            machine: Identifies those who share this lock, and nobody else.
-            seen: The file of what was seen, which only the holder of the lock touches.
+            machine: Identifies the writers who share this lock.
+            seen: The file with the pending writes that were seen; only the holder of the lock
+                touches it.
         """
         self.machine = machine
         self._file = seen
         self._seen: dict[str, float] | None = None
 
     def has_died(self, point: Point) -> bool:
-        """Return whether a record is pending and its transaction has died; remember that it was
-        seen.
+        """Return whether a record is pending and its transaction has died.
 
         While this lock is held, no other transaction of this machine is alive.
         """
@@ -77,9 +72,13 @@ class WriterLock:
         if payload.get("ended") != PENDING:
             return False
         now = time.time()
-        if payload.get(_MACHINE) == self.machine or now - payload.get(_SINCE, 0) > _CLOCKS_SECONDS:
+        age = now - payload.get(_SINCE, 0)
+        if payload.get(_MACHINE) == self.machine or age > _MAX_CLOCK_DIFFERENCE:
             return True
-        write_id = write_id_of(point)
+        return now - self._first_seen(write_id_of(point), now) > _DEAD_AFTER_SECONDS
+
+    def _first_seen(self, write_id: str, now: float) -> float:
+        """Return when a pending write was first seen, and remember a new one."""
         try:
             if self._seen is None:
                 self._seen = self._read(now)
@@ -91,23 +90,20 @@ class WriterLock:
             raise StoreError(
                 f"cannot note in {self._file} what others are writing: {exc.strerror or exc}"
             ) from exc
-        return now - self._seen[write_id] > _UNCHANGED_SECONDS
+        return self._seen[write_id]
 
     def _read(self, now: float) -> dict[str, float]:
-        """Return when each pending write was first seen, without those so old that nobody asks for
-        them any more.
-        """
+        """Return when each pending write was first seen, without those too old to matter."""
         try:
-            found = json.loads(read_file(self._file))
+            seen = json.loads(read_file(self._file))
             return {
-                write_id: at for write_id, at in found.items() if 0 <= now - at < _CLOCKS_SECONDS
+                write_id: seen_at
+                for write_id, seen_at in seen.items()
+                if 0 <= now - seen_at < _MAX_CLOCK_DIFFERENCE
             }
-        except (
-            FileNotFoundError,
-            ValueError,
-            TypeError,
-            AttributeError,
-        ):  # torn by a crash: they wait a minute again
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError):  # torn by a crash: they wait a minute again
             return {}
 
 
@@ -119,27 +115,25 @@ def writer_lock(url: str) -> Iterator[WriterLock]:
     path = _lock_file(url)
     with contextlib.ExitStack() as stack:
         try:
-            held = stack.enter_context(tried(path, _BUSY_SECONDS))
-            found = path.stat()
+            is_locked = stack.enter_context(tried(path, _BUSY_SECONDS))
+            status = path.stat()
         except OSError as exc:
             raise StoreError(
                 f"cannot take the lock of the writers of {url}, {path}: {exc.strerror}"
             ) from exc
-        if not held:
+        if not is_locked:
             raise StoreBusy(
                 f"another process has been writing to {url} for {_BUSY_SECONDS} seconds; try again"
             )
-        machine = f"{platform.node()}:{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"
+        machine = f"{platform.node()}:{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
         yield WriterLock(machine, path.with_suffix(".seen"))
 
 
 def _lock_file(url: str) -> Path:
-    """Return the lock file that the writers of one user on this machine share, in a folder of that
-    user alone.
+    """Return the lock file of a user's writers on this machine, in a folder of that user.
 
     Raises:
-        StoreError: Others may write in that folder, so they could put their own files in the place
-            of ours.
+        StoreError: Others may write to that folder, and so could replace our files.
     """
     folder = cache_folder() / "locks"
     try:
@@ -153,24 +147,14 @@ def _lock_file(url: str) -> Path:
     return folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
 
 
-def pending_since(machine: str) -> dict[str, Value]:
-    """Return what the payload of a pending record contains besides the record."""
-    return {_SINCE: int(time.time()), _MACHINE: machine}
-
-
-def settled() -> dict[str, Value | None]:
-    """Return the change that removes this again."""
-    return dict.fromkeys((_SINCE, _MACHINE))
-
-
 @dataclass
 class Changes:
-    """Records that are new, and records of the server as they will be.
+    """The changes of a transaction: an overlay on the records of the server.
 
     Attributes:
-        new: Records to be added, with their vectors.
+        new: Records to add, with their vectors.
         patched: Records of the server, as they will be.
-        updates: What changes in the payloads of those.
+        updates: The changes of their payloads.
     """
 
     new: dict[Ref, Record] = field(default_factory=dict)
@@ -185,7 +169,7 @@ class Changes:
 
     def copy(self) -> "Changes":
         """Return a copy to go back to."""
-        updates = {ref: dict(change) for ref, change in self.updates.items()}
+        updates = {ref: dict(update) for ref, update in self.updates.items()}
         return Changes(dict(self.new), dict(self.patched), updates)
 
     def records(self) -> Iterator[Record]:
@@ -197,45 +181,42 @@ class Changes:
         """Return the records of the overlay that match a filter."""
         return [record for record in self.records() if where.fits(record)]
 
-    def known(self, ref: Ref) -> Record | None:
+    def get(self, ref: Ref) -> Record | None:
         """Return a record of the overlay, without its vectors."""
         new = self.new.get(ref)
         return self.patched.get(ref) if new is None else new._replace(vectors=None)
 
     def patch(self, record: Record, patch: Patch) -> None:
-        """Change a record, which is in the overlay or as the server has it."""
-        fields = {
-            name: value
-            for name, value in {**record.fields, **patch.fields}.items()
-            if value is not None
-        }
-        changed = record._replace(ended_at=patch.ended_at, ended_by=patch.ended_by, fields=fields)
-        self._change(changed, changes_of(patch))
+        """Change a record, given as it is in the overlay or on the server."""
+        fields = {**record.fields, **patch.fields}
+        fields = {name: value for name, value in fields.items() if value is not None}
+        patched = record._replace(ended_at=patch.ended_at, ended_by=patch.ended_by, fields=fields)
+        self._put(patched, changes_of(patch))
 
     def touch(self, record: Record, count: int) -> None:
         """Count accesses of a record."""
-        changed = record._replace(accesses=record.accesses + count)
-        self._change(changed, {"accesses": changed.accesses})
+        accesses = record.accesses + count
+        self._put(record._replace(accesses=accesses), {"accesses": accesses})
 
-    def _change(self, changed: Record, update: Mapping[str, Value | None]) -> None:
-        ref = changed.ref
+    def _put(self, record: Record, update: Mapping[str, Value | None]) -> None:
+        ref = record.ref
         if ref in self.new:
-            self.new[ref] = changed._replace(vectors=self.new[ref].vectors)
+            self.new[ref] = record._replace(vectors=self.new[ref].vectors)
         else:
-            self.patched[ref] = changed
+            self.patched[ref] = record
             self.updates.setdefault(ref, {}).update(update)
 
 
 class Flush:
-    """Writes the changes of one transaction, in an order that leaves nothing wrong if it is
-    interrupted.
+    """Writes the changes of one transaction, in an order that an interruption can't harm.
 
-    First come labels and vectors, which nothing refers to yet. Then the records: at once if nothing
-    else changes and they fit into one step, else as pending, which no reader sees. They are read
-    back, since the server silently skips what somebody else has written first. Then one update
-    completes it: pending records become live, others ended. An interruption before leaves pending
-    records, which the next writer of these refs removes. Last the labels are added again, since a
-    removal by another machine may have deleted them meanwhile; it checks again, too.
+    Labels and vectors come first, since nothing refers to them yet. Then the records: at once if
+    nothing else changes and they fit into one step, otherwise as pending, which no reader sees.
+    They are read back, since the server silently skips records that another writer wrote first.
+    Then one update completes the transaction: pending records become live, others end. An
+    interruption before that leaves pending records, which the next writer of these refs removes.
+    Finally the labels are added again, since a removal by another machine may have deleted them
+    meanwhile. That machine checks again, too.
     """
 
     def __init__(
@@ -245,7 +226,7 @@ class Flush:
 
         Args:
             driver: The server.
-            changes: What to write.
+            changes: The changes to write.
             lock: The lock that is held.
             space: The id of the space of the vectors; None if there are none.
         """
@@ -258,35 +239,38 @@ class Flush:
         self._updates = by_part(changes.updates)
 
     def run(self) -> None:
-        """Write.
+        """Write the changes.
 
         Raises:
-            Conflict: Somebody else wrote one of the records or keys first; nothing was changed.
-            StoreUnreachable: The server stopped answering; all of it may be stored, or nothing.
+            Conflict: Another writer wrote one of the records or keys first; nothing was changed.
+            StoreUnreachable: The server stopped answering; all or nothing may be stored.
         """
-        text = sum(len(record.text) for record in self._changes.new.values())
-        fits = text <= MAX_TEXT and all(
-            len(refs) <= self._driver.max_batch for refs in self._new.values()
-        )
-        pending = bool(self._updates) or len(self._new) > 1 or not fits
         for part, refs in self._new.items():
             self._add_labels(part, refs)
             points = [Point(name, {}, vector) for name, vector in self._windows(refs)]
             if points and self._space is not None:
                 self._driver.add(part._replace(kind=Kind.VECTORS, space=self._space), points)
         try:
-            self._write(pending=pending)
+            self._write_records(pending=not self._is_one_step())
         except StoreUnreachable as exc:
             raise StoreUnreachable(
-                f"{self._driver.url} stopped answering in the middle of a write, which may be stored or not: read it "
-                "before you write it again"
+                f"{self._driver.url} stopped answering in the middle of a write, which may be "
+                "stored or not: read it before you write it again"
             ) from exc
 
-    def _write(self, *, pending: bool) -> None:
+    def _is_one_step(self) -> bool:
+        """Return whether one request can add all records."""
+        if self._updates or len(self._new) > 1:
+            return False
+        if sum(len(record.text) for record in self._changes.new.values()) > MAX_TEXT:
+            return False
+        return len(self._changes.new) <= self._driver.max_batch
+
+    def _write_records(self, *, pending: bool) -> None:
         try:
             for part, refs in self._new.items():
                 self._driver.add(part, [self._point(ref, pending=pending) for ref in refs])
-            for part, refs in self._new.items():  # just before the last step, and no earlier
+            for part, refs in self._new.items():  # immediately before the last step
                 self._check(part, refs)
         except Conflict:
             self._withdraw()
@@ -296,11 +280,9 @@ class Flush:
                 record_id(ref): self._changes.updates[ref] for ref in self._updates.get(part, ())
             }
             if pending:
-                new = [self._changes.new[ref] for ref in self._new.get(part, ())]
-                updates |= {
-                    record_id(record.ref): {"ended": ended_of(record), **settled()}
-                    for record in new
-                }
+                for ref in self._new.get(part, ()):
+                    ended = ended_of(self._changes.new[ref])
+                    updates[record_id(ref)] = {"ended": ended, _SINCE: None, _MACHINE: None}
             if updates:
                 self._driver.update(part, updates)
         for part, refs in self._new.items():
@@ -309,22 +291,21 @@ class Flush:
             self._add_labels(part, refs)
 
     def _add_labels(self, part: Part, refs: Sequence[Ref]) -> None:
-        pairs = {label_of(*pair) for ref in refs for pair in self._changes.new[ref].labels.items()}
-        if not pairs:
+        names = {label_of(*pair) for ref in refs for pair in self._changes.new[ref].labels.items()}
+        if not names:
             return
         labels = part._replace(kind=Kind.LABELS)
-        missing = pairs - {point.id for point in self._driver.get(labels, sorted(pairs))}
+        missing = names - {point.id for point in self._driver.get(labels, sorted(names))}
         if missing:
-            self._driver.add(labels, [Point(label, {}) for label in sorted(missing)])
+            self._driver.add(labels, [Point(name, {}) for name in sorted(missing)])
 
     def _windows(self, refs: Sequence[Ref]) -> "Iterator[tuple[str, NDArray[np.float32]]]":
         """Yield the id and the vector of each window."""
         for ref in refs:
             vectors = self._changes.new[ref].vectors
             if vectors is not None:
-                yield from zip(
-                    window_ids(ref, Windows(self._write_id, len(vectors))), vectors, strict=True
-                )
+                ids = window_ids(ref, Windows(self._write_id, len(vectors)))
+                yield from zip(ids, vectors, strict=True)
 
     def _point(self, ref: Ref, *, pending: bool) -> Point:
         record = self._changes.new[ref]
@@ -333,78 +314,78 @@ class Flush:
             windows[self._space] = Windows(self._write_id, len(record.vectors))
         payload = encode(record, self._write_id, windows, pending=pending)
         if pending:
-            payload |= pending_since(self._lock.machine)
+            payload |= {_SINCE: int(time.time()), _MACHINE: self._lock.machine}
         return Point(record_id(ref), payload, words=tokens_of(record))
 
     def _check(self, part: Part, refs: Sequence[Ref]) -> None:
-        """Raise if another writer has taken a position or a key meanwhile."""
-        own = {record_id(ref) for ref in refs}
+        """Check that no other writer has taken a position or a key meanwhile.
+
+        Raises:
+            Conflict: One has.
+        """
+        ids = {record_id(ref) for ref in refs}
         for point in key_holders(self._driver, part, (self._changes.new[ref] for ref in refs)):
-            if (point.id in own and write_id_of(point) == self._write_id) or self._lock.has_died(
-                point
-            ):
+            is_ours = point.id in ids and write_id_of(point) == self._write_id
+            if is_ours or self._lock.has_died(point):
                 continue
-            after = [self._changes.known(stored.record.ref) for stored in decode(part, [point])]
-            if not any(record is not None and record.ended_at is not None for record in after):
+            holders = [self._changes.get(stored.record.ref) for stored in decode(part, [point])]
+            if not any(holder is not None and holder.ended_at is not None for holder in holders):
                 raise Conflict(
                     f"another record of {part.namespace} has the same key now; read it again"
                 )
         self._check_writers(part, refs)
 
     def _check_writers(self, part: Part, refs: Sequence[Ref]) -> None:
-        writers = {
-            point.id: write_id_of(point)
-            for point in self._driver.get(part, [record_id(ref) for ref in refs])
-        }
+        points = self._driver.get(part, [record_id(ref) for ref in refs])
+        writers = {point.id: write_id_of(point) for point in points}
         for ref in refs:
             if writers.get(record_id(ref)) != self._write_id:
-                raise Conflict(
-                    f"version {ref.position} of {ref.group} was written by somebody else first; read it again"
-                )
+                raise _already_written(ref)
 
     def _withdraw(self) -> None:
-        """Remove the points of this write, and no other."""
+        """Remove the points of this write, and no others."""
         for part, refs in self._new.items():
-            ids = [record_id(ref) for ref in refs]
-            own = [
-                point.id
-                for point in self._driver.get(part, ids)
-                if write_id_of(point) == self._write_id
-            ]
-            self._driver.delete(part, own)
+            points = self._driver.get(part, [record_id(ref) for ref in refs])
+            own_ids = [point.id for point in points if write_id_of(point) == self._write_id]
+            self._driver.delete(part, own_ids)
             if self._space is not None:
                 windows = part._replace(kind=Kind.VECTORS, space=self._space)
                 self._driver.delete(windows, [name for name, _ in self._windows(refs)])
 
 
+def _already_written(ref: Ref) -> Conflict:
+    return Conflict(
+        f"version {ref.position} of {ref.group} was written by another writer first; read it again"
+    )
+
+
 def check_free(
     driver: Driver, records: Sequence[Record], changes: Changes, lock: WriterLock
 ) -> None:
-    """Check that positions and keys are free, on the server, in the overlay, and among the records
-    themselves.
+    """Check that the positions and keys of records are free, and remove dead writes there.
 
-    Removes what a dead transaction has left there.
+    Looks on the server, in the overlay, and among the records themselves.
 
     Raises:
         Conflict: One is taken.
     """
     refs = [record.ref for record in records]
     taken: set[Ref] = set(changes.new) & set(refs)
-    for part, own in by_part(refs).items():
-        for point in driver.get(part, [record_id(ref) for ref in own]):
+    for part, part_refs in by_part(refs).items():
+        refs_by_id = {record_id(ref): ref for ref in part_refs}
+        for point in driver.get(part, list(refs_by_id)):
             if lock.has_died(point):
                 driver.delete(part, [point.id])
             elif not decode(part, [point]):
                 raise Conflict(
-                    f"somebody else is writing a record of {part.namespace} there; try again in a minute"
+                    f"another writer is writing a record of {part.namespace} there; "
+                    "try again in a minute"
                 )
-            else:
-                taken |= {ref for ref in own if record_id(ref) == point.id}
+            elif point.id in refs_by_id:
+                taken.add(refs_by_id[point.id])
     for ref in refs:
         if ref in taken:
-            raise Conflict(
-                f"version {ref.position} of {ref.group} was written by somebody else first; read it again"
-            )
+            raise _already_written(ref)
         taken.add(ref)
     check_keys(driver, records, changes, lock)
 
@@ -412,42 +393,45 @@ def check_free(
 def check_keys(
     driver: Driver, records: Sequence[Record], changes: Changes, lock: WriterLock
 ) -> None:
-    """Check that no other live record has the key of one of these, as far as they are live.
+    """Check that no other live record has the key of one of these live records.
 
     Raises:
-        Conflict: One is.
+        Conflict: One has.
     """
     holders: dict[tuple[Part, str | None], Ref] = {
         (part_of(record.ref), record.key): record.ref
         for record in changes.records()
-        if record.key is not None and record.ended_at is None
+        if _has_live_key(record)
     }
-    keyed = [record for record in records if record.key is not None and record.ended_at is None]
+    keyed = [record for record in records if _has_live_key(record)]
     for part in by_part(record.ref for record in keyed):
-        own = [record for record in keyed if part_of(record.ref) == part]
-        for point in key_holders(driver, part, own):
+        part_records = [record for record in keyed if part_of(record.ref) == part]
+        for point in key_holders(driver, part, part_records):
             if lock.has_died(point):
                 driver.delete(part, [point.id])
                 continue
-            found = decode(part, [point])
-            if not found:
+            decoded = decode(part, [point])
+            if not decoded:
                 raise Conflict(
-                    f"somebody else is writing a record of {part.namespace} with the same key; try again in a minute"
+                    f"another writer is writing a record of {part.namespace} with the same key; "
+                    "try again in a minute"
                 )
-            holder = found[0].record
+            holder = decoded[0].record
             if holder.ref not in changes and holder.key is not None:
                 holders[part, holder.key] = holder.ref
-        for record in own:
+        for record in part_records:
             if holders.setdefault((part, record.key), record.ref) != record.ref:
                 raise Conflict(
                     f"another record has the key of {record.ref.group} now; read it again"
                 )
 
 
+def _has_live_key(record: Record) -> bool:
+    return record.key is not None and record.ended_at is None
+
+
 def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[Point]:
-    """Return the live or pending records of the server that have the key of one of these, as far as
-    they are live.
-    """
+    """Return the live or pending records of the server that have the key of a live record."""
     keys = sorted(
         {record.key for record in records if record.key is not None and record.ended_at is None}
     )
@@ -456,12 +440,10 @@ def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[P
     return driver.find(part, [Condition("key", "in", keys), Condition("ended", ">=", LIVE)])
 
 
-def unfinished(
+def find_pending(
     driver: Driver, part: Part, refs: Iterable[Ref], lock: WriterLock
 ) -> tuple[list[Stored], list[Stored]]:
-    """Return the pending records in the groups of these refs: the dead ones, and those that may
-    still be written.
-    """
+    """Return the pending records in the groups of these refs: dead ones, and those in progress."""
     groups = sorted({ref.group for ref in refs})
     points = driver.find(part, [Condition("group", "in", groups), Condition("ended", "=", PENDING)])
     dead = [point for point in points if lock.has_died(point)]

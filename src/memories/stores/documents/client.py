@@ -2,38 +2,23 @@
 
 import json
 import time
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 from memories.core.http import Address, Answer, JsonClient, NoAnswer, TimedOut, Unusable
 from memories.errors import ConfigError, StoreError, StoreUnreachable
 
-_ANSWER_SECONDS = 10  # to connect, and to begin the answer to a question
+_READ_SECONDS = 10  # to connect, and to begin the answer
 _WRITE_SECONDS = 120  # a large write on a busy server
-_SILENT_SECONDS = 10  # a server that did not answer is not asked again for this long
-_MAYBE_DONE = (408, 502, 504)  # whoever says so does not know what became of the request
-_LATER = (
-    408,
-    425,
-    429,
-    502,
-    503,
-    504,
-)  # it, or a proxy before it, is starting or has too much to do
+_SILENT_SECONDS = 10  # after a timeout the server is not asked again for this long
+_MAYBE_DONE = (408, 502, 504)  # the sender of such a status doesn't know the outcome
+_TRY_LATER = (408, 425, 429, 502, 503, 504)  # the server, or a proxy, is starting or overloaded
 _UNSURE = "what was written may be stored or not: read it before you write it again"
-_SWITCH: Mapping[str, bool] = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "0": False,
-    "false": False,
-    "no": False,
-}
+_SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 class StoreClient:
-    """Asks one server; many threads and forked processes may share it."""
+    """Sends requests to one server; many threads and forked processes may share it."""
 
     def __init__(self, address: Address) -> None:
         """Prepare; nothing is connected yet."""
@@ -42,34 +27,32 @@ class StoreClient:
         self._silent_until = 0.0
 
     def ask(self, method: str, path: str, body: Any = None, *, writes: bool = False) -> Answer:
-        """Send a request, and return the answer, whatever its status is.
+        """Send a request and return the answer, whether the server accepts or refuses it.
 
-        It may be sent twice: see `JsonClient.ask`.
+        The request may be sent twice: see `JsonClient.ask`.
 
         Args:
-            method: As in HTTP.
-            path: With the query.
-            body: What is sent as JSON; None for nothing.
-            writes: Whether it changes something: then it may take longer, and one that is not
-                answered may be done.
+            method: The HTTP method.
+            path: The path and the query.
+            body: Sent as JSON; None for no body.
+            writes: Whether it changes something. Then it may take longer, and if the server doesn't
+                answer, the error says that the change may be done.
 
         Raises:
-            StoreUnreachable: There is no answer.
+            StoreUnreachable: The server did not answer.
         """
         if time.monotonic() < self._silent_until:
             raise StoreUnreachable(
-                f"{self.address} did not answer a moment ago; see whether it is overloaded, and try again in "
-                f"{_SILENT_SECONDS} seconds"
+                f"{self.address} did not answer a moment ago; see whether it is overloaded, "
+                f"and try again in {_SILENT_SECONDS} seconds"
             )
         try:
-            seconds = _WRITE_SECONDS if writes else _ANSWER_SECONDS
+            seconds = _WRITE_SECONDS if writes else _READ_SECONDS
             answer = self._client.ask(method, path, body, seconds=seconds)
         except NoAnswer as exc:
-            if isinstance(exc, TimedOut):
-                self._silent_until = (
-                    time.monotonic() + _SILENT_SECONDS
-                )  # the next ones need not wait for it
-            raise StoreUnreachable(self._why(exc, writes=writes)) from exc
+            if isinstance(exc, TimedOut):  # spare the next requests the wait
+                self._silent_until = time.monotonic() + _SILENT_SECONDS
+            raise StoreUnreachable(self._explain(exc, writes=writes)) from exc
         self._silent_until = 0.0
         if writes and answer.status in _MAYBE_DONE:
             raise StoreUnreachable(
@@ -77,81 +60,82 @@ class StoreClient:
             )
         return answer
 
-    def refusal(self, answer: Answer, doing: str) -> StoreError:
+    def refusal(self, answer: Answer, action: str) -> StoreError:
         """Return the error for an answer that refuses a request.
 
         Args:
-            answer: What the server said.
-            doing: What it was asked for, as in "adding records".
+            answer: The answer of the server.
+            action: The purpose of the request, such as "adding records".
         """
-        said = (
-            answer.value
-            if isinstance(answer.value, str)
-            else json.dumps(answer.value, ensure_ascii=False)
-        )
-        because = self.address.quoted(said) or "no reason given"
-        if self.is_not_now(answer):
-            return self.not_now(answer, because)
-        return StoreError(f"{self.address} refused {doing} with status {answer.status}: {because}")
+        text = answer.value
+        if not isinstance(text, str):
+            text = json.dumps(text, ensure_ascii=False)
+        reason = self.address.quoted(text) or "no reason given"
+        if self.is_temporary(answer):
+            return self.temporary_error(answer, reason)
+        return StoreError(f"{self.address} refused {action} with status {answer.status}: {reason}")
 
-    def not_now(self, answer: Answer, because: str) -> StoreUnreachable:
-        """Return the error for an answer that only asks to try again later."""
+    def temporary_error(self, answer: Answer, reason: str) -> StoreUnreachable:
+        """Return the error for an answer that asks to try again later."""
         return StoreUnreachable(
-            f"{self.address} is not ready (status {answer.status}): {because}; try again later"
+            f"{self.address} is not ready (status {answer.status}): {reason}; try again later"
         )
 
     @staticmethod
-    def is_not_now(answer: Answer) -> bool:
+    def is_temporary(answer: Answer) -> bool:
         """Return whether an answer only asks to try again later."""
-        return answer.status in _LATER
+        return answer.status in _TRY_LATER
 
     def close(self) -> None:
         """Close the connections; one that is in use is closed after its answer."""
         self._client.close()
 
-    def _why(self, exc: NoAnswer, *, writes: bool) -> str:
+    def _explain(self, exc: NoAnswer, *, writes: bool) -> str:
         if isinstance(exc, Unusable):
             return f"{self.address} {exc}"
         if not exc.sent and not (writes and exc.sent_before):
             return f"Cannot connect to {self.address}. {self.address.hint}"
         if isinstance(exc, TimedOut):
             return f"{self.address} {exc}; {_UNSURE if writes else 'see whether it is overloaded'}"
-        then = _UNSURE if writes else "see whether it runs, and try again"
-        return f"the connection to {self.address} broke off ({exc}); {then}"
+        advice = _UNSURE if writes else "see whether it runs, and try again"
+        return f"the connection to {self.address} broke off ({exc}); {advice}"
 
 
-def tls_of(query: str, product: str) -> bool | None:
-    """Return whether the query of a store's URL asks for TLS; None if it says nothing.
+def parse_tls(query: str, product: str) -> bool | None:
+    """Return whether the query of a store's URL asks for TLS; None if it doesn't say.
 
     Args:
-        query: What stands after the `?`: `ssl` or `tls`.
+        query: The part of the URL after the `?`.
         product: The name of the server, for the message.
 
     Raises:
-        ConfigError: Something else stands there.
+        ConfigError: The query has other options.
     """
     options = parse_qsl(query, keep_blank_values=True)
-    wanted = {
+    switches = {
         _SWITCH.get(value.lower()) if name in ("ssl", "tls") else None for name, value in options
     }
-    if None in wanted or len(wanted) > 1 or (query and not options):
+    if None in switches or len(switches) > 1 or (query and not options):
         raise ConfigError(
-            f"after the ? of a {product} store only tls=1 or tls=0 may stand, or ssl=true or ssl=false"
+            f"the URL of a {product} store can have only tls=1 or tls=0, or ssl=true or ssl=false, "
+            "after the ?"
         )
-    return next(iter(wanted), None)
+    return next(iter(switches), None)
 
 
-def checked(key: str, product: str, where: str) -> str:
+def check_key(key: str, product: str, source: str) -> str:
     """Return a key that can be sent.
 
     Args:
-        key: The key, or nothing.
+        key: The key; may be empty.
         product: The name of the server, for the message.
-        where: Where the key stands, for the message.
+        source: Where the key was set, for the message.
 
     Raises:
-        ConfigError: It has characters that no key has.
+        ConfigError: The key has characters that can't be in a key.
     """
     if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"the key of {product} has characters that no key has; check {where}")
+        raise ConfigError(
+            f"the key of {product} has characters that can't be in a key; check {source}"
+        )
     return key

@@ -1,4 +1,4 @@
-"""The protocol of a driver, on which the store for a document server is built."""
+"""The protocol of a driver: the requests that the store for a document server needs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -16,8 +16,8 @@ Value = str | int | list[str]
 
 MAX_TEXT = 4_000_000  # characters of text in one request
 
-# The fields of a record's payload that conditions name, and their types; all other fields are only
-# returned.
+# The fields of a record's payload that conditions can name, and their types. All other fields are
+# only returned.
 FIELDS: Mapping[str, type] = {
     "group": str,
     "key": str,
@@ -30,9 +30,7 @@ FIELDS: Mapping[str, type] = {
 
 
 class Kind(StrEnum):
-    """Kind of the points of a part: whole records, windows of vectors, or the labels that records
-    have had.
-    """
+    """Kind of the points of a part: records, windows of vectors, or labels that records had."""
 
     RECORDS = "records"
     VECTORS = "vectors"
@@ -40,18 +38,17 @@ class Kind(StrEnum):
 
 
 class Part(NamedTuple):
-    """A set of points that is read and searched by itself; no request about one part reveals
-    another.
+    """A set of points that is read and searched separately, isolated from all other parts.
 
     A server that supports many collections should have one for each part; another server keeps
     several parts in one collection and narrows every request to a part.
 
     Attributes:
-        kind: What its points are.
+        kind: The kind of its points.
         collection: Memories or turns.
         namespace: The namespace.
-        space: For vectors, the id of their space; empty for other kinds. Two spaces may differ in
-            their dimension.
+        space: For vectors, the id of their space; empty for other kinds. Spaces may differ in their
+            dimension.
     """
 
     kind: Kind
@@ -68,10 +65,10 @@ class Point(NamedTuple):
             numbers or UUIDs, its driver derives one from part and name and keeps the name in the
             payload.
         payload: Its content; never empty for records, empty for vectors and labels. Besides
-            `FIELDS` it has texts and integers under names with a dot, which must be returned as
-            they were given.
+            `FIELDS` it has texts and integers under names with a dot, which must be returned
+            unchanged.
         vector: For vectors, a window of unit length, shape (dimension,); None for other kinds.
-        words: For records, the tokens of its text in order (see `words.tokens_of`), to find it by;
+        words: For records, the tokens of the text in order (see `words.tokens_of`), for searches;
             write only.
     """
 
@@ -82,13 +79,13 @@ class Point(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A condition on a field of the payload; a missing field fulfils none.
+    """A condition on a field of the payload; a missing field never meets it.
 
     Attributes:
         field: One of `FIELDS`.
         relation: How it compares to the value; `has`: the list contains this text; `in`: the text
             is one of these.
-        value: What it is compared with; a list of texts for `in`.
+        value: The value to compare with; a list of texts for `in`.
     """
 
     field: str
@@ -105,14 +102,14 @@ class Driver(Protocol):
     Rules for every driver; `tests/stores/test_documents.py` has one that keeps everything in
     memory:
 
-    - *Reading* creates nothing: a part or a store that does not exist reads as empty.
+    - *Reading* creates nothing: a part or a store that doesn't exist reads as empty.
     - *Writing* creates the part if it is missing. Once a call has returned, what it wrote survives
       a crash of the server, and every later request, from anywhere, sees it.
     - *One step.* `add` and `update` are done completely or not at all, up to `max_batch` points and
       `MAX_TEXT` characters, even if this process or the server is killed; a driver that can't
       guarantee this says in the docstring of its class what may happen. The driver splits more
       points into several requests, in their order; reads may be split as the server needs it.
-    - *Complete answers.* Without a limit nothing is ever cut off, however long the answer.
+    - *Complete answers.* Without a limit nothing is cut off, however long the answer is.
     - *Threads* may share it.
     - *Errors* are `StoreError` and `StoreDamaged` of `memories.errors`, each with one sentence that
       says which server and what to do, never a password or a key. A request that may have been
@@ -134,23 +131,22 @@ class Driver(Protocol):
 
     @property
     def max_batch(self) -> int:
-        """How many points one `add` or `update` takes in one step."""
+        """The maximum number of points that one `add` or `update` writes in one step."""
 
     def state(self) -> Mapping[str, str]:
-        """Return what the store remembers about itself; empty if it does not exist yet.
+        """Return the state of the store; empty if the store doesn't exist yet.
 
         It is one small document, which every search reads, so this must be fast.
 
         Raises:
-            StoreError: Something of that name exists that is not a store of ours.
+            StoreError: Something of that name exists that is not one of our stores.
         """
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """Set those of the values that are not set yet, and return the resulting state; this
-        creates the store.
+        """Create the store, set the values that are not set yet, and return the resulting state.
 
-        Of two that claim at once, one wins, and both get the resulting state, as far as the server
-        can tell.
+        If two clients do this at once, one wins, and both get the resulting state, as far as the
+        server allows it.
         """
 
     def set_state(self, values: Mapping[str, str]) -> None:
@@ -160,19 +156,17 @@ class Driver(Protocol):
         """Return the parts that exist; some may be empty."""
 
     def drop(self, part: Part) -> None:
-        """Remove a part with all its points; no error if there is none."""
+        """Remove a part with all its points; no error if it doesn't exist."""
 
     def add(self, part: Part, points: Sequence[Point]) -> None:
-        """Add points; one whose id is taken is silently skipped, and the existing one stays as it
-        is.
+        """Add points. A point whose id exists is silently skipped, and the existing one is kept.
 
-        To learn whose point it is, read it back: a record's payload contains the id of the write
-            that made it.
+        To learn whose point it is, read it back: the payload of a record contains the id of the
+        write that made it.
         """
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Set fields of the payloads of points, by id; None removes a field, and all others stay as
-        they are.
+        """Set fields of the payloads of points, by id; None removes a field.
 
         Ids that don't exist are ignored: this creates nothing.
         """
@@ -181,48 +175,40 @@ class Driver(Protocol):
         """Remove points; ids that don't exist are ignored."""
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
-        """Return the points with these ids that exist, without vectors and words, in no particular
-        order.
-        """
+        """Return the existing points among these ids, without vectors and words, in any order."""
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
-        """Return points that fulfil the conditions, without vectors and words; with a limit, the
-        same ones each time.
+        """Return the points that meet the conditions, without vectors and words, in any order.
 
-        They come in no particular order.
+        With a limit, these are the same points each time.
         """
 
     def ids(self, part: Part, where: Where) -> list[str]:
-        """Return the ids of all points that fulfil the conditions, in no particular order, as fast
-        as possible.
-        """
+        """Return the ids of all points that meet the conditions, in any order, quickly."""
 
     def count(self, part: Part) -> int:
-        """Return how many points a part has, or a few more."""
+        """Return how many points a part has; may be a few too many."""
 
     def holders(self, part: Part, term: "Term") -> list[str]:
-        """Return the ids of the records whose words include a term, and possibly a few more, which
-        are checked later.
+        """Return the ids of the records whose words include a term, and perhaps a few others.
 
-        For a term of several tokens, return the records that have all of them, in whatever order.
+        For a term of several tokens, return the records that have all of them, in any order. The
+        caller checks the records.
         """
 
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """Return the ids of the `k` windows with the highest cosine, and its cosine; 99 in 100 are
-        the right ones.
+        """Return the ids and the cosines of the `k` nearest windows; 99 in 100 must be right.
 
         Args:
-            part: Where.
-            vector: Shape (dimension,), unit length.
-            k: How many; fewer only if there are no more.
+            part: The part of the windows.
+            vector: The query, shape (dimension,), unit length.
+            k: How many windows; fewer only if there are no more.
         """
 
     def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
-        """Return the vectors of windows by id, shape (dimension,); ids that don't exist are left
-        out.
-        """
+        """Return the vectors of the existing windows among these ids, shape (dimension,)."""
 
     def close(self) -> None:
         """Release connections."""

@@ -1,4 +1,4 @@
-"""Reading and checking records of a document server, as the running transaction sees them."""
+"""Reading and checking the records of a document server, as the running transaction sees them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -23,14 +23,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Place = tuple[
-    str, str
-]  # namespace and id: thousands of them are handled for each record that is read
+# The namespace and the id of a record; lighter than a `Ref`, since there are thousands for each
+# record that is read.
+Place = tuple[str, str]
+
+_FIX = "run: memory doctor --fix"
+_PAGE = 1_000  # records that are read at once
 
 
 class View:
-    """The records of a server overlaid with the changes of a transaction; every answer is checked
-    by the filter.
+    """The records of a server, overlaid with the changes of a transaction.
+
+    Every record is checked against the filter, whatever the server returns.
     """
 
     def __init__(self, driver: Driver, changes: Changes, damaged: Damaged) -> None:
@@ -38,120 +42,116 @@ class View:
 
         Args:
             driver: The server.
-            changes: What the running transaction is going to change; empty outside of one.
-            damaged: Takes records that are not what was written.
+            changes: The changes of the running transaction; empty outside one.
+            damaged: Takes records that are not as they were written.
         """
         self.driver = driver
         self.changes = changes
         self.damaged = damaged
 
     def places(self, where: Filter, *more: Condition) -> set[Place]:
-        """Return the places of matching records; further conditions are not checked on the
-        overlay.
-        """
-        found: set[Place] = set()
+        """Return the places of matching records; more conditions aren't checked on the overlay."""
+        places: set[Place] = set()
         for part in parts_of(where):
-            found |= {
-                (part.namespace, name)
-                for name in self.driver.ids(part, [*conditions(where), *more])
-            }
+            names = self.driver.ids(part, [*conditions(where), *more])
+            places.update((part.namespace, name) for name in names)
         if where.prefix and where.group:
-            found = {place for place in found if ref_at(where, place).group.startswith(where.group)}
+            prefix = where.group
+            places = {place for place in places if ref_at(where, place).group.startswith(prefix)}
         if not self.changes:
-            return found
+            return places
         matching = {place_of(record.ref) for record in self.changes.matching(where)}
+        if more:
+            matching &= places
         changed = {
             place_of(record.ref)
             for record in self.changes.records()
             if record.ref.collection is where.collection
         }
-        return (found - changed) | (matching & found if more else matching)
+        return (places - changed) | matching
 
     def refs(self, where: Filter, *more: Condition) -> set[Ref]:
-        """Return the refs of matching records; further conditions are not checked on the
-        overlay.
-        """
+        """Return the refs of matching records; more conditions aren't checked on the overlay."""
         return {ref_at(where, place) for place in self.places(where, *more)}
 
-    def around(self, where: Filter) -> set[Ref]:
-        """Return refs that include all matching records, for callers who check the records as well.
+    def refs_to_check(self, where: Filter) -> set[Ref]:
+        """Return refs that include all matching records, and perhaps others.
 
-        Most records are live, and a condition that most fulfil takes a server longer than listing
-        all ids.
+        Most records are live. A server takes longer to check a condition that most records meet
+        than to list all ids.
         """
         if is_narrow(where):
             return self.refs(where)
-        refs = {
-            ref_of(part, name) for part in parts_of(where) for name in self.driver.ids(part, [])
-        }
-        return refs | {record.ref for record in self.changes.matching(where)}
+        refs = {record.ref for record in self.changes.matching(where)}
+        for part in parts_of(where):
+            refs.update(ref_of(part, name) for name in self.driver.ids(part, []))
+        return refs
 
     def matching(self, where: Filter) -> list[Stored]:
         """Return all matching records, in no particular order."""
-        return self._overlaid(
-            where, [(part, self.driver.find(part, conditions(where))) for part in parts_of(where)]
-        )
+        found = [(part, self.driver.find(part, conditions(where))) for part in parts_of(where)]
+        return self._overlay(where, found)
 
-    def few(self, where: Filter, most: int) -> list[Stored] | None:
-        """Return all matching records; None if a part has more than `most` of them."""
+    def matching_if_few(self, where: Filter, max_count: int) -> list[Stored] | None:
+        """Return all matching records; None if a part has more than `max_count` of them."""
         found: list[tuple[Part, list[Point]]] = []
         for part in parts_of(where):
-            found.append((part, self.driver.find(part, conditions(where), limit=most + 1)))
-            if len(found[-1][1]) > most:
+            points = self.driver.find(part, conditions(where), limit=max_count + 1)
+            if len(points) > max_count:
                 return None
-        return self._overlaid(where, found)
+            found.append((part, points))
+        return self._overlay(where, found)
 
-    def _overlaid(self, where: Filter, points: Iterable[tuple[Part, list[Point]]]) -> list[Stored]:
-        found = [stored for part, own in points for stored in decode(part, own, self.damaged)]
+    def _overlay(self, where: Filter, found: Iterable[tuple[Part, list[Point]]]) -> list[Stored]:
         unchanged = [
-            each
-            for each in found
-            if each.record.ref not in self.changes and where.fits(each.record)
+            stored
+            for part, points in found
+            for stored in decode(part, points, self.damaged)
+            if stored.record.ref not in self.changes and where.fits(stored.record)
         ]
-        return unchanged + self.stored(record.ref for record in self.changes.matching(where))
+        return unchanged + self.read(record.ref for record in self.changes.matching(where))
 
-    def stored(self, refs: Iterable[Ref]) -> list[Stored]:
+    def read(self, refs: Iterable[Ref]) -> list[Stored]:
         """Return the records of these refs, in no particular order."""
         refs = list(dict.fromkeys(refs))
-        found: list[Stored] = []
-        for part, own in by_part(ref for ref in refs if ref not in self.changes.new).items():
-            points = self.driver.get(part, [record_id(ref) for ref in own])
+        records: list[Stored] = []
+        for part, part_refs in by_part(ref for ref in refs if ref not in self.changes.new).items():
+            points = self.driver.get(part, [record_id(ref) for ref in part_refs])
             for stored in decode(part, points, self.damaged):
-                changed = self.changes.patched.get(stored.record.ref, stored.record)
-                found.append(stored._replace(record=changed))
-        new = [self.changes.known(ref) for ref in refs if ref in self.changes.new]
-        return found + [Stored(record, {}) for record in new if record]
+                record = self.changes.patched.get(stored.record.ref, stored.record)
+                records.append(stored._replace(record=record))
+        new = [self.changes.get(ref) for ref in refs if ref in self.changes.new]
+        return records + [Stored(record, {}) for record in new if record]
 
-    def vectors(self, found: Iterable[Stored], space: str) -> "dict[Ref, NDArray[np.float32]]":
-        """Return vectors of records in a space, shape (windows, dimension); records without any are
-        left out.
+    def vectors(self, records: Iterable[Stored], space: str) -> "dict[Ref, NDArray[np.float32]]":
+        """Return the vectors of records in a space, shape (windows, dimension).
+
+        Records without vectors are left out.
         """
         import numpy as np
 
         ids: dict[Ref, list[str]] = {}
         vectors: dict[Ref, NDArray[np.float32]] = {}
-        for stored in found:
+        for stored in records:
             ref = stored.record.ref
             new = self.changes.new.get(ref)
             if new is not None and new.vectors is not None:
                 vectors[ref] = new.vectors
             elif space in stored.windows:
                 ids[ref] = window_ids(ref, stored.windows[space])
-        for part, own in by_part(ids).items():
-            names = [name for ref in own for name in ids[ref]]
-            read = self.driver.vectors(part._replace(kind=Kind.VECTORS, space=space), names)
-            for ref in own:
-                if all(name in read for name in ids[ref]):  # else it is being removed
-                    vectors[ref] = np.stack([read[name] for name in ids[ref]])
+        for part, refs in by_part(ids).items():
+            names = [name for ref in refs for name in ids[ref]]
+            windows = self.driver.vectors(part._replace(kind=Kind.VECTORS, space=space), names)
+            for ref in refs:
+                if all(name in windows for name in ids[ref]):  # otherwise it is being removed
+                    vectors[ref] = np.stack([windows[name] for name in ids[ref]])
         return vectors
 
 
 def parts_of(where: Filter) -> Sequence[Part]:
     """Return the parts of the records that a filter may match."""
-    return [
-        Part(Kind.RECORDS, where.collection, namespace)
-        for namespace in dict.fromkeys(where.namespaces)
-    ]
+    namespaces = dict.fromkeys(where.namespaces)
+    return [Part(Kind.RECORDS, where.collection, namespace) for namespace in namespaces]
 
 
 def place_of(ref: Ref) -> Place:
@@ -164,10 +164,6 @@ def ref_at(where: Filter, place: Place) -> Ref:
     return ref_of(Part(Kind.RECORDS, where.collection, place[0]), place[1])
 
 
-_FIX = "run: memory doctor --fix"
-_PAGE = 1_000  # records that are read at once
-
-
 def check(view: View, space: str) -> Iterator[Finding]:
     """Yield problems; see `Store.check`.
 
@@ -176,20 +172,19 @@ def check(view: View, space: str) -> Iterator[Finding]:
         space: The id of the space in use; empty if there is none.
     """
     driver, damaged = view.driver, Damaged(2**31)
-    for part in (part for part in driver.parts() if part.kind is Kind.RECORDS):
-        left = len(driver.ids(part, [Condition("ended", "=", PENDING)]))
-        if left:
-            what = f"{left} records of namespace {part.namespace} were begun and not finished"
+    for part in _record_parts(driver):
+        pending = len(driver.ids(part, [Condition("ended", "=", PENDING)]))
+        if pending:
+            what = f"{pending} records of namespace {part.namespace} were begun and not finished"
             yield Finding(
                 what, "if no other machine is writing, the next write to them removes them"
             )
-        found = [stored for page in _pages(driver, part) for stored in decode(part, page, damaged)]
-        missing = len(_missing_labels(driver, part, found))
-        if missing:
-            yield Finding(
-                f"{missing} labels of namespace {part.namespace} are not listed", _FIX, derived=True
-            )
-        lost = _without_windows(driver, part, found, space)
+        records = _read_all(driver, part, damaged)
+        unlisted = len(_unlisted_labels(driver, part, records))
+        if unlisted:
+            what = f"{unlisted} labels of namespace {part.namespace} are not listed"
+            yield Finding(what, _FIX, derived=True)
+        lost = _count_lost_vectors(driver, part, records, space)
         if lost:
             what = f"{lost} records of namespace {part.namespace} have lost vectors"
             yield Finding(what, "run: memory reembed, with another model and back")
@@ -197,34 +192,39 @@ def check(view: View, space: str) -> Iterator[Finding]:
 
 
 def repair(driver: Driver) -> list[str]:
-    """Add unlisted labels; return a description of the repair."""
-    added = 0
-    for part in (part for part in driver.parts() if part.kind is Kind.RECORDS):
-        found = [
-            stored for page in _pages(driver, part) for stored in decode(part, page, Damaged())
-        ]
-        labels = sorted(_missing_labels(driver, part, found))
+    """List the labels that are not listed; return a description of the repair."""
+    count = 0
+    for part in _record_parts(driver):
+        labels = sorted(_unlisted_labels(driver, part, _read_all(driver, part, Damaged())))
         driver.add(part._replace(kind=Kind.LABELS), [Point(label, {}) for label in labels])
-        added += len(labels)
-    return [f"{added} labels that were not listed"] if added else []
+        count += len(labels)
+    return [f"{count} labels that were not listed"] if count else []
 
 
-def _pages(driver: Driver, part: Part) -> Iterator[list[Point]]:
+def _record_parts(driver: Driver) -> list[Part]:
+    return [part for part in driver.parts() if part.kind is Kind.RECORDS]
+
+
+def _read_all(driver: Driver, part: Part, damaged: Damaged) -> list[Stored]:
     ids = driver.ids(part, [])
+    records: list[Stored] = []
     for start in range(0, len(ids), _PAGE):
-        yield driver.get(part, ids[start : start + _PAGE])
+        records += decode(part, driver.get(part, ids[start : start + _PAGE]), damaged)
+    return records
 
 
-def _missing_labels(driver: Driver, part: Part, found: list[Stored]) -> set[str]:
-    """Return labels that records have and that the list of labels does not."""
-    labels = {label_of(*pair) for stored in found for pair in stored.record.labels.items()}
+def _unlisted_labels(driver: Driver, part: Part, records: list[Stored]) -> set[str]:
+    """Return labels that records have and the list of labels doesn't."""
+    labels = {label_of(*pair) for stored in records for pair in stored.record.labels.items()}
     return labels.difference(driver.ids(part._replace(kind=Kind.LABELS), []))
 
 
-def _without_windows(driver: Driver, part: Part, found: list[Stored], space: str) -> int:
-    """Return how many records name vectors that are not there."""
-    named = {
-        stored.record.ref: stored.windows[space] for stored in found if space in stored.windows
+def _count_lost_vectors(driver: Driver, part: Part, records: list[Stored], space: str) -> int:
+    """Return how many records name vectors that are missing."""
+    windows = {
+        stored.record.ref: stored.windows[space] for stored in records if space in stored.windows
     }
-    there = set(driver.ids(part._replace(kind=Kind.VECTORS, space=space), [])) if named else set()
-    return sum(not there.issuperset(window_ids(ref, windows)) for ref, windows in named.items())
+    if not windows:
+        return 0
+    ids = set(driver.ids(part._replace(kind=Kind.VECTORS, space=space), []))
+    return sum(not ids.issuperset(window_ids(ref, named)) for ref, named in windows.items())

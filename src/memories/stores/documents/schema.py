@@ -1,4 +1,4 @@
-"""A record on a document server: its id, its payload, and filters as conditions on it. Pure."""
+"""Records as documents of a server: ids, payloads, and filters as conditions. Pure functions."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,18 +11,16 @@ from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
 
 # The state of a record is one number, so that every filter is a plain conjunction: the millisecond
-# at which it ended, or one of these two, which no time reaches.
+# at which the record ended, or one of these two, which are later than any time.
 LIVE = 2**53 - 2
-PENDING = 2**53 - 1  # written, but its transaction has not ended: it does not exist yet
+PENDING = 2**53 - 1  # written, but its transaction has not ended, so it doesn't exist yet
 
-_FIELD = "field."  # before the name of a field that a patch has set
-_VECTORS = "vectors."  # before the id of a space
+_FIELD = "field."  # precedes the name of a field that a patch has set
+_VECTORS = "vectors."  # precedes the id of a space
 
 
 class Windows(NamedTuple):
-    """The vectors of a record in one space: the id of the write that made them, and how many there
-    are.
-    """
+    """The vectors of a record in one space: the id of their write, and their number."""
 
     write_id: str
     size: int
@@ -51,13 +49,12 @@ def record_id(ref: Ref) -> str:
 
 
 def ref_of(part: Part, point_id: str) -> Ref:
-    """Return the ref of the record with this id, or of the record that a window with this id
-    belongs to.
-    """
+    """Return the ref of the record with this id, or of the record that a window belongs to."""
     try:
-        position, group = (
-            point_id.split("/", 3)[2:] if part.kind is Kind.VECTORS else point_id.split("/", 1)
-        )
+        if part.kind is Kind.VECTORS:
+            _, _, position, group = point_id.split("/", 3)
+        else:
+            position, group = point_id.split("/", 1)
         return Ref(part.collection, part.namespace, group, int(position))
     except ValueError as exc:
         raise _damaged(part, point_id) from exc
@@ -68,10 +65,6 @@ def window_ids(ref: Ref, windows: Windows) -> list[str]:
     return [f"{windows.write_id}/{number}/{record_id(ref)}" for number in range(windows.size)]
 
 
-# --- payloads
-# --------------------------------------------------------------------------------------------------------
-
-
 def encode(
     record: Record, write_id: str, windows: Mapping[str, Windows], *, pending: bool
 ) -> dict[str, Value]:
@@ -79,9 +72,9 @@ def encode(
 
     Args:
         record: The record.
-        write_id: The id of this write; no two writes have the same.
+        write_id: The unique id of this write.
         windows: Its vectors, by the id of their space.
-        pending: Whether it does not exist yet.
+        pending: Whether its transaction has not ended yet.
     """
     body = {
         "text": record.text,
@@ -107,76 +100,74 @@ def encode(
 
 
 def ended_of(record: Record) -> int:
-    """Return the number that says when a record ended."""
+    """Return the state of a record as a number."""
     return LIVE if record.ended_at is None else to_millis(record.ended_at)
 
 
 def vectors_payload(windows: Mapping[str, Windows]) -> dict[str, Value]:
     """Return the part of a payload that lists a record's vectors."""
-    listed: dict[str, Value] = {
-        f"{_VECTORS}{space}": f"{write_id}/{size}" for space, (write_id, size) in windows.items()
-    }
-    return {"spaces": sorted(windows), **listed}
+    payload: dict[str, Value] = {"spaces": sorted(windows)}
+    for space, (write_id, size) in windows.items():
+        payload[f"{_VECTORS}{space}"] = f"{write_id}/{size}"
+    return payload
 
 
 def changes_of(patch: Patch) -> dict[str, Value | None]:
     """Return a patch as changes of a payload."""
-    fields = {
-        f"{_FIELD}{name}": json.dumps(value, ensure_ascii=False)
-        for name, value in patch.fields.items()
-    }
     ended = LIVE if patch.ended_at is None else to_millis(patch.ended_at)
-    return {"ended": ended, "by": patch.ended_by, **fields}
+    changes: dict[str, Value | None] = {"ended": ended, "by": patch.ended_by}
+    for name, value in patch.fields.items():
+        changes[f"{_FIELD}{name}"] = json.dumps(value, ensure_ascii=False)
+    return changes
 
 
 def decode(
     part: Part, points: Iterable[Point], damaged: Damaged | None = None, *, pending: bool = False
 ) -> list[Stored]:
-    """Return the records of points, without those whose transaction has not ended, or of these
-    only.
+    """Return the records of points.
 
     Args:
-        part: Where they are.
-        points: As the server returned them.
-        damaged: Takes those that are not what was written.
-        pending: Return only those whose transaction has not ended.
+        part: The part of the points.
+        points: The points, as the server returned them.
+        damaged: Takes records that are not as they were written.
+        pending: Return the records whose transaction has not ended, instead of all others.
 
     Raises:
-        StoreDamaged: One is not what was written, and there is nothing that takes it.
+        StoreDamaged: A record is not as it was written, and `damaged` is None.
     """
     records: list[Stored] = []
     for point in points:
         if (point.payload.get("ended") == PENDING) is not pending:
             continue
         try:
-            stored = _decoded(part, point)
+            stored = _decode_point(part, point)
         except StoreDamaged as exc:
             if damaged is None:
                 raise
             damaged.note(_finding(part, point, exc))
             continue
-        wrong = None if damaged is None else find_problem(stored.record)
-        if damaged is None or wrong is None:
-            records.append(stored)
-        else:
-            damaged.note(damaged_record(stored.record.ref, f"it {wrong}"))
+        if damaged is not None and (problem := find_problem(stored.record)):
+            damaged.note(damaged_record(stored.record.ref, f"it {problem}"))
+            continue
+        records.append(stored)
     return records
 
 
 def _finding(part: Part, point: Point, exc: StoreDamaged) -> Finding:
     try:
-        return damaged_record(ref_of(part, point.id), "it is not what was written")
+        return damaged_record(ref_of(part, point.id), "it is not as it was written")
     except StoreDamaged:
         what, _, remedy = str(exc).partition("; ")
         return Finding(what, remedy)
 
 
-def _decoded(part: Part, point: Point) -> Stored:
+def _decode_point(part: Part, point: Point) -> Stored:
     payload: Mapping[str, Any] = point.payload
     ref = ref_of(part, point.id)
+    windows: dict[str, Windows] = {}
     try:
         body = json.loads(payload["body"])
-        fields, windows = dict(body["fields"]), dict[str, Windows]()
+        fields = dict(body["fields"])
         for name, value in payload.items():
             if name.startswith(_FIELD):
                 fields[name.removeprefix(_FIELD)] = json.loads(value)
@@ -221,57 +212,46 @@ def pair_of(label: str) -> tuple[str, str]:
 
 def _damaged(part: Part, point_id: str) -> StoreDamaged:
     return StoreDamaged(
-        f'the record "{point_id[:80]}" of namespace {part.namespace} on the server is not what was written; '
-        "restore a backup of the server"
+        f'the record "{point_id[:80]}" of namespace {part.namespace} on the server is not as it '
+        "was written; restore a backup of the server"
     )
 
 
-# --- filters
-# ---------------------------------------------------------------------------------------------------------
-
-
 def conditions(where: Filter) -> list[Condition]:
-    """Return a filter as conditions on the payload; the prefix of a group is left to
-    `Filter.fits`.
-    """
-    found: list[Condition] = []
+    """Return a filter as conditions on the payload, without a prefix of a group."""
+    conditions: list[Condition] = []
     if where.as_of is not None:
         moment = to_millis(where.as_of)
-        found += [
+        conditions += [
             Condition("created", "<=", moment),
             Condition("ended", ">", moment),
             Condition("ended", "<=", LIVE),
         ]
     elif where.state == "live":
-        found.append(Condition("ended", "=", LIVE))
+        conditions.append(Condition("ended", "=", LIVE))
     else:
-        found.append(Condition("ended", "<" if where.state == "ended" else "<=", LIVE))
+        conditions.append(Condition("ended", "<" if where.state == "ended" else "<=", LIVE))
     if where.key is not None:
-        found += [Condition("key", "=", where.key), Condition("ended", "=", LIVE)]
+        conditions += [Condition("key", "=", where.key), Condition("ended", "=", LIVE)]
     if where.ended_by is not None:
-        found.append(Condition("by", "=", where.ended_by))
+        conditions.append(Condition("by", "=", where.ended_by))
     if where.since is not None:
-        found.append(Condition("created", ">=", to_millis(where.since)))
+        conditions.append(Condition("created", ">=", to_millis(where.since)))
     if where.until is not None:
-        found.append(Condition("created", "<=", to_millis(where.until)))
+        conditions.append(Condition("created", "<=", to_millis(where.until)))
     if where.group is not None and not where.prefix:
-        found.append(Condition("group", "=", where.group))
-    return [*found, *(Condition("labels", "has", label_of(*pair)) for pair in where.labels.items())]
+        conditions.append(Condition("group", "=", where.group))
+    conditions += [Condition("labels", "has", label_of(*pair)) for pair in where.labels.items()]
+    return conditions
 
 
 def is_narrow(where: Filter) -> bool:
-    """Return whether a filter asks for more than that records are live, or that they exist at
-    all.
-    """
-    return (
-        len(conditions(where)) > 1 or where.state == "ended" or (where.prefix and bool(where.group))
-    )
+    """Return whether a filter selects more closely than all live records, or all records."""
+    has_prefix = where.prefix and bool(where.group)
+    return has_prefix or where.state == "ended" or len(conditions(where)) > 1
 
 
 def is_specific(where: Filter) -> bool:
-    """Return whether a filter names what mostly few records have."""
-    return (
-        bool(where.labels)
-        or where.key is not None
-        or (where.group is not None and not where.prefix)
-    )
+    """Return whether a filter usually selects few records."""
+    names_group = where.group is not None and not where.prefix
+    return names_group or bool(where.labels) or where.key is not None

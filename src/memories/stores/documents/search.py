@@ -1,6 +1,4 @@
-"""Searching a document server: the best by vector and by words that match a filter, and the turns
-beside them.
-"""
+"""Searching a document server: the best records by vector and by words, and the turns beside them."""
 
 import functools
 import heapq
@@ -25,25 +23,25 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float32]
 
-SMALL = 1_000  # up to this many turns are looked at one by one
-_SAMPLE = 100  # records whose length represents that of all
-_ALL_TERMS = 2_000  # records; among more, words that very many of them have are left out
-_COMMON = 0.2
-_RANKED = 80  # at least this many records are ranked by their words
-_RANKED_MATCHES = 600
-_CHECKED = 200  # up to this many records are read to count those that have a phrase
-_AMONG = 500  # up to this many matching records have all their vectors scored
-_SURPLUS = 4  # this many times more is requested if a filter has left too few
+SMALL = 1_000  # up to this many turns, all are scored
+_SAMPLE_SIZE = 100  # records whose words and lengths represent those of all
+_ALL_TERMS = 2_000  # records; among more, very common words are not searched
+_COMMON_SHARE = 0.2  # a word that this share of the records has is very common
+_MIN_RANKED = 80  # at least this many records are ranked by their words
+_MIN_RANKED_TURNS = 600
+_MAX_CHECKED = 200  # up to this many records are read to count those that have a phrase
+_MAX_SCORED = 500  # up to this many matching records have all their vectors scored
+_GROWTH = 4  # factor of the next request if a filter has left too few
 _STEPS = [step for step in range(-BESIDE, BESIDE + 1) if step]
 
 Scores = dict[Ref, float]
 
 
 class Sample(NamedTuple):
-    """What some records say about all records of a part.
+    """Estimates for all records of a part.
 
     Attributes:
-        total: How many there were when the sample was taken.
+        total: How many records there were when the sample was taken.
         length: How many words a record has on average.
         shares: For each word that several have, the share of the records that have it.
     """
@@ -63,39 +61,34 @@ class Search:
 
         Args:
             view: The records.
-            where: Which of them.
+            where: Selects the records to search.
             space: The id of the space of the vectors; None to search by words alone.
-            samples: The samples taken so far, for this search to use and to add to.
+            samples: The samples taken so far; this search uses them and adds to them.
         """
         self._view = view
         self._where = where
         self._space = space
         self._samples = samples
         self._parts = parts_of(where)
-        self._known: dict[Ref, Stored | None] = {}
+        self._cache: dict[Ref, Stored | None] = {}
         self._words: dict[Ref, list[str]] = {}
-        self._matching = self._narrowed() if is_narrow(where) else None
-        self._soon: Sequence[
-            Ref
-        ] = ()  # needed later, and read in one request with what is read next
+        self._matching = self._narrow() if is_narrow(where) else None
+        self._prefetch: Sequence[Ref] = ()  # read in one request with the next records
         self._overlay = [record.ref for record in view.changes.matching(where)]
         self._load(self._overlay)
 
-    def _narrowed(self) -> set[Place]:
-        """Return the places of matching records; a few are also read, to be scored one by one."""
-        few = (
-            self._view.few(self._where, _AMONG)
-            if self._space is not None and is_specific(self._where)
-            else None
-        )
-        if few is None:
-            return self._view.places(self._where)
-        self._known |= {stored.record.ref: stored for stored in few}
-        return {place_of(stored.record.ref) for stored in few}
+    def _narrow(self) -> set[Place]:
+        """Return the places of matching records. If they are few, also read and cache them."""
+        if self._space is not None and is_specific(self._where):
+            records = self._view.matching_if_few(self._where, _MAX_SCORED)
+            if records is not None:
+                self._cache.update((stored.record.ref, stored) for stored in records)
+                return {place_of(stored.record.ref) for stored in records}
+        return self._view.places(self._where)
 
     @functools.cached_property
     def _totals(self) -> dict[Part, int]:
-        """How many records each part has; asked only when needed."""
+        """How many records each part has; requested only when needed."""
         return {part: self._view.driver.count(part) for part in self._parts}
 
     @property
@@ -105,158 +98,155 @@ class Search:
     def candidates(self, vector: "Vector | None", terms: Sequence[str], k: int) -> list[Candidate]:
         """See `Store.candidates`."""
         corpus, holders = self._corpus(terms)
-        ordered, least = self._ordered(corpus, holders), max(_RANKED, 2 * k)
-        self._soon = [ref_at(self._where, place) for place in ordered[:least]]
-        similar = {} if vector is None else self._nearest(vector, k)
-        worded = self._best_by_words(terms, corpus, ordered, k, least=least)
-        refs = list(dict.fromkeys([*heapq.nlargest(k, worded, key=worded.__getitem__), *similar]))
-        found = [stored for ref in refs if (stored := self._known[ref]) is not None]
+        ordered = self._order_by_rarity(corpus, holders)
+        min_ranked = max(_MIN_RANKED, 2 * k)
+        self._prefetch = [ref_at(self._where, place) for place in ordered[:min_ranked]]
+        similarities = {} if vector is None else self._nearest(vector, k)
+        word_scores = self._rank_by_words(terms, corpus, ordered, k, min_ranked)
+        best_by_words = heapq.nlargest(k, word_scores, key=word_scores.__getitem__)
+        records = self._cached(dict.fromkeys([*best_by_words, *similarities]))
         if vector is not None:
-            similar |= self._exact(
-                [stored for stored in found if stored.record.ref not in similar], vector
-            )
-        scores = score([self._tokens(stored) for stored in found], terms, corpus).scores.tolist()
+            similarities |= self._score_vectors(_without(records, similarities), vector)
+        scores = score([self._tokens(stored) for stored in records], terms, corpus).scores.tolist()
         return [
-            Candidate(stored.record, similar.get(stored.record.ref), by_words)
-            for stored, by_words in zip(found, scores, strict=True)
+            Candidate(stored.record, similarities.get(stored.record.ref), word_score)
+            for stored, word_score in zip(records, scores, strict=True)
         ]
 
     def matches(self, query: TurnQuery) -> Matches:
         """See `Store.matches`."""
+        vector = query.vector
         corpus, holders = self._corpus(query.terms)
         if self._total <= SMALL:
-            self._known |= {
-                stored.record.ref: stored for stored in self._view.matching(self._where)
-            }
-            wanted = set(self._known)
-            similar = {} if query.vector is None else self._nearest(query.vector, self._total)
+            records = self._view.matching(self._where)
+            self._cache.update((stored.record.ref, stored) for stored in records)
+            refs = set(self._cache)
+            similarities = {} if vector is None else self._nearest(vector, self._total)
         else:
-            ordered = self._ordered(corpus, holders)
-            self._soon = [ref_at(self._where, place) for place in ordered[:_RANKED_MATCHES]]
-            similar = {} if query.vector is None else self._nearest(query.vector, query.k)
-            words = self._best_by_words(
-                query.terms, corpus, ordered, query.k, least=_RANKED_MATCHES
+            ordered = self._order_by_rarity(corpus, holders)
+            self._prefetch = [ref_at(self._where, place) for place in ordered[:_MIN_RANKED_TURNS]]
+            similarities = {} if vector is None else self._nearest(vector, query.k)
+            word_scores = self._rank_by_words(
+                query.terms, corpus, ordered, query.k, _MIN_RANKED_TURNS
             )
-            wanted = {*similar, *words, *self._of_days(query), *self._beside(words, similar)}
-        found = [stored for ref in wanted if (stored := self._known[ref]) is not None]
-        if query.vector is not None:
-            similar |= self._exact(
-                [stored for stored in found if stored.record.ref not in similar], query.vector
-            )
+            refs = {*similarities, *word_scores, *self._turns_of_days(query)}
+            refs |= self._turns_beside(word_scores, similarities)
+        records = self._cached(refs)
+        if vector is not None:
+            similarities |= self._score_vectors(_without(records, similarities), vector)
+        column = [similarities.get(stored.record.ref, math.nan) for stored in records]
         return matches_of(
-            [stored.record for stored in found],
-            score([self._tokens(stored) for stored in found], query.terms, corpus),
-            np.array(
-                [similar.get(stored.record.ref, math.nan) for stored in found], dtype=np.float64
-            ),
+            [stored.record for stored in records],
+            score([self._tokens(stored) for stored in records], query.terms, corpus),
+            np.array(column, dtype=np.float64),
             searched=self._total,
         )
 
-    # --- records
-    # ---------------------------------------------------------------------------------------------------
-
     def _load(self, refs: Iterable[Ref]) -> list[Stored]:
-        """Return the records of these refs that match, and keep them."""
-        wanted = list(dict.fromkeys(refs))
-        soon, self._soon = self._soon, ()
-        missing = [ref for ref in dict.fromkeys([*wanted, *soon]) if ref not in self._known]
-        self._known.update(dict.fromkeys(missing))
-        for found in self._view.stored(missing):
-            if self._where.fits(found.record):
-                self._known[found.record.ref] = found
-        return [stored for ref in wanted if (stored := self._known[ref]) is not None]
+        """Return the matching records among these refs, and cache them."""
+        refs = list(dict.fromkeys(refs))
+        prefetch, self._prefetch = self._prefetch, ()
+        missing = [ref for ref in dict.fromkeys([*refs, *prefetch]) if ref not in self._cache]
+        self._cache.update(dict.fromkeys(missing))
+        for stored in self._view.read(missing):
+            if self._where.fits(stored.record):
+                self._cache[stored.record.ref] = stored
+        return self._cached(refs)
+
+    def _cached(self, refs: Iterable[Ref]) -> list[Stored]:
+        """Return the matching records among refs that were loaded."""
+        records = [self._cache[ref] for ref in refs]
+        return [stored for stored in records if stored is not None]
 
     def _tokens(self, stored: Stored) -> list[str]:
-        """Return the words of a record in order; computing them is faster than reading them from
-        the server.
-        """
+        """Return the words of a record; computing them is faster than reading them."""
         ref = stored.record.ref
         if ref not in self._words:
             self._words[ref] = tokens_of(stored.record)
         return self._words[ref]
 
-    # --- words
-    # -----------------------------------------------------------------------------------------------------
-
     def _corpus(self, terms: Sequence[str]) -> tuple[Corpus, dict[str, set[Place]]]:
-        """Return what BM25 needs to know of all records, and the records that have each term."""
-        parsed = {term: found for term in terms if (found := parse(term)) is not None}
-        if not parsed:
+        """Return the statistics for BM25, and the places of the records that have each term."""
+        parsed_terms: dict[str, Term] = {}
+        for term in terms:
+            parsed = parse(term)
+            if parsed is not None:
+                parsed_terms[term] = parsed
+        if not parsed_terms:
             return Corpus(0, 1.0, {}), {}
         samples = {part: self._sample(part, total) for part, total in self._totals.items()}
-        common = self._common(parsed, samples)
-        holders: dict[str, set[Place]] = {
-            term: {
-                (part.namespace, name)
-                for part in self._parts
-                for name in self._view.driver.holders(part, found)
-            }
-            for term, found in parsed.items()
+        common = self._count_common(parsed_terms, samples)
+        holders = {
+            term: self._find_holders(parsed)
+            for term, parsed in parsed_terms.items()
             if term not in common
         }
-        for (
-            term,
-            places,
-        ) in holders.items():  # of a phrase the server knows only who has all of its words
-            if len(parsed[term].tokens) > 1 and len(places) <= _CHECKED:
-                having = self._view.stored(ref_at(self._where, place) for place in places)
-                fits = (
-                    stored.record.ref
-                    for stored in having
-                    if occurrences(self._tokens(stored), parsed[term])
-                )
-                holders[term] = set(map(place_of, fits))
         for stored in self._load(self._overlay):
             for term, places in holders.items():
-                if occurrences(self._tokens(stored), parsed[term]):
+                if occurrences(self._tokens(stored), parsed_terms[term]):
                     places.add(place_of(stored.record.ref))
-        length = sum(samples[part].length * total for part, total in self._totals.items()) / max(
-            1, self._total
-        )
-        total = self._total + len(self._view.changes.new)
+        word_count = sum(samples[part].length * total for part, total in self._totals.items())
+        mean_length = word_count / max(1, self._total)
         counts = common | {term: len(places) for term, places in holders.items()}
-        return Corpus(total, max(length, 1.0), counts), holders
+        total = self._total + len(self._view.changes.new)
+        return Corpus(total, max(mean_length, 1.0), counts), holders
+
+    def _find_holders(self, term: Term) -> set[Place]:
+        """Return the places of the records that have a term."""
+        places = {
+            (part.namespace, name)
+            for part in self._parts
+            for name in self._view.driver.holders(part, term)
+        }
+        if len(term.tokens) == 1 or len(places) > _MAX_CHECKED:
+            return places
+        # Of a phrase, the server knows only which records have all of its words.
+        records = self._view.read(ref_at(self._where, place) for place in places)
+        return {
+            place_of(stored.record.ref)
+            for stored in records
+            if occurrences(self._tokens(stored), term)
+        }
 
     def _sample(self, part: Part, total: int) -> Sample:
-        """Return a sample of a part with this many records; one is kept until there are many more,
-        or many fewer.
-        """
-        known = self._samples.get(part)
-        if known is None or not known.total * 0.9 <= total <= known.total * 1.1:
-            points = self._view.driver.find(part, [], limit=_SAMPLE)
-            texts = [
-                tokens_of(stored.record) for stored in decode(part, points, self._view.damaged)
-            ]
-            counted = Counter(word for text in texts for word in set(text))
-            shares = {word: count / len(texts) for word, count in counted.items() if count > 1}
-            length = sum(map(len, texts)) / max(1, len(texts))
-            known = self._samples[part] = Sample(total, length, shares)
-        return known
+        """Return a sample of a part; it is kept until the part has many more or fewer records."""
+        sample = self._samples.get(part)
+        if sample is not None and sample.total * 0.9 <= total <= sample.total * 1.1:
+            return sample
+        points = self._view.driver.find(part, [], limit=_SAMPLE_SIZE)
+        texts = [tokens_of(stored.record) for stored in decode(part, points, self._view.damaged)]
+        counts = Counter(word for text in texts for word in set(text))
+        shares = {word: count / len(texts) for word, count in counts.items() if count > 1}
+        length = sum(map(len, texts)) / max(1, len(texts))
+        sample = self._samples[part] = Sample(total, length, shares)
+        return sample
 
-    def _common(self, parsed: Mapping[str, Term], samples: Mapping[Part, Sample]) -> dict[str, int]:
-        """Return how many records have each of the very common words, without the rarest if all
-        words are common.
+    def _count_common(
+        self, terms: Mapping[str, Term], samples: Mapping[Part, Sample]
+    ) -> dict[str, int]:
+        """Return how many records have each very common word, without the rarest if all are common.
 
-        Which records have them is not asked: the list would be long, and such words tell the least.
+        The server isn't asked for the records that have them: the list would be long, and such
+        words say least about a record.
         """
         if self._total <= _ALL_TERMS:
             return {}
-        found: dict[str, int] = {}
-        for term, (words, open_ended) in parsed.items():
-            held = sum(
-                samples[part].shares.get(words[0], 0.0) * total
+        common: dict[str, int] = {}
+        for name, term in terms.items():
+            if len(term.tokens) > 1 or term.open_ended:
+                continue
+            count = sum(
+                samples[part].shares.get(term.tokens[0], 0.0) * total
                 for part, total in self._totals.items()
             )
-            if len(words) == 1 and not open_ended and held >= _COMMON * self._total:
-                found[term] = round(held)
-        if len(found) == len(parsed):
-            del found[min(found, key=found.__getitem__)]
-        return found
+            if count >= _COMMON_SHARE * self._total:
+                common[name] = round(count)
+        if len(common) == len(terms):
+            del common[min(common, key=common.__getitem__)]
+        return common
 
-    def _ordered(self, corpus: Corpus, holders: dict[str, set[Place]]) -> list[Place]:
-        """Return the places of records that have any of the terms, those with the rarest ones
-        first.
-        """
+    def _order_by_rarity(self, corpus: Corpus, holders: dict[str, set[Place]]) -> list[Place]:
+        """Return the places of matching records with any term, those with the rarest ones first."""
         weights: dict[Place, float] = {}
         for places in holders.values():
             rarity = math.log1p((corpus.documents - len(places) + 0.5) / (len(places) + 0.5))
@@ -264,123 +254,102 @@ class Search:
                 weights[place] = weights.get(place, 0.0) + rarity
         return sorted(weights, key=weights.__getitem__, reverse=True)
 
-    def _best_by_words(
-        self, terms: Sequence[str], corpus: Corpus, ordered: Sequence[Place], k: int, *, least: int
+    def _rank_by_words(
+        self, terms: Sequence[str], corpus: Corpus, ordered: Sequence[Place], k: int, size: int
     ) -> Scores:
-        """Return the word scores of the first records in order: at least `least` of them, and until
-        `k` are found.
-        """
+        """Return the word scores of the first `size` records, and of more until `k` have one."""
         scores: Scores = {}
         start = 0
         while start < len(ordered) and len(scores) < k:
-            found = self._load(
-                [ref_at(self._where, place) for place in ordered[start : start + least]]
-            )
-            start, least = start + least, least * _SURPLUS
-            scored = score(
-                [self._tokens(stored) for stored in found], terms, corpus
-            ).scores.tolist()
-            scores |= {
-                stored.record.ref: value
-                for stored, value in zip(found, scored, strict=True)
-                if value > 0
-            }
+            page = ordered[start : start + size]
+            records = self._load(ref_at(self._where, place) for place in page)
+            start, size = start + size, size * _GROWTH
+            values = score([self._tokens(stored) for stored in records], terms, corpus).scores
+            for stored, value in zip(records, values.tolist(), strict=True):
+                if value > 0:
+                    scores[stored.record.ref] = value
         return scores
 
-    # --- vectors
-    # ---------------------------------------------------------------------------------------------------
-
     def _nearest(self, vector: "Vector", k: int) -> Scores:
-        """Return the `k` nearest of the matching records, with the cosine of their best window."""
+        """Return the `k` nearest matching records, with the cosine of their best window."""
         if self._space is None:
-            return self._of_overlay(vector)
-        if self._matching is not None and len(self._matching) <= _AMONG:
-            return best(
-                self._exact(
-                    self._load(ref_at(self._where, place) for place in self._matching), vector
-                ),
-                k,
-            )
+            return self._score_overlay(vector)
+        if self._matching is not None and len(self._matching) <= _MAX_SCORED:
+            records = self._load(ref_at(self._where, place) for place in self._matching)
+            return best(self._score_vectors(records, vector), k)
         share = 1.0 if self._matching is None else len(self._matching) / max(1, self._total)
-        found: Scores = {}
+        scores: Scores = {}
         for part in self._parts:
-            asked = 10 + math.ceil(1.5 * k / share)
+            size = 10 + math.ceil(1.5 * k / share)
             while True:
-                of_part, exhausted = self._ask(part, vector, asked, k)
-                if exhausted or len(of_part) >= k:
+                part_scores, is_exhausted = self._nearest_in_part(part, vector, size, k)
+                if is_exhausted or len(part_scores) >= k:
                     break
-                asked *= _SURPLUS
-            found |= of_part
-        return best(found | self._of_overlay(vector), k)
+                size *= _GROWTH
+            scores |= part_scores
+        return best(scores | self._score_overlay(vector), k)
 
-    def _ask(self, part: Part, vector: "Vector", asked: int, k: int) -> tuple[Scores, bool]:
-        """Return the `k` nearest matching records, and whether there are no more windows to
-        request.
+    def _nearest_in_part(
+        self, part: Part, vector: "Vector", size: int, k: int
+    ) -> tuple[Scores, bool]:
+        """Return the `k` nearest matching records among `size` windows, and whether the part has no
+        more windows.
         """
         windows = part._replace(kind=Kind.VECTORS, space=self._space or "")
-        hits = self._view.driver.nearest(windows, vector, k=asked)
+        hits = self._view.driver.nearest(windows, vector, k=size)
         near = [(ref_of(windows, name), name.partition("/")[0], cosine) for name, cosine in hits]
         if self._matching is not None:
             near = [hit for hit in near if place_of(hit[0]) in self._matching]
-        found: Scores = {}
-        size = k + 2  # nearly always enough; more are read since some may have ended
-        for at, (ref, write_id, cosine) in enumerate(near):
-            if len(found) == k:
+        scores: Scores = {}
+        page_size = k + 2  # nearly always enough; more are read since some may have ended
+        for index, (ref, write_id, cosine) in enumerate(near):
+            if len(scores) == k:
                 break
-            if ref not in self._known:
-                unknown = dict.fromkeys(each for each, _, _ in near[at:] if each not in self._known)
-                self._load(itertools.islice(unknown, size))
-                size *= _SURPLUS
-            stored = self._known[ref]
-            own = None if stored is None else stored.windows.get(self._space or "")
-            if own is not None and own.write_id == write_id:
-                found[ref] = max(cosine, found.get(ref, -1.0))
-        return found, len(hits) < asked
+            if ref not in self._cache:
+                missing = dict.fromkeys(hit[0] for hit in near[index:] if hit[0] not in self._cache)
+                self._load(itertools.islice(missing, page_size))
+                page_size *= _GROWTH
+            stored = self._cache[ref]
+            current = None if stored is None else stored.windows.get(self._space or "")
+            if current is not None and current.write_id == write_id:
+                scores[ref] = max(cosine, scores.get(ref, -1.0))
+        return scores, len(hits) < size
 
-    def _of_overlay(self, vector: "Vector") -> Scores:
+    def _score_overlay(self, vector: "Vector") -> Scores:
         """Return the cosines of the records that the running transaction has added."""
         new = self._view.changes.new
-        vectors = {ref: new[ref].vectors for ref in self._overlay if ref in new}
-        return {
-            ref: float((found @ vector).max())
-            for ref, found in vectors.items()
-            if found is not None
-        }
+        scores: Scores = {}
+        for ref in self._overlay:
+            vectors = new[ref].vectors if ref in new else None
+            if vectors is not None:
+                scores[ref] = float((vectors @ vector).max())
+        return scores
 
-    def _exact(self, found: Sequence[Stored], vector: "Vector") -> Scores:
-        """Return the cosines of those records that have vectors."""
-        vectors = self._view.vectors(found, self._space or "")
+    def _score_vectors(self, records: Sequence[Stored], vector: "Vector") -> Scores:
+        """Return the cosines of the records that have vectors."""
+        vectors = self._view.vectors(records, self._space or "")
         return {ref: float((windows @ vector).max()) for ref, windows in vectors.items()}
 
-    # --- turns
-    # -----------------------------------------------------------------------------------------------------
-
-    def _beside(self, words: Scores, similar: Scores) -> set[Ref]:
+    def _turns_beside(self, word_scores: Scores, similarities: Scores) -> set[Ref]:
         """Return the turns up to two before and after the best ones, in the same session."""
-        best_ones = [self._known[ref] for ref in leading(words, similar)]
-        turns = [
-            stored.record
-            for stored in best_ones
-            if stored is not None and stored.record.session is not None
-        ]
-        near = {
+        best_records = self._cached(leading(word_scores, similarities))
+        turns = [stored.record for stored in best_records if stored.record.session is not None]
+        neighbours = {
             turn.ref: [turn.ref._replace(position=turn.ref.position + step) for step in _STEPS]
             for turn in turns
         }
-        beside = {
-            stored.record.ref: stored.record
-            for stored in self._load(ref for refs in near.values() for ref in refs)
-        }
+        loaded = self._load(itertools.chain.from_iterable(neighbours.values()))
+        sessions = {stored.record.ref: stored.record.session for stored in loaded}
         return {
             ref
             for turn in turns
-            for ref in near[turn.ref]
-            if ref in beside and beside[ref].session == turn.session
+            for ref in neighbours[turn.ref]
+            if ref in sessions and sessions[ref] == turn.session
         }
 
-    def _of_days(self, query: TurnQuery) -> set[Ref]:
-        """Return some turns of each of the days that the query asks about."""
-        found: set[Ref] = set()
+    def _turns_of_days(self, query: TurnQuery) -> set[Ref]:
+        """Return some turns of each of the days in the query."""
+        turns_of_days: set[Ref] = set()
         for first, last in query.days:
             span = [
                 Condition("created", ">=", to_millis(first)),
@@ -391,14 +360,17 @@ class Search:
                 for part in self._parts
                 for name in self._view.driver.ids(part, span)
             }
-            among = places if self._matching is None else places & self._matching
-            refs = sorted(ref_at(self._where, place) for place in among)
-            turns = [
-                each.record
-                for each in self._load(refs[: 2 * MAX_OF_A_DAY])
-                if each.record.session is not None
-            ]
+            if self._matching is not None:
+                places &= self._matching
+            refs = sorted(ref_at(self._where, place) for place in places)
+            loaded = self._load(refs[: 2 * MAX_OF_A_DAY])
+            turns = [stored.record for stored in loaded if stored.record.session is not None]
             middle = first + (last - first) / 2
             turns.sort(key=lambda turn: abs(turn.created_at - middle))
-            found |= {turn.ref for turn in turns[:MAX_OF_A_DAY]}
-        return found
+            turns_of_days.update(turn.ref for turn in turns[:MAX_OF_A_DAY])
+        return turns_of_days
+
+
+def _without(records: Sequence[Stored], scores: Scores) -> list[Stored]:
+    """Return the records that have no score yet."""
+    return [stored for stored in records if stored.record.ref not in scores]

@@ -1,6 +1,4 @@
-"""The spaces of vectors on a document server: which one is in use, which is staged, and the switch
-between them.
-"""
+"""The spaces of vectors on a document server: the one in use, the staged one, and the switch."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +7,7 @@ from typing import TYPE_CHECKING
 from memories.errors import Conflict, SchemaTooNew
 from memories.stores.damage import Damaged
 from memories.stores.documents.changes import Changes, by_part
-from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
+from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point, Value
 from memories.stores.documents.query import View
 from memories.stores.documents.schema import (
     LIVE,
@@ -29,16 +27,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SCHEMA = 1
-_USED, _STAGED = "", "staged_"  # before the names of the model, the dimension and the id of a space
-_EITHER = (_USED, _STAGED)
-_ASKED = 500  # ids in one look at records that may have no vectors
+# Prefixes of the names of the model, the dimension and the id of a space in the state.
+_USED, _STAGED = "", "staged_"
+_BATCH = 500  # records that are checked for vectors at once
 
 
 class Spaces:
-    """The space in use and the one that is staged, as the store's state names them.
+    """The space in use and the staged space, as the state of the store names them.
 
-    The state has the model, the dimension, and an id of each: a new one each time that a space is
-    begun, so that it is never confused with the remains of an earlier one. A record lists the
+    The state has the model, the dimension and an id of each. The id is new each time a space is
+    begun, so that a space is never confused with the remains of an earlier one. A record lists the
     spaces in which it has vectors.
     """
 
@@ -48,7 +46,7 @@ class Spaces:
         Args:
             driver: The server.
             space: The space that the store was opened with.
-            damaged: Takes records that are not what was written.
+            damaged: Takes records that are not as they were written.
         """
         self._driver = driver
         self._space = space
@@ -56,7 +54,7 @@ class Spaces:
         self._waiting: dict[tuple[str, Collection], list[Ref]] = {}
 
     def state(self) -> Mapping[str, str]:
-        """Return what the store remembers about itself.
+        """Return the state of the store.
 
         Raises:
             SchemaTooNew: A newer program wrote it.
@@ -65,7 +63,8 @@ class Spaces:
         schema = state.get("schema", str(SCHEMA))
         if not schema.isdecimal() or int(schema) > SCHEMA:
             raise SchemaTooNew(
-                f"{self._driver.url} was written by a newer program (schema {schema}); update this one"
+                f"{self._driver.url} was written by a newer program (schema {schema}); "
+                "update this one"
             )
         return state
 
@@ -73,188 +72,169 @@ class Spaces:
         """Return the id of the space in use; None if there are no vectors.
 
         Raises:
-            EmbedderMismatch: It is another one than the store was opened with.
+            EmbedderMismatch: It isn't the space that the store was opened with.
         """
         state = self.state()
-        return self._checked(state) if "space" in state else None
+        return self._checked_id(state) if "space" in state else None
 
     def check(self) -> None:
-        """Raise if vectors of the space that the store was opened with may not be added."""
+        """Check that vectors of the space that the store was opened with may be added."""
         required(self._space)
         self.searched()
 
     def begin(self) -> None:
-        """Make the store if it does not exist yet."""
+        """Create the store if it doesn't exist yet."""
         if not self.state():
             self._driver.claim({"schema": str(SCHEMA)})
 
     def claim(self) -> str:
-        """Return the id of the space in use; the first space decides for the store."""
-        return self._checked(self._claimed(required(self._space)))
+        """Return the id of the space in use; the first vectors decide which it is."""
+        return self._checked_id(self._claim(required(self._space)))
 
-    def _claimed(self, space: Space) -> Mapping[str, str]:
-        """Return the state, with a space in use: this one if there was none."""
+    def _claim(self, space: Space) -> Mapping[str, str]:
+        """Return the state, after putting a space in use if there was none."""
         state = self.state()
-        return (
-            state
-            if "space" in state
-            else self._driver.claim(_named(space, _USED) | {"schema": str(SCHEMA)})
-        )
+        if "space" in state:
+            return state
+        return self._driver.claim(_describe(space, _USED) | {"schema": str(SCHEMA)})
 
-    def _checked(self, state: Mapping[str, str]) -> str:
+    def _checked_id(self, state: Mapping[str, str]) -> str:
         space = required(self._space)
-        if not _id_of(state, space, _USED):
+        if not _find_id(state, space, _USED):
             raise other_space(state["model"], int(state["dimension"]), space)
         return state["space"]
 
-    # --- changing over
-    # ---------------------------------------------------------------------------------------------
-
     def unstaged(self, space: Space, collection: Collection, limit: int) -> list[Record]:
-        """See `Store.unstaged`; the list of waiting records is kept, and each page of it checked
-        again.
-        """
-        space_id = _id_of(self.state(), space, *_EITHER)
+        """See `Store.unstaged`; the list of waiting records is kept, and checked page by page."""
+        space_id = _find_id(self.state(), space, _USED, _STAGED)
         waiting = self._waiting.get((space_id, collection), [])
-        found: list[Record] = []
-        renewed = False
-        while len(found) < limit:
+        records: list[Record] = []
+        is_listed_again = False
+        while len(records) < limit:
             if not waiting:
-                if renewed:
+                if is_listed_again:
                     break
-                known = {record.ref for record in found}
-                waiting = [ref for ref in self._without(space_id, collection) if ref not in known]
-                renewed = True
+                read = {record.ref for record in records}
+                waiting = [ref for ref in self._without(space_id, collection) if ref not in read]
+                is_listed_again = True
                 continue
-            asked, waiting = waiting[:_ASKED], waiting[_ASKED:]
-            still = [
-                stored for stored in self._view.stored(asked) if space_id not in stored.windows
+            batch, waiting = waiting[:_BATCH], waiting[_BATCH:]
+            records += [
+                stored.record for stored in self._view.read(batch) if space_id not in stored.windows
             ]
-            found += [stored.record for stored in still]
-        self._waiting = (
-            {(space_id, collection): [record.ref for record in found] + waiting} if space_id else {}
-        )
-        return found[:limit]
+        self._waiting = {}
+        if space_id:
+            self._waiting[space_id, collection] = [record.ref for record in records] + waiting
+        return records[:limit]
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
-        found = self._view.stored(vectors)
-        if not found:
+        records = self._view.read(vectors)
+        if not records:
             return
-        state = self._claimed(space)
-        space_id = _id_of(state, space, *_EITHER)
+        state = self._claim(space)
+        space_id = _find_id(state, space, _USED, _STAGED)
         if not space_id:
-            state = dict(state) | _named(space, _STAGED)
+            state = dict(state) | _describe(space, _STAGED)
             space_id = state["staged_space"]
             self._driver.set_state(state)
             self._drop_all_but({state["space"], space_id})
-        kept = {state["space"], state.get("staged_space", "")}
-        for part in by_part(stored.record.ref for stored in found):
-            own = [stored for stored in found if part_of(stored.record.ref) == part]
-            self._write(part._replace(kind=Kind.VECTORS, space=space_id), own, vectors, kept)
+        current_spaces = {state["space"], state.get("staged_space", "")}
+        for part in by_part(stored.record.ref for stored in records):
+            part_records = [stored for stored in records if part_of(stored.record.ref) == part]
+            windows_part = part._replace(kind=Kind.VECTORS, space=space_id)
+            self._write(windows_part, part_records, vectors, current_spaces)
 
     def _write(
         self,
         part: Part,
-        found: list[Stored],
+        records: list[Stored],
         vectors: "Mapping[Ref, NDArray[np.float32]]",
-        kept: set[str],
+        current_spaces: set[str],
     ) -> None:
         """Add vectors, then list them in the records, then remove those that they replace."""
         write_id = os.urandom(8).hex()
-        windows = {
-            stored.record.ref: Windows(write_id, len(vectors[stored.record.ref]))
-            for stored in found
-        }
-        self._driver.add(
-            part,
-            [
-                Point(name, {}, vector)
-                for ref, own in windows.items()
-                for name, vector in zip(window_ids(ref, own), vectors[ref], strict=True)
-            ],
-        )
-        listed = {
-            record_id(stored.record.ref): vectors_payload(
-                {space: own for space, own in stored.windows.items() if space in kept}
-                | {part.space: windows[stored.record.ref]}
-            )
-            for stored in found
-        }
-        self._driver.update(part._replace(kind=Kind.RECORDS, space=""), listed)
-        replaced = [(stored.record.ref, stored.windows.get(part.space)) for stored in found]
-        self._driver.delete(
-            part, [name for ref, own in replaced if own for name in window_ids(ref, own)]
-        )
+        points: list[Point] = []
+        payloads: dict[str, Mapping[str, Value | None]] = {}
+        replaced_ids: list[str] = []
+        for stored in records:
+            ref = stored.record.ref
+            windows = Windows(write_id, len(vectors[ref]))
+            for name, vector in zip(window_ids(ref, windows), vectors[ref], strict=True):
+                points.append(Point(name, {}, vector))
+            listed = {
+                space: other for space, other in stored.windows.items() if space in current_spaces
+            }
+            payloads[record_id(ref)] = vectors_payload({**listed, part.space: windows})
+            if part.space in stored.windows:
+                replaced_ids += window_ids(ref, stored.windows[part.space])
+        self._driver.add(part, points)
+        self._driver.update(part._replace(kind=Kind.RECORDS, space=""), payloads)
+        self._driver.delete(part, replaced_ids)
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
         state = self.state()
-        if _id_of(state, space, _USED):
+        if _find_id(state, space, _USED):
             return
-        staged = _id_of(state, space, _STAGED)
-        self._refuse_incomplete(space, staged)
-        changed = {name: value for name, value in state.items() if not name.startswith(_STAGED)}
-        changed |= _named(space, _USED) | {"schema": str(SCHEMA)}
-        if staged:
-            changed["space"] = staged
-        self._driver.set_state(changed)
+        staged_id = _find_id(state, space, _STAGED)
+        self._refuse_incomplete(space, staged_id)
+        new_state = {name: value for name, value in state.items() if not name.startswith(_STAGED)}
+        new_state |= _describe(space, _USED) | {"schema": str(SCHEMA)}
+        if staged_id:
+            new_state["space"] = staged_id
+        self._driver.set_state(new_state)
         try:
-            self._refuse_incomplete(
-                space, changed["space"]
-            )  # a machine that shares no lock may have added some
+            # A machine that doesn't share the lock may have added records.
+            self._refuse_incomplete(space, new_state["space"])
         except Conflict:
             self._driver.set_state(state)
             raise
-        self._drop_all_but({changed["space"]})
+        self._drop_all_but({new_state["space"]})
 
     def _refuse_incomplete(self, space: Space, space_id: str) -> None:
         for collection in SEARCHED:
-            lacking = self._without(space_id, collection)
-            missing = self._view.stored(lacking)  # without those that are damaged
+            # Reading them leaves out damaged records.
+            missing = self._view.read(self._without(space_id, collection))
             if missing:
-                first = missing[0].record.ref.group
                 raise Conflict(
-                    f"{len(missing)} records have no vectors of {space.model} yet, such as {first}; embed them first"
+                    f"{len(missing)} records have no vectors of {space.model} yet, such as "
+                    f"{missing[0].record.ref.group}; embed them first"
                 )
 
     def _without(self, space_id: str, collection: Collection) -> list[Ref]:
         """Return the refs of all records that have no vectors of a space."""
-        there = [Condition("ended", "<=", LIVE)]
-        found: list[Ref] = []
+        exists = Condition("ended", "<=", LIVE)
+        has_space = Condition("spaces", "has", space_id)
+        refs: list[Ref] = []
         for part in self._driver.parts():
             if part.kind is Kind.RECORDS and part.collection is collection:
-                ids = set(self._driver.ids(part, there))
+                ids = set(self._driver.ids(part, [exists]))
                 if space_id and ids:
-                    ids -= set(
-                        self._driver.ids(part, [*there, Condition("spaces", "has", space_id)])
-                    )
-                found += [ref_of(part, name) for name in sorted(ids)]
-        return found
+                    ids.difference_update(self._driver.ids(part, [exists, has_space]))
+                refs += [ref_of(part, name) for name in sorted(ids)]
+        return refs
 
-    def _drop_all_but(self, kept: set[str]) -> None:
-        """Drop the vectors of all spaces but these, including the remains of an interrupted
-        switch.
-        """
+    def _drop_all_but(self, space_ids: set[str]) -> None:
+        """Drop the vectors of all other spaces, including the remains of an interrupted switch."""
         for part in self._driver.parts():
-            if part.kind is Kind.VECTORS and part.space not in kept:
+            if part.kind is Kind.VECTORS and part.space not in space_ids:
                 self._driver.drop(part)
 
 
-def _named(space: Space, prefix: str) -> dict[str, str]:
+def _describe(space: Space, prefix: str) -> dict[str, str]:
     """Return a space as the state names it, with a new id."""
-    values = {"model": space.model, "dimension": str(space.dimension), "space": os.urandom(5).hex()}
-    return {f"{prefix}{name}": value for name, value in values.items()}
+    return {
+        f"{prefix}model": space.model,
+        f"{prefix}dimension": str(space.dimension),
+        f"{prefix}space": os.urandom(5).hex(),
+    }
 
 
-def _id_of(state: Mapping[str, str], space: Space, *prefixes: str) -> str:
-    """Return the id of a space if it is the one that the state names after one of the prefixes;
-    else nothing.
-    """
+def _find_id(state: Mapping[str, str], space: Space, *prefixes: str) -> str:
+    """Return the id of a space that the state names with one of the prefixes; empty if none."""
     for prefix in prefixes:
-        if (state.get(f"{prefix}model"), state.get(f"{prefix}dimension")) == (
-            space.model,
-            str(space.dimension),
-        ):
+        model, dimension = state.get(f"{prefix}model"), state.get(f"{prefix}dimension")
+        if (model, dimension) == (space.model, str(space.dimension)):
             return state.get(f"{prefix}space", "")
     return ""

@@ -17,12 +17,12 @@ from memories.stores.documents.changes import (
     by_part,
     check_free,
     check_keys,
-    unfinished,
+    find_pending,
     writer_lock,
 )
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.query import View, check, repair
-from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id, window_ids
+from memories.stores.documents.schema import LIVE, Stored, label_of, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.protocol import used_among
 from memories.stores.records import (
@@ -44,45 +44,48 @@ if TYPE_CHECKING:
     from memories.stores.documents.search import Sample, Search
     from memories.stores.records import Matches, TurnQuery
 
-_ATTEMPTS = 20
+_DAY_MILLIS = 86_400_000
+_PAGE = 1_000  # records in one request
+_LOG_ATTEMPTS = 20
+# Steps from a known position at which the end of a chain is looked for: nearby, or anywhere.
 _NEAR = (0, 1, 2)
 _FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
 
 
 class Chains:
-    """The chains of a server.
+    """The chains of the audit log on a server.
 
-    Entries are written before what they tell, in a step of their own: so what was done is in the
-    log, though a crash in between leaves an entry for what was not. Writers on other machines may
-    add to the same chain: then an entry that comes too late follows theirs, with a hash of its own.
+    Entries are written before their changes, in a separate step. So every change is in the log, but
+    a crash in between leaves an entry for a change that didn't happen. Writers on other machines
+    may add to the same chain: an entry that comes too late gets a new hash and follows theirs.
     """
 
     def __init__(self, driver: Driver) -> None:
         """Prepare; no request is sent."""
         self._driver = driver
-        self._known: dict[str, int] = {}  # a position that the chain of a namespace has reached
+        self._reached: dict[str, int] = {}  # a position that the chain of a namespace has reached
 
     def last(self, namespace: str, view: View) -> list[Record]:
-        """Return the last entry of a chain, if it has one.
+        """Return the last entry of a chain, or an empty list for an empty chain.
 
-        A server can only list all ids of a chain. Since a chain has no gaps, some positions are
-        tried instead: those beside the last one known, else ever closer ones.
+        A server can't return the highest position. Since a chain has no gaps, positions near the
+        last known one are tried, or positions further and further away.
         """
         first = Ref(Collection.LOG, namespace, CHAIN, 0)
-        known, steps = self._known.get(namespace, 0), _NEAR
+        reached, steps = self._reached.get(namespace, 0), _NEAR
         while True:
-            if known == 0:
+            if reached == 0:
                 steps = _FAR
-            tried = [known + step for step in steps]
-            stored = view.stored(first._replace(position=position) for position in tried)
-            found = {each.record.ref.position: each.record for each in stored}
-            top = max(found, default=0)
-            if top and top + 1 in tried:
-                self._known[namespace] = top
-                return [found[top]]
-            if not top and not known:
+            positions = [reached + step for step in steps]
+            stored = view.read(first._replace(position=position) for position in positions)
+            entries = {entry.record.ref.position: entry.record for entry in stored}
+            top = max(entries, default=0)
+            if top and top + 1 in positions:
+                self._reached[namespace] = top
+                return [entries[top]]
+            if not top and not reached:
                 return []
-            known, steps = top, (0, *_FAR)
+            reached, steps = top, (0, *_FAR)
 
     def write(
         self, entries: Sequence[Record], lock: WriterLock, begin: Callable[[], object]
@@ -90,62 +93,56 @@ class Chains:
         """Add entries to their chains; return them as they were written.
 
         Raises:
-            StoreBusy: Others kept adding.
+            StoreBusy: Other writers kept adding entries.
         """
         written: list[Record] = []
         for part, refs in by_part(entry.ref for entry in entries).items():
-            own = [entry for entry in entries if entry.ref in refs]
             begin()
-            for _ in range(_ATTEMPTS):
-                try:
-                    Flush(
-                        self._driver, Changes({entry.ref: entry for entry in own}), lock, None
-                    ).run()
-                    break
-                except Conflict:
-                    with contextlib.suppress(Conflict):
-                        check_free(
-                            self._driver, own, Changes(), lock
-                        )  # takes out what a dead writer has left
-                    own = relink(
-                        own, self.last(part.namespace, View(self._driver, Changes(), Damaged()))
-                    )
-            else:
-                raise StoreBusy(
-                    f"others kept writing to the log of {part.namespace}; nothing was written; try again"
-                )
-            self._known[part.namespace] = own[-1].ref.position
-            written += own
+            written += self._write_part(part, [each for each in entries if each.ref in refs], lock)
         return written
 
-
-_PAGE = 1_000  # records in one request
+    def _write_part(self, part: Part, entries: list[Record], lock: WriterLock) -> list[Record]:
+        for _ in range(_LOG_ATTEMPTS):
+            changes = Changes({entry.ref: entry for entry in entries})
+            try:
+                Flush(self._driver, changes, lock, None).run()
+            except Conflict:
+                with contextlib.suppress(Conflict):  # this removes what a dead writer left
+                    check_free(self._driver, entries, Changes(), lock)
+                last = self.last(part.namespace, View(self._driver, Changes(), Damaged()))
+                entries = relink(entries, last)
+            else:
+                self._reached[part.namespace] = entries[-1].ref.position
+                return entries
+        raise StoreBusy(
+            f"other writers kept writing to the log of {part.namespace}; "
+            "nothing was written; try again"
+        )
 
 
 class RemoteStore:
     """Implements `Store` on a server that keeps documents with payloads and vectors, and has no
     transactions.
 
-    What it can't guarantee, and what repairs it:
+    What it can't guarantee, and what makes up for it:
 
-    - Transactions are buffered here as an overlay on what is read inside them, and written when
-      they end. Writers of one user on one machine exclude each other by a lock on a file. Those of
-      different machines do not: of two that write one position or one key at once, one gets
-      `Conflict`, or both, and no acknowledged write is lost by it. But another machine may change
-      what a transaction has read before it ends, and of two patches of one field the last one wins.
-      The service protects what it read by appending the next version, whose position only one can
-      take.
-    - The changes of a transaction become visible in one step if they lie in one namespace of one
+    - Transactions are buffered here as an overlay on the reads inside them, and written when they
+      end. Writers of one user on one machine exclude each other by a lock on a file. Those of
+      different machines don't: if two write one position or one key at once, one or both get
+      `Conflict`, and no acknowledged write is lost. But another machine may change what a
+      transaction has read before it ends, and of two patches of one field the last one wins. The
+      service protects what it read by appending the next version, whose position only one can take.
+    - The changes of a transaction become visible in one step if they are in one namespace of one
       collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of
       them for a moment, and a crash between two requests may leave it so; `Memories` writes to one
       namespace at a time.
-    - What another machine was writing when it died is in the way for a minute after this one has
-      first seen it.
-    - `remove` hides records from every read; the server may keep their bytes until it rewrites its
+    - What another machine was writing when it died blocks its place for a minute after this machine
+      has first seen it.
+    - `remove` hides records from every read. The server may keep their bytes until it rewrites its
       files, which the result says.
-    - Words: how rare a term is, and how long a text, is computed from all records of the namespaces
-      that are read, including ended ones. Of very many records that have a term those with the
-      rarest terms are ranked, and among more than 2,000 a word that a fifth of them has is not
+    - The rarity of a word and the length of a text are estimated from all records of the namespaces
+      that are read, including ended ones. If very many records have a term, those with the rarest
+      terms are ranked. Among more than 2,000 records, a word that a fifth of them has is not
       searched for beside rarer ones.
     - `scan` and `groups` list the ids of all matching records before a page is read: some ms for a
       thousand.
@@ -165,8 +162,14 @@ class RemoteStore:
         self._samples: dict[Part, Sample] = {}
         self._chains = Chains(driver)
 
-    # --- writing
-    # ---------------------------------------------------------------------------------------------------
+    @property
+    def _changes(self) -> Changes | None:
+        """Changes of the running transaction of this thread; None outside one."""
+        return getattr(self._local, "changes", None)
+
+    @property
+    def _view(self) -> View:
+        return View(self._driver, self._changes or Changes(), self.damaged)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -191,18 +194,15 @@ class RemoteStore:
 
     def _flush(self, changes: Changes) -> None:
         entries = [changes.new.pop(ref) for ref in list(changes.new) if ref.group == CHAIN]
-        written = (
-            self._chains.write(entries, self._local.lock, self._spaces.begin) if entries else []
-        )
+        written = self._write_log(entries) if entries else []
         try:
             self._flush_records(changes)
         except Conflict:
-            self._chains.write(
-                [make_undone_entry(entry) for entry in written],
-                self._local.lock,
-                self._spaces.begin,
-            )
+            self._write_log([make_undone_entry(entry) for entry in written])
             raise
+
+    def _write_log(self, entries: Sequence[Record]) -> list[Record]:
+        return self._chains.write(entries, self._local.lock, self._spaces.begin)
 
     def _flush_records(self, changes: Changes) -> None:
         if not changes:
@@ -222,12 +222,8 @@ class RemoteStore:
             changes: Changes = self._local.changes
             if any(record.vectors is not None for record in records):
                 self._spaces.check()
-            check_free(
-                self._driver,
-                [each for each in records if each.ref.group != CHAIN],
-                changes,
-                self._local.lock,
-            )
+            checked = [record for record in records if record.ref.group != CHAIN]
+            check_free(self._driver, checked, changes, self._local.lock)
             changes.new |= {record.ref: record for record in records}
 
     def patch(self, patches: Sequence[Patch]) -> None:
@@ -236,16 +232,16 @@ class RemoteStore:
             return
         with self.transaction():
             changes: Changes = self._local.changes
-            known = {record.ref: record for record in self.read([patch.ref for patch in patches])}
-            ended = {ref for ref, record in known.items() if record.ended_at is not None}
+            records = {record.ref: record for record in self.read([patch.ref for patch in patches])}
+            ended = {ref for ref, record in records.items() if record.ended_at is not None}
             for patch in patches:
-                if patch.ref in known:
-                    changes.patch(known[patch.ref], patch)
-                    known[patch.ref] = changes.known(patch.ref) or known[patch.ref]
-            revived = [known[ref] for ref in ended if known[ref].ended_at is None]
+                if patch.ref in records:
+                    changes.patch(records[patch.ref], patch)
+                    records[patch.ref] = changes.get(patch.ref) or records[patch.ref]
+            revived = [records[ref] for ref in ended if records[ref].ended_at is None]
             check_keys(self._driver, revived, changes, self._local.lock)
 
-    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - it keeps no names of batches
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - batches have no names here
         """See `Store.touch`; two accesses at the same moment may count as one."""
         counts = Counter(refs)
         records = self.read(list(counts))
@@ -254,8 +250,9 @@ class RemoteStore:
                 self._changes.touch(record, counts[record.ref])
             return True
         accesses = {record.ref: record.accesses + counts[record.ref] for record in records}
-        for part, own in by_part(accesses).items():
-            self._driver.update(part, {record_id(ref): {"accesses": accesses[ref]} for ref in own})
+        for part, part_refs in by_part(accesses).items():
+            updates = {record_id(ref): {"accesses": accesses[ref]} for ref in part_refs}
+            self._driver.update(part, updates)
         return True
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
@@ -268,68 +265,66 @@ class RemoteStore:
             raise StoreError(
                 "removing for good can't be undone and so can't be part of a transaction"
             )
-        remains: list[str] = []
+        in_progress: list[str] = []
         with self.transaction():
-            for part, own in by_part(refs).items():
-                dead, alive = unfinished(self._driver, part, own, self._local.lock)
-                remains += [
-                    f"version {ref.position} of {ref.group}, which another machine is writing; remove it in a minute"
-                    for ref in (stored.record.ref for stored in alive)
+            for part, part_refs in by_part(refs).items():
+                dead, alive = find_pending(self._driver, part, part_refs, self._local.lock)
+                in_progress += [
+                    f"version {stored.record.ref.position} of {stored.record.ref.group}, "
+                    "which another machine is writing; remove it in a minute"
+                    for stored in alive
                 ]
-                found = self._view.stored(own) + dead
-                # Vectors first: of a record that is still there, a second call finds what a first
-                # one has left.
-                for space in {space for stored in found for space in stored.windows}:
-                    windows = [(stored.record.ref, stored.windows.get(space)) for stored in found]
-                    names = [
-                        name for ref, some in windows if some for name in window_ids(ref, some)
-                    ]
-                    self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), names)
-                damaged = set(own).difference(stored.record.ref for stored in found + alive)
-                self._delete_unread(part, damaged)
-                self._driver.delete(part, [record_id(stored.record.ref) for stored in found])
-                self._forget_labels(
-                    part, {label_of(*pair) for each in found for pair in each.record.labels.items()}
+                records = self._view.read(part_refs) + dead
+                # Vectors first: if this is interrupted, a second call finds them by their records.
+                self._delete_vectors(part, records)
+                read = {stored.record.ref for stored in records + alive}
+                self._delete_unreadable(part, set(part_refs) - read)
+                self._driver.delete(part, [record_id(stored.record.ref) for stored in records])
+                self._delete_unused_labels(
+                    part,
+                    {label_of(*pair) for each in records for pair in each.record.labels.items()},
                 )
         self.damaged.forget(set(refs).__contains__)
-        return (*self._driver.remains, *remains)
+        return (*self._driver.remains, *in_progress)
 
-    def _delete_unread(self, part: Part, refs: set[Ref]) -> None:
-        """Remove unreadable records, and their vectors by the record's name in their ids."""
-        names = {record_id(ref) for ref in refs}
-        there = {point.id for point in self._driver.get(part, sorted(names))}
-        for other in self._driver.parts() if there else ():
+    def _delete_vectors(self, part: Part, records: Sequence[Stored]) -> None:
+        ids_by_space: dict[str, list[str]] = {}
+        for stored in records:
+            for space, windows in stored.windows.items():
+                ids_by_space.setdefault(space, []).extend(window_ids(stored.record.ref, windows))
+        for space, ids in ids_by_space.items():
+            self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), ids)
+
+    def _delete_unreadable(self, part: Part, refs: set[Ref]) -> None:
+        """Remove unreadable records, and their vectors, whose ids contain the id of the record."""
+        points = self._driver.get(part, sorted(record_id(ref) for ref in refs))
+        ids = {point.id for point in points}
+        if not ids:
+            return
+        for other in self._driver.parts():
             if other.kind is Kind.VECTORS and other[1:3] == part[1:3]:
-                windows = [
-                    name for name in self._driver.ids(other, []) if name.split("/", 2)[-1] in there
-                ]
+                names = self._driver.ids(other, [])
+                windows = [name for name in names if name.split("/", 2)[-1] in ids]
                 self._driver.delete(other, windows)
-        self._driver.delete(part, sorted(there))
+        self._driver.delete(part, sorted(ids))
 
-    def _forget_labels(self, part: Part, labels: Iterable[str]) -> None:
-        """Remove labels that no record has; a writer on another machine adds its own before and
-        after its record.
+    def _delete_unused_labels(self, part: Part, labels: Iterable[str]) -> None:
+        """Remove labels that no record has.
+
+        A writer on another machine adds its labels before and after its record.
         """
+        unused = [label for label in labels if not self._is_used(part, label)]
+        if not unused:
+            return
+        labels_part = part._replace(kind=Kind.LABELS)
+        self._driver.delete(labels_part, unused)
+        # Another writer may have seen a label before its removal, and written its record since.
+        used = sorted(label for label in unused if self._is_used(part, label))
+        if used:
+            self._driver.add(labels_part, [Point(label, {}) for label in used])
 
-        def unused(names: Iterable[str]) -> list[str]:
-            return [
-                name
-                for name in names
-                if not self._driver.find(part, [Condition("labels", "has", name)], limit=1)
-            ]
-
-        removed = unused(labels)
-        if removed:
-            part_of_labels = part._replace(kind=Kind.LABELS)
-            self._driver.delete(part_of_labels, removed)
-            used = sorted(set(removed).difference(unused(removed)))
-            if (
-                used
-            ):  # somebody saw the label before it was removed, and wrote the record after our check
-                self._driver.add(part_of_labels, [Point(label, {}) for label in used])
-
-    # --- reading
-    # ---------------------------------------------------------------------------------------------------
+    def _is_used(self, part: Part, label: str) -> bool:
+        return bool(self._driver.find(part, [Condition("labels", "has", label)], limit=1))
 
     def scan(
         self,
@@ -343,32 +338,19 @@ class RemoteStore:
         view = self._view
         if limit == 1 and newest_first and after is None and where == chain_of(where.namespaces[0]):
             return self._chains.last(where.namespaces[0], view)
-        known: dict[Ref, Record] = {}
         if where.key is not None:  # so few that they are read at once
-            known = {stored.record.ref: stored.record for stored in view.matching(where)}
-        ordered = sorted(
-            known if where.key is not None else view.around(where),
-            key=lambda ref: (ref.group, ref.position, ref.namespace),
-            reverse=newest_first,
-        )
-        if after is not None:
-            places = ((ref, (ref.group, ref.position)) for ref in ordered)
-            ordered = [
-                ref for ref, place in places if (place < after if newest_first else place > after)
-            ]
-        records: list[Record] = []
+            records = {stored.record.ref: stored.record for stored in view.matching(where)}
+            return [records[ref] for ref in _order(records, after, newest_first)][:limit]
+        ordered = _order(view.refs_to_check(where), after, newest_first)
+        found: list[Record] = []
         size = max(1, min(_PAGE, limit))
         for start in range(0, len(ordered), size):
-            if len(records) >= limit:
+            if len(found) >= limit:
                 break
             page = ordered[start : start + size]
-            found = known or {
-                each.record.ref: each.record
-                for each in view.stored(page)
-                if where.fits(each.record)
-            }
-            records += [found[ref] for ref in page if ref in found]
-        return records[:limit]
+            records = {stored.record.ref: stored.record for stored in view.read(page)}
+            found += [records[ref] for ref in page if ref in records and where.fits(records[ref])]
+        return found[:limit]
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
@@ -381,16 +363,15 @@ class RemoteStore:
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
-        return [stored.record for stored in self._view.stored(refs)]
+        return [stored.record for stored in self._view.read(refs)]
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
         pairs: list[tuple[str, str]] = []
         for namespace in dict.fromkeys(namespaces):
             pairs += map(pair_of, self._driver.ids(Part(Kind.LABELS, collection, namespace), []))
-        for record in self._view.changes.matching(
-            Filter(collection, tuple(namespaces), state="any")
-        ):
+        where = Filter(collection, tuple(namespaces), state="any")
+        for record in self._view.changes.matching(where):
             pairs += record.labels.items()
         return sorted({value for name, value in pairs if name == key})
 
@@ -401,18 +382,19 @@ class RemoteStore:
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        pairs = (
-            pair for stored in self._view.matching(where) for pair in stored.record.labels.items()
-        )
-        counted = Counter(
-            name if key is None else value for name, value in pairs if key in (None, name)
-        )
-        return dict(sorted(counted.items()))
+        counts: Counter[str] = Counter()
+        for stored in self._view.matching(where):
+            labels = stored.record.labels
+            if key is None:
+                counts.update(labels.keys())
+            elif key in labels:
+                counts[labels[key]] += 1
+        return dict(sorted(counts.items()))
 
     def days(self, where: Filter) -> Mapping[int, int]:
         """See `Store.days`."""
-        found = (stored.record.created_at for stored in self._view.matching(where))
-        return dict(sorted(Counter(to_millis(moment) // 86_400_000 for moment in found).items()))
+        times = [to_millis(stored.record.created_at) for stored in self._view.matching(where)]
+        return dict(sorted(Counter(millis // _DAY_MILLIS for millis in times).items()))
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
@@ -423,6 +405,12 @@ class RemoteStore:
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
         return self._search(where, query.vector).matches(query)
+
+    def _search(self, where: Filter, vector: "NDArray[np.float32] | None") -> "Search":
+        from memories.stores.documents.search import Search
+
+        space = None if vector is None else self._spaces.searched()
+        return Search(self._view, where, space, self._samples)
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`; the size on the server's disk is unknown."""
@@ -441,44 +429,48 @@ class RemoteStore:
             collection=self._driver.collection,
         )
 
-    # --- moving a whole store
-    # ---------------------------------------------------------------------------------------
-
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
-        there = [Condition("ended", "<=", LIVE)]
-        parts = [
-            part
+        exists = [Condition("ended", "<=", LIVE)]
+        namespaces = {
+            part.namespace
             for part in self._driver.parts()
-            if (part.kind, part.collection) == (Kind.RECORDS, collection)
-        ]
-        found = {part.namespace for part in parts if self._driver.find(part, there, limit=1)}
+            if part.kind is Kind.RECORDS
+            and part.collection is collection
+            and self._driver.find(part, exists, limit=1)
+        }
         new = self._view.changes.new
-        return sorted(found | {ref.namespace for ref in new if ref.collection is collection})
+        return sorted(namespaces | {ref.namespace for ref in new if ref.collection is collection})
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
         view = self._view
-        return view.vectors(view.stored(refs), self._spaces.state().get("space", ""))
+        return view.vectors(view.read(refs), self._spaces.state().get("space", ""))
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
-        """See `Store.unstaged`; records of the running transaction are not among them."""
+        """See `Store.unstaged`; records of the running transaction are not included."""
         return self._spaces.unstaged(space, collection, limit)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """See `Store.stage`; it is done at once, and a transaction that fails does not undo it."""
+        """See `Store.stage`; takes effect at once, even if the transaction fails."""
         with self.transaction():
             self._refuse_unwritten()
             self._spaces.stage(space, vectors)
 
     def switch(self, space: Space) -> None:
-        """See `Store.switch`; it is done at once, and a transaction that fails does not undo it."""
+        """See `Store.switch`; takes effect at once, even if the transaction fails."""
         with self.transaction():
             self._refuse_unwritten()
             self._spaces.switch(space)
 
+    def _refuse_unwritten(self) -> None:
+        if self._changes:
+            raise StoreError(
+                "vectors can't be staged in a transaction that has written records; end it first"
+            )
+
     def check(self, *, deep: bool) -> list[Finding]:
-        """See `Store.check`; nothing of it is cheap but to ask whether the server answers."""
+        """See `Store.check`; without `deep`, only whether the server answers."""
         state = self._spaces.state()
         return list(check(self._view, state.get("space", ""))) if deep else []
 
@@ -491,26 +483,14 @@ class RemoteStore:
         """See `Store.close`."""
         self._driver.close()
 
-    # --- inside
-    # ----------------------------------------------------------------------------------------------------
 
-    @property
-    def _changes(self) -> Changes | None:
-        """Changes of the running transaction of this thread; None outside of one."""
-        return getattr(self._local, "changes", None)
-
-    @property
-    def _view(self) -> View:
-        return View(self._driver, self._changes or Changes(), self.damaged)
-
-    def _search(self, where: Filter, vector: "NDArray[np.float32] | None") -> "Search":
-        from memories.stores.documents.search import Search
-
-        space = None if vector is None else self._spaces.searched()
-        return Search(self._view, where, space, self._samples)
-
-    def _refuse_unwritten(self) -> None:
-        if self._changes:
-            raise StoreError(
-                "vectors can't be staged in a transaction that has written records; end it first"
-            )
+def _order(refs: Iterable[Ref], after: tuple[str, int] | None, newest_first: bool) -> list[Ref]:
+    """Return refs in the order of a scan, without those before its start."""
+    ordered = sorted(
+        refs, key=lambda ref: (ref.group, ref.position, ref.namespace), reverse=newest_first
+    )
+    if after is None:
+        return ordered
+    if newest_first:
+        return [ref for ref in ordered if (ref.group, ref.position) < after]
+    return [ref for ref in ordered if (ref.group, ref.position) > after]

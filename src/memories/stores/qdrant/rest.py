@@ -91,8 +91,8 @@ class RestTransport:
         if answer.status in (401, 403):
             what = "refused the key" if self._has_key else "wants a key"
             return StoreError(f"{name} {what} (status {answer.status}); set QDRANT_API_KEY")
-        if self._client.is_not_now(answer):
-            return self._client.not_now(answer, reason or "no reason given")
+        if self._client.is_temporary(answer):
+            return self._client.temporary_error(answer, reason or "no reason given")
         if not reason:
             return self._stranger()
         return StoreError(f"{name} refused a request ({verb}) with status {answer.status}{because}")

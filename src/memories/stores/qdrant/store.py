@@ -62,7 +62,7 @@ def _transport(url: str) -> tuple[Transport, str]:
         from memories.stores.qdrant.folder import FolderTransport
 
         return FolderTransport(Path(rest[1:]).expanduser().absolute()), ""
-    from memories.stores.documents.client import checked, tls_of
+    from memories.stores.documents.client import check_key, parse_tls
     from memories.stores.qdrant.rest import RestTransport
 
     try:
@@ -78,7 +78,7 @@ def _transport(url: str) -> tuple[Transport, str]:
             "the address of the Qdrant store is not acceptable; use qdrant://host:port/collection"
         )
     given = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
-    key, tls = checked(given, "Qdrant", "QDRANT_API_KEY"), tls_of(parts.query, "Qdrant")
+    key, tls = check_key(given, "Qdrant", "QDRANT_API_KEY"), parse_tls(parts.query, "Qdrant")
     if tls is None:
         tls = bool(key) and not is_loopback(host)
     return RestTransport(host, port, key=key, tls=tls), collection
