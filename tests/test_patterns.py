@@ -31,7 +31,7 @@ from memories.guard import contexts, redactor, rules, scan, spoken, validate
 from memories.hooks import host_events, proposals, switch
 from memories.languages import dates, days, text, unseen
 from memories.stores.sqlite import check
-from memories.write import suspicion, writer
+from memories.write import suspicion
 from memories.write.compare import corrections, duplicates
 
 pytestmark = pytest.mark.thorough
@@ -504,9 +504,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "unseen.shown": lambda given: unseen.shown(given, repr),
     "fence.line": lambda given: fence.line({"text": given, "note": given}),
     "suspicion.find_marks": suspicion.find_marks,
-    "duplicates.judge": lambda given: writer._judge(
-        given, f"{given[1:]}b", 0.99, 0.9, explain=True
-    ),
+    "duplicates.judge": lambda given: duplicates.judge(given, f"{given[1:]}b", 0.99, threshold=0.9),
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,
     "candidates": lambda given: proposals.candidates(given, "user"),

@@ -601,7 +601,9 @@ def test_long_texts_are_not_compared_word_by_word(
     """Judging texts of this size takes seconds, and other writers would wait."""
     text = "a b c " * 2_000
     judged: list[str] = []
-    monkeypatch.setattr("memories.write.writer.judge", lambda *_: judged.append("judged"))
+    monkeypatch.setattr(
+        "memories.write.compare.duplicates.judge_words", lambda *_: judged.append("judged")
+    )
     assert add(memories, text).id == memories.create(text + "\n").memory.id  # type: ignore[union-attr]
     assert memories.create(text + "d").stored
     assert judged == []

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from memories import Memories, load_config
-from memories.write.compare.duplicates import Verdict
-from memories.write.writer import MAX_JUDGED, _judge
+from memories.write.compare.duplicates import MAX_JUDGED, Verdict, judge
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -79,9 +78,9 @@ def test_the_words_of_texts_up_to_a_length_are_judged(length: int, verdict: Verd
     rest = " It rains." * 300
     old, new = (f"{text}{rest[: length - len(FACT)]}" for text in (FACT, REWORDED))
     assert len(old) == length == len(new) + 1
-    assert _judge(new, old, None, 1.0, explain=True).verdict is verdict
-    assert _judge(old, new, None, 1.0, explain=True).verdict is verdict
-    assert _judge(old, old, None, 1.0, explain=True).verdict is Verdict.SAME
+    assert judge(new, old, None, threshold=1.0).verdict is verdict
+    assert judge(old, new, None, threshold=1.0).verdict is verdict
+    assert judge(old, old, None, threshold=1.0).verdict is Verdict.SAME
 
 
 def test_a_memory_of_another_project_is_no_repetition(memories: Memories) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memories import Draft, Memories
 from memories.embedders.minilm import MiniLM
 from memories.write.compare import duplicates
-from memories.write.compare.duplicates import Judgement, Verdict, judge, same_lines
+from memories.write.compare.duplicates import Judgement, Verdict, judge, judge_words, same_lines
 
 DATA = Path(__file__).parents[1] / "data"
 PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"
@@ -282,7 +282,10 @@ def test_scraps_are_judged_without_a_failure() -> None:
 
 def test_a_long_text_is_judged_word_by_word() -> None:
     old = " ".join(f"Step {number} copies the file to host {number}." for number in range(500))
-    assert near(old.replace("host 250", "host 251"), old).verdict is Verdict.CORRECTION
+    assert (
+        judge_words(old.replace("host 250", "host 251"), old, 0.99, threshold=0.8).verdict
+        is Verdict.CORRECTION
+    )
 
 
 @pytest.mark.parametrize("file", [PAIRS, KINDS], ids=lambda file: file.stem)

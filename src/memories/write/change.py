@@ -16,7 +16,7 @@ from memories.stores.chain import reinforcements_of
 from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
-from memories.write.links import recheck, release, relink, unlink, unlinked
+from memories.write.links import relink, remove_ended_links, remove_link, unlink, without_links
 from memories.write.suspicion import mark_record
 
 MOST_PINNED = 50
@@ -95,7 +95,7 @@ def update(
         new = versions.next_version(latest, "update", now, fresh=fresh, **changes)
         _refuse_taken_key(lookup, latest, new)
         if fresh or new.labels.get("project") != latest.labels.get("project"):
-            new = recheck(lookup.store, new)
+            new = remove_ended_links(lookup.store, new)
         return _append(
             lookup.store, latest, new, vectors if content == expected else _embed(embedder, content)
         )
@@ -118,7 +118,7 @@ def _release(lookup: Lookup, memory_id: str, older_id: str) -> Record:
     """
     with lookup.store.transaction():
         latest, older = lookup.find_current(memory_id), lookup.own.resolve_id(older_id)
-        released = release(lookup.store, latest, older)
+        released = remove_link(lookup.store, latest, older)
     if released is None:
         known = latest.fields.get("corrects")
         raise RequestError(
@@ -266,7 +266,7 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
             raise RequestError(
                 f'another memory has the key "{key}" now; delete or update that one first'
             )
-        new = unlinked(versions.next_version(latest, "restore", now, fresh=False))
+        new = without_links(versions.next_version(latest, "restore", now, fresh=False))
         vectors = vectors if latest.text == known.text else _embed(embedder, latest.text)
         return relink(lookup.store, _append(lookup.store, latest, new, vectors), latest.fields)
 
@@ -297,7 +297,7 @@ def restore_version(
             latest, "restore", now, fresh=fresh, text=old.text, labels=tags, fields=fields
         )
         _refuse_taken_key(lookup, latest, new)
-        return _append(lookup.store, latest, recheck(lookup.store, new), vectors)
+        return _append(lookup.store, latest, remove_ended_links(lookup.store, new), vectors)
 
 
 def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:

@@ -1,9 +1,15 @@
-"""The path of a draft into the store: prepare, embed, compare, store.
+"""Turns drafts into memories: a new memory, a new version under its key, an addition to the memory
+with the same text, or a refusal as a duplicate.
 
-`prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it comes
-before any transaction. `Batch.write` is one transaction: it compares each draft with stored
-memories, which makes it a new memory, a version of the memory with its key, an addition to the
-memory with the same text, or a refusal as a duplicate.
+A draft takes these steps, in this order:
+
+1. `prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it comes
+   before any transaction. The result is a `Prepared`.
+2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
+3. The draft is recognised if it is a retry, and the memory that it supersedes is looked up.
+4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
+5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it, or it is refused.
+   The result is a `Created`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,18 +23,18 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotFound
 from memories.guard import validate
 from memories.guard.origin import tags_of
-from memories.models import PENDING, DecayPolicy, Draft, Memory
+from memories.models import DecayPolicy, Draft, Memory
 from memories.read import versions
 from memories.stores.logged import append_stamped, batch_appends, stamp_origin
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
-from memories.write.links import linked, recheck
+from memories.write.links import link_correction, remove_ended_links
 from memories.write.suspicion import mark_record
-from memories.write.writer import Compared, Similar, Writer
+from memories.write.writer import Comparison, Similar, Writer
 
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
-    from memories.write.repetitions import Repeated
+    from memories.write.repetitions import MergeResult
 
 BATCH = 500  # drafts in one transaction: one disk flush for all of them
 BATCH_COMPARED = 25  # comparing takes time, and other writers should wait only briefly
@@ -44,18 +50,17 @@ class Created:
         duplicates: The memories that say the same, if it was refused as a duplicate.
         similar_to: Similar memories that differ in a number, a date, a name, …: this one may
             correct one of them.
-        corrects: The id of the one that it corrects, which a search shows after it; see
+        corrects: The id of the memory that it corrects, which a search shows after it; see
             `write.corrections`.
-        redacted: The kinds of the secrets that were replaced in it before anything else, in order.
+        redacted: The kinds of the secrets that were replaced in it, in order.
         note: Why it was stored without a vector although there is an embedder, why what it adds was
-            not merged, or why it was refused although nothing is like it: its id is taken. Usually
-            empty.
-        merged: If the same text was stored before, the names of what this one added to it, by a
+            not merged, or why it was refused without a duplicate: its id is taken. Usually empty.
+        merged: If the same text was stored before, the names of what this draft added to it, by a
             version of that memory: `tags`, `decay`, `confidence`, `source`; `supersedes` for the
             memory that it replaced; `trust` if a more trusted writer said it now; `corrects` if
-            that memory was corrected meanwhile and holds again.
-        not_merged: What this one said otherwise, or may not add, by the same names: that memory
-            keeps what it has.
+            that memory had been corrected and holds again.
+        not_merged: What contradicts that memory, or what the writer may not add, by the same names:
+            the memory keeps its values.
         reinforced: Whether the decay of that memory started over.
     """
 
@@ -80,8 +85,8 @@ class Prepared(NamedTuple):
     """A draft on its way into the store.
 
     Attributes:
-        draft: Its content: redacted, checked, in the form in which it is stored.
-        redacted: The kinds of the secrets that were taken out.
+        draft: The draft: redacted, checked, in the form in which it is stored.
+        redacted: The kinds of the secrets that were removed.
         vectors: The vectors of its content; None without a model.
         superseded: The memory that it replaces, looked up in the transaction.
     """
@@ -97,17 +102,68 @@ def create(writer: Writer, drafts: Sequence[Draft]) -> list[Created]:
     return [created for batch in prepare(writer, drafts) for created in batch.write()]
 
 
+# --- before the transaction
+
+
 def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
     """Redact, check and embed drafts; yield the batches that are stored in one transaction each."""
-    clean = [_redact(draft, writer.redactor) for draft in drafts]
-    for batch in by_count(clean, BATCH if writer.force else BATCH_COMPARED):
+    checked = [_redact_and_check(draft, writer.redactor) for draft in drafts]
+    for batch in by_count(checked, BATCH if writer.force else BATCH_COMPARED):
         embedded = embed_to_store(writer.embedder, [prepared.draft.content for prepared in batch])
-        with_vectors = zip(batch, embedded.vectors, strict=True)
-        yield Batch(
-            writer,
-            [prepared._replace(vectors=vectors) for prepared, vectors in with_vectors],
-            embedded.note,
-        )
+        with_vectors = [
+            prepared._replace(vectors=vectors)
+            for prepared, vectors in zip(batch, embedded.vectors, strict=True)
+        ]
+        yield Batch(writer, with_vectors, embedded.note)
+
+
+def _redact_and_check(draft: Draft, redactor: "Redactor | None") -> Prepared:
+    """Return a draft as it is stored, without secrets; nothing else sees the original."""
+    if redactor is None:
+        return Prepared(_check(draft), ())
+    content, kinds = redactor.text(draft.content)
+    tags, tag_kinds = redactor.pairs(draft.tags)
+    key, key_kinds = (None, ()) if draft.key is None else redactor.name(draft.key, "key")
+    data, data_kinds = redactor.data(draft.data) if draft.data else (draft.data, ())
+    clean = replace(draft, content=content, tags=tags, key=key, data=data)
+    return Prepared(_check(clean), (*kinds, *tag_kinds, *key_kinds, *data_kinds))
+
+
+def _check(draft: Draft) -> Draft:
+    """Return a draft with its values in the form in which they are stored.
+
+    Raises:
+        InvalidInput: A value is not acceptable.
+    """
+    values: dict[str, Any] = {
+        "content": validate.content(draft.content),
+        "tags": validate.tags(draft.tags),
+    }
+    if draft.decay is not None:
+        values["decay"] = _check_decay(draft.decay)
+    if draft.key is not None:
+        values["key"] = validate.key(draft.key)
+    if draft.confidence is not None:
+        values["confidence"] = validate.unit(draft.confidence, "confidence")
+    if draft.created_at is not None:
+        values["created_at"] = kept(draft.created_at, "created_at")
+    if draft.source is not None:
+        values["source"] = validate.one_line(draft.source, "source")
+    if draft.data is not None:
+        values["data"] = validate.data(draft.data)
+    if draft.id is not None:
+        values["id"] = whole_id(draft.id)
+    return replace(draft, **values)
+
+
+def _check_decay(decay: str) -> DecayPolicy:
+    if decay not in tuple(DecayPolicy):
+        shown = validate.shown(str(decay))
+        raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{shown}"')
+    return DecayPolicy(decay)
+
+
+# --- in the transaction
 
 
 class Batch(NamedTuple):
@@ -124,10 +180,9 @@ class Batch(NamedTuple):
     note: str
 
     def through(self, store: Store) -> "Batch":
-        """Return the same batch, to be written through another store; see `stores.wrapper`."""
-        return self._replace(
-            writer=self.writer._replace(lookup=self.writer.lookup._replace(store=store))
-        )
+        """Return the same batch for another store; see `stores.wrapper`."""
+        lookup = self.writer.lookup._replace(store=store)
+        return self._replace(writer=self.writer._replace(lookup=lookup))
 
     def write(self) -> list[Created]:
         """Store the drafts in a transaction, which may be a part of another one."""
@@ -136,75 +191,26 @@ class Batch(NamedTuple):
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
         with batch_appends(writer.store) as store:
-            adding = self.through(store).writer
-            results = [_store(adding, prepared) for prepared in self.drafts]
+            batch_writer = self.through(store).writer
+            results = [_store(batch_writer, prepared) for prepared in self.drafts]
         return [
-            self._noted(created, prepared)
+            self._with_notes(created, prepared)
             for created, prepared in zip(results, self.drafts, strict=True)
         ]
 
-    def _noted(self, created: Created, prepared: Prepared) -> Created:
+    def _with_notes(self, created: Created, prepared: Prepared) -> Created:
         if not self.note and not prepared.redacted:
             return created
         note = self.note if created.stored else created.note
         return replace(created, note=note, redacted=prepared.redacted)
 
 
-# --- before the transaction
-# ------------------------------------------------------------------------------------------
-
-
-def _redact(draft: Draft, redactor: "Redactor | None") -> Prepared:
-    """Return a draft without secrets, in the form in which it is stored: nothing else sees the
-    original.
-    """
-    if redactor is None:
-        return Prepared(_checked(draft, draft.content, draft.tags, draft.key, draft.data), ())
-    content, kinds = redactor.text(draft.content)
-    tags, in_tags = redactor.pairs(draft.tags)
-    key, in_key = (None, ()) if draft.key is None else redactor.name(draft.key, "key")
-    data, in_data = (draft.data, ()) if not draft.data else redactor.data(draft.data)
-    return Prepared(
-        _checked(draft, content, tags, key, data), (*kinds, *in_tags, *in_key, *in_data)
-    )
-
-
-def _checked(
-    draft: Draft, content: str, tags: Mapping[str, str], key: str | None, data: str | None
-) -> Draft:
-    """Return a draft that says this, if its values are acceptable, in the form in which they are
-    kept.
-    """
-    if draft.decay is not None and draft.decay not in tuple(DecayPolicy):
-        raise InvalidInput(
-            f'decay must be {", ".join(DecayPolicy)}, not "{validate.shown(str(draft.decay))}"'
-        )
-    return replace(
-        draft,
-        content=validate.content(content),
-        tags=validate.tags(tags),
-        decay=None if draft.decay is None else DecayPolicy(draft.decay),
-        key=None if key is None else validate.key(key),
-        confidence=None
-        if draft.confidence is None
-        else validate.unit(draft.confidence, "confidence"),
-        created_at=None if draft.created_at is None else kept(draft.created_at, "created_at"),
-        source=None if draft.source is None else validate.one_line(draft.source, "source"),
-        data=None if data is None else validate.data(data),
-        id=None if draft.id is None else whole_id(draft.id),
-    )
-
-
-# --- in the transaction
-# ----------------------------------------------------------------------------------------------
-
-
 def _store(writer: Writer, prepared: Prepared) -> Created:
     """Compare a draft with what is stored, and store it."""
-    earlier = _find_retried(writer, prepared.draft)
-    if earlier is not None:
-        return earlier
-    prepared = _with_superseded(writer, prepared)
+    retried = _find_retried(writer, prepared.draft)
+    if retried is not None:
+        return retried
+    prepared = _look_up_superseded(writer, prepared)
     draft = prepared.draft
     if draft.pending:
         return _store_pending(writer, prepared)
@@ -212,35 +218,37 @@ def _store(writer: Writer, prepared: Prepared) -> Created:
         latest = writer.lookup.find_by_key(versions.scoped_key(draft.key, draft.tags))
         if latest is not None:
             return _store_version(writer, prepared, latest)
-    compared = Compared() if writer.force else writer.compare(draft, prepared.vectors)
-    # A draft with a key is never refused: the key says which memory is meant, whatever resembles
-    # it.
-    if draft.key is None and compared.same is not None:
-        return _merge(writer, prepared, compared.same)
-    if draft.key is None and compared.duplicates:
-        return Created(stored=False, memory=None, duplicates=compared.duplicates)
-    return _store_new(writer, prepared, compared)
+    comparison = Comparison() if writer.force else writer.compare(draft, prepared.vectors)
+    # A key says which memory is meant, so a draft with one is never refused.
+    if draft.key is None and comparison.same is not None:
+        return _merge(writer, prepared, comparison.same)
+    if draft.key is None and comparison.duplicates:
+        return Created(stored=False, memory=None, duplicates=comparison.duplicates)
+    return _store_new(writer, prepared, comparison)
 
 
 def _find_retried(writer: Writer, draft: Draft) -> Created | None:
     """Return the memory that a retried draft became, or a refusal if its id is that of a memory
-    with other text.
+    with another text.
     """
     if draft.id is None or draft.fresh:
         return None
     where = Filter(Collection.MEMORY, (writer.lookup.namespace,), state="any", group=draft.id)
     for first in writer.store.scan(where, limit=1):
         if first.text != draft.content:
-            taken = f"the id {draft.id} is that of a memory that says something else; give this text another one"
-            return Created(stored=False, memory=None, note=taken)
+            note = (
+                f"the id {draft.id} is that of a memory that says something else; "
+                "give this text another one"
+            )
+            return Created(stored=False, memory=None, note=note)
         [latest] = writer.store.scan(where, limit=1, newest_first=True)
         return _created(writer, latest)
     return None
 
 
-def _with_superseded(writer: Writer, prepared: Prepared) -> Prepared:
-    """Look up the memory that a draft replaces: what others read must not vanish behind what they
-    can't read.
+def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
+    """Look up the memory that a draft replaces. It must be in the same namespace, so that a memory
+    that others can read is not replaced by one that they can't.
     """
     memory_id = prepared.draft.supersedes
     if memory_id is None:
@@ -250,56 +258,56 @@ def _with_superseded(writer: Writer, prepared: Prepared) -> Prepared:
     except (NotFound, InvalidInput):
         other = writer.lookup.find(memory_id)
         raise InvalidInput(
-            f"the memory to replace is in namespace {other.ref.namespace}, and the new one would be in "
-            f"{writer.lookup.namespace}; write the new one there"
+            f"the memory to replace is in namespace {other.ref.namespace}, and the new one would "
+            f"be in {writer.lookup.namespace}; write the new one there"
         ) from None
     draft = replace(prepared.draft, supersedes=superseded.ref.group)
-    # What waits for a review replaces nothing before it is accepted.
+    # A draft that awaits review replaces nothing before it is accepted.
     return prepared._replace(draft=draft, superseded=None if draft.pending else superseded)
 
 
-def _store_new(writer: Writer, prepared: Prepared, compared: Compared) -> Created:
+def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Created:
     """Store a draft as a new memory."""
     draft, superseded = prepared.draft, prepared.superseded
     created_at = draft.created_at or writer.now
     memory_id = draft.id or new_id(created_at)
-    first = versions.first_version(
+    record = versions.first_version(
         draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
     )
-    record = stamp_origin(writer.store, mark_record(first))
-    writer.retire(superseded, record.ref.group, created_at)
-    record = linked(writer.store, record, compared.corrected, retired=superseded)
+    record = stamp_origin(writer.store, mark_record(record))
+    writer.retire(superseded, memory_id, created_at)
+    record = link_correction(writer.store, record, comparison.corrected, retired=superseded)
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
-    return _created(writer, record, compared.similar)
+    return _created(writer, record, comparison.similar)
 
 
 def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Created:
-    """Store a draft as the next version of the memory that has its key; what the draft leaves open
-    stays.
+    """Store a draft as the next version of the memory with its key, which keeps what the draft
+    leaves open.
     """
     draft, superseded = prepared.draft, prepared.superseded
     if superseded is not None and superseded.ref.group == latest.ref.group:
         superseded = None  # it replaces itself
-    changes: dict[str, Any] = {
-        "redacted": " ".join(prepared.redacted) or None,
-        **versions.declared_fields(draft),
-    }
+    fields: dict[str, Any] = {"redacted": " ".join(prepared.redacted) or None}
+    fields |= versions.declared_fields(draft)
     if superseded is not None:
-        changes["supersedes"] = draft.supersedes
+        fields["supersedes"] = draft.supersedes
     tags = tags_of(latest.labels)
     labels = validate.tags({**tags, **draft.tags})
     written_at = draft.created_at or writer.now
     writer.retire(superseded, latest.ref.group, written_at)
-    same = draft.content == latest.text and labels == tags
-    unchanged = same and all(latest.fields.get(name) == value for name, value in changes.items())
-    # Repeating what decays is news: it still holds.
-    if unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
-        repetition = writer.repetition(latest, replace(draft, supersedes=None), prepared.vectors)
-        return _repeated(writer, repetition.write())
-    new = versions.next_version(
-        latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
+
+    has_same_fields = all(latest.fields.get(name) == value for name, value in fields.items())
+    is_unchanged = draft.content == latest.text and labels == tags and has_same_fields
+    # A repetition of a memory that decays is news: it still holds.
+    if is_unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
+        draft = replace(draft, supersedes=None)
+        return _merged(writer, writer.repetition(latest, draft, prepared.vectors).merge())
+    record = versions.next_version(
+        latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
-    record = recheck(writer.store, stamp_origin(writer.store, mark_record(new)))
+    record = stamp_origin(writer.store, mark_record(record))
+    record = remove_ended_links(writer.store, record)
     writer.store.patch([versions.end_version(latest, record.created_at, "update")])
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _created(writer, record)
@@ -308,49 +316,49 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
 def _merge(writer: Writer, prepared: Prepared, same: Record) -> Created:
     """Merge what a draft adds into the memory with the same text."""
     writer.retire(prepared.superseded, same.ref.group, writer.now)
-    if (
-        prepared.superseded is not None
-    ):  # read again, since it may have been linked with what was retired
+    if prepared.superseded is not None:
+        # Read again, since it may have been linked with the retired memory.
         same = writer.lookup.own.find(same.ref.group)
     repetition = writer.repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
-    return _repeated(writer, repetition.write())
+    return _merged(writer, repetition.merge())
 
 
 def _store_pending(writer: Writer, prepared: Prepared) -> Created:
-    """Store a draft that waits to be accepted, unless it is known, waits already, or was
+    """Store a draft that awaits review, unless it is known, awaits review already, or was
     rejected.
     """
     draft = prepared.draft
     if writer.force:
-        return _store_new(writer, prepared, Compared())
-    waiting = writer.lookup.where_pending()
-    for where in (None, waiting, waiting._replace(ended_by="delete")):
-        same, duplicates, *_ = writer.compare(draft, prepared.vectors, where)
+        return _store_new(writer, prepared, Comparison())
+    pending = writer.lookup.where_pending()
+    rejected = pending._replace(ended_by="delete")
+    for where in (None, pending, rejected):
+        comparison = writer.compare(draft, prepared.vectors, where)
+        same = comparison.same
         if same is not None and (draft.key is None or draft.key == versions.plain_key(same.key)):
             repetition = writer.repetition(same, draft, prepared.vectors)
-            is_known = (
-                not repetition.is_restated() if where is None else versions.is_unaccepted(same)
-            )
-            if is_known:
-                return _repeated(writer, repetition.left_out())
-        elif draft.key is None and duplicates and (where is None or where.ended_by == PENDING):
-            return Created(stored=False, memory=None, duplicates=duplicates)
-    return _store_new(writer, prepared, Compared())
+            is_current = where is None
+            is_known = is_current and not repetition.was_corrected()
+            if is_known or (not is_current and versions.is_unaccepted(same)):
+                return _merged(writer, repetition.leave_out())
+        elif draft.key is None and comparison.duplicates and where is not rejected:
+            return Created(stored=False, memory=None, duplicates=comparison.duplicates)
+    return _store_new(writer, prepared, Comparison())
 
 
 def _created(writer: Writer, record: Record, similar_to: tuple[Similar, ...] = ()) -> Created:
-    memory = writer.memory(record)
+    memory = writer.to_memory(record)
     return Created(stored=True, memory=memory, similar_to=similar_to, corrects=memory.corrects)
 
 
-def _repeated(writer: Writer, repeated: "Repeated") -> Created:
-    memory = writer.memory(repeated.record)
+def _merged(writer: Writer, result: "MergeResult") -> Created:
+    memory = writer.to_memory(result.record)
     return Created(
         stored=False,
         memory=memory,
-        note=repeated.note,
-        corrects=memory.corrects if "corrects" in repeated.merged else None,
-        merged=repeated.merged,
-        not_merged=repeated.left,
-        reinforced=repeated.reinforced,
+        note=result.note,
+        corrects=memory.corrects if "corrects" in result.merged else None,
+        merged=result.merged,
+        not_merged=result.not_merged,
+        reinforced=result.reinforced,
     )

@@ -1,9 +1,8 @@
-"""The link between a memory and the one that it corrects, and what becomes of it when either of
-them changes.
+"""The link between a memory and the one that it corrects, and what happens to it when either changes.
 
-It is kept on both: `corrects` on the newer memory, `corrected_by` and `corrected_at` on the older
-one. Only current memories are linked. One that ends keeps its own side, which says what to link
-again if it is restored.
+Both have it: the newer memory has `corrects`, the older one `corrected_by` and `corrected_at`. Only
+current memories are linked. A memory that ends keeps its own side, which says what to link again if
+it is restored.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
 
 
-def linked(
+def link_correction(
     store: Store,
     newer: Record,
     rivals: Sequence[Record],
@@ -24,132 +23,131 @@ def linked(
     retired: Record | None = None,
     at: datetime | None = None,
 ) -> Record:
-    """Link a memory that is about to be current with the last of those that it corrects, and return
-    it so.
+    """Link a memory that is about to become current with the last of those that it corrects.
 
     Args:
-        store: Where the older one is marked.
+        store: The store of the older memory, which is marked.
         newer: The memory.
         rivals: Current memories that it corrects, as they were before `retired` ended.
-        retired: The memory that it replaces: what that one corrected, this one may correct.
+        retired: The memory that it replaces: it may correct what that one corrected.
         at: When it becomes current; by default when it was written.
+
+    Returns:
+        The memory with its link.
     """
-    ended = None if retired is None or "corrected_by" in retired.fields else retired.ref.group
-    free = [each for each in rivals if each.fields.get("corrected_by") in (None, ended)]
-    older = max(
-        (each for each in free if each.created_at <= newer.created_at),
-        key=_written_at,
-        default=None,
-    )
-    if older is None:
+    is_retired_linked = retired is not None and "corrected_by" in retired.fields
+    former = None if retired is None or is_retired_linked else retired.ref.group
+    free = [
+        rival
+        for rival in rivals
+        if rival.fields.get("corrected_by") in (None, former)
+        and rival.created_at <= newer.created_at
+    ]
+    if not free:
         return newer
-    store.patch([_corrected(older, newer, at)])
+    older = max(free, key=lambda rival: rival.created_at)
+    store.patch([_corrected_patch(older, newer, at)])
     return newer._replace(fields={**newer.fields, "corrects": older.ref.group})
 
 
 def unlink(store: Store, records: Iterable[Record]) -> None:
-    """Take memories that are about to end out of their chains: what corrects one corrects what that
-    one corrected.
+    """Take memories that are about to end out of their chains: what corrects one of them then
+    corrects what that one corrected.
 
     Args:
-        store: Where they are; a transaction runs in it.
+        store: Their store, in a transaction.
         records: Any version of each.
     """
-    done: set[str] = set()
+    seen: set[str] = set()
     for record in records:
-        current = record.ended_at is None
-        if record.ref.group in done or (current and not _has_link(record)):
+        is_current = record.ended_at is None
+        if record.ref.group in seen or (is_current and not _has_link(record)):
             continue
-        done.add(record.ref.group)
-        # Read again, since the one before may have been its neighbour.
-        live = _live(store, record, record.ref.group)
-        older, newer = (None, None) if live is None else _neighbours(store, live)
-        if older is not None:
-            store.patch(
-                [
-                    _free(older, "corrected_by", "corrected_at")
-                    if newer is None
-                    else _corrected(older, newer)
-                ]
-            )
+        seen.add(record.ref.group)
+        # Read again, since the previous memory may have been its neighbour.
+        live = _find_live(store, record, record.ref.group)
+        if live is None:
+            continue
+        older, newer = _neighbours(store, live)
+        if older is not None and newer is not None:
+            store.patch([_corrected_patch(older, newer)])
+        elif older is not None:
+            store.patch([_clear(older, "corrected_by", "corrected_at")])
         if newer is not None:
             store.patch([_patch(newer, corrects=None if older is None else older.ref.group)])
 
 
-def unlinked(record: Record) -> Record:
-    """Return a memory that is about to be added without its links."""
-    if not _has_link(record):
-        return record
-    return record._replace(
-        fields={name: value for name, value in record.fields.items() if name not in LINK}
-    )
+def without_links(record: Record) -> Record:
+    """Return a record without its links."""
+    return _without(record, LINK) if _has_link(record) else record
 
 
-def relink(store: Store, record: Record, known: Mapping[str, Any]) -> Record:
-    """Link a memory that was added without links as it was linked before, as far as that still
-    holds.
+def relink(store: Store, record: Record, former: Mapping[str, Any]) -> Record:
+    """Link a memory that was added without links as it was linked before, where that still holds.
 
     Args:
-        store: Where it was added; a transaction runs in it.
+        store: Its store, in a transaction.
         record: The memory.
-        known: The fields of a version that was linked.
+        former: The fields of a version that was linked.
 
     Returns:
         The memory with its links.
     """
-    older, newer = (_live(store, record, known.get(name)) for name in ("corrects", "corrected_by"))
-    if older is not None and not _still(record, older):
+    older, newer = (
+        _find_live(store, record, former.get(name)) for name in ("corrects", "corrected_by")
+    )
+    if older is not None and not _still_corrects(record, older):
         older = None
-    if newer is not None and not _still(newer, record):
+    if newer is not None and not _still_corrects(newer, record):
         newer = None
-    between = (
+    is_between = (
         older is not None
         and newer is not None
         and older.fields.get("corrected_by") == newer.ref.group
     )
-    if older is not None and ("corrected_by" not in older.fields or between):
-        store.patch([_corrected(older, record), _patch(record, corrects=older.ref.group)])
+    if older is not None and (is_between or "corrected_by" not in older.fields):
+        store.patch([_corrected_patch(older, record), _patch(record, corrects=older.ref.group)])
         record = record._replace(fields={**record.fields, "corrects": older.ref.group})
-    if newer is not None and ("corrects" not in newer.fields or between):
-        patch = _corrected(record, newer)
+    if newer is not None and (is_between or "corrects" not in newer.fields):
+        patch = _corrected_patch(record, newer)
         store.patch([patch, _patch(newer, corrects=record.ref.group)])
         record = record._replace(fields={**record.fields, **patch.fields})
     return record
 
 
-def release(store: Store, record: Record, older_id: str) -> Record | None:
-    """Take back that a memory corrects another; return it as it is then, or None if it does not
-    correct that one.
+def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
+    """Remove the link that a memory corrects another one; return it without the link, or None if it
+    does not correct that one.
     """
     if record.fields.get("corrects") != older_id:
         return None
     older, _ = _neighbours(store, record)
     if older is not None:
-        store.patch([_free(older, "corrected_by", "corrected_at")])
-    store.patch([_free(record, "corrects")])
+        store.patch([_clear(older, "corrected_by", "corrected_at")])
+    store.patch([_clear(record, "corrects")])
     return _without(record, {"corrects"})
 
 
-def recheck(store: Store, record: Record) -> Record:
-    """Return the next version of a memory without the links that its new text or project has
-    ended.
+def remove_ended_links(store: Store, record: Record) -> Record:
+    """Return the next version of a memory without the links that no longer hold for its new text or
+    project.
     """
     if not _has_link(record):
         return record
     older, newer = _neighbours(store, record)
     ended: set[str] = set()
-    if older is not None and not _still(record, older):
-        store.patch([_free(older, "corrected_by", "corrected_at")])
+    if older is not None and not _still_corrects(record, older):
+        store.patch([_clear(older, "corrected_by", "corrected_at")])
         ended |= {"corrects"}
-    if newer is not None and not _still(newer, record):
-        store.patch([_free(newer, "corrects")])
+    if newer is not None and not _still_corrects(newer, record):
+        store.patch([_clear(newer, "corrects")])
         ended |= {"corrected_by", "corrected_at"}
     return _without(record, ended)
 
 
-def last_correction(store: Store, record: Record) -> Record | None:
+def find_last_correction(store: Store, record: Record) -> Record | None:
     """Return the last memory of the chain that corrects a memory; None if none does now."""
-    last, seen = _live(store, record, record.ref.group), {record.ref.group}
+    last, seen = _find_live(store, record, record.ref.group), {record.ref.group}
     while last is not None:
         _, newer = _neighbours(store, last)
         if newer is None or newer.ref.group in seen:
@@ -159,28 +157,28 @@ def last_correction(store: Store, record: Record) -> Record | None:
     return None if last is None or last.ref.group == record.ref.group else last
 
 
-def recorrected(store: Store, known: Record, new: Record, correction: Record) -> Record:
+def link_restated(store: Store, known: Record, new: Record, correction: Record) -> Record:
     """Return the next version of a memory that is said again, so that it corrects what corrected
     it.
 
     Args:
-        store: Where they are; a transaction runs in it.
-        known: Its latest version.
+        store: Their store, in a transaction.
+        known: The latest version of the memory.
         new: Its next version.
         correction: The last memory of the chain that corrects it.
     """
     unlink(store, [known])
-    store.patch([_corrected(correction, new)])
-    new = _without(new, set(LINK))
+    store.patch([_corrected_patch(correction, new)])
+    new = _without(new, LINK)
     return new._replace(fields={**new.fields, "corrects": correction.ref.group})
 
 
 def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | None]:
-    """Return the memory that a memory corrects and the one that corrects it, where they still say
-    so themselves.
+    """Return the memory that a memory corrects and the one that corrects it, if they have the link
+    too.
     """
     older, newer = (
-        _live(store, record, record.fields.get(name)) for name in ("corrects", "corrected_by")
+        _find_live(store, record, record.fields.get(name)) for name in ("corrects", "corrected_by")
     )
     if older is not None and older.fields.get("corrected_by") != record.ref.group:
         older = None
@@ -189,16 +187,14 @@ def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | N
     return older, newer
 
 
-def _still(newer: Record, older: Record) -> bool:
-    from memories.write.compare.corrections import (
-        corrects,
-    )  # which reads word lists, and few changes need them
+def _still_corrects(newer: Record, older: Record) -> bool:
+    from memories.write.compare.corrections import corrects  # reads word lists; few changes need it
 
-    same_project = newer.labels.get("project") == older.labels.get("project")
-    return same_project and corrects(newer.text, older.text, None, threshold=1.0)
+    is_same_project = newer.labels.get("project") == older.labels.get("project")
+    return is_same_project and corrects(newer.text, older.text, None, threshold=1.0)
 
 
-def _live(store: Store, beside: Record, group: str | None) -> Record | None:
+def _find_live(store: Store, beside: Record, group: str | None) -> Record | None:
     if group is None:
         return None
     where = Filter(Collection.MEMORY, (beside.ref.namespace,), group=group)
@@ -209,23 +205,18 @@ def _has_link(record: Record) -> bool:
     return any(name in record.fields for name in LINK)
 
 
-def _written_at(record: Record) -> datetime:
-    return record.created_at
+def _without(record: Record, names: Iterable[str]) -> Record:
+    names = set(names)
+    fields = {name: value for name, value in record.fields.items() if name not in names}
+    return record._replace(fields=fields)
 
 
-def _without(record: Record, names: set[str]) -> Record:
-    return record._replace(
-        fields={name: value for name, value in record.fields.items() if name not in names}
-    )
+def _corrected_patch(older: Record, newer: Record, at: datetime | None = None) -> Patch:
+    corrected_at = to_millis(at or newer.created_at)
+    return _patch(older, corrected_by=newer.ref.group, corrected_at=corrected_at)
 
 
-def _corrected(older: Record, newer: Record, at: datetime | None = None) -> Patch:
-    return _patch(
-        older, corrected_by=newer.ref.group, corrected_at=to_millis(at or newer.created_at)
-    )
-
-
-def _free(record: Record, *names: str) -> Patch:
+def _clear(record: Record, *names: str) -> Patch:
     return _patch(record, **dict.fromkeys(names))
 
 

@@ -25,7 +25,7 @@ from memories.read.turns import group_parts, join_parts, parts_of, refs_of, star
 from memories.stores.chain import chain_of, reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import Collection, Filter, Record, Ref
-from memories.write.links import relink, unlink, unlinked
+from memories.write.links import relink, unlink, without_links
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -353,10 +353,10 @@ def _replace(
         [versions.end_version(latest, new.created_at, "update") for latest, new in written]
     )
     lookup.store.append(
-        [unlinked(new)._replace(vectors=vectors.get(latest.ref)) for latest, new in written]
+        [without_links(new)._replace(vectors=vectors.get(latest.ref)) for latest, new in written]
     )
     for latest, new in written:
-        relink(lookup.store, unlinked(new), latest.fields)
+        relink(lookup.store, without_links(new), latest.fields)
 
 
 def vectors_of(

@@ -1,8 +1,8 @@
-"""What a text adds that is stored already: new tags, a more lasting policy, more confidence become
-a version.
+"""Merges a text that is stored already into its memory: new tags, a more lasting policy and a higher
+confidence become a version.
 
-What contradicts the memory stays as the memory has it. Nobody changes by repeating what a more
-trusted writer wrote.
+What contradicts the memory is not merged, and a repetition changes nothing that a more trusted
+writer wrote.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import Store
 from memories.stores.records import Record
 from memories.write.change import reset_decay
-from memories.write.links import last_correction, recorrected
+from memories.write.links import find_last_correction, link_restated
 from memories.write.suspicion import mark_record
 
 if TYPE_CHECKING:
@@ -26,95 +26,100 @@ if TYPE_CHECKING:
 
 NOTE_TRUST = "it was stored by a more trusted writer, so a repetition changes nothing in it"
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
-NOTE_WAITS = "what is to wait for review changes nothing that is stored"
+NOTE_WAITS = "a draft that awaits review changes nothing that is stored"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # nobody decided about what was captured or imported
-_UNKNOWN = 1  # written before origins were kept
+_RANKS = {USER: 2, AGENT: 1}  # others captured or imported it, which nobody decided
+_UNKNOWN_RANK = 1  # of what was written before origins were kept
 
 
-class Addition(NamedTuple):
+class Additions(NamedTuple):
     """What a draft says beyond a memory with the same text.
 
     Attributes:
         tags: Tags that the memory does not have.
-        more: `decay`, `confidence` and `source` that it does not have, or has less of.
-        other_tags: Tags that it has with another value.
-        less: `decay`, `confidence` and `source` that contradict it.
+        fields: `decay`, `confidence` and `source` that the memory does not have, or has less of.
+        other_tags: Tags that the memory has with another value.
+        other_fields: `decay`, `confidence` and `source` that contradict the memory.
     """
 
     tags: Mapping[str, str]
-    more: Mapping[str, Any]
+    fields: Mapping[str, Any]
     other_tags: Mapping[str, str]
-    less: Mapping[str, Any]
+    other_fields: Mapping[str, Any]
 
-    def merged(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """Return the names of what can be merged."""
-        return (*(("tags",) if self.tags else ()), *self.more)
+        return ("tags", *self.fields) if self.tags else tuple(self.fields)
 
-    def left(self, *, everything: bool = False) -> dict[str, Any]:
-        """Return what contradicts the memory, or all that the draft says beyond it."""
-        tags = {**self.other_tags, **(self.tags if everything else {})}
-        return ({"tags": tags} if tags else {}) | {**self.less, **(self.more if everything else {})}
+    def contradictions(self) -> dict[str, Any]:
+        """Return what contradicts the memory."""
+        tags = {"tags": dict(self.other_tags)} if self.other_tags else {}
+        return {**tags, **self.other_fields}
+
+    def everything(self) -> dict[str, Any]:
+        """Return all that the draft says beyond the memory."""
+        all_tags = {**self.other_tags, **self.tags}
+        tags = {"tags": all_tags} if all_tags else {}
+        return {**tags, **self.other_fields, **self.fields}
 
 
-class Repeated(NamedTuple):
-    """What a repetition did.
+class MergeResult(NamedTuple):
+    """Result of merging a repetition.
 
     Attributes:
         record: The memory as it is now.
         merged: The names of what was merged into it, by a version; usually empty.
-        left: What the draft said that was not merged.
+        not_merged: What the draft said that was not merged.
         reinforced: Whether its decay was reset.
         note: Why nothing was merged although there was something to merge.
     """
 
     record: Record
     merged: tuple[str, ...] = ()
-    left: Mapping[str, Any] = {}
+    not_merged: Mapping[str, Any] = {}
     reinforced: bool = False
     note: str = ""
 
 
-def addition(known: Record, draft: Draft) -> Addition:
+def find_additions(known: Record, draft: Draft) -> Additions:
     """Return what a draft says beyond a memory with the same text; what it leaves open says
     nothing.
     """
-    tags = tags_of(known.labels)
-    wider = {
-        key
-        for key in draft.tags
-        if key == "global" and _is_true(draft.tags[key]) and not _is_true(tags.get(key))
-    }
-    new = {key: value for key, value in draft.tags.items() if key not in tags or key in wider}
-    other = {
-        key: value
-        for key, value in draft.tags.items()
-        if key not in new and not _is_same(key, value, tags[key])
-    }
-    more: dict[str, Any] = {}
-    less: dict[str, Any] = {}
-    if draft.decay is not None and (
-        change := _rank_of(draft.decay) - _rank_of(versions.decay_policy(known))
-    ):
-        (more if change > 0 else less)["decay"] = str(draft.decay)
-    sure = known.fields.get("confidence", 1.0)
-    if draft.confidence is not None and draft.confidence != sure:
-        (more if draft.confidence > sure else less)["confidence"] = draft.confidence
+    known_tags = tags_of(known.labels)
+    tags: dict[str, str] = {}
+    other_tags: dict[str, str] = {}
+    for key, value in draft.tags.items():
+        becomes_global = key == "global" and _is_true(value) and not _is_true(known_tags.get(key))
+        if key not in known_tags or becomes_global:
+            tags[key] = value
+        elif not _is_same_tag(key, value, known_tags[key]):
+            other_tags[key] = value
+
+    fields: dict[str, Any] = {}
+    other_fields: dict[str, Any] = {}
+    if draft.decay is not None:
+        change = _rank_of(draft.decay) - _rank_of(versions.decay_policy(known))
+        if change:
+            (fields if change > 0 else other_fields)["decay"] = str(draft.decay)
+    confidence = known.fields.get("confidence", 1.0)
+    if draft.confidence is not None and draft.confidence != confidence:
+        is_higher = draft.confidence > confidence
+        (fields if is_higher else other_fields)["confidence"] = draft.confidence
     source = known.fields.get("source")
     if draft.source is not None and draft.source != source:
-        (more if source is None else less)["source"] = draft.source
-    return Addition(new, more, other, less)
+        (fields if source is None else other_fields)["source"] = draft.source
+    return Additions(tags, fields, other_tags, other_fields)
 
 
 class Repetition(NamedTuple):
     """A draft that repeats a memory.
 
     Attributes:
-        store: Where the memory is; a transaction runs in it.
+        store: The store of the memory, in a transaction.
         known: The memory.
-        draft: What repeats it.
-        vectors: Those of the draft; None if there is no model.
-        redacted: The kinds of the secrets that were taken out of the draft.
+        draft: The draft.
+        vectors: Its vectors; None without a model.
+        redacted: The kinds of the secrets that were removed from it.
         at: When it is said.
     """
 
@@ -125,81 +130,85 @@ class Repetition(NamedTuple):
     redacted: tuple[str, ...]
     at: datetime
 
-    def is_barred(self) -> bool:
-        """Return whether whoever writes is less trusted than the writer of the memory."""
-        return self._writer() < _trust(self.known)
+    def is_less_trusted(self) -> bool:
+        """Return whether the writer of the draft is less trusted than that of the memory."""
+        return self._writer_rank() < _trust_rank(self.known)
 
-    def is_restated(self) -> bool:
+    def was_corrected(self) -> bool:
         """Return whether the memory was corrected before it is said again."""
         return versions.corrected_by(self.known, self.at) is not None
 
-    def conflicts(self) -> int:
+    def count_conflicts(self) -> int:
         """Return how much of the draft contradicts the memory."""
-        added = addition(self.known, self.draft)
-        return len(added.other_tags) + len(added.less)
+        additions = find_additions(self.known, self.draft)
+        return len(additions.other_tags) + len(additions.other_fields)
 
-    def left_out(self) -> Repeated:
-        """Return that nothing is merged, for the draft is to wait for a review."""
-        left = addition(self.known, self.draft).left(everything=True)
-        left |= {} if self.draft.supersedes is None else {"supersedes": self.draft.supersedes}
-        return Repeated(self.known, (), left, note=NOTE_WAITS if left else "")
+    def leave_out(self) -> MergeResult:
+        """Merge nothing, since the draft awaits review."""
+        not_merged = find_additions(self.known, self.draft).everything()
+        if self.draft.supersedes is not None:
+            not_merged["supersedes"] = self.draft.supersedes
+        return MergeResult(self.known, (), not_merged, note=NOTE_WAITS if not_merged else "")
 
-    def write(self) -> Repeated:
-        """Merge what the draft adds, and reinforce the memory if it can be."""
-        added = addition(self.known, self.draft)
+    def merge(self) -> MergeResult:
+        """Merge what the draft adds, and reinforce the memory if its policy allows it."""
+        additions = find_additions(self.known, self.draft)
         superseding = () if self.draft.supersedes is None else ("supersedes",)
-        if self.is_barred():
-            left = added.left(everything=True)
-            return self._reinforced(
-                Repeated(self.known, superseding, left, note=NOTE_TRUST if left else "")
-            )
+        if self.is_less_trusted():
+            not_merged = additions.everything()
+            note = NOTE_TRUST if not_merged else ""
+            return self._reinforce(MergeResult(self.known, superseding, not_merged, note=note))
         note = ""
-        if added.tags and len(self._tags(added)) > MAX_TAGS:
-            note, added = (
-                NOTE_TAGS,
-                added._replace(tags={}, other_tags={**added.other_tags, **added.tags}),
-            )
-        merged = added.merged() + superseding
-        merged += ("trust",) if self._writer() > _trust(self.known) else ()
-        correction = last_correction(self.store, self.known) if self.is_restated() else None
-        merged += () if correction is None else ("corrects",)
-        record = self._version(added, correction) if merged else self.known
-        return self._reinforced(Repeated(record, merged, added.left(), note=note))
+        if additions.tags and len(self._merge_tags(additions)) > MAX_TAGS:
+            note = NOTE_TAGS
+            all_tags = {**additions.other_tags, **additions.tags}
+            additions = additions._replace(tags={}, other_tags=all_tags)
+        merged = additions.names() + superseding
+        if self._writer_rank() > _trust_rank(self.known):
+            merged += ("trust",)
+        correction = find_last_correction(self.store, self.known) if self.was_corrected() else None
+        if correction is not None:
+            merged += ("corrects",)
+        record = self._add_version(additions, correction) if merged else self.known
+        not_merged = additions.contradictions()
+        return self._reinforce(MergeResult(record, merged, not_merged, note=note))
 
-    def _writer(self) -> int:
-        return _trust(stamp_origin(self.store, self.known))
+    def _writer_rank(self) -> int:
+        return _trust_rank(stamp_origin(self.store, self.known))
 
-    def _tags(self, added: Addition) -> dict[str, str]:
-        return {**tags_of(self.known.labels), **added.tags}
+    def _merge_tags(self, additions: Additions) -> dict[str, str]:
+        return {**tags_of(self.known.labels), **additions.tags}
 
-    def _version(self, added: Addition, correction: Record | None) -> Record:
-        """Add a version: of the same text, unless a more trusted writer said it, whose own words
-        then count.
+    def _add_version(self, additions: Additions, correction: Record | None) -> Record:
+        """Add a version with the same text. If the writer is more trusted, the version has the
+        writer's own words.
         """
         known, draft = self.known, self.draft
-        trusted = self._writer() > _trust(known)
-        more = added.more
-        said = Draft(
+        is_more_trusted = self._writer_rank() > _trust_rank(known)
+        declared = Draft(
             draft.content,
-            decay=more.get("decay"),
-            confidence=more.get("confidence"),
-            source=more.get("source"),
+            decay=additions.fields.get("decay"),
+            confidence=additions.fields.get("confidence"),
+            source=additions.fields.get("source"),
         )
-        kinds = (() if trusted else known.names("redacted")) + self.redacted
-        fields = versions.declared_fields(said) | {
-            "redacted": " ".join(dict.fromkeys(kinds)) or None
-        }
-        fields |= {} if draft.supersedes is None else {"supersedes": draft.supersedes}
-        changes = {
-            "text": draft.content if trusted else known.text,
-            "labels": self._tags(added),
-            "fields": fields,
-        }
-        new = mark_record(versions.next_version(known, "update", self.at, fresh=False, **changes))
-        new = stamp_origin(
-            self.store,
-            new if correction is None else recorrected(self.store, known, new, correction),
+        kinds = self.redacted if is_more_trusted else (*known.names("redacted"), *self.redacted)
+        fields = versions.declared_fields(declared)
+        fields["redacted"] = " ".join(dict.fromkeys(kinds)) or None
+        if draft.supersedes is not None:
+            fields["supersedes"] = draft.supersedes
+        new = versions.next_version(
+            known,
+            "update",
+            self.at,
+            fresh=False,
+            text=draft.content if is_more_trusted else known.text,
+            labels=self._merge_tags(additions),
+            fields=fields,
         )
+        new = mark_record(new)
+        if correction is not None:
+            new = link_restated(self.store, known, new, correction)
+        new = stamp_origin(self.store, new)
         vectors = self.vectors
         if vectors is not None and new.text != draft.content:
             vectors = self.store.vectors([known.ref]).get(known.ref)
@@ -207,24 +216,25 @@ class Repetition(NamedTuple):
         append_stamped(self.store, [new._replace(vectors=vectors)])
         return new
 
-    def _reinforced(self, done: Repeated) -> Repeated:
-        """Reset the decay of the memory, unless nobody decided that it is said again, or it was
-        said before.
+    def _reinforce(self, result: MergeResult) -> MergeResult:
+        """Reset the decay of the memory, unless the draft was captured or imported, or is older
+        than the memory's last reinforcement.
         """
-        record = done.record
-        decided = self._writer() >= min(_trust(record), _RANKS[AGENT])
-        if versions.decay_policy(record) is not DecayPolicy.REINFORCEABLE or not decided:
-            return done
+        record = result.record
+        is_decided = self._writer_rank() >= min(_trust_rank(record), _RANKS[AGENT])
+        is_reinforceable = versions.decay_policy(record) is DecayPolicy.REINFORCEABLE
+        if not is_reinforceable or not is_decided:
+            return result
         if self.at < versions.aging_from(record, self.at):
-            return done
+            return result
         reset_decay(self.store, [record], self.at)
         fields = {**record.fields, "reinforced_at": to_millis(self.at)}
-        return done._replace(record=record._replace(fields=fields), reinforced=True)
+        return result._replace(record=record._replace(fields=fields), reinforced=True)
 
 
-def _trust(record: Record) -> int:
-    known = record.labels.get(TRUST)
-    return _UNKNOWN if known is None else _RANKS.get(known, 0)
+def _trust_rank(record: Record) -> int:
+    trust = record.labels.get(TRUST)
+    return _UNKNOWN_RANK if trust is None else _RANKS.get(trust, 0)
 
 
 def _rank_of(policy: str) -> int:
@@ -235,5 +245,5 @@ def _is_true(value: str | None) -> bool:
     return (value or "").lower() == "true"
 
 
-def _is_same(key: str, value: str, known: str) -> bool:
+def _is_same_tag(key: str, value: str, known: str) -> bool:
     return value == known or (key == "global" and _is_true(value) == _is_true(known))

@@ -20,9 +20,9 @@ from memories.read.lookup import Lookup, narrow
 from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.records import Filter, Patch, Record
 from memories.write.create import BATCH_COMPARED
-from memories.write.links import linked, recheck
+from memories.write.links import link_correction, remove_ended_links
 from memories.write.suspicion import mark_record
-from memories.write.writer import Compared, Similar, Writer
+from memories.write.writer import Comparison, Similar, Writer
 
 _PAGE = 500
 _WORD = re.compile(r"\w+")
@@ -289,12 +289,12 @@ class Review:
             else:
                 draft = replace(draft, supersedes=None)
             return self._add_version(latest, record, draft, vectors)
-        found = Compared() if writer.force else writer.compare(draft, vectors)
+        found = Comparison() if writer.force else writer.compare(draft, vectors)
         repeats = None if found.same is None else writer.repetition(found.same, draft, vectors)
-        if draft.key is None and repeats is not None and not repeats.is_restated():
+        if draft.key is None and repeats is not None and not repeats.was_corrected():
             writer.retire(superseded, repeats.known.ref.group, writer.now)
             self._store_in(record, repeats.known)
-            left = repeats.left_out().left
+            left = repeats.leave_out().not_merged
             return Reviewed(record.ref.group, True, self._memory(repeats.known), not_merged=left)
         if draft.key is None and found.duplicates:
             return Reviewed(record.ref.group, False, self._memory(record), found.duplicates)
@@ -308,10 +308,12 @@ class Review:
                 ),
             )
             self._end(record, "update")
-            new = linked(writer.store, new, found.corrected, retired=superseded)
+            new = link_correction(writer.store, new, found.corrected, retired=superseded)
             writer.store.append([new._replace(vectors=vectors)])
         else:
-            new = linked(writer.store, record, found.corrected, retired=superseded, at=writer.now)
+            new = link_correction(
+                writer.store, record, found.corrected, retired=superseded, at=writer.now
+            )
             fields = self._acceptance() | {name: new.fields.get(name) for name in versions.LINK}
             new = new._replace(
                 ended_at=None, ended_by=None, fields={**new.fields, **self._acceptance()}
@@ -337,7 +339,7 @@ class Review:
         new = versions.next_version(
             latest, "update", now, fresh=True, text=draft.content, labels=labels, fields=fields
         )
-        new = recheck(store, new)
+        new = remove_ended_links(store, new)
         store.patch([versions.end_version(latest, new.created_at, "update")])
         if draft.content == record.text:
             theirs = {

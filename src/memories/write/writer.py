@@ -1,6 +1,4 @@
-"""Compares drafts with the stored memories of one namespace: who writes there, and what is there
-already.
-"""
+"""Writes to one namespace, and compares drafts with the memories that it holds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +13,6 @@ from memories.read import versions
 from memories.read.lookup import Lookup
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Collection, Filter, Record
-from memories.write.compare.corrections import corrects
-from memories.write.compare.duplicates import Judgement, Verdict, judge, same_lines
 from memories.write.links import unlink
 
 if TYPE_CHECKING:
@@ -26,7 +22,6 @@ if TYPE_CHECKING:
     from memories.write.repetitions import Repetition
 
 MAX_SIMILAR = 5
-MAX_JUDGED = 2_000  # characters
 _COMPARED = 16
 _COMPARED_LOOSE = 64  # without a project, more: those of other projects are found too and dropped
 _PAGE = 250
@@ -39,7 +34,7 @@ class Similar:
     Attributes:
         created_at: When its latest version was written.
         agent: The agent that it is tagged with, if any.
-        difference: What it says differently, if anything.
+        difference: How its text differs, if it does.
         namespace: The namespace it belongs to.
         origin: Who wrote it; None if that was before origins were kept.
         suspicious: Why it may give orders to a model; see `Memory`.
@@ -59,10 +54,10 @@ class Similar:
 
 
 class Repeat(NamedTuple):
-    """A memory that says what older ones say.
+    """A memory that says what older memories say.
 
     Attributes:
-        memory: The newer one.
+        memory: The newer memory.
         of: The older ones, most similar first.
     """
 
@@ -70,14 +65,14 @@ class Repeat(NamedTuple):
     of: tuple[Similar, ...]
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
     """Stored memories that resemble a draft.
 
     Attributes:
         same: The memory with the same text.
-        duplicates: Those that say the same.
-        similar: Those that are alike but differ.
-        corrected: Those of the same subject with another value.
+        duplicates: Memories that say the same.
+        similar: Memories that are alike but differ.
+        corrected: Memories about the same subject with another value.
     """
 
     same: Record | None = None
@@ -87,20 +82,19 @@ class Compared(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Where and how drafts are written: one namespace, and the settings that decide what repeats
-    what.
+    """Where and how drafts are written: a namespace, and the settings that decide what is a
+    repetition.
 
     Attributes:
         lookup: Finds what the caller may read and write.
-        embedder: Makes the vectors; None to go by words alone.
+        embedder: Makes the vectors; None to compare by words alone.
         now: The time of drafts without one.
         half_life_hours: See `read.versions.compute_confidence`.
-        min_confidence: A search does not find what is less current, so repeating that is no
-            repetition.
+        min_confidence: A search does not find memories below it, so a draft never repeats one.
         force: Store drafts without comparing them.
-        redactor: Takes secrets out; None to keep drafts as they are.
-        within: Keys of tags that tell statements apart, as `project` does: with another value it is
-            no repetition.
+        redactor: Removes secrets; None to keep drafts as they are.
+        within: Keys of tags that tell statements apart, as `project` does: a draft with another
+            value is no repetition.
     """
 
     lookup: Lookup
@@ -114,10 +108,10 @@ class Writer(NamedTuple):
 
     @property
     def store(self) -> Store:
-        """Where memories are written."""
+        """The store that memories are written to."""
         return self.lookup.store
 
-    def memory(self, record: Record) -> Memory:
+    def to_memory(self, record: Record) -> Memory:
         """Return a record as a memory, with its confidence now."""
         return versions.to_memory(record, self.now, self.half_life_hours)
 
@@ -125,9 +119,8 @@ class Writer(NamedTuple):
         """End the memory that another one replaces, if there is one."""
         if superseded is not None:
             unlink(self.store, [superseded])
-            self.store.patch(
-                [versions.end_version(superseded, at, "supersede", superseded_by=successor)]
-            )
+            patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
+            self.store.patch([patch])
 
     def repetition(
         self, known: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()
@@ -137,7 +130,7 @@ class Writer(NamedTuple):
 
         return Repetition(self.store, known, draft, vectors, redacted, draft.created_at or self.now)
 
-    def compare(self, draft: Draft, vectors: Any, where: Filter | None = None) -> Compared:
+    def compare(self, draft: Draft, vectors: Any, where: Filter | None = None) -> Comparison:
         """Compare a draft with stored memories.
 
         Args:
@@ -145,101 +138,54 @@ class Writer(NamedTuple):
             vectors: Its vectors.
             where: The memories to compare it with; by default all current ones.
         """
+        # These read word lists, which nothing but a comparison needs.
+        from memories.write.compare.corrections import corrects
+        from memories.write.compare.duplicates import Verdict, judge
+
         same: list[Record] = []
         duplicates: list[Similar] = []
         similar: list[Similar] = []
         corrected: list[Record] = []
         threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
-        for candidate in self._rivals(
-            draft, vectors, where or Filter(Collection.MEMORY, (self.lookup.namespace,))
-        ):
-            record = candidate.record
-            explain = len(similar) < MAX_SIMILAR
-            judgement = _judge(
-                draft.content, record.text, candidate.similarity, threshold, explain=explain
+        where = where or Filter(Collection.MEMORY, (self.lookup.namespace,))
+        for candidate in self._find_rivals(draft, vectors, where):
+            record, similarity = candidate.record, candidate.similarity
+            verdict, difference = judge(
+                draft.content,
+                record.text,
+                similarity,
+                threshold=threshold,
+                explain=len(similar) < MAX_SIMILAR,
             )
-            repeats = judgement.verdict in (Verdict.SAME, Verdict.DUPLICATE)
-            if repeats and self._is_apart(draft, record):
+            if verdict in (Verdict.SAME, Verdict.DUPLICATE):
+                if self._is_apart(draft, record):
+                    continue
+                if verdict is Verdict.SAME:
+                    same.append(record)
+                else:
+                    duplicates.append(self._to_similar(candidate, difference))
                 continue
-            if judgement.verdict is Verdict.SAME:
-                same.append(record)
-            elif judgement.verdict is Verdict.DUPLICATE:
-                duplicates.append(self._similar(candidate, judgement.reason))
-            else:
-                is_corrected = len(corrected) < MAX_SIMILAR and self._corrects(
-                    draft, candidate, threshold
-                )
-                if is_corrected:
-                    corrected.append(record)
-                if is_corrected or judgement.verdict is Verdict.CORRECTION:
-                    similar.append(self._similar(candidate, judgement.reason))
-        repeated = self._choose_repeated(same, draft, vectors)
-        return Compared(
-            repeated,
+            is_corrected = (
+                len(corrected) < MAX_SIMILAR
+                and _may_correct(draft, record)
+                and corrects(draft.content, record.text, similarity, threshold=threshold)
+            )
+            if is_corrected:
+                corrected.append(record)
+            if is_corrected or verdict is Verdict.CORRECTION:
+                similar.append(self._to_similar(candidate, difference))
+        return Comparison(
+            self._choose_repeated(same, draft, vectors),
             tuple(duplicates[:MAX_SIMILAR]),
             tuple(similar[:MAX_SIMILAR]),
             tuple(corrected),
         )
 
-    def _similar(self, candidate: Candidate, difference: str) -> Similar:
-        record = candidate.record
-        return Similar(
-            record.ref.group,
-            record.text,
-            round(max(0.0, candidate.similarity or 0.0), 4),
-            record.created_at,
-            record.labels.get("agent"),
-            difference,
-            record.ref.namespace,
-            origin_of(record.labels),
-            record.names("suspicious"),
-            versions.corrected_by(record, self.now),
-        )
-
-    def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
-        """Return the memory that a draft repeats: of several the first that it contradicts
-        least.
-        """
-        if len(same) < 2 and not any("corrected_by" in known.fields for known in same):
-            return same[0] if same else None
-        repetitions = [self.repetition(known, draft, vectors) for known in same]
-        # What a more trusted writer said is not turned back; so that it holds again is a memory of
-        # its own.
-        free = [
-            repetition
-            for repetition in repetitions
-            if not (repetition.is_restated() and repetition.is_barred())
-        ]
-        return min(free, key=lambda repetition: repetition.conflicts()).known if free else None
-
-    def _is_apart(self, draft: Draft, record: Record) -> bool:
-        return any(draft.tags.get(key) != record.labels.get(key) for key in self.within)
-
-    def _corrects(self, draft: Draft, candidate: Candidate, threshold: float) -> bool:
-        """Return whether a draft corrects a memory that none corrects yet; of two keys none
-        corrects the other.
-        """
-        record = candidate.record
-        addressed = draft.key is not None and record.key is not None
-        if addressed or record.fields.get("corrected_by") not in (None, draft.supersedes):
-            return False
-        return corrects(draft.content, record.text, candidate.similarity, threshold=threshold)
-
-    def _is_current(self, record: Record, draft: Draft) -> bool:
-        """Return whether a search would show a record, or at least no less than it would show the
-        draft.
-        """
-        declared = 1.0 if draft.confidence is None else draft.confidence
-        return versions.confidence(record, self.now, self.half_life_hours) >= min(
-            self.min_confidence, declared
-        )
-
-    def _rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
-        """Return what may say the same, most similar first: not faded, and of the same project."""
+    def _find_rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
+        """Return what may say the same, most similar first: not faded, and in the same project."""
         project = draft.tags.get("project")
         if project is not None:
             where = where._replace(labels={**where.labels, "project": project})
-        whole = vectors is None or len(vectors) == 1
         candidates = self.store.candidates(
             where,
             vector=None if vectors is None else vectors[0],
@@ -247,65 +193,97 @@ class Writer(NamedTuple):
             k=_COMPARED if project is not None else _COMPARED_LOOSE,
         )
         rivals = [
-            # A text of several windows was compared by its first one only, which says little about
-            # the whole.
-            candidate if whole else candidate._replace(similarity=None)
+            candidate
             for candidate in candidates
             if candidate.record.labels.get("project") == project
             and candidate.record.ref.group != draft.supersedes
-            and not _is_note(candidate.record)
+            and not _is_session_note(candidate.record)
             and self._is_current(candidate.record, draft)
         ]
-        return sorted(rivals, key=lambda rival: -(rival.similarity or 0.0))
+        if vectors is not None and len(vectors) > 1:
+            # The first window of a long text says little about the whole.
+            rivals = [rival._replace(similarity=None) for rival in rivals]
+        return sorted(rivals, key=lambda rival: rival.similarity or 0.0, reverse=True)
+
+    def _is_current(self, record: Record, draft: Draft) -> bool:
+        """Return whether a search would show a record, or at least no less than the draft."""
+        declared = 1.0 if draft.confidence is None else draft.confidence
+        confidence = versions.confidence(record, self.now, self.half_life_hours)
+        return confidence >= min(self.min_confidence, declared)
+
+    def _is_apart(self, draft: Draft, record: Record) -> bool:
+        return any(draft.tags.get(key) != record.labels.get(key) for key in self.within)
+
+    def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
+        """Return the memory that a draft repeats: of several, the first that it contradicts least."""
+        if len(same) < 2 and not any("corrected_by" in record.fields for record in same):
+            return same[0] if same else None
+        repetitions = [self.repetition(record, draft, vectors) for record in same]
+        # A correction by a more trusted writer stands: saying the old text again makes a new memory.
+        allowed = [
+            repetition
+            for repetition in repetitions
+            if not (repetition.was_corrected() and repetition.is_less_trusted())
+        ]
+        if not allowed:
+            return None
+        return min(allowed, key=lambda repetition: repetition.count_conflicts()).known
+
+    def _to_similar(self, candidate: Candidate, difference: str) -> Similar:
+        record = candidate.record
+        return Similar(
+            id=record.ref.group,
+            content=record.text,
+            similarity=round(max(0.0, candidate.similarity or 0.0), 4),
+            created_at=record.created_at,
+            agent=record.labels.get("agent"),
+            difference=difference,
+            namespace=record.ref.namespace,
+            origin=origin_of(record.labels),
+            suspicious=record.names("suspicious"),
+            corrected_by=versions.corrected_by(record, self.now),
+        )
+
+
+def _may_correct(draft: Draft, record: Record) -> bool:
+    """Return whether no other memory corrects a record yet, and not both have keys: those address
+    two memories.
+    """
+    have_keys = draft.key is not None and record.key is not None
+    return not have_keys and record.fields.get("corrected_by") in (None, draft.supersedes)
+
+
+def _is_session_note(record: Record) -> bool:
+    """Return whether a record is a session's note: it quotes what was said, and a draft that says
+    the same is no repetition of it.
+    """
+    return is_session_note(record.labels, versions.plain_key(record.key))
 
 
 def find_repeats(writer: Writer, selector: "Selector", limit: int) -> Iterator[Repeat]:
-    """Yield memories of the writer's namespace that are selected and repeat older ones, newest
-    first.
-    """
-    return islice(_repeats(writer, selector), limit)
+    """Yield selected memories of the writer's namespace that repeat older ones, newest first."""
+    return islice(_find_repeats(writer, selector), limit)
 
 
-def _repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
+def _find_repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
     where, after = selector.narrow(Filter(Collection.MEMORY, (writer.lookup.namespace,))), None
     while page := writer.store.scan(where, limit=_PAGE, after=after, newest_first=True):
         after = (page[-1].ref.group, page[-1].ref.position)
         vectors = writer.store.vectors([record.ref for record in page]) if writer.embedder else {}
         for record in filter(selector.selects, page):
-            older = _older(writer, record, vectors.get(record.ref))
+            older = _find_older(writer, record, vectors.get(record.ref))
             if older:
-                yield Repeat(writer.memory(record), older)
+                yield Repeat(writer.to_memory(record), older)
 
 
-def _older(writer: Writer, record: Record, vectors: object) -> tuple[Similar, ...]:
+def _find_older(writer: Writer, record: Record, vectors: object) -> tuple[Similar, ...]:
     """Return the older memories that a new memory with this text would repeat."""
-    itself = Draft(
-        record.text, tags_of(record.labels), supersedes=record.ref.group
-    )  # which is left out
-    compared = writer.compare(itself, vectors)
-    similar = compared.duplicates
-    if compared.same is not None:
-        same = compared.same
-        similar = (
-            Similar(same.ref.group, same.text, 1.0, same.created_at, same.labels.get("agent")),
-            *similar,
-        )
-    return tuple(memory for memory in similar if memory.id < record.ref.group)
-
-
-def _is_note(record: Record) -> bool:
-    """Return whether a record is a session's note: it quotes what was said, which nobody repeats by
-    storing it.
-    """
-    return is_session_note(record.labels, versions.plain_key(record.key))
-
-
-def _judge(
-    new: str, old: str, similarity: float | None, threshold: float, *, explain: bool
-) -> Judgement:
-    """Judge two texts; of long ones only whether they are the same, since comparing their words
-    takes seconds.
-    """
-    if max(len(new), len(old)) <= MAX_JUDGED:
-        return judge(new, old, similarity, threshold=threshold, explain=explain)
-    return Judgement(Verdict.SAME if same_lines(new, old) else Verdict.DIFFERENT)
+    # A draft that supersedes the record is not compared with it.
+    draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
+    comparison = writer.compare(draft, vectors)
+    repeated = comparison.duplicates
+    if comparison.same is not None:
+        same = comparison.same
+        similar = Similar(same.ref.group, same.text, 1.0, same.created_at, same.labels.get("agent"))
+        repeated = (similar, *repeated)
+    return tuple(memory for memory in repeated if memory.id < record.ref.group)

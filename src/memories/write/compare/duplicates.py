@@ -53,6 +53,7 @@ class Judgement(NamedTuple):
 
 
 _T = TypeVar("_T")
+MAX_JUDGED = 2_000  # characters
 _LONG = 300  # words; comparing the orders of longer texts takes seconds
 _NAME = 3  # words of a name at most
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
@@ -79,8 +80,18 @@ def judge(
         `SAME` for texts that differ only in spaces, quotes, final stops and the case of first
         letters; `DUPLICATE` for similar texts without a difference; `CORRECTION` for similar texts
         with one, which `reason` names; `DIFFERENT` for all others. Without a similarity nothing is
-        a correction, and texts without a difference are duplicates.
+        a correction, and texts without a difference are duplicates. Long texts are only `SAME` or
+        `DIFFERENT`.
     """
+    if max(len(new), len(old)) > MAX_JUDGED:
+        return Judgement(Verdict.SAME if same_lines(new, old) else Verdict.DIFFERENT)
+    return judge_words(new, old, similarity, threshold=threshold, explain=explain)
+
+
+def judge_words(
+    new: str, old: str, similarity: float | None, *, threshold: float, explain: bool = True
+) -> Judgement:
+    """Compare the words of texts of any length, as `judge` does; long ones take seconds."""
     are_alike = bare(new) == bare(old)
     if not are_alike and similarity is not None and similarity < threshold:
         return Judgement(Verdict.DIFFERENT)  # most are; reading words takes a hundred times as long
@@ -109,7 +120,7 @@ def same_lines(new: str, old: str) -> bool:
     """Return whether two texts have the same words and, if they have several lines, the same lines
     with the same indents.
 
-    This takes a moment where `judge` takes seconds: for texts of many thousand characters.
+    This takes a moment where `judge_words` takes seconds: for texts of many thousand characters.
     """
     new_lines, old_lines = _split_lines(new), _split_lines(old)
     if len(new_lines) > 1 or len(old_lines) > 1:
