@@ -135,4 +135,4 @@ def test_systemd_is_told_when_the_server_is_ready(
 def test_a_socket_of_another_process_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LISTEN_FDS", "1")
     monkeypatch.setenv("LISTEN_PID", str(os.getpid() + 1))
-    assert sockets.activated() is None
+    assert sockets.socket_from_systemd() is None

@@ -21,7 +21,7 @@ def lines() -> list[str]:
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(gauges=(Gauge("memories_ready", "gauge", "Whether it is.", lambda: 1.0),))
+    return Metrics(gauges=lambda: [Gauge("memories_ready", "gauge", "Whether it is.", 1.0)])
 
 
 @pytest.fixture

@@ -437,7 +437,7 @@ def test_a_write_that_ends_after_the_server_has_stopped_says_nothing(
 
     async def ask_and_stop() -> None:
         asking = asyncio.ensure_future(
-            routes._later(server, lambda: routes.Later(written, routes.Answer))
+            routes._await_later(server, lambda: routes.Later(written, routes.Answer))
         )  # type: ignore[arg-type]
         await asyncio.sleep(0)
         asking.cancel()

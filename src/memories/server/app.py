@@ -193,11 +193,8 @@ async def _logout(request: Request) -> Response:
 
 async def _nowhere(request: Request, exc: Exception) -> Response:
     status = getattr(exc, "status_code", 404)
-    detail = (
-        "there is nothing at this path"
-        if status == 404
-        else f"{request.method} does not go with this path"
-    )
-    return problem(
-        status, f"{detail}; /openapi.json lists all routes", **(getattr(exc, "headers", None) or {})
-    )
+    detail = "there is nothing at this path"
+    if status != 404:
+        detail = f"{request.method} does not go with this path"
+    headers = getattr(exc, "headers", None) or {}
+    return problem(status, f"{detail}; /openapi.json lists all routes", **headers)

@@ -1,7 +1,7 @@
 """Serves the application over HTTP with uvicorn, on sockets that are bound already.
 
-Adds what uvicorn lacks: limits on the size of a request's head and on the time that it may take. It
-also refuses absolute URLs, which only proxies are sent and whose host would count instead of the
+Adds limits on the size of a request's head and on the time that it may take, which uvicorn lacks.
+Also refuses absolute URLs, which only proxies get and whose host would count instead of the
 header's.
 """
 
@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any, Protocol
 
 import anyio
@@ -40,14 +41,13 @@ from memories.stores.records import Collection, Filter
 HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536
 MAX_HEADERS = 100
-MOST_REQUESTS = 256  # complete requests that are being answered
-MOST_CONNECTIONS = 512  # open ones; one more closes the oldest of those that wait for their client
+MOST_REQUESTS = 256  # that are being answered at once
+MOST_CONNECTIONS = 512  # one more closes the oldest that waits for its client
 _MOST_JOINED = 65_536  # bytes
 
 
 class _Joined:
-    """A transport that joins the writes of one turn of the event loop, so that a head goes with its
-    body.
+    """A transport that joins the writes of one turn of the event loop: a head and its body.
 
     Otherwise each is a system call of its own and wakes the client.
     """
@@ -95,7 +95,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._opened_at = self.loop.time()
         self._begin()
         if len(self.connections) > MOST_CONNECTIONS:
-            min(self._waiting(), key=lambda connection: connection._opened_at).transport.close()
+            min(self._waiting(), key=attrgetter("_opened_at")).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
@@ -150,17 +150,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._refuse(400, "the request is not HTTP/1.1")
 
     def _waiting(self) -> "list[HttpProtocol]":
-        """Return the connections whose clients have yet to send something: a head, a body, another
-        request.
-        """
-        ours = (
-            connection for connection in self.connections if isinstance(connection, HttpProtocol)
-        )
-        return [
-            connection
-            for connection in ours
-            if not connection._is_busy or connection.cycle.more_body
-        ]
+        """Return the connections that wait for their client: for a head, a body, another request."""
+        waiting = []
+        for connection in self.connections:
+            assert isinstance(connection, HttpProtocol)
+            if not connection._is_busy or connection.cycle.more_body:
+                waiting.append(connection)
+        return waiting
 
     def _is_full(self) -> bool:
         return len(self.connections) - len(self._waiting()) >= MOST_REQUESTS
@@ -231,37 +227,18 @@ class Web:
             address: The TCP socket.
         """
         host, port, *_ = address.getsockname()
-        self.check(
-            process.config, host, loopback=is_loopback(host)
-        )  # systemd may have opened another address
+        # systemd may have opened another address
+        self.check(process.config, host, loopback=is_loopback(host))
         self.url = _url(options, host, port)
-        name = (
-            host if is_loopback(host) else next(iter(options.names), "127.0.0.1")
-        )  # a name that the guard accepts
+        # a name that the guard accepts
+        name = host if is_loopback(host) else next(iter(options.names), "127.0.0.1")
         self.login = f"{(options.public_url or _url(options, name, port)).rstrip('/')}/login"
         self._process, self._tls = process, bool(options.tls)
         self._looking: asyncio.Task[str] | None = None
         self._looked_at = 0.0
-        writers = process.writers
-        self.metrics = Metrics(self._note_request, self._gauges())
-        app_options = Options(
-            port=port,
-            hosts=options.names,
-            store=process.store,
-            embedder=process.embedder,
-            create=writers.create,
-            submit=writers.submit,
-            routes=(
-                Route("/ready", self._ready),
-                Route("/metrics", self._metrics),
-                *pages.routes(),
-            ),
-            secure=bool(options.tls) or (options.public_url or "").startswith("https:"),
-            issuer=options.issuer,
-            public_url=options.public_url,
-        )
+        self.metrics = Metrics(self._note_request, self._gauges)
+        app = build(process.config, self._app_options(options, port))
         certificate, key = options.tls or (None, None)
-        app = build(process.config, app_options)
         self._server = _Server(
             uvicorn.Config(
                 Logged(app, self.metrics),
@@ -279,35 +256,41 @@ class Web:
         )
         self._server.end_streams = app.state.server.end_streams
         self._server.end_transactions = app.state.records.end
-        self._server.drain = lambda: writers.close(_GRACE_SECONDS)
+        self._server.writers = process.writers
+
+    def _app_options(self, options: ServeOptions, port: int) -> Options:
+        process = self._process
+        return Options(
+            port=port,
+            hosts=options.names,
+            store=process.store,
+            embedder=process.embedder,
+            create=process.writers.create,
+            submit=process.writers.submit,
+            routes=(
+                Route("/ready", self._ready),
+                Route("/metrics", self._metrics),
+                *pages.routes(),
+            ),
+            secure=self._tls or (options.public_url or "").startswith("https:"),
+            issuer=options.issuer,
+            public_url=options.public_url,
+        )
 
     def _gauges(self) -> tuple[Gauge, ...]:
-        process, writers = self._process, self._process.writers
+        writers, commands = self._process.writers, self._process.warm.answered
+        is_ready = not self._problem()
         return (
-            Gauge(
-                "memories_writes_waiting", "gauge", "Writes in the queue.", lambda: writers.waiting
-            ),
+            Gauge("memories_writes_waiting", "gauge", "Writes in the queue.", writers.waiting),
             Gauge(
                 "memories_writes_total",
                 "counter",
                 "Writes that shared transactions.",
-                lambda: writers.writes,
+                writers.writes,
             ),
-            Gauge(
-                "memories_commits_total", "counter", "Those transactions.", lambda: writers.commits
-            ),
-            Gauge(
-                "memories_commands_total",
-                "counter",
-                "Commands answered.",
-                lambda: process.warm.answered,
-            ),
-            Gauge(
-                "memories_ready",
-                "gauge",
-                "Whether the store answers.",
-                lambda: float(not self._problem()),
-            ),
+            Gauge("memories_commits_total", "counter", "Those transactions.", writers.commits),
+            Gauge("memories_commands_total", "counter", "Commands answered.", commands),
+            Gauge("memories_ready", "gauge", "Whether the store answers.", float(is_ready)),
         )
 
     @staticmethod
@@ -325,10 +308,8 @@ class Web:
 
     def run(self, unix: socket.socket, address: socket.socket) -> None:
         """Serve until `stop`; open requests then have some seconds to end."""
-        sockets = (
-            [address] if self._tls else [unix, address]
-        )  # who can open the Unix socket needs no encryption
-        self._server.run(sockets=sockets)
+        # a client that can open the Unix socket needs no encryption
+        self._server.run(sockets=[address] if self._tls else [unix, address])
 
     def stop(self) -> None:
         """End, from any thread or a signal."""
@@ -354,18 +335,15 @@ class Web:
         try:
             if isinstance(self._process.store, OnThisDisk):
                 self._process.store.rehearse()
-        except MemoriesError:  # anybody may ask, so the reason is for `memory doctor`
+        except MemoriesError:  # any client may ask, so only `memory doctor` gives the reason
             return "nothing can be written to the store; memory doctor says why"
         return ""
 
     async def _known_problem(self) -> str:
-        """Return what `_problem` says: anybody may ask, so all who do in a second share one look at
-        the store.
-        """
+        """Return the result of `_problem`; any client may ask, so those of one second share it."""
         looking = self._looking
-        if looking is None or (
-            looking.done() and time.monotonic() - self._looked_at >= READY_SECONDS
-        ):
+        age = time.monotonic() - self._looked_at
+        if looking is None or (looking.done() and age >= READY_SECONDS):
             looking = self._looking = asyncio.create_task(self._look())
         return await asyncio.shield(looking)  # a client that leaves does not end it for the others
 
@@ -378,7 +356,9 @@ class Web:
     async def _ready(self, request: Request) -> Response:
         request.scope[LOG]["route"] = "/ready"
         problem = await self._known_problem()
-        shape = {"ready": not problem, **({"problem": problem} if problem else {})}
+        shape: dict[str, Any] = {"ready": not problem}
+        if problem:
+            shape["problem"] = problem
         return Response(encoded(shape), 503 if problem else 200, media_type="application/json")
 
     async def _metrics(self, request: Request) -> Response:
@@ -398,7 +378,7 @@ def _url(options: ServeOptions, host: str, port: int) -> str:
 class _Server(uvicorn.Server):
     end_streams: Callable[[], None]
     end_transactions: Callable[[], None]
-    drain: Callable[[], object]  # makes the waiting writes, refuses the rest; it may block
+    writers: Writers
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for requests; first end those that would stay open forever, and after a while the
@@ -406,9 +386,9 @@ class _Server(uvicorn.Server):
         """
         self.end_streams()
         self.end_transactions()
-        draining = asyncio.get_running_loop().call_later(
-            _GRACE_SECONDS, threading.Thread(target=self.drain, daemon=True).start
-        )
+        # `close` makes the waiting writes and refuses the others; it may block
+        close = threading.Thread(target=self.writers.close, args=(_GRACE_SECONDS,), daemon=True)
+        draining = asyncio.get_running_loop().call_later(_GRACE_SECONDS, close.start)
         await super().shutdown(sockets)
         draining.cancel()
 

@@ -18,7 +18,7 @@ from memories.errors import MemoriesError
 from memories.identity import tokens
 from memories.server import sockets
 from memories.server.sockets import AlreadyRunning, Listening, ServeOptions
-from memories.server.warm import Run, Served, Warm, install_stand_ins
+from memories.server.warm import STOPPED, Run, Served, Warm, install_stand_ins
 from memories.server.writers import Writers
 from memories.settings import Config
 from memories.stores import local_path, open_store
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 5.0  # between two looks at the store's file
 SIGNAL_SECONDS = 1.0  # after which a signal is handled at the latest
 RESTART = 75  # the exit code that asks a supervisor to start it again
+_IDLE = "idle"
 ALREADY = "a server of this store is running already"
 
 
@@ -91,18 +92,25 @@ class Process:
         self._file = None if file is None else str(file)
         self._seen = _file_identity(self._file)
         self.embedder = open_embedder(config.embedder, config)
-        self.store = open_store(
-            config.store, self.embedder.space if self.embedder else None, config
-        )
+        space = self.embedder.space if self.embedder else None
+        self.store = open_store(config.store, space, config)
         self.writers = Writers(self.store, self.fits)
         install_stand_ins()
         self.config = config
         self.last_at = time.monotonic()
         self._began, self._url = time.time(), ""
-        known = client.absolute(config.store), self.store, self.embedder, self.writers, __version__
-        self.warm = Warm(
-            sockets.command, Served(config, *known, self.fits, self.end, self.status), run
+        served = Served(
+            config=config,
+            url=client.absolute(config.store),
+            store=self.store,
+            embedder=self.embedder,
+            writers=self.writers,
+            version=__version__,
+            fits=self.fits,
+            end=self.end,
+            status=self.status,
         )
+        self.warm = Warm(sockets.command, served, run)
 
     def warm_up(self, preload: Callable[[], None]) -> None:
         """Load everything that the first command would wait for."""
@@ -167,7 +175,8 @@ class Process:
             serving.run(self._sockets.web, address)
         if self._why:
             _say(f"memory serve: {self._why}; ending")
-            return 0 if signals or self._why in ("idle", "told to stop") else RESTART
+            if not signals and self._why not in (_IDLE, STOPPED):
+                return RESTART
         return 0
 
     def _ready(self, url: str) -> None:
@@ -199,15 +208,11 @@ class Process:
             time.sleep(min(LOOK_SECONDS, self._options.idle_seconds or LOOK_SECONDS))
             if not self.fits():
                 self.end("the store was removed or replaced")
-            quiet = time.monotonic() - max(self.last_at, self.warm.last_at)
-            patience = self._options.idle_seconds
-            if (
-                patience is not None
-                and quiet > patience
-                and not self.warm.busy
-                and not self.writers.waiting
-            ):
-                self.end("idle")
+            quiet_seconds = time.monotonic() - max(self.last_at, self.warm.last_at)
+            is_busy = self.warm.busy or self.writers.waiting
+            idle_seconds = self._options.idle_seconds
+            if idle_seconds is not None and quiet_seconds > idle_seconds and not is_busy:
+                self.end(_IDLE)
 
     def close(self) -> None:
         """Accept no more requests, make the waiting writes, close the store."""
@@ -216,9 +221,8 @@ class Process:
         self.warm.close()
         drained = self.writers.close()
         if drained:
-            with contextlib.suppress(
-                MemoriesError
-            ):  # a thread may still be reading: the system closes the rest
+            # a thread may still be reading; the system then closes the rest
+            with contextlib.suppress(MemoriesError):
                 self.store.close()
 
 

@@ -61,9 +61,9 @@ def socket_paths(config: Config) -> list[str]:
     """Return the path of a store's socket, then other paths at which clients may look for it."""
     environment: Any = os.environ
     main = client.socket_of(config.store, environment)
-    rest = {name: value for name, value in os.environ.items() if name != "MEMORY_STORE"}
+    unset = {name: value for name, value in os.environ.items() if name != "MEMORY_STORE"}
     try:
-        usual = load_config(environment=rest, folder=config.home, tell=lambda _: None)
+        usual = load_config(environment=unset, folder=config.home, tell=lambda _: None)
     except MemoriesError:
         return [main]
     return [main, client.socket_of("", environment)] if usual.store == config.store else [main]
@@ -146,14 +146,15 @@ def bind_address(options: ServeOptions) -> socket.socket:
     Raises:
         ConfigError: It can't listen there.
     """
-    if (given := activated()) is not None:
-        return given
+    if (activated := socket_from_systemd()) is not None:
+        return activated
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         return socket.create_server((options.host, options.port), family=family, backlog=128)
     except OSError as exc:
         raise ConfigError(
-            f"cannot listen on {options.host} port {options.port}: {exc.strerror or exc}; choose another with --port"
+            f"cannot listen on {options.host} port {options.port}: {exc.strerror or exc}; "
+            "choose another with --port"
         ) from exc
 
 
@@ -167,7 +168,7 @@ def notify(state: str) -> None:
         connection.sendall(state.encode())
 
 
-def activated() -> socket.socket | None:
+def socket_from_systemd() -> socket.socket | None:
     """Return the socket that systemd opened for us, if it did; see sd_listen_fds(3)."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
         return None

@@ -36,10 +36,10 @@ from memories.stores import Store
 from memories.warm.client import DIRECT, GREETING, HOOK, absolute, is_carried
 from memories.write.create import Created
 
+STOPPED = "told to stop"  # the reason of an end by `memory serve --stop`
 _CLONE_FS = 0x200  # flag of unshare(2): the thread gets a working folder and a umask of its own
-_folder_lock = (
-    threading.Lock()
-)  # where threads can't have their own folder, commands run one after the other
+# where threads can't have their own folder, commands run one after the other
+_folder_lock = threading.Lock()
 
 
 class Direct(BaseException):
@@ -184,12 +184,14 @@ class _Input:
         return caller.input
 
     def readline(self) -> str:
-        return (
-            str(self._own.readline()) if _caller.get() is None else self.buffer.readline().decode()
-        )
+        if _caller.get() is None:
+            return str(self._own.readline())
+        return str(self.buffer.readline().decode())
 
     def read(self) -> str:
-        return str(self._own.read()) if _caller.get() is None else self.buffer.read().decode()
+        if _caller.get() is None:
+            return str(self._own.read())
+        return str(self.buffer.read().decode())
 
     def isatty(self) -> bool:
         caller = _caller.get()
@@ -240,9 +242,8 @@ class _Environment(MutableMapping[str, str]):
         caller = _caller.get()
         if caller is None:
             return iter(self._own)
-        return iter(
-            [*(name for name in self._own if not caller.is_carried(name)), *caller.environment]
-        )
+        own = [name for name in self._own if not caller.is_carried(name)]
+        return iter([*own, *caller.environment])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -395,9 +396,7 @@ class Warm:
             if message is None:
                 return
             request, stdin = message
-            if request["argv"][:1] == [
-                HOOK
-            ]:  # a hook does its own work unless it sees that this begins
+            if request["argv"][:1] == [HOOK]:  # it does its own work unless it sees this begin
                 connection.sendall(b".")
             with self._lock:
                 self._working.add(connection)
@@ -405,7 +404,8 @@ class Warm:
             with self._lock:
                 self._working.discard(connection)
             connection.sendall(answer)
-            self.answered += answer != DIRECT
+            if answer != DIRECT:
+                self.answered += 1
             self.last_at = time.monotonic()
         except (OSError, ValueError):  # the client has left, or is not ours
             return
@@ -442,7 +442,7 @@ class Warm:
         elif word in ("status", "stop"):
             connection.sendall(json.dumps(self._served.status()).encode() + b"\n")
             if word == "stop":
-                self._served.end("told to stop")
+                self._served.end(STOPPED)
 
     def _run_command(self, request: dict[str, Any], stdin: bytes) -> bytes:
         """Run a command; return its answer."""
@@ -475,9 +475,8 @@ class Warm:
             return DIRECT
         except Exception as exc:  # noqa: BLE001 - a bug; the client shows what the command would have shown
             code, changed = 1, ""
-            written.append(
-                (2, "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace"))
-            )
+            text = "".join(traceback.format_exception(exc))
+            written.append((2, text.encode("utf-8", "backslashreplace")))
         self._served.fits()  # now, in case the command has created the file
         return _encode(code, changed, written)
 
@@ -492,9 +491,7 @@ class Warm:
                 embedder=served.embedder or "none",
                 config=config,
                 channel="hook" if arguments[0] == HOOK else "cli",
-                place=here(
-                    config, Path.cwd()
-                ),  # now, since the thread that writes is in another folder
+                place=here(config, Path.cwd()),  # now: the thread that writes is in another folder
             ).at_home()
             memories.writers = served.writers
             return memories
@@ -503,15 +500,14 @@ class Warm:
 
     def _is_served(self, config: Config) -> bool:
         """Return whether a command's settings are those of the open store and model."""
-        ours = self._served.config
-        return (
-            absolute(config.store) == self._served.url
-            and all(getattr(config, name) == getattr(ours, name) for name in _OF_STORE)
-            and all(
-                _reveal(getattr(config, name)) == _reveal(getattr(ours, name)) for name in _SECRET
-            )
-            and (config.home == ours.home or config.home.resolve() == ours.home.resolve())
-        )
+        own = self._served.config
+        if absolute(config.store) != self._served.url:
+            return False
+        if any(getattr(config, name) != getattr(own, name) for name in _OF_STORE):
+            return False
+        if any(_reveal(getattr(config, name)) != _reveal(getattr(own, name)) for name in _SECRET):
+            return False
+        return config.home == own.home or config.home.resolve() == own.home.resolve()
 
 
 def _is_logged(config: Config, arguments: Sequence[str]) -> bool:
@@ -536,10 +532,9 @@ def _reveal(secret: Any) -> str:
 def _encode(code: int, changed: str, written: Sequence[tuple[int, bytes]]) -> bytes:
     """Return an answer: a line with the exit code and the length of each part, then the parts."""
     parts: list[tuple[int, bytes]] = []
-    for number, data in [
-        *([(3, changed.encode("utf-8", "surrogateescape"))] if changed else []),
-        *written,
-    ]:
+    if changed:
+        parts.append((3, changed.encode("utf-8", "surrogateescape")))
+    for number, data in written:
         if parts and parts[-1][0] == number:
             parts[-1] = number, parts[-1][1] + data
         else:

@@ -177,7 +177,7 @@ def test_words_are_marked_where_they_stand() -> None:
 def test_a_link_changes_one_parameter_and_keeps_the_rest() -> None:
     asked = PageRequest([("q", "a b"), ("tag", "x=1"), ("tag", "y=2"), ("format", "json")])
     assert asked.link(q=None) == "?tag=x%3D1&tag=y%3D2"
-    assert asked.link_tag("x", "3", wanted=True) == "?q=a+b&tag=y%3D2&tag=x%3D3"
+    assert asked.link_tag("x", "3", is_added=True) == "?q=a+b&tag=y%3D2&tag=x%3D3"
     assert (
         PageRequest([("namespace", "bob")]).address("/memories/", "a/b", start=3)
         == "/memories/a%2Fb?start=3&namespace=bob"

@@ -74,7 +74,11 @@ class Principal(NamedTuple):
             default: The server's own namespace, used if the sender may read it.
         """
         named = [name for name in self.grants if name != tokens.ALL]
-        best = max((default, *named), key=lambda name: (min(self.level(name), 2), name != SHARED))
+
+        def rank(name: str) -> tuple[int, bool]:
+            return min(self.level(name), 2), name != SHARED
+
+        best = max((default, *named), key=rank)
         return best if self.level(best) else default
 
     def require(self, scope: str, namespace: str | None = None) -> None:
@@ -90,10 +94,8 @@ class Principal(NamedTuple):
         level = self.everywhere if namespace is None else self.level(namespace)
         if level < SCOPES[scope]:
             where = "the whole store" if namespace is None else f"namespace {namespace}"
-            raise Refused(
-                403,
-                f"your token may not {_MAY[scope]} {where}; it needs {_LEVELS[SCOPES[scope]]} there",
-            )
+            needed = _LEVELS[SCOPES[scope]]
+            raise Refused(403, f"your token may not {_MAY[scope]} {where}; it needs {needed} there")
 
 
 _MAY = {
@@ -184,10 +186,8 @@ class Access:
         principal = None if cookie is None else self._of_cookie(cookie)
         if principal is None:
             return None
-        if (
-            scope["method"] not in ("GET", "HEAD")
-            and not {b"origin", b"sec-fetch-site"} & headers.keys()
-        ):
+        names_origin = b"origin" in headers or b"sec-fetch-site" in headers
+        if scope["method"] not in ("GET", "HEAD") and not names_origin:
             raise Refused(403, "a browser's request has to say from where it comes (Origin)")
         return principal
 
@@ -209,11 +209,9 @@ class Access:
             try:
                 with self._lock:
                     self._tokens, self._stamp = tokens.read(self._home), stamp
-            except (
-                ConfigError
-            ) as exc:  # its message names a path, which an unknown sender must not see
-                _logger.warning("%s", exc)
-                raise Refused(503, "the server can't read its tokens; its log tells why") from exc
+            except ConfigError as exc:
+                _logger.warning("%s", exc)  # it names a path, which an unknown sender must not see
+                raise Refused(503, "the server can't read its tokens; its log says why") from exc
         return self._tokens
 
     def _record_use(self, token: tokens.Token, now: datetime) -> Principal:
@@ -247,9 +245,8 @@ class Access:
         encoded, _, signature = cookie.partition(".")
         try:
             payload = _from_base64(encoded)
-            if not hmac.compare_digest(
-                _from_base64(signature), hmac.digest(self._key, payload, "sha256")
-            ):
+            expected = hmac.digest(self._key, payload, "sha256")
+            if not hmac.compare_digest(_from_base64(signature), expected):
                 return None
             name, token_id, expires, session = json.loads(payload)
         except (ValueError, binascii.Error):
@@ -296,7 +293,7 @@ class Access:
                 self._ended,
             )
             raise Refused(
-                503, "the server can't read which sessions have ended; its log tells why"
+                503, "the server can't read which sessions have ended; its log says why"
             ) from exc
         return sessions
 
@@ -336,15 +333,8 @@ def _from_base64(text: str) -> bytes:
 
 OAUTH_SCOPES = {"memory:read": "r", "memory:write": "rw", "memory:admin": "admin"}
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
-_ALGORITHMS = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "ES256",
-    "ES384",
-    "EdDSA",
-)  # none with a shared secret
+# none with a shared secret
+_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")
 _LEEWAY_SECONDS = 30
 # between two requests for the issuer's keys, however many unknown tokens arrive
 _AGAIN_SECONDS = 30.0
@@ -374,9 +364,8 @@ class Issuer:
             ConfigError: The URL of the issuer is not acceptable.
         """
         parts = urlsplit(url)
-        if parts.scheme != "https" and not (
-            parts.scheme == "http" and is_loopback(parts.hostname or "")
-        ):
+        is_local = parts.scheme == "http" and is_loopback(parts.hostname or "")
+        if parts.scheme != "https" and not is_local:
             raise ConfigError("the issuer must be an https:// URL")
         self.url, self.resource, self._namespace = url.rstrip("/"), resource, namespace
         self._named = url
@@ -397,7 +386,8 @@ class Issuer:
     def challenge(self) -> str:
         """Return the part of `WWW-Authenticate` that names the address of the metadata."""
         parts = urlsplit(self.resource)
-        return f'resource_metadata="{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path}", scope="memory:read"'
+        url = f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path}"
+        return f'resource_metadata="{url}", scope="memory:read"'
 
     def __call__(self, token: str) -> Principal | None:
         """Return the owner of a token; None if another issuer made it, it is for another resource,
@@ -432,14 +422,8 @@ class Issuer:
             scopes = scopes.split()
         elif not isinstance(scopes, list):
             scopes = []
-        most = max(
-            (
-                tokens.LEVELS[OAUTH_SCOPES[name]]
-                for name in map(str, scopes)
-                if name in OAUTH_SCOPES
-            ),
-            default=0,
-        )
+        known_scopes = [name for name in map(str, scopes) if name in OAUTH_SCOPES]
+        max_level = max((tokens.LEVELS[OAUTH_SCOPES[name]] for name in known_scopes), default=0)
         namespaces = claims.get("namespaces")
         if not isinstance(namespaces, dict):
             namespaces = {self._namespace: "admin"}
@@ -449,11 +433,9 @@ class Issuer:
                 namespace = name if name == tokens.ALL else canonical_namespace(name)
             except InvalidInput:
                 continue
-            allowed = min(most, tokens.LEVELS.get(str(level), 0))
+            allowed = min(max_level, tokens.LEVELS.get(str(level), 0))
             if allowed:
-                grants[namespace] = next(
-                    word for word, number in tokens.LEVELS.items() if number == allowed
-                )
+                grants[namespace] = _LEVELS[allowed]
         if not grants:
             return None
         client = claims.get("client_id") or claims.get("azp") or claims["sub"]
@@ -466,9 +448,8 @@ class Issuer:
         age = time.monotonic() - self._looked_at
         pause = _AGAIN_SECONDS if self._keys else _SILENT_SECONDS
         is_due = age > _KEPT_SECONDS or (kid not in self._keys and age > pause)
-        if is_due and self._lock.acquire(
-            blocking=False
-        ):  # no second request waits for a slow issuer
+        # no second request waits for a slow issuer
+        if is_due and self._lock.acquire(blocking=False):
             try:
                 self._keys = self._fetch_keys()
             except (ConnectionError, LookupError, TypeError, ValueError) as exc:
@@ -492,10 +473,8 @@ class Issuer:
             metadata = _get_json(f"{parts.scheme}://{parts.netloc}{document}{parts.path}")
             if metadata is None:
                 metadata = _get_json(f"{self.url}{document}")
-            if (
-                isinstance(metadata, dict)
-                and str(metadata.get("issuer", "")).rstrip("/") == self.url
-            ):
+            issuer = metadata.get("issuer", "") if isinstance(metadata, dict) else ""
+            if str(issuer).rstrip("/") == self.url:
                 keys = jwt.PyJWKSet.from_dict(_get_json(str(metadata["jwks_uri"])) or {})
                 return {key.key_id: key for key in keys.keys}
         raise LookupError(self.url)
@@ -518,7 +497,9 @@ def _get_json(url: str) -> Any:
     address = Address("the issuer", host, parts.port or (443 if tls else 80), tls, proxies=True)
     client = JsonClient(address, max_bytes=_MAX_BYTES)
     try:
-        path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+        path = parts.path or "/"
+        if parts.query:
+            path += f"?{parts.query}"
         answer = client.ask("GET", path, seconds=_SECONDS, whole=True)
     finally:
         client.close()

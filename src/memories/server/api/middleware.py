@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -24,32 +24,33 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Gauge(NamedTuple):
-    """A number that is read when the metrics are."""
+    """A number that is shown beside the counts of requests."""
 
     name: str
     kind: str
     help: str
-    read: Callable[[], float]
+    value: float
 
 
 class Metrics:
     """Counts requests; `text` is what Prometheus reads."""
 
     def __init__(
-        self, on_request: Callable[[], None] | None = None, gauges: tuple[Gauge, ...] = ()
+        self,
+        on_request: Callable[[], None] | None = None,
+        gauges: Callable[[], Sequence[Gauge]] = tuple,
     ) -> None:
         """Begin at 0.
 
         Args:
             on_request: Called for each request.
-            gauges: More numbers to show.
+            gauges: Returns more numbers to show.
         """
         self._gauges, self._on_request = gauges, on_request
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str, int], int] = {}
-        self._seconds: dict[
-            str, list[float]
-        ] = {}  # by route: how many took up to each bound, the total, the sum
+        # by route: how many took up to each bound, the total, the sum
+        self._seconds: dict[str, list[float]] = {}
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -59,8 +60,9 @@ class Metrics:
             key = method if method in _METHODS else "other", route, status
             self._counts[key] = self._counts.get(key, 0) + 1
             histogram = self._seconds.setdefault(route, [0.0] * (len(_BUCKETS) + 2))
-            for at, bound in enumerate(_BUCKETS):
-                histogram[at] += seconds <= bound
+            for index, bound in enumerate(_BUCKETS):
+                if seconds <= bound:
+                    histogram[index] += 1
             histogram[-2] += 1
             histogram[-1] += seconds
 
@@ -80,18 +82,14 @@ class Metrics:
             ]
             for route, histogram in sorted(self._seconds.items()):
                 for bound, total in zip((*map(str, _BUCKETS), "+Inf"), histogram, strict=False):
-                    lines.append(
-                        f"memories_request_seconds_bucket{_labels({'route': route, 'le': bound})} {total:g}"
-                    )
-                lines.append(
-                    f"memories_request_seconds_count{_labels({'route': route})} {histogram[-2]:g}"
-                )
-                lines.append(
-                    f"memories_request_seconds_sum{_labels({'route': route})} {histogram[-1]:.6f}"
-                )
-        for gauge in self._gauges:
+                    labels = _labels({"route": route, "le": bound})
+                    lines.append(f"memories_request_seconds_bucket{labels} {total:g}")
+                labels = _labels({"route": route})
+                lines.append(f"memories_request_seconds_count{labels} {histogram[-2]:g}")
+                lines.append(f"memories_request_seconds_sum{labels} {histogram[-1]:.6f}")
+        for gauge in self._gauges():
             lines += [f"# HELP {gauge.name} {gauge.help}", f"# TYPE {gauge.name} {gauge.kind}"]
-            lines.append(f"{gauge.name} {gauge.read():g}")
+            lines.append(f"{gauge.name} {gauge.value:g}")
         return "\n".join(lines) + "\n"
 
 
@@ -181,10 +179,7 @@ SAFE = frozenset({"GET", "HEAD"})
 READS = frozenset(
     "scan groups candidates matches read values count labels days used vectors info refs".split()
 )
-STREAMED: Mapping[str, int] = {
-    "/api/import": MAX_IMPORT,
-    "/store/v1/": MAX_STORE,
-}  # by how the path begins
+STREAMED: Mapping[str, int] = {"/api/import": MAX_IMPORT, "/store/v1/": MAX_STORE}  # by prefix
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?)(?::(\d{1,5}))?")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
 _ONCE = (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"authorization", b"if-match",
@@ -255,9 +250,8 @@ def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
 
 
 def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
-    if b"transfer-encoding" in headers and (
-        b"content-length" in headers or headers[b"transfer-encoding"].lower() != "chunked"
-    ):
+    encoding = headers.get(b"transfer-encoding")
+    if encoding is not None and (b"content-length" in headers or encoding.lower() != "chunked"):
         raise Refused(
             400,
             "the request does not say clearly where its body ends",
@@ -269,30 +263,29 @@ def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
     if int(length) > limit_of(scope):
         raise _too_large(limit_of(scope))
     if scope["method"] in SAFE:
-        if int(length) or b"transfer-encoding" in headers:
+        if int(length) or encoding is not None:
             raise Refused(
                 400, "a request that only reads has no body", headers={"connection": "close"}
             )
         return
     kind, _, parameter = headers.get(b"content-type", "").lower().partition(";")
-    empty = length == "0" and b"transfer-encoding" not in headers
-    if (kind.strip() not in _JSON and not (empty and not kind)) or parameter.strip() not in (
-        "",
-        "charset=utf-8",
-    ):
+    is_empty = length == "0" and encoding is None
+    is_json = kind.strip() in _JSON or (is_empty and not kind)
+    if not is_json or parameter.strip() not in ("", "charset=utf-8"):
         raise Refused(415, "send JSON, in UTF-8: Content-Type: application/json")
 
 
 def limit_of(scope: Scope) -> int:
     """Return the largest allowed size of a request's body."""
-    return next(
-        (most for begin, most in STREAMED.items() if scope["path"].startswith(begin)), MAX_BODY
-    )
+    for prefix, limit in STREAMED.items():
+        if scope["path"].startswith(prefix):
+            return limit
+    return MAX_BODY
 
 
-def _too_large(most: int) -> Refused:
+def _too_large(limit: int) -> Refused:
     return Refused(
-        413, f"the body has more than {most} bytes, the limit", headers={"connection": "close"}
+        413, f"the body has more than {limit} bytes, the limit", headers={"connection": "close"}
     )
 
 
@@ -352,7 +345,7 @@ def _path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     path = raw.partition(b"?")[0].decode("latin-1")
     if not _PATH.fullmatch(path) or any(part in (".", "..") for part in path.split("/")):
-        raise Refused(400, "the path has what no path here has; percent-encode it")
+        raise Refused(400, "the path has characters that no path here has; percent-encode it")
     return path
 
 

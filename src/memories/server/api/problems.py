@@ -19,8 +19,8 @@ from memories.guard.redactor import redact
 _logger = logging.getLogger(__name__)
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-# The first that fits counts. The exit code is the one that the command has for it. 500 is for bugs
-# alone.
+# The status of each error and the exit code of the command for it; the first class that fits
+# counts. 500 is for bugs alone.
 STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.InvalidInput, 400, 2),
     (errors.ConfigError, 503, 2),
@@ -29,11 +29,8 @@ STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.StoreFull, 507, 1),
     (errors.SystemFault, 503, 1),
 )
-_PASSING = (
-    errors.StoreBusy,
-    errors.StoreUnreachable,
-    errors.EmbedderError,
-)  # trying again helps, without an operator
+# trying again helps, without an operator
+_TEMPORARY = (errors.StoreBusy, errors.StoreUnreachable, errors.EmbedderError)
 TITLES = {
     400: "Bad request", 401: "Not signed in", 403: "Forbidden", 404: "Not found", 405: "Method not allowed",
     408: "Request timeout", 409: "Conflict", 411: "Length required", 412: "Precondition failed", 413: "Too large",
@@ -100,11 +97,10 @@ def failed(exc: Exception) -> Response:
         return problem(exc.status, str(exc), exc.more, **exc.headers)
     for kind, status, code in STATUS:
         if isinstance(exc, kind):
-            matches = getattr(exc, "matches", ())
-            more = {"kind": _kind(exc), "exit_code": code} | (
-                {"matches": list(matches)} if matches else {}
-            )
-            wait = {"retry_after": "1"} if isinstance(exc, _PASSING) else {}
+            more: dict[str, Any] = {"kind": _kind(exc), "exit_code": code}
+            if matches := getattr(exc, "matches", ()):
+                more["matches"] = list(matches)
+            wait = {"retry_after": "1"} if isinstance(exc, _TEMPORARY) else {}
             return problem(status, str(exc), more, **wait)
     if isinstance(exc, ClientDisconnect):
         return problem(400, "the client left before its request was complete")
@@ -117,7 +113,7 @@ def failed(exc: Exception) -> Response:
         f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(exc.__traceback__)
     ]
     _logger.error("%s at %s", type(exc).__name__, " < ".join(reversed(places[-5:])))
-    return problem(500, "something went wrong in the server; its log tells where", {"exit_code": 1})
+    return problem(500, "something went wrong in the server; its log says where", {"exit_code": 1})
 
 
 def stopped(*, in_doubt: bool) -> Response:

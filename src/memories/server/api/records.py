@@ -73,9 +73,7 @@ class _Transaction:
         self._inner: list[tuple[AbstractContextManager[None], int]] = []
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
         self.ended = threading.Event()
-        self.rollback_error: StoreError = StoreError(
-            _UNHEARD
-        )  # raised by requests after a rollback
+        self.rollback_error = StoreError(_UNHEARD)  # raised by requests after a rollback
         self._begun: Future[None] = Future()
         threading.Thread(target=self._run, daemon=True, name="memories-transaction").start()
 
@@ -245,9 +243,10 @@ class Records:
             value, findings = self._step(who, store_request), list[Finding]()
         else:
             value, findings = self._call(who, store_request)
-        data = encoded(
-            {"value": to_wire(value), **({"damaged": to_wire(findings)} if findings else {})}
-        )
+        shape = {"value": to_wire(value)}
+        if findings:
+            shape["damaged"] = to_wire(findings)
+        data = encoded(shape)
         if store_request.method in _WRITES | _STEPS:
             with self._lock:
                 self._answered[call_id] = data
@@ -256,11 +255,9 @@ class Records:
         return data
 
     def _call(self, who: Principal, store_request: _StoreRequest) -> tuple[Any, list[Finding]]:
-        transaction = (
-            None
-            if store_request.transaction is None
-            else self._transaction(who, store_request.transaction)
-        )
+        transaction = None
+        if store_request.transaction is not None:
+            transaction = self._transaction(who, store_request.transaction)
         store = self._store(store_request.space) if transaction is None else transaction.store
         mark = store.damaged.mark()
         method = getattr(store, store_request.method)
@@ -294,10 +291,8 @@ class Records:
                     for name, transaction in self._transactions.items()
                     if not transaction.ended.is_set()
                 }
-                if (
-                    sum(transaction.has_begun for transaction in self._transactions.values())
-                    >= MAX_OPEN
-                ):
+                begun = [item for item in self._transactions.values() if item.has_begun]
+                if len(begun) >= MAX_OPEN:
                     raise StoreBusy(f"{MAX_OPEN} transactions are open; try again in a second")
             return self._begin(_Transaction(self._store(store_request.space), who))
         if store_request.transaction is None:
@@ -388,10 +383,9 @@ def _permit(who: Principal, store_request: _StoreRequest) -> None:
             case [_, list(names), *_], _ if all(isinstance(name, str) for name in names):
                 namespaces |= set(names)
             case _:
-                raise InvalidInput("the body is no request to a store")
-    if store_request.method in _WHOLE and not (
-        store_request.method == "check" and not store_request.named.get("deep")
-    ):
+                raise InvalidInput("the body is not a request to a store")
+    is_quick_check = store_request.method == "check" and not store_request.named.get("deep")
+    if store_request.method in _WHOLE and not is_quick_check:
         who.require("admin")
     for namespace in namespaces:
         who.require("read" if store_request.method in READS else "admin", namespace)
@@ -404,7 +398,7 @@ def _without_ref(finding: Finding, who: Principal) -> Finding:
     if finding.ref is None or who.level(finding.ref.namespace):
         return finding
     return Finding(
-        "a record of another namespace is damaged", "memory doctor tells more", finding.derived
+        "a record of another namespace is damaged", "memory doctor says more", finding.derived
     )
 
 
@@ -418,17 +412,16 @@ def _parse_request(method: str, data: bytes) -> _StoreRequest:
         )
         transaction, call = shape.get("transaction"), shape["call"]
     except (ValueError, RecursionError, AttributeError, LookupError, TypeError) as exc:
-        raise InvalidInput("the body is no request to a store") from exc
+        raise InvalidInput("the body is not a request to a store") from exc
     is_valid = (
-        isinstance(space, Space | None) and isinstance(arguments, list) and isinstance(named, dict)
+        isinstance(space, Space | None)
+        and isinstance(arguments, list)
+        and isinstance(named, dict)
+        and isinstance(transaction, str | None)
+        and isinstance(call, str)
     )
-    if (
-        not is_valid
-        or not isinstance(transaction, str | None)
-        or not isinstance(call, str)
-        or len(call) > 64
-    ):
-        raise InvalidInput("the body is no request to a store")
+    if not is_valid or len(call) > 64:
+        raise InvalidInput("the body is not a request to a store")
     return _StoreRequest(method, space, arguments, named, transaction, call)
 
 

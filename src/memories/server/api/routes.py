@@ -285,20 +285,15 @@ async def _answer(route: Route, request: Request) -> Response:
     elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
         raise InvalidInput("this request takes no body")
     async with server.limit(route.kind) as limiter:
-        if (
-            route.submit
-            and server.submit
-            and server.access.is_quick
-            and "idempotency-key" not in request.headers
-        ):
-            return json_answer(
-                await _later(server, functools.partial(_submit, server, route, request, arguments))
-            )
+        can_submit = route.submit and server.submit and server.access.is_quick
+        if can_submit and "idempotency-key" not in request.headers:
+            submit = functools.partial(_submit, server, route, request, arguments)
+            return json_answer(await _await_later(server, submit))
         # In one thread if authorizing waits for nothing: starting another one takes a fifth of a
         # create.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
             return await anyio.to_thread.run_sync(
-                lambda: _run(route, _authorize(server, route, request, arguments)), limiter=limiter
+                _authorize_and_run, server, route, request, arguments, limiter=limiter
             )
         call = await anyio.to_thread.run_sync(
             _authorize, server, route, request, arguments, limiter=server.limits["sign"]
@@ -309,30 +304,31 @@ async def _answer(route: Route, request: Request) -> Response:
         return await anyio.to_thread.run_sync(_run, route, call, limiter=limiter)
 
 
-async def _later(server: Server, submit: Callable[[], Later]) -> Answer:
+async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
     """Submit in a thread, and return the answer; the event loop is woken only once, at the end."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Later] = loop.create_future()
+    ended: asyncio.Future[Later] = loop.create_future()
 
     def wake(later: Later) -> None:
-        if not done.done():  # else the client has left
-            done.set_result(later)
-
-    def wake_soon(later: Later) -> None:
-        with contextlib.suppress(RuntimeError):  # the server has stopped and closed its loop
-            loop.call_soon_threadsafe(wake, later)
+        if not ended.done():  # else the client has left
+            ended.set_result(later)
 
     def run() -> None:
         try:
             later = submit()
         except Exception as exc:  # noqa: BLE001 - the answer raises it
-            failed: Future[Any] = Future()
-            failed.set_exception(exc)
-            later = Later(failed, Answer)
-        later.future.add_done_callback(lambda _: wake_soon(later))
+            error: Future[Any] = Future()
+            error.set_exception(exc)
+            later = Later(error, Answer)
+
+        def wake_soon(_: Future[Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # the server has stopped and closed its loop
+                loop.call_soon_threadsafe(wake, later)
+
+        later.future.add_done_callback(wake_soon)
 
     server.preparers.submit(run)
-    later = await done
+    later = await ended
     return later.answer(later.future.result())
 
 
@@ -341,7 +337,11 @@ def _submit(server: Server, route: Route, request: Request, arguments: dict[str,
     mark = call.memories.damaged.mark()
     assert route.submit is not None
     later = route.submit(call)
-    return later._replace(answer=lambda result: _with_damage(call, later.answer(result), mark))
+
+    def answer(result: Any) -> Answer:
+        return _with_damage(call, later.answer(result), mark)
+
+    return Later(later.future, answer)
 
 
 def _read_address(route: Route, request: Request) -> dict[str, Any]:
@@ -392,6 +392,12 @@ def _authorize(server: Server, route: Route, request: Request, arguments: dict[s
     shared = arguments.pop("shared", True) and who.level(SHARED) > 0
     memories = server.handles.of(who, named, shared=shared)
     return Call(server, who, memories, arguments, request, shared)
+
+
+def _authorize_and_run(
+    server: Server, route: Route, request: Request, arguments: dict[str, Any]
+) -> Response:
+    return _run(route, _authorize(server, route, request, arguments))
 
 
 def _run(route: Route, call: Call) -> Response:
@@ -455,11 +461,8 @@ def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
         return {"results": [result["status"] for result in results]}
     if schema == "CreatedMany" and all(result["id"] for result in results):
         return {"results": [[result["id"], result["stored"]] for result in results]}
-    if (
-        schema == "Accepted"
-        and not shape["dry_run"]
-        and all(result["accepted"] for result in results)
-    ):
+    is_stored = schema == "Accepted" and not shape["dry_run"]
+    if is_stored and all(result["accepted"] for result in results):
         return {"results": [[result["id"], result["memory"]["id"]] for result in results]}
     return {}
 
@@ -481,13 +484,11 @@ def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | No
     if "id" not in summary:
         return None
     memory = call.own.get(summary["id"])
-    is_created = schema != "Memory"
-    shape = (
-        shapes.create_result(Created(bool(summary["stored"]), memory))
-        if is_created
-        else shapes.memory(memory)
-    )
-    return Answer(shape, status, {"etag": f'"{memory.version}"'})
+    headers = {"etag": f'"{memory.version}"'}
+    if schema == "Memory":
+        return Answer(shapes.memory(memory), status, headers)
+    created = Created(bool(summary["stored"]), memory)
+    return Answer(shapes.create_result(created), status, headers)
 
 
 def _revive_created(_: Route, call: Call, results: Sequence[Any]) -> Any:

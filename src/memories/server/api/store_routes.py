@@ -107,16 +107,20 @@ async def export_lines(call: Call) -> Response:
     chosen = None if where is None else _select(call, where)
     spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it has been sent
 
+    def write_line(line: str) -> None:
+        spool.write(line.encode())
+
+    def prove() -> bytes | None:
+        return own_key(registers(), make=True) if call.who.everywhere >= 3 else None
+
     def write() -> None:
         with noting(call.server.config, "export", **call.memories.event_figures()):
             export(
                 call.server.handles.store,
-                lambda line: spool.write(line.encode()),
+                write_line,
                 namespaces=names,
                 with_vectors=call.arguments.get("vectors", False),
-                prove=(lambda: own_key(registers(), make=True))
-                if call.who.everywhere >= 3
-                else (lambda: None),
+                prove=prove,
                 select=chosen,
                 progress=_silent,
             )
@@ -150,9 +154,11 @@ def _select(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Ite
     selectors = {
         kind: parse(where, kind, instant, any_state=kind is Collection.MEMORY) for kind in kinds
     }
-    return lambda kind, records: (
-        with_versions(selectors[kind], records) if kind in selectors else iter(())
-    )
+
+    def select(kind: Collection, records: Iterator[Any]) -> Iterator[Any]:
+        return with_versions(selectors[kind], records) if kind in selectors else iter(())
+
+    return select
 
 
 async def import_lines(call: Call) -> Response:
@@ -215,7 +221,9 @@ def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Orig
     if trusted and call.who.browser:
         return None
     writer = origin("import", namespace, (call.who.name, ""))
-    return lambda: writer._replace(trust=AGENT) if trusted else writer
+    if trusted:
+        writer = writer._replace(trust=AGENT)
+    return lambda: writer
 
 
 def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | None:

@@ -9,8 +9,8 @@ from urllib.parse import quote, urlencode
 from memories.core.times import to_iso, to_moment
 from memories.errors import InvalidInput, NotFound
 
-MOST = 200  # items on a page
-_KEPT = ("as_of", "namespace")  # what every link keeps
+MAX_NUMBER = 200  # of entries on a page
+_IN_EVERY_LINK = ("as_of", "namespace")
 
 
 class Past(NamedTuple):
@@ -96,8 +96,8 @@ class PageRequest(NamedTuple):
         """Return the first value of a name, or an empty text."""
         return next((value.strip() for key, value in self.params if key == name), "")
 
-    def number(self, name: str, default: int, most: int = MOST) -> int:
-        """Return a value as a whole number from 0 to `most`.
+    def number(self, name: str, default: int, limit: int = MAX_NUMBER) -> int:
+        """Return a value as a whole number from 0 to `limit`.
 
         Raises:
             InvalidInput: It is not such a number.
@@ -106,8 +106,10 @@ class PageRequest(NamedTuple):
         if not text:
             return default
         if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise InvalidInput(f'{name} must be a whole number from 0 to {most}, not "{text[:40]}"')
-        return min(int(text), most)
+            raise InvalidInput(
+                f'{name} must be a whole number from 0 to {limit}, not "{text[:40]}"'
+            )
+        return min(int(text), limit)
 
     def tags(self) -> dict[str, str]:
         """Return the tags to filter by: each `tag` is `key=value`.
@@ -155,11 +157,12 @@ class PageRequest(NamedTuple):
             name: The name at the end of the path.
             **query: Its parameters; None removes one.
         """
-        kept = {key: self.text(key) for key in _KEPT if self.text(key) and key not in query}
-        text = urlencode(
-            {key: value for key, value in {**query, **kept}.items() if value is not None}
-        )
-        return path + quote(name, safe="") + (f"?{text}" if text else "")
+        pairs = {key: value for key, value in query.items() if value is not None}
+        for key in _IN_EVERY_LINK:
+            if key not in query and self.text(key):
+                pairs[key] = self.text(key)
+        address = path + quote(name, safe="")
+        return f"{address}?{urlencode(pairs)}" if pairs else address
 
     def call(self, path: str) -> str:
         """Return the address of a route of the API in the same namespace, at the present time."""
@@ -167,29 +170,24 @@ class PageRequest(NamedTuple):
 
     def link(self, **changes: str | None) -> str:
         """Return the address of this page with some parameters changed; None removes one."""
-        kept = [
+        pairs = [
             (name, value)
             for name, value in self.params
             if value and name not in changes and name != "format"
         ]
-        query = urlencode(
-            [*kept, *((name, value) for name, value in changes.items() if value is not None)]
-        )
-        return f"?{query}"
+        pairs += [(name, value) for name, value in changes.items() if value is not None]
+        return f"?{urlencode(pairs)}"
 
-    def link_tag(self, key: str, value: str, *, wanted: bool) -> str:
+    def link_tag(self, key: str, value: str, *, is_added: bool) -> str:
         """Return the address of this search with a tag added to its filters, or removed from
         them.
         """
-        pairs = [
-            (name, text)
-            for name, text in self.params
-            if text and name not in ("format", "cursor", "before")
-        ]
-        pairs = [
-            (name, text) for name, text in pairs if name != "tag" or text.partition("=")[0] != key
-        ]
-        if wanted:
+        pairs = []
+        for name, text in self.params:
+            is_same_tag = name == "tag" and text.partition("=")[0] == key
+            if text and name not in ("format", "cursor", "before") and not is_same_tag:
+                pairs.append((name, text))
+        if is_added:
             pairs.append(("tag", f"{key}={value}"))
         return f"?{urlencode(pairs)}"
 
@@ -212,8 +210,8 @@ class View(NamedTuple):
 
 HEIGHT = 40  # of a plot, in its own units; a bar is 8 wide and stands 10 from the next
 
-_MOST_BARS = 100
-_MOST_SHOWN, _MOST_LINES = 600, 12  # characters and lines of a text in a list
+_MAX_BARS = 100
+_MAX_CHARACTERS, _MAX_LINES = 600, 12  # of a text in a list
 
 
 class Bar(NamedTuple):
@@ -263,14 +261,15 @@ def plot(
         link: Returns the address for the bar of a label.
         chosen: The label of the highlighted bar.
     """
-    most = max((value for _, value in values), default=0) or 1
+    largest = max((value for _, value in values), default=0) or 1
     bars = []
-    for place, (label, value) in enumerate(values):
-        height = round(max(HEIGHT * value / most, 1.0 if value else 0.0), 2)
+    for index, (label, value) in enumerate(values):
+        height = round(HEIGHT * value / largest, 2)
+        if value:
+            height = max(height, 1.0)
         address = link(label) if link else None
-        bars.append(
-            Bar(place * 10, HEIGHT - height, height, label, value, address, label == chosen)
-        )
+        x, y = index * 10, HEIGHT - height
+        bars.append(Bar(x, y, height, label, value, address, label == chosen))
     return Plot(title, max(len(bars) * 10, 10), bars, unit)
 
 
@@ -281,10 +280,15 @@ def moment(iso: str) -> str:
 
 def excerpt(text: str, start: int = 0) -> str:
     """Return a text as a list shows it: a long one is cut to the part around a place."""
-    begin = 0 if start < _MOST_SHOWN // 2 or len(text) <= _MOST_SHOWN else start - _MOST_SHOWN // 4
-    lines = text[begin : begin + _MOST_SHOWN].split("\n")
-    part = "\n".join(lines[:_MOST_LINES])
-    return ("… " if begin else "") + part + (" …" if begin + len(part) < len(text) else "")
+    begin = 0
+    if start >= _MAX_CHARACTERS // 2 and len(text) > _MAX_CHARACTERS:
+        begin = start - _MAX_CHARACTERS // 4
+    lines = text[begin : begin + _MAX_CHARACTERS].split("\n")
+    part = "\n".join(lines[:_MAX_LINES])
+    is_cut = begin + len(part) < len(text)
+    if begin:
+        part = f"… {part}"
+    return f"{part} …" if is_cut else part
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -298,7 +302,7 @@ def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
         return []
     by_day = {date.fromisoformat(day): count for day, count in days.items()}
     last = max(by_day)
-    length = -(-((last - min(by_day)).days + 1) // _MOST_BARS)
+    length = -(-((last - min(by_day)).days + 1) // _MAX_BARS)
     counts: Counter[int] = Counter()
     for day, count in by_day.items():
         counts[(last - day).days // length] += count

@@ -87,14 +87,16 @@ def _answer(page: Page) -> Callable[[Request], object]:
         try:
             async with server.limit(page.kind) as limiter:
                 return await anyio.to_thread.run_sync(
-                    _shown, server, page, request, limiter=limiter
+                    _render, server, page, request, limiter=limiter
                 )
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
             answer = failed(exc)
             if request.query_params.get("format") == "json":
                 return answer
             if answer.status_code == 401:
-                address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                address = request.url.path
+                if request.url.query:
+                    address += f"?{request.url.query}"
                 return RedirectResponse(f"/login?next={quote(address, safe='')}", 303, HEADERS)
             view = View("error.html", json.loads(bytes(answer.body)), status=answer.status_code)
             return _html(view, PageRequest(()), path=page.path)
@@ -102,7 +104,7 @@ def _answer(page: Page) -> Callable[[Request], object]:
     return answer
 
 
-def _shown(server: Server, page: Page, request: Request) -> Response:
+def _render(server: Server, page: Page, request: Request) -> Response:
     """Return a page for its sender, as HTML or JSON."""
     who = server.access.principal(request.scope)
     page_request = PageRequest(
@@ -119,9 +121,8 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         accepted.append("as_of")
         shared = who.level(SHARED) > 0
         memories = server.handles.of(who, namespace, shared=shared)
-        seen = position(
-            server, readable_namespaces(namespace, shared=shared)
-        )  # before anything is read
+        # before anything is read
+        seen = position(server, readable_namespaces(namespace, shared=shared))
         view = page.view(memories, page_request)
         waiting = 0 if past else memories.review.count()
         about = {"namespace": namespace, "pending_count": waiting, "path": page.path, "seen": seen}
@@ -131,14 +132,10 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         answer = failed(exc.error if isinstance(exc, NotThen) else exc)
         if as_json:
             return answer
-        then = (
-            {"title": exc.title, "detail": exc.sentence, "links": exc.links}
-            if isinstance(exc, NotThen)
-            else {}
-        )
-        view = View(
-            "error.html", {**json.loads(bytes(answer.body)), **then}, status=answer.status_code
-        )
+        shape = json.loads(bytes(answer.body))
+        if isinstance(exc, NotThen):
+            shape |= {"title": exc.title, "detail": exc.sentence, "links": exc.links}
+        view = View("error.html", shape, status=answer.status_code)
         about = {
             "namespace": namespace if accepted else "",
             "pending_count": 0,
@@ -165,14 +162,9 @@ def _pairs(request: Request) -> list[tuple[str, str]]:
 
 
 def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
-    """Return a page; values that are missing in `about` are empty, as for readers who are not
-    signed in.
-    """
-    text = html(
-        view,
-        page_request,
-        **{"changes": "", "seen": "", "namespace": "", "pending_count": 0, **about},
-    )
+    """Return a page; values that `about` lacks are empty, as for readers who are not signed in."""
+    defaults = {"changes": "", "seen": "", "namespace": "", "pending_count": 0}
+    text = html(view, page_request, **{**defaults, **about})
     return Response(text, view.status, HEADERS, media_type="text/html")
 
 
@@ -225,15 +217,16 @@ def html(view: View, page_request: PageRequest, **about: Any) -> str:
         **about: The values that all pages show: `namespace`, `pending_count`, `path`, `changes` and
             `seen`.
     """
-    given = {
+    values = {
         "data": view.data,
         "request": page_request,
         "to": page_request.address,
         "call": page_request.call,
         "past": page_request.past,
+        **view.more,
+        **about,
     }
-    given |= {**view.more, **about}
-    return _environment().get_template(view.template).render(given)
+    return _environment().get_template(view.template).render(values)
 
 
 @cache

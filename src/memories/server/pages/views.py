@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.answers import compare, shapes, store_shapes
@@ -67,7 +68,7 @@ def home(memories: "Memories", request: PageRequest) -> View:
 def _narrowing(request: PageRequest) -> Iterator[tuple[str, str]]:
     """Yield each filter that is given, with the address of the same page without it."""
     for key, value in request.tags().items():
-        yield f"{key}={value}", request.link_tag(key, value, wanted=False)
+        yield f"{key}={value}", request.link_tag(key, value, is_added=False)
     for name in ("project", "kind", "trust", "written_by", "since", "until", "where"):
         if request.text(name):
             without: dict[str, str | None] = {name: None, "cursor": None, "before": None}
@@ -83,15 +84,12 @@ def _results(memories: "Memories", request: PageRequest) -> View:
     considered = {
         candidate.id: candidate for candidate in explanation.considered if not candidate.dropped
     }
+    hits = []
+    for shape, hit in zip(data["results"], explanation.hits, strict=True):
+        text = mark(_around(shape["content"], terms), terms)
+        hits.append({"shape": shape, "text": text, "why": _why(considered.get(hit.id))})
     more = {
-        "hits": [
-            {
-                "shape": shape,
-                "text": mark(_around(shape["content"], terms), terms),
-                "why": _why(considered.get(hit.id)),
-            }
-            for shape, hit in zip(data["results"], explanation.hits, strict=True)
-        ],
+        "hits": hits,
         "facets": _facets(data["results"], request),
         "more_link": request.link(limit=str(limit * 2)) if data["count"] == limit else None,
     }
@@ -137,28 +135,28 @@ def _facets(results: Sequence[Mapping[str, Any]], request: PageRequest) -> dict[
     """Return the filters by which the results can be narrowed, with the number of results for each
     value.
     """
-    chosen = request.tags() | {
-        name: request.text(name) for name in ("kind", "trust") if request.text(name)
-    }
+    chosen = request.tags()
+    for name in ("kind", "trust"):
+        if request.text(name):
+            chosen[name] = request.text(name)
     facets: dict[str, list[Facet]] = {}
     for name in FACETS:
-        counts = Counter(_value(result, name) for result in results) - Counter()
+        counts = Counter(_facet_value(result, name) for result in results)
         counts.pop("", None)
-        values = dict(counts.most_common(8)) | (
-            {chosen[name]: counts[chosen[name]]} if name in chosen else {}
-        )
+        shown_counts = dict(counts.most_common(8))
+        if name in chosen:
+            shown_counts[chosen[name]] = counts[chosen[name]]
         rows = []
-        for value, count in values.items():
+        for value, count in shown_counts.items():
             is_chosen = chosen.get(name) == value
-            rows.append(
-                Facet(value, count, _facet_link(request, name, value, add=not is_chosen), is_chosen)
-            )
+            link = _facet_link(request, name, value, add=not is_chosen)
+            rows.append(Facet(value, count, link, is_chosen))
         if len(rows) > 1 or name in chosen:
             facets[name] = rows
     return facets
 
 
-def _value(result: Mapping[str, Any], name: str) -> str:
+def _facet_value(result: Mapping[str, Any], name: str) -> str:
     if name == "trust":
         return str((result.get("origin") or {}).get("trust", ""))
     return str(result.get(name) or result.get("tags", {}).get(name) or "")
@@ -168,7 +166,7 @@ def _facet_link(request: PageRequest, name: str, value: str, *, add: bool) -> st
     if name in ("kind", "trust"):
         changes: dict[str, str | None] = {name: value if add else None}
         return request.link(**changes)
-    return request.link_tag(name, value, wanted=add)
+    return request.link_tag(name, value, is_added=add)
 
 
 def _timeline(memories: "Memories", request: PageRequest) -> View:
@@ -183,23 +181,15 @@ def _timeline(memories: "Memories", request: PageRequest) -> View:
         ("memory", shape, memory.created_at)
         for shape, memory in zip(data["results"], page.memories, strict=True)
     ]
-    more_link = None
-    if not (
-        request.tags()
-        or request.text("where")
-        or request.text("trust")
-        or request.text("kind") == "memory"
-    ):
+    more_link = next_link = None
+    is_filtered = request.tags() or request.text("where") or request.text("trust")
+    if not is_filtered and request.text("kind") != "memory":
         talks, more_link = _conversations(memories, request, since, limit)
         entries += [("conversation", shapes.conversation(talk), talk.last_at) for talk in talks]
-    entries.sort(key=lambda entry: entry[2], reverse=True)
-    more = {
-        "days": _by_day(entries),
-        "rest": more_link,
-        "next": request.link(cursor=page.next_cursor, before=to_iso(since))
-        if page.next_cursor and since
-        else None,
-    }
+    entries.sort(key=itemgetter(2), reverse=True)
+    if page.next_cursor and since:
+        next_link = request.link(cursor=page.next_cursor, before=to_iso(since))
+    more = {"days": _by_day(entries), "rest": more_link, "next": next_link}
     return View("home.html", data, more)
 
 
@@ -237,18 +227,14 @@ def _shown_day(memories: "Memories", request: PageRequest) -> dict[str, Any]:
     times = {day: end_of(day) for day, _ in days}
     shown = f"{request.past.moment:%Y-%m-%d}" if request.past else None
     chosen = next((label for label, _ in days if shown is not None and label >= shown), "")
-    found = plot(
-        "What was written",
-        days,
-        "written",
-        lambda day: request.link(as_of=times[day], cursor=None, before=None),
-        chosen,
-    )
-    return {
-        "plot": found if len(days) > 1 else None,
-        "chosen": chosen,
-        "times": list(times.values()),
-    }
+
+    def link(day: str) -> str:
+        return request.link(as_of=times[day], cursor=None, before=None)
+
+    days_plot = None
+    if len(days) > 1:
+        days_plot = plot("What was written", days, "written", link, chosen)
+    return {"plot": days_plot, "chosen": chosen, "times": list(times.values())}
 
 
 _TURNS = 100
@@ -286,15 +272,11 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
         history = memories.history(name)
         since = _visible_since(memories, history)
         links = [(request.address("/memories/", history.id, as_of=None), "See it as it is now")]
-        title, sentence = (
-            f"Not there yet on {request.past.name}",
-            "It had to wait for review, and was not accepted.",
-        )
+        title = f"Not there yet on {request.past.name}"
+        sentence = "It had to wait for review, and was not accepted."
         if since is not None:
-            links.insert(
-                0,
-                (request.address("/memories/", history.id, as_of=since), "See it as it was first"),
-            )
+            first = request.address("/memories/", history.id, as_of=since)
+            links.insert(0, (first, "See it as it was first"))
             sentence = f"This memory is there since {moment(since)}."
         raise NotThen(exc, title, sentence, links) from exc
 
@@ -324,11 +306,9 @@ def _today(then: "History", now: "History") -> dict[str, str]:
         return {"sentence": "Today another memory has replaced it."}
     if last.content != was.content:
         return {"sentence": "Today it says:", "content": last.content}
-    return {
-        "sentence": "Today it has other tags."
-        if last.tags != was.tags
-        else "It says the same today."
-    }
+    if last.tags != was.tags:
+        return {"sentence": "Today it has other tags."}
+    return {"sentence": "It says the same today."}
 
 
 def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str, Any]:
@@ -338,10 +318,10 @@ def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str
     last = past.versions[-1]
     if last.ended_by != "delete":
         return shapes.memory(memories.get(past.id, as_of=as_of))
-    known = shapes.history(past)["versions"][-1]
+    version = shapes.history(past)["versions"][-1]
     return {
-        **{name: known[name] for name in ("content", "tags", "version", "created_at")},
-        **shapes.without_none({name: known.get(name) for name in ("origin", "suspicious")}),
+        **{name: version[name] for name in ("content", "tags", "version", "created_at")},
+        **shapes.without_none({name: version.get(name) for name in ("origin", "suspicious")}),
         **shapes.without_none(
             {"superseded_by": past.superseded_by, "pending": past.pending or None}
         ),
@@ -412,11 +392,8 @@ def _about(memories: "Memories", request: PageRequest) -> "Conversation":
 
 def conversations(memories: "Memories", request: PageRequest) -> View:
     """List conversations, those with the newest turn first."""
-    filters: dict[str, Any] = {
-        name: request.text(name)
-        for name in ("title", "user", "since", "until", "as_of")
-        if request.text(name)
-    }
+    names = ("title", "user", "since", "until", "as_of")
+    filters: dict[str, Any] = {name: request.text(name) for name in names if request.text(name)}
     limit = request.number("limit", 50) or 50
     page = memories.list_conversations(
         limit=limit, cursor=request.text("cursor") or None, **filters
@@ -516,10 +493,10 @@ def _of_now(
     """Say that a view shows only the present, not the day that is shown elsewhere.
 
     Raises:
-        InvalidInput: JSON was request for; the API refuses a time there as well.
+        InvalidInput: JSON was requested; the API refuses a time there as well.
     """
     if request.text("format") == "json":
-        raise InvalidInput("as_of does not go with this; it tells what is now")
+        raise InvalidInput("as_of does not go with this; it shows only the present")
     return View("now.html", {}, {"title": title, "why": why, "figures": figures})
 
 
@@ -527,8 +504,7 @@ def size(count: int | None) -> str:
     """Return a number of bytes as a person reads it."""
     if count is None:
         return "unknown"
-    unit, of = next(
-        (pair for pair in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)) if count >= pair[1]),
-        ("bytes", 1),
-    )
-    return f"{count / of:.1f} {unit}" if of > 1 else f"{count} {unit}"
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"
