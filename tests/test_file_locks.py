@@ -127,7 +127,7 @@ def test_it_is_changed_under_its_lock(
     free: list[bool] = []
 
     def observed(*given: Any, **named: Any) -> Any:
-        with disk.tried(home / case.lock, 0) as held:
+        with disk.try_lock(home / case.lock, 0) as held:
             free.append(held)
         return method(*given, **named)
 

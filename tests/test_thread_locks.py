@@ -22,7 +22,7 @@ REF = Ref(Collection.MEMORY, "bob", "id", 1)
 def use_of_damage(_folder: Path, watch: Callable[..., None]) -> None:
     """Note something damaged, ask for it, and forget it."""
     damaged = Damaged()
-    watch(damaged, "_lock", "_met")
+    watch(damaged, "_lock", "_findings")
     damaged.note(damaged_record(REF, "torn"))
     assert len(damaged.since()) == 1
     damaged.forget(lambda ref: ref == REF)

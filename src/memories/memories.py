@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from memories.config import load_config
-from memories.core.events import noting, observed
+from memories.core.events import note_methods, noting
 from memories.core.ids import parse_id
 from memories.core.times import from_millis, to_millis, to_moment
 from memories.errors import InvalidInput, NotFound, RequestError, StoreError, StoreUnreachable
@@ -64,7 +64,7 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@observed
+@note_methods
 class Memories:
     """Stores memories, finds them by meaning and by word, and keeps every version.
 

@@ -65,7 +65,7 @@ def go_on(gateway: MemoryGateway, hanging: Hanging) -> None:
     """Answer again, also what was given up."""
     hanging.release.set()
     gateway._deadline.seconds = 60
-    while gateway._deadline._given_up:
+    while gateway._deadline._abandoned:
         threading.Event().wait(0.01)
 
 

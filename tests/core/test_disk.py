@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from memories.core.disk import tried
+from memories.core.disk import try_lock
 
 WAITER = """
 import sys
 from pathlib import Path
-from memories.core.disk import tried
+from memories.core.disk import try_lock
 path, name, seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-with tried(path, seconds) as held:
+with try_lock(path, seconds) as held:
     with open(path.with_name("order"), "a") as order:
         order.write(f"{name} {held}\\n")
 """
@@ -53,10 +53,10 @@ needs_linux = pytest.mark.skipif(
 
 @needs_linux
 def test_those_who_wait_have_their_turns_in_the_order_they_came(lock: Path) -> None:
-    with tried(lock, 1) as held:
+    with try_lock(lock, 1) as held:
         assert held
         running = [start(lock, f"p{number}") for number in range(6)]
-    with tried(lock, 300):  # who held it last is behind those who wait
+    with try_lock(lock, 300):  # who held it last is behind those who wait
         order = lock.with_name("order").read_text().splitlines()
     assert [process.wait(300) for process in running] == [0] * 6
     assert order == [f"p{number} True" for number in range(6)]
@@ -64,7 +64,7 @@ def test_those_who_wait_have_their_turns_in_the_order_they_came(lock: Path) -> N
 
 @needs_linux
 def test_one_that_waits_and_is_killed_holds_nobody_up(lock: Path) -> None:
-    with tried(lock, 1):
+    with try_lock(lock, 1):
         first, second = start(lock, "first"), start(lock, "second")
         first.send_signal(signal.SIGKILL)
         first.wait(300)
@@ -75,7 +75,7 @@ def test_one_that_waits_and_is_killed_holds_nobody_up(lock: Path) -> None:
 
 @needs_linux
 def test_one_that_gives_up_leaves_the_queue(lock: Path) -> None:
-    with tried(lock, 1):
+    with try_lock(lock, 1):
         start(lock, "impatient", seconds=0.1).wait(300)
         assert waiting(lock) == 0
         last = start(lock, "patient")
@@ -87,11 +87,11 @@ def test_threads_have_their_turns_too(lock: Path) -> None:
     order: list[int] = []
 
     def take(number: int) -> None:
-        with tried(lock, 300) as held:
+        with try_lock(lock, 300) as held:
             assert held
             order.append(number)
 
-    with tried(lock, 1):
+    with try_lock(lock, 1):
         threads = []
         for number in range(5):
             threads.append(threading.Thread(target=take, args=(number,)))
@@ -106,20 +106,20 @@ def test_threads_have_their_turns_too(lock: Path) -> None:
 
 
 def test_who_does_not_wait_does_not_overtake(lock: Path) -> None:
-    with tried(lock, 1), tried(lock, 0) as held:
+    with try_lock(lock, 1), try_lock(lock, 0) as held:
         assert not held
-    with tried(lock, 0) as held:
+    with try_lock(lock, 0) as held:
         assert held
 
 
 def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(lock: Path) -> None:
-    with tried(lock, 1):
+    with try_lock(lock, 1):
         child = os.fork()
         if child == 0:
             time.sleep(300)
             os._exit(0)
     try:
-        with tried(lock, 0) as held:
+        with try_lock(lock, 0) as held:
             assert held
     finally:
         os.kill(child, signal.SIGKILL)

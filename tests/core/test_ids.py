@@ -138,5 +138,5 @@ def test_an_id_that_may_be_made_again_is_the_same_and_of_its_time() -> None:
 )
 def test_an_id_that_was_made_elsewhere_is_a_whole_uuid_of_version_7(wrong: str) -> None:
     assert whole_id("01A1FDF192CD7000B000000000000001") == "01a1fdf1-92cd-7000-b000-000000000001"
-    with pytest.raises(InvalidInput, match="is no UUIDv7"):
+    with pytest.raises(InvalidInput, match="is not a UUIDv7"):
         whole_id(wrong)

@@ -204,12 +204,12 @@ BOTH = pytest.mark.parametrize("hosts", [(OWN, CLAUDE), (CLAUDE, OWN), (OWN, OWN
 @pytest.fixture
 def held(home: Path) -> Iterator[Path]:
     """Keep flushers from taking away what waits."""
-    from memories.core.disk import tried
+    from memories.core.disk import try_lock
     from memories.identity.captured import FLUSH_LOCK
 
     (home / "inbox").mkdir(mode=0o700, parents=True)
     home.chmod(0o700)
-    with tried(home / "inbox" / FLUSH_LOCK, 0) as is_held:
+    with try_lock(home / "inbox" / FLUSH_LOCK, 0) as is_held:
         assert is_held
         yield home
 

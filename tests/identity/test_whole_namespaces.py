@@ -15,7 +15,7 @@ from forkserver import together
 from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError, StoreBusy
 from memories.config import load_config
 from memories.core import events
-from memories.core.disk import tried
+from memories.core.disk import try_lock
 from memories.embedders import open_embedder
 from memories.identity import captured, namespaces
 from memories.settings import Config
@@ -378,7 +378,7 @@ def test_what_is_just_being_stored_does_not_bring_a_namespace_back(
     filled(config, "bob")
     monkeypatch.setattr(captured, "_WAIT_SECONDS", 0.01)
     (config.home / "inbox").mkdir(exist_ok=True)
-    with tried(config.home / "inbox" / captured.FLUSH_LOCK, 0) as held:  # as the flusher does
+    with try_lock(config.home / "inbox" / captured.FLUSH_LOCK, 0) as held:  # as the flusher does
         assert held
         before = namespaces.show(store, config, "bob")
         for change in (

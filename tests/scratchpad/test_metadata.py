@@ -11,7 +11,7 @@ import pytest
 
 from memories import Memories
 from memories.config import load_config
-from memories.core.disk import tried
+from memories.core.disk import try_lock
 from memories.identity import namespaces
 from memories.scratchpad import metadata
 from memories.stores import open_store
@@ -96,7 +96,7 @@ def test_a_rename_writes_it_as_the_only_writer_of_its_folder(
     write, free = metadata.write, []
 
     def written(folder: Path, *given: Any) -> None:
-        with tried(folder / ".scratchpad.lock", 0) as held:
+        with try_lock(folder / ".scratchpad.lock", 0) as held:
             free.append(held)
         write(folder, *given)
 

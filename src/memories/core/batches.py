@@ -1,4 +1,4 @@
-"""Many things in portions: so many, or so many bytes, at once."""
+"""Divides items into batches, by number or by weight."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -7,24 +7,31 @@ Item = TypeVar("Item")
 
 
 def by_count(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """Yield items in order, so many at once."""
+    """Yield batches of at most `size` items, in order."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def by_weight(
     items: Iterable[Item], weight_of: Callable[[Item], int], *, most: int, heaviest: int
 ) -> Iterator[list[Item]]:
-    """Yield items in order, at most so many and of no more weight at once; one that is too heavy
-    comes alone.
+    """Yield batches limited by number and total weight, in order.
+
+    An item that is heavier than the limit is a batch of its own.
+
+    Args:
+        items: The items.
+        weight_of: Returns the weight of an item.
+        most: Maximum number of items in a batch.
+        heaviest: Maximum total weight of a batch.
     """
-    some: list[Item] = []
-    weight = 0
+    batch: list[Item] = []
+    batch_weight = 0
     for item in items:
-        added = weight_of(item)
-        if some and (len(some) == most or weight + added > heaviest):
-            yield some
-            some, weight = [], 0
-        some.append(item)
-        weight += added
-    if some:
-        yield some
+        weight = weight_of(item)
+        if batch and (len(batch) == most or batch_weight + weight > heaviest):
+            yield batch
+            batch, batch_weight = [], 0
+        batch.append(item)
+        batch_weight += weight
+    if batch:
+        yield batch

@@ -1,7 +1,6 @@
-"""Files that several threads and processes share: durable writes, replacing a file in one step,
-locks; and forks.
+"""Files that threads and processes share: durable writes, atomic replacement, locks; and forks.
 
-What belongs to a store's own format is not here.
+It knows nothing of the format of a store.
 """
 
 import contextlib
@@ -32,17 +31,17 @@ _threads: dict[Path, threading.Lock] = {}
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, however little the system takes at once."""
+    """Write all data, even if the system takes only a part at once."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a file holds; a pipe or a device in its place keeps nobody waiting.
+    """Return the content of a file; a pipe or a device in its place does not block.
 
     Raises:
-        OSError: It can't be read, or is no file.
+        OSError: It can't be read, or isn't a regular file.
     """
     with open_file(path) as stream:
         return stream.read()
@@ -52,14 +51,11 @@ def open_file(path: Path) -> IO[bytes]:
     """Open a file to read it; see `read_file`."""
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
-        kind = os.fstat(fd).st_mode
-        if not stat.S_ISREG(kind):
-            number, what = (
-                (errno.EISDIR, "folder")
-                if stat.S_ISDIR(kind)
-                else (errno.EINVAL, "pipe or a device")
-            )
-            raise OSError(number, f"{path} is a {what}, not a file")
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, f"{path} is a folder, not a file")
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, f"{path} is a pipe or a device, not a file")
         return os.fdopen(fd, "rb")
     except OSError:
         os.close(fd)
@@ -67,9 +63,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make new and renamed names in a folder survive a power cut; on systems that can't, do
-    nothing.
-    """
+    """Make new and renamed files in a folder survive a power cut, if the system can."""
     if os.name != "posix":
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -80,14 +74,14 @@ def flush_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where they are missing, for this user alone."""
-    missing = takewhile(lambda each: not each.exists(), (folder, *folder.parents))
-    for each in reversed(list(missing)):
-        each.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would leave those above open to all
+    """Make a folder and its missing parents, which only this user may open."""
+    missing = takewhile(lambda path: not path.exists(), (folder, *folder.parents))
+    for path in reversed(list(missing)):
+        path.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would leave the parents open to all
 
 
 def put_in_place(scratch: Path, path: Path) -> None:
-    """Rename a file over another one in one step that survives a power cut."""
+    """Replace a file by another one in one step that survives a power cut."""
     scratch.replace(path)
     flush_folder(path.parent)
 
@@ -96,13 +90,12 @@ def put_in_place(scratch: Path, path: Path) -> None:
 def replacing(
     path: Path, scratch: Path | None = None, agreed: Callable[[], None] = lambda: None
 ) -> Iterator[IO[bytes]]:
-    """Give a new file to write, which takes the place of another one in one step if nothing fails.
+    """Open a new file that replaces another one in one step, unless an error occurs.
 
     Args:
         path: The file that is replaced, or made.
-        scratch: Where the new one is written: beside `path`, and used by nobody else. By default a
-            name of its own.
-        agreed: Called when the new one is on the disk; what it raises keeps the old one.
+        scratch: The path of the new file until then, in the same folder; a unique name by default.
+        agreed: Called when the new file is on the disk; if it raises, the old one is kept.
     """
     scratch = scratch or path.with_name(f".{path.name}.{os.urandom(4).hex()}.new")
     fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
@@ -120,85 +113,83 @@ def replacing(
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other threads and processes out while inside; the kernel frees the lock of a process
-    that dies.
+    """Hold a lock against other threads and processes; the kernel frees the lock of a dead process.
 
-    One thread can't take it twice.
+    It isn't reentrant.
 
     Args:
-        path: The lock's file; made, with its folder, if it is not there.
+        path: The lock's file; made, with its folder, if it is missing.
     """
-    with tried(path, None):
+    with try_lock(path, None):
         yield
 
 
 @contextlib.contextmanager
-def tried(path: Path, seconds: float | None) -> Iterator[bool]:
-    """Do what `locked` does, but wait for a limited time; those who wait have their turns in the
-    order they came.
+def try_lock(path: Path, seconds: float | None) -> Iterator[bool]:
+    """Do what `locked` does, but wait for a limited time.
+
+    Threads and processes get the lock in the order in which they asked for it.
 
     Args:
-        path: The lock's file; made, with its folder, if it is not there.
-        seconds: How long others may hold it; None to wait for as long as it takes.
+        path: The lock's file; made, with its folder, if it is missing.
+        seconds: Maximum time to wait; None for no limit.
 
     Yields:
-        Whether it is held now.
+        Whether the lock is held.
     """
     try:
         fd = os.open(path, CREATING | os.O_RDWR, 0o600)
     except FileNotFoundError:
         make_folder(path.parent)
         fd = os.open(path, CREATING | os.O_RDWR, 0o600)
-    held = False
+    is_held = False
     guard = ForkGuard()
     try:
-        held = _take(fd, path, seconds)
-        yield held
+        is_held = _lock(fd, path, seconds)
+        yield is_held
     finally:
-        if held and fcntl is None:
+        if is_held and fcntl is None:
             _threads[path].release()
-        elif held and not guard.forked:
-            fcntl.flock(
-                fd, fcntl.LOCK_UN
-            )  # closing alone would leave it with a child that was forked meanwhile
+        elif is_held and not guard.forked:
+            # Closing alone would leave the lock with a child that was forked meanwhile.
+            fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
 
-def _take(fd: int, path: Path, seconds: float | None) -> bool:
+def _lock(fd: int, path: Path, seconds: float | None) -> bool:
     if fcntl is None:
-        return _threads.setdefault(path, threading.Lock()).acquire(
-            timeout=-1 if seconds is None else seconds
-        )
+        timeout = -1 if seconds is None else seconds
+        return _threads.setdefault(path, threading.Lock()).acquire(timeout=timeout)
     if seconds is None:
         fcntl.flock(fd, fcntl.LOCK_EX)
         return True
-    if not _waiting(fd, _LAST_TICKET) and _taken_at_once(fd):
+    if not _has_waiting(fd, _LAST_TICKET) and _lock_at_once(fd):
         return True
-    return seconds > 0 and _take_in_turn(fd, time.monotonic() + seconds)
+    return seconds > 0 and _lock_in_turn(fd, time.monotonic() + seconds)
 
 
-def _take_in_turn(fd: int, until: float) -> bool:
-    """Wait for the lock behind those who came before.
+def _lock_in_turn(fd: int, until: float) -> bool:
+    """Wait for the lock behind earlier waiters.
 
-    Who waits locks one byte of the file, whose offset is the time when it came; the kernel frees it
-    when it dies. Only the first polls the lock itself, so that who has just released it can't take
-    it again before the others.
+    A waiter locks one byte of the file, at the offset of its time of arrival; the kernel frees the
+    byte when the process dies. Only the first waiter polls the lock itself, so that the last holder
+    can't take it again before the others.
     """
     ticket = _draw_ticket(fd)
     try:
         while True:
-            first = not _waiting(fd, ticket)
-            if first and _taken_at_once(fd):
+            is_first = not _has_waiting(fd, ticket)
+            if is_first and _lock_at_once(fd):
                 return True
             if time.monotonic() >= until:
                 return False
-            time.sleep(_FIRST_POLL_SECONDS if first else _POLL_SECONDS)
+            time.sleep(_FIRST_POLL_SECONDS if is_first else _POLL_SECONDS)
     finally:
         if ticket is not None:
             _range(fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, ticket, 1)
 
 
-def _taken_at_once(fd: int) -> bool:
+def _lock_at_once(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -207,44 +198,38 @@ def _taken_at_once(fd: int) -> bool:
 
 
 def _draw_ticket(fd: int) -> int | None:
-    """Return a place in the queue; None if this system has no locks of ranges that belong to a
-    descriptor.
-    """
+    """Return a place in the queue; None if this system can't lock ranges for a descriptor."""
     while _QUEUES:
         ticket = time.monotonic_ns()
         try:
             _range(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, ticket, 1)
         except BlockingIOError:
-            continue  # another one drew it in the same nanosecond
+            continue  # another waiter drew it in the same nanosecond
         except OSError:
             return None
         return ticket
     return None
 
 
-def _waiting(fd: int, ticket: int | None) -> bool:
-    """Return whether somebody waits who came before."""
+def _has_waiting(fd: int, ticket: int | None) -> bool:
+    """Return whether another waiter came before."""
     if not _QUEUES or ticket is None:
         return False
     try:
-        found = _range(fd, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, 1, ticket - 1)
+        kind = _range(fd, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, 1, ticket - 1)
     except OSError:
-        return False  # a file system without such locks: everybody polls the lock itself
-    return found != fcntl.F_UNLCK
+        return False  # a file system without such locks: every waiter polls the lock itself
+    return kind != fcntl.F_UNLCK
 
 
 def _range(fd: int, command: int, kind: int, start: int, length: int) -> int:
-    """Lock, unlock or ask about a range of a file; return the kind of lock that the kernel tells
-    of.
-    """
+    """Lock, unlock or query a range of a file; return the kind of lock that the kernel reports."""
     answer = fcntl.fcntl(fd, command, struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0))
     return int(struct.unpack(_FLOCK, answer)[0])
 
 
 class ForkGuard:
-    """Remembers which process opened something: a forked child must not use its parent's
-    connections and locks.
-    """
+    """Detects a fork: a child must not use the connections and locks of its parent."""
 
     __slots__ = ("_process",)
 
@@ -254,5 +239,5 @@ class ForkGuard:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that made the guard."""
+        """Whether this process is a child of the one that made the guard."""
         return self._process != os.getpid()

@@ -1,9 +1,8 @@
-"""What was done with the memory, one JSON line an operation, in `HOME/events.jsonl`: figures, never
-what anybody wrote.
+"""Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
-A line has no id of a memory, conversation or turn and no word of a query, so erasing one leaves
-nothing behind here. Noting is only a statistic: it never fails an operation. `problem` tells why it
-can't be done, for `memory doctor`.
+A line holds figures, and by default no content: no id of a memory, conversation or turn, and no
+word of a query. So erasing a memory leaves nothing behind here. Noting an event never fails an
+operation; `problem` tells `memory doctor` why events can't be written.
 """
 
 import contextlib
@@ -25,22 +24,19 @@ if TYPE_CHECKING:
 
 try:
     import fcntl
-except (
-    ImportError
-):  # Windows: an open file can't be renamed there, so that nobody loses what another one rotates
+except ImportError:  # Windows, where an open file can't be renamed, so a rotation loses nothing
     fcntl = None  # type: ignore[assignment]
 
 FILE = "events.jsonl"
 MAX_BYTES = 8 << 20  # of one file: about 40,000 operations
-KEPT = 4  # older files: `events.1.jsonl` is the newest of them
+KEPT = 4  # older files; `events.1.jsonl` is the newest of them
 MAX_TEXT = 120  # characters of a figure that is a text
-MAX_CONTENT = 500  # characters of what was asked or written, if that is kept
+MAX_CONTENT = 500  # characters of content, if that is noted
 OFF, ON, CONTENT = "off", "on", "content"
 
 _BEGIN = b'{"at":"'
 
-# The verbs of `Memories` that are noted, by another name where that of the command is shorter;
-# those that write.
+# The methods of `Memories` that are noted, by the name of their operation if it is another one.
 _READS = {
     "get": "", "list": "", "search": "", "explain": "search", "history": "", "tags": "", "status": "", "log": "",
     "namespaces": "", "stats": "", "tail_turns": "turns", "turns": "", "list_conversations": "conversations",
@@ -55,22 +51,22 @@ WRITES = {
 
 Figure = str | int | float | None
 _LATER = threading.local()  # the lines of `together`
-Kind = TypeVar("Kind")
+Class = TypeVar("Class")
 
 
 def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) -> None:
-    """Append what was done; what can't be written is lost, and `memory doctor` says so.
+    """Append an event; if it can't be written it is lost, and `memory doctor` reports that.
 
-    The usual figures are `namespace`, `agent`, `project`, `channel`, `ms` (how long it took),
+    The usual figures are `namespace`, `agent`, `project`, `channel`, `ms` (the duration),
     `results`, `written`, `tokens` (how many were given to a model) and `outcome`, which is "ok" or
     the name of an error.
 
     Args:
         home: The folder of the settings; it is made if it is missing.
-        operation: What was done, such as `search`.
-        setting: `events` of the settings: `off`, `on`, or `content`, without which a figure
-            `content` is left out.
-        **figures: Numbers and names; None is left out, a long text is cut. `content` has to be
+        operation: The operation, such as `search`.
+        setting: `events` of the settings: `off`, `on`, or `content`. The figure `content` is noted
+            only with the last one.
+        **figures: Numbers and names. None is left out, and a long text is cut. `content` must be
             redacted already.
     """
     if setting == OFF:
@@ -87,173 +83,167 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
 
 @contextlib.contextmanager
 def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
-    """Note what is done inside, with how long it took and how it ended; more figures may be put
-    into what it yields.
+    """Note the block as an operation, with its duration and outcome.
+
+    Yields:
+        The figures, to which the block may add.
     """
-    began, known = time.perf_counter(), dict(figures)
+    start, noted = time.perf_counter(), dict(figures)
     try:
-        yield known
+        yield noted
     finally:
-        _finish(known, began, sys.exc_info()[0])
+        _add_outcome(noted, start, sys.exc_info()[0])
         if config.log_level == "DEBUG":
-            _debug(config, operation, known)
-        if known.get("written") or config.home.exists():  # reading makes no folder
-            note(
-                config.home,
-                operation,
-                setting=config.events,
-                **{"namespace": config.namespace, **known},
-            )
+            _debug(config, operation, noted)
+        if noted.get("written") or config.home.exists():  # reading makes no folder
+            noted = {"namespace": config.namespace, **noted}
+            note(config.home, operation, setting=config.events, **noted)
 
 
-def _debug(config: "Config", operation: str, known: Mapping[str, Figure]) -> None:
-    """Log the figures of an operation, and what it worked with; never a text."""
+def _debug(config: "Config", operation: str, figures: Mapping[str, Figure]) -> None:
+    """Log the figures of an operation and its store and embedder, but no content."""
     import logging
 
     from memories.core import logs
     from memories.core.urls import without_password
 
-    figures = {name: value for name, value in known.items() if name != CONTENT}
-    means = {
+    fields = {
         "store": without_password(config.store),
         "embedder": config.embedder,
         "namespace": config.namespace,
+        **{name: value for name, value in figures.items() if name != CONTENT},
     }
-    logs.event(logging.getLogger(__name__), logging.DEBUG, operation, **{**means, **figures})
+    logs.event(logging.getLogger(__name__), logging.DEBUG, operation, **fields)
 
 
-def ended(memories: Any, operation: str, began: float, given: Any, result: Any) -> None:
-    """Note what one thread began and another one has ended, as `noted` does.
+def note_finished(memories: Any, operation: str, start: float, argument: Any, result: Any) -> None:
+    """Note an operation that one thread began and another one finished, as `note_calls` does.
 
     Args:
-        memories: Whose verb it is.
-        operation: How it is noted.
-        began: When, as `time.perf_counter` tells.
-        given: What it was given first.
-        result: What came of it; an exception if it failed.
+        memories: The `Memories` whose method it is.
+        operation: The name of the operation.
+        start: When it began, by `time.perf_counter`.
+        argument: The first argument.
+        result: The result; an exception if it failed.
     """
-    config, failed = memories.config, isinstance(result, BaseException)
+    config, has_failed = memories.config, isinstance(result, BaseException)
     if config.events == OFF:
         return
-    known: dict[str, Figure] = dict(memories.event_figures())
+    figures: dict[str, Figure] = {
+        "namespace": config.namespace,
+        **memories.event_figures(),
+    }
     if config.events == CONTENT:
-        known[CONTENT] = _told((given,), config)
-    if not failed:
-        known["written"] = _counted(result)
-    _finish(known, began, type(result) if failed else None)
-    if not failed or config.home.exists():
-        note(
-            config.home,
-            operation,
-            setting=config.events,
-            **{"namespace": config.namespace, **known},
-        )
+        figures[CONTENT] = _redacted_content((argument,), config)
+    if not has_failed:
+        figures["written"] = _count(result)
+    _add_outcome(figures, start, type(result) if has_failed else None)
+    if not has_failed or config.home.exists():
+        note(config.home, operation, setting=config.events, **figures)
 
 
-def _finish(known: dict[str, Figure], began: float, error: type[BaseException] | None) -> None:
-    """Put how an operation ended, and how long it took, among its figures."""
-    known["outcome"] = known.get("outcome", "ok") if error is None else error.__name__
-    known["ms"] = round((time.perf_counter() - began) * 1000, 2)
+def _add_outcome(
+    figures: dict[str, Figure], start: float, error: type[BaseException] | None
+) -> None:
+    """Add the outcome and the duration of an operation to its figures."""
+    figures["outcome"] = figures.get("outcome", "ok") if error is None else error.__name__
+    figures["ms"] = round((time.perf_counter() - start) * 1000, 2)
 
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Write down at the end, at once, what this thread notes inside."""
-    lines: dict[Path, list[bytes]] = {}
-    _LATER.lines = lines
+    """Write the events that this thread notes in the block at once, at its end."""
+    lines_by_home: dict[Path, list[bytes]] = {}
+    _LATER.lines = lines_by_home
     try:
         yield
     finally:
         _LATER.lines = None
-        for home, some in lines.items():
+        for home, lines in lines_by_home.items():
             with contextlib.suppress(OSError):
-                _write(home, b"".join(some))
+                _write(home, b"".join(lines))
 
 
-def observed(kind: type[Kind]) -> type[Kind]:
-    """Have each verb of `Memories` noted, and reads that wait for it counted after those that
-    write.
-    """
-    for verb, name in {**_READS, **WRITES}.items():
-        setattr(kind, verb, noted(getattr(kind, verb), verb, name or verb))
-    return kind
+def note_methods(memories_class: type[Class]) -> type[Class]:
+    """Note each operation of `Memories`; a class decorator."""
+    for method, operation in {**_READS, **WRITES}.items():
+        function = getattr(memories_class, method)
+        setattr(memories_class, method, note_calls(function, method, operation or method))
+    return memories_class
 
 
-def noted(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any]:
-    """Return what does the same as a verb of `Memories` and is noted; of what does the work of one
-    elsewhere as well.
+def note_calls(function: Callable[..., Any], method: str, operation: str) -> Callable[..., Any]:
+    """Wrap a method of `Memories`, or a function that does its work elsewhere, to note its calls.
+
+    After writes, it also counts the reads that wait to be counted.
 
     Args:
-        method: Does it; its first argument is the memory.
-        verb: The verb.
-        name: How it is noted.
+        function: The function; its first argument is the `Memories`.
+        method: The method.
+        operation: The name of the operation.
     """
 
-    def doing(self: Any, *args: Any, **given: Any) -> Any:
+    def call_and_note(self: Any, *args: Any, **options: Any) -> Any:
         config = self.config
         if config.events == OFF and config.log_level != "DEBUG":
-            return method(self, *args, **given)
-        with noting(config, name) as known:
+            return function(self, *args, **options)
+        with noting(config, operation) as figures:
             if config.events == CONTENT:
-                known[CONTENT] = _told(args, config)
+                figures[CONTENT] = _redacted_content(args, config)
             try:
-                result = method(self, *args, **given)
+                result = function(self, *args, **options)
             finally:
-                known.update(self.event_figures())  # now: what writes has found the project
-            known["written" if verb in WRITES else "results"] = _counted(result)
+                figures.update(self.event_figures())  # a write has found the project by now
+            figures["written" if method in WRITES else "results"] = _count(result)
         return result
 
-    if verb not in WRITES and verb != "status":
-        return functools.wraps(method)(doing)
+    if method not in WRITES and method != "status":
+        return functools.wraps(function)(call_and_note)
 
-    @functools.wraps(method)
-    def flushing(self: Any, *args: Any, **given: Any) -> Any:
-        result = doing(self, *args, **given)
+    @functools.wraps(function)
+    def call_and_flush(self: Any, *args: Any, **options: Any) -> Any:
+        result = call_and_note(self, *args, **options)
         self.flush_accesses()
         return result
 
-    return flushing
+    return call_and_flush
 
 
-def _told(args: tuple[Any, ...], config: "Config") -> str | None:
-    """Return the text that an operation was given, without secrets."""
+def _redacted_content(args: tuple[Any, ...], config: "Config") -> str | None:
+    """Return the text in the first argument of an operation, without secrets."""
     from memories.guard.redactor import redact
 
-    first = (
-        args[0][0] if args and isinstance(args[0], list) and args[0] else args[0] if args else None
-    )
+    if not args:
+        return None
+    first = args[0]
+    if isinstance(first, list) and first:
+        first = first[0]
     text = first if isinstance(first, str) else getattr(first, "content", None)
     if not isinstance(text, str):
         return None
-    return redact(
-        text[: 8 * MAX_CONTENT], personal=config.redact == "pii", own=config.redact_rules
-    ).text
+    beginning = text[: 8 * MAX_CONTENT]
+    return redact(beginning, personal=config.redact == "pii", own=config.redact_rules).text
 
 
-def _counted(result: Any) -> int:
-    """Return how much came back, or how much was written."""
-    result = getattr(result, "found", result)  # in a scratchpad
+def _count(result: Any) -> int:
+    """Return how many memories or turns an operation returned or wrote."""
+    result = getattr(result, "found", result)  # of a search in a scratchpad
     if isinstance(result, list):
-        return sum(bool(getattr(each, "stored", True)) for each in result)
-    for name in (
-        "memories",
-        "hits",
-        "versions",
-        "entries",
-        "counts",
-    ):  # of a page, an explanation, …, a change of many
-        found = getattr(result, name, None)
-        if isinstance(found, Mapping):
-            return 0 if result.dry_run else sum(found.values())
-        if isinstance(found, tuple):
-            return len(found)
+        return sum(bool(getattr(element, "stored", True)) for element in result)
+    # The parts of pages, explanations, histories, scratchpads, and changes of many memories.
+    for name in ("memories", "hits", "versions", "entries", "counts"):
+        part = getattr(result, name, None)
+        if isinstance(part, Mapping):
+            return 0 if result.dry_run else sum(part.values())
+        if isinstance(part, tuple):
+            return len(part)
     if isinstance(result, tuple | dict) and not hasattr(result, "_fields"):
         return len(result)
     return 1
 
 
 def append(home: Path, operation: str, figures: dict[str, Figure]) -> None:
-    """Do what `note` does, and raise what stands against it.
+    """Append an event as `note` does, but raise errors.
 
     Raises:
         OSError: The file can't be written.
@@ -265,7 +255,7 @@ def _write(home: Path, lines: bytes) -> None:
     fd = _open(home)
     try:
         size = _size(fd)
-        written = os.write(fd, lines)  # once: two writers' lines never mix
+        written = os.write(fd, lines)  # one call, so that the lines of two writers never mix
         if written < len(lines):
             raise OSError(errno.ENOSPC, "only a part of a line could be written: the disk is full")
         if size > MAX_BYTES:
@@ -275,7 +265,7 @@ def _write(home: Path, lines: bytes) -> None:
 
 
 def problem(home: Path) -> str:
-    """Return why operations can't be noted; empty if they can, which noting this one shows."""
+    """Return why events can't be written; empty if they can, which this tests by writing one."""
     if not os.path.lexists(home):
         return ""
     try:
@@ -286,62 +276,66 @@ def problem(home: Path) -> str:
 
 
 def files(home: Path) -> list[Path]:
-    """Return the files that there are, the oldest first."""
-    named = [*(_old(home, number) for number in range(KEPT, 0, -1)), home / FILE]
-    return [path for path in named if path.is_file()]
+    """Return the existing files, oldest first."""
+    older = [_older_file(home, number) for number in range(KEPT, 0, -1)]
+    return [path for path in (*older, home / FILE) if path.is_file()]
 
 
 def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
-    """Yield what was noted, oldest first; a line that is not whole is left out.
+    """Yield events, oldest first; incomplete lines are left out.
 
     Args:
         home: The folder of the settings.
-        since: Only what was noted at this time or later, as `2026-11-22T13:40:00.000Z`.
+        since: Only events of this time or later, as `2026-11-22T13:40:00.000Z`.
     """
+    start = len(_BEGIN)
     for path in files(home):
-        with (
-            contextlib.suppress(FileNotFoundError),
-            path.open("rb") as stream,
-        ):  # it may be rotated away meanwhile
+        # It may be rotated away meanwhile.
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
             for line in stream:
-                begin = len(_BEGIN)
-                if since and line[begin : begin + len(since)] < since.encode():
+                if since and line[start : start + len(since)] < since.encode():
                     continue
-                if event := _event(line):
+                event = _parse(line)
+                if event:
                     yield event
 
 
-def forget(home: Path, gone: Callable[[dict[str, Any]], bool]) -> int:
-    """Remove events for good, such as those of a namespace that is erased; return how many.
+def forget(home: Path, is_forgotten: Callable[[dict[str, Any]], bool]) -> int:
+    """Remove events for good, such as those of an erased namespace.
 
     Args:
         home: The folder of the settings.
-        gone: Whether an event goes.
+        is_forgotten: Returns whether an event is removed.
+
+    Returns:
+        The number of removed events; incomplete lines are removed too.
 
     Raises:
-        OSError: A file can't be written anew.
+        OSError: A file can't be rewritten.
     """
     removed = 0
     with contextlib.suppress(FileNotFoundError):
         fd = os.open(home / FILE, os.O_RDWR)
         try:
-            _rotate(home, fd)  # nobody appends to the older ones
+            _rotate(home, fd)  # nothing is appended to older files
         finally:
             os.close(fd)
     for path in files(home):
         lines = path.read_bytes().splitlines(keepends=True)
-        left = [
-            line for line in lines if (event := _event(line)) and not gone(event)
-        ]  # what is not whole goes too
-        removed += len(lines) - len(left)
-        if len(left) < len(lines) and path.name != FILE:
+        remaining: list[bytes] = []
+        for line in lines:
+            event = _parse(line)
+            if event and not is_forgotten(event):
+                remaining.append(line)
+        removed += len(lines) - len(remaining)
+        if len(remaining) < len(lines) and path.name != FILE:
             with replacing(path) as stream:
-                stream.writelines(left)
+                stream.writelines(remaining)
     return removed
 
 
 @functools.cache
-def _json() -> Callable[[object], str]:
+def _encoder() -> Callable[[object], str]:
     import json
 
     return json.JSONEncoder(separators=(",", ":")).encode
@@ -352,34 +346,36 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
     at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03}Z"
     event: dict[str, Figure] = {"at": at, "op": operation}
     for name, value in figures.items():
-        most = MAX_CONTENT if name == CONTENT else MAX_TEXT
-        if value is not None:
-            event[name] = value[:most] if isinstance(value, str) else value
-    return _json()(event).encode() + b"\n"  # ASCII, so that no cut text can break it
+        if isinstance(value, str):
+            event[name] = value[: MAX_CONTENT if name == CONTENT else MAX_TEXT]
+        elif value is not None:
+            event[name] = value
+    return _encoder()(event).encode() + b"\n"  # ASCII, so that no cut text can break it
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line; of the line behind one that was cut, since the disk was full,
-    that one.
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """Return the event of a line.
+
+    A line that was cut because the disk was full is followed by the next event without a line
+    break; then the second event is returned.
     """
     import json
 
-    for begin in (0, line.rfind(_BEGIN)):
+    for start in (0, line.rfind(_BEGIN)):
         with contextlib.suppress(ValueError):
-            event = json.loads(line[begin:])
-            if (
-                isinstance(event, dict)
-                and isinstance(event.get("op"), str)
-                and isinstance(event.get("at"), str)
-            ):
+            event = json.loads(line[start:])
+            if isinstance(event, dict) and _is_text(event, "op") and _is_text(event, "at"):
                 return event
     return None
 
 
+def _is_text(event: dict[str, Any], name: str) -> bool:
+    return isinstance(event.get(name), str)
+
+
 def _open(home: Path) -> int:
-    flags = (
-        CREATING | os.O_APPEND | os.O_RDWR | getattr(os, "O_NONBLOCK", 0)
-    )  # a pipe keeps nobody waiting
+    # Without blocking, since the file may be a pipe.
+    flags = CREATING | os.O_APPEND | os.O_RDWR | getattr(os, "O_NONBLOCK", 0)
     try:
         return os.open(home / FILE, flags, 0o600)
     except FileNotFoundError:
@@ -388,31 +384,27 @@ def _open(home: Path) -> int:
 
 
 def _size(fd: int) -> int:
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
-    return found.st_size
+    return status.st_size
 
 
-def _old(home: Path, number: int) -> Path:
+def _older_file(home: Path, number: int) -> Path:
     return home / f"events.{number}.jsonl"
 
 
 def _rotate(home: Path, fd: int) -> None:
-    """Give the file, which is open, the name of an old one; whoever comes second finds that it has
-    been done.
-    """
+    """Rename the open file to the newest older one, unless another process has done it."""
     path = home / FILE
     if fcntl is not None:
         try:
-            fcntl.flock(
-                fd, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # of this file: another one does it just now
-        except BlockingIOError:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process rotates this file now
             return
         if not (path.exists() and path.stat().st_ino == os.fstat(fd).st_ino):
             return
     for number in range(KEPT - 1, 0, -1):
         with contextlib.suppress(FileNotFoundError):
-            _old(home, number).replace(_old(home, number + 1))
-    path.replace(_old(home, 1))
+            _older_file(home, number).replace(_older_file(home, number + 1))
+    path.replace(_older_file(home, 1))

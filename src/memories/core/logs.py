@@ -18,13 +18,11 @@ logging.getLogger("memories").addHandler(logging.NullHandler())
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `ts`, `level`, `logger`, `event`, and what the event knows of
-    itself.
-    """
+    """Formats a record as one line of JSON: `ts`, `level`, `logger`, `event`, and the event's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
-        shape = {
+        line = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": "WARN" if record.levelno == logging.WARNING else record.levelname,
             "logger": record.name,
@@ -32,21 +30,21 @@ class JsonLines(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            shape["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: _shown(value) for name, value in shape.items()}, default=str)
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps({name: _redact(value) for name, value in line.items()}, default=str)
 
 
-def _shown(value: object) -> object:
-    """Return a value of an event without secrets: an error may quote what somebody wrote."""
+def _redact(value: object) -> object:
+    """Return a value without secrets: an error may quote what a user wrote."""
     from memories.guard.redactor import redact
 
     if isinstance(value, list | tuple):
-        return [_shown(item) for item in value]
+        return [_redact(element) for element in value]
     return redact(value).text if isinstance(value, str) else value
 
 
-class _Standard(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what standard error is at the time."""
+class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to the current standard error, which tests and programs may replace."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -58,26 +56,23 @@ class _Standard(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def enable(level: str) -> None:
-    """Write what the library logs to standard error, from this level on; a second call only changes
-    the level.
+    """Write what the library logs to standard error; a second call only changes the level.
 
     Args:
-        level: `DEBUG`, `INFO`, `WARN` or `ERROR`.
+        level: The lowest level: `DEBUG`, `INFO`, `WARN` or `ERROR`.
     """
     logger = logging.getLogger("memories")
     logger.setLevel(_LEVELS[level])
-    if not any(isinstance(handler, _Standard) for handler in logger.handlers):
-        logger.addHandler(_Standard())
+    if not any(isinstance(handler, _StandardError) for handler in logger.handlers):
+        logger.addHandler(_StandardError())
         logger.propagate = False
 
 
 def event(logger: logging.Logger, level: int, name: str, **fields: object) -> None:
-    """Log an event with what is known of it, long values cut; never what anybody said or wrote."""
-    known = {
-        key: value[:MAX_FIELD] if type(value) is str else value for key, value in fields.items()
+    """Log an event with its fields; long texts are cut. Callers pass no content of users."""
+    shortened = {
+        key: value[:MAX_FIELD] if type(value) is str else value
+        for key, value in fields.items()
+        if value is not None
     }
-    logger.log(
-        level,
-        name,
-        extra={"fields": {key: value for key, value in known.items() if value is not None}},
-    )
+    logger.log(level, name, extra={"fields": shortened})

@@ -1,6 +1,4 @@
-"""Times as people and programs write them: read once at the edge, kept as aware UTC, shown in one
-form.
-"""
+"""Reads and writes times; inside the program a time is an aware datetime in UTC."""
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -14,15 +12,22 @@ _MILLISECOND = timedelta(milliseconds=1)
 _DATE_ONLY = re.compile(r"\d{4}-?\d{2}-?\d{2}|\d{4}-?W\d{2}(-?\d)?")
 _AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w|mo|y)(?:\s+ago)?")
 _IN_WORDS = re.compile(r"(\d{1,6}|an?)\s+(minute|hour|day|week|month|year)s?\s+ago", re.IGNORECASE)
-_WORD_DAYS = {"month": 30, "year": 365}
+_WORD_UNITS = {
+    "minute": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+    "week": timedelta(weeks=1),
+    "month": timedelta(days=30),
+    "year": timedelta(days=365),
+}
 _AGO_UNITS = {
-    "m": timedelta(minutes=1),
-    "min": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-    "w": timedelta(weeks=1),
-    "mo": timedelta(days=_WORD_DAYS["month"]),
-    "y": timedelta(days=_WORD_DAYS["year"]),
+    "m": _WORD_UNITS["minute"],
+    "min": _WORD_UNITS["minute"],
+    "h": _WORD_UNITS["hour"],
+    "d": _WORD_UNITS["day"],
+    "w": _WORD_UNITS["week"],
+    "mo": _WORD_UNITS["month"],
+    "y": _WORD_UNITS["year"],
 }
 _AGES = (
     (31_557_600, "year"),
@@ -35,7 +40,7 @@ _AGES = (
 
 
 def to_millis(moment: datetime) -> int:
-    """Return an aware time as milliseconds since 1970, the resolution in which times are kept."""
+    """Return an aware time as milliseconds since 1970, the resolution of stored times."""
     return (moment - _EPOCH) // _MILLISECOND
 
 
@@ -45,25 +50,26 @@ def from_millis(millis: int) -> datetime:
 
 
 def to_iso(moment: datetime, *, keep_zone: bool = False) -> str:
-    """Return a time as JSON shows it: `2026-02-21T10:00:00.000Z`; in its own zone
-    `2026-02-21T11:00:00.000+01:00`.
-    """
-    return (
-        (moment if keep_zone else moment.astimezone(UTC))
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
-
-
-def kept(moment: object, name: str) -> datetime:
-    """Return an aware time in UTC and in the resolution in which times are kept.
+    """Return a time as in JSON: `2026-02-21T10:00:00.000Z`.
 
     Args:
-        moment: What was given.
-        name: What it is, for the message.
+        moment: An aware time.
+        keep_zone: Keep its time zone: `2026-02-21T11:00:00.000+01:00`.
+    """
+    if not keep_zone:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def to_stored_time(moment: object, name: str) -> datetime:
+    """Return an aware time in UTC and in the resolution of stored times.
+
+    Args:
+        moment: The time, which a caller gave.
+        name: Its name, for the message.
 
     Raises:
-        InvalidInput: It is not an aware datetime, or out of the years 1 to 9999.
+        InvalidInput: It isn't an aware datetime, or not in the years 1 to 9999.
     """
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise InvalidInput(
@@ -81,7 +87,7 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
     """Read a time: `2024-05-31`, ISO 8601, or how long ago (`30m`, `12h`, `7d`, `2w`, `3mo`, `1y`).
 
     Args:
-        text: What was written. Without a time zone it is local time.
+        text: The text. Without a time zone it is local time.
         now: The time that "ago" counts from.
         end_of_day: A day means its last millisecond instead of its first.
 
@@ -89,7 +95,7 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
         An aware UTC time.
 
     Raises:
-        InvalidInput: It is not a time, or out of the years 1 to 9999.
+        InvalidInput: It isn't a time, or not in the years 1 to 9999.
     """
     text = text.strip()
     ago = _AGO.fullmatch(text)
@@ -108,25 +114,24 @@ def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
     """Read a time as people write it in a filter: as `parse_time` does, or in words.
 
     Args:
-        text: What was written: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours
-            ago`. Days are those of local time.
+        text: The text: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours ago`. Days
+            are those of local time.
         now: The time that "ago" counts from.
 
     Returns:
-        Its first and its last millisecond, aware, in UTC: of a day or a week they differ.
+        Its first and its last millisecond, aware, in UTC: for a day or a week they differ.
 
     Raises:
-        InvalidInput: It is not a time, or out of the years 1 to 9999.
+        InvalidInput: It isn't a time, or not in the years 1 to 9999.
     """
-    if ago := _IN_WORDS.fullmatch(text.strip()):
-        count, unit = int(ago[1]) if ago[1].isdigit() else 1, ago[2].lower()
-        length = (
-            timedelta(days=_WORD_DAYS[unit]) if unit in _WORD_DAYS else timedelta(**{f"{unit}s": 1})
-        )
+    ago = _IN_WORDS.fullmatch(text.strip())
+    if ago:
+        count = int(ago[1]) if ago[1].isdigit() else 1
         try:
-            return now - count * length, now - count * length
+            moment = now - count * _WORD_UNITS[ago[2].lower()]
         except OverflowError:
             raise _not_a_time(text) from None
+        return moment, moment
     try:
         return parse_time(text, now), parse_time(text, now, end_of_day=True)
     except InvalidInput:
@@ -140,77 +145,81 @@ def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
 
 def _not_a_time(text: str) -> InvalidInput:
     return InvalidInput(
-        f'not a date or time: "{shown(text)}"; use 2024-05-31, an ISO 8601 time, or how long ago, such as 7d'
+        f'not a date or time: "{shown(text)}"; use 2024-05-31, an ISO 8601 time, or how long ago, '
+        "such as 7d"
     )
 
 
 def mixes_zones(one: str, other: str) -> bool:
-    """Return whether one of two written times names its time zone and the other leaves it open;
-    days do neither.
+    """Return whether one of two texts has a time zone, and the other is a time without one.
+
+    Days count as neither.
     """
-    moments = [text.strip() for text in (one, other)]
-    open_ended = [
-        not _DATE_ONLY.fullmatch(text) and _reads(text) and zone_of(text) is None
-        for text in moments
-    ]
-    return any(open_ended) and any(zone_of(text) is not None for text in moments)
+    texts = (one.strip(), other.strip())
+    has_zone = any(zone_of(text) is not None for text in texts)
+    return has_zone and any(_is_time_without_zone(text) for text in texts)
+
+
+def _is_time_without_zone(text: str) -> bool:
+    if _DATE_ONLY.fullmatch(text):
+        return False
+    try:
+        return datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        return False
 
 
 def parse_time_in_zone(text: str, now: datetime) -> datetime:
-    """Read a time as `parse_time` does, and return it in the time zone that it names; in UTC if it
-    names none.
-    """
+    """Read a time as `parse_time` does, and return it in its time zone; in UTC if it has none."""
     return parse_time(text, now).astimezone(zone_of(text) or UTC)
 
 
 def zone_of(text: str) -> tzinfo | None:
-    """Return the time zone that a written time names; None if it names none."""
+    """Return the time zone of a text; None if it has none."""
     try:
         return datetime.fromisoformat(text.strip()).tzinfo
     except ValueError:
         return None
 
 
-def _reads(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
-
-
 def describe_age(moment: datetime, now: datetime) -> str:
     """Return how long ago a time is, in words: `just now`, `3 days ago`, `in 2 hours`."""
     seconds = (now - moment).total_seconds()
     for length, unit in _AGES:
-        if abs(seconds) >= length:
-            count = int(abs(seconds) // length)
-            span = f"{count} {unit}{'s' if count > 1 else ''}"
+        count = int(abs(seconds) // length)
+        if count:
+            span = f"1 {unit}" if count == 1 else f"{count} {unit}s"
             return f"{span} ago" if seconds > 0 else f"in {span}"
     return "just now"
 
 
-def asked_at(given: Moment | None, now: datetime) -> datetime:
-    """Return when a query is asked, in the time zone of who asks: that of the time given, or local
-    time.
+def query_time(moment: Moment | None, now: datetime) -> datetime:
+    """Return the time at which a query is asked, in its own time zone, else in local time.
+
+    Args:
+        moment: The time that the caller gave; None for now.
+        now: The current time.
     """
-    moment = to_moment(given, now, end_of_day=True) or now
-    zone = given.tzinfo if isinstance(given, datetime) else zone_of(given or "")
-    return moment.astimezone(zone)
+    time = to_moment(moment, now, end_of_day=True) or now
+    zone = moment.tzinfo if isinstance(moment, datetime) else zone_of(moment or "")
+    return time.astimezone(zone)
 
 
-def to_moment(given: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:
-    """Return a time that was given as one or as text; None for none.
+def to_moment(moment: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:
+    """Return an argument that is a time or a text as a time; None for None.
 
     Raises:
-        InvalidInput: It is not a time, or has no zone.
+        InvalidInput: It isn't a time, or has no zone.
     """
-    if isinstance(given, str):
-        return parse_span(given, now)[end_of_day]
-    if given is not None and not isinstance(given, datetime):
+    if isinstance(moment, str):
+        first, last = parse_span(moment, now)
+        return last if end_of_day else first
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
         raise InvalidInput(
-            f"{str(given)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31"
+            f"{str(moment)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31"
         )
-    if given is not None and given.tzinfo is None:
-        raise InvalidInput(f"{given.isoformat()} has no time zone; give an aware datetime")
-    return given
+    if moment.tzinfo is None:
+        raise InvalidInput(f"{moment.isoformat()} has no time zone; give an aware datetime")
+    return moment

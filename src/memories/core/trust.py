@@ -1,9 +1,8 @@
-"""Which files are trusted: those with a token, and those that choose settings.
+"""Trust in files: `.env` files that choose settings, files with tokens, and the home.
 
-A folder's `.env` may choose only settings that can do no harm, unless its user has approved it.
-
-An approval is for one path and one content. It is kept beside the user's `config.toml`, where no
-folder reaches.
+A folder's `.env` may choose only harmless settings, unless the user has approved it. An approval is
+for one path and one content. It is stored beside the user's `config.toml`, which no folder can
+change.
 """
 
 import json
@@ -21,14 +20,14 @@ _REGISTER = "trusted.json"
 
 
 class Dotenv(NamedTuple):
-    """What a `.env` says.
+    """A `.env` file.
 
     Attributes:
-        values: Its variables, as they are written; nothing is put in for `${…}`.
-        approved: Whether the user has approved this very content.
-        doubt: Why not even what can do no harm should be taken from it, a part of a sentence; else
-            empty.
-        changed: It was approved with another content.
+        values: Its variables as they are written; `${…}` isn't expanded.
+        approved: Whether the user has approved this content.
+        doubt: Why not even harmless settings should be taken from it, as a part of a sentence;
+            else empty.
+        changed: Whether it was approved with another content.
     """
 
     values: dict[str, str]
@@ -38,7 +37,7 @@ class Dotenv(NamedTuple):
 
 
 def read(file: Path, registers: Path) -> Dotenv:
-    """Read a `.env` and whether it is approved; one that is not there says nothing.
+    """Read a `.env` and its approval; a missing file has no variables.
 
     Args:
         file: The file.
@@ -47,23 +46,24 @@ def read(file: Path, registers: Path) -> Dotenv:
     Raises:
         ConfigError: It can't be read.
     """
-    if not file.is_file():  # a pipe would keep us waiting
+    if not file.is_file():  # a pipe would block
         return Dotenv({}, approved=False)
     data = _content(file)
     if len(data) > MAX_BYTES:
-        return Dotenv(
-            _variables(file, data[:MAX_BYTES]),
-            approved=False,
-            doubt=f"is larger than {MAX_BYTES} bytes",
-        )
-    known = _approvals(registers).get(_name(file))
-    approved = known is not None and known == _digest(data)
-    doubt = "" if approved else others_may_write(file)
-    return Dotenv(_variables(file, data), approved, doubt, known is not None and not approved)
+        variables = _variables(file, data[:MAX_BYTES])
+        return Dotenv(variables, approved=False, doubt=f"is larger than {MAX_BYTES} bytes")
+    approved_digest = _approvals(registers).get(_name(file))
+    approved = approved_digest == _digest(data)
+    return Dotenv(
+        _variables(file, data),
+        approved,
+        doubt="" if approved else others_may_write(file),
+        changed=approved_digest is not None and not approved,
+    )
 
 
 def approve(file: Path, registers: Path) -> str:
-    """Approve a `.env` as it is now; return the SHA-256 of its content.
+    """Approve a `.env` with its current content, and return the SHA-256 of it.
 
     Raises:
         ConfigError: It can't be read, or is too large.
@@ -81,79 +81,73 @@ def approve(file: Path, registers: Path) -> str:
 
 
 def revoke(file: Path, registers: Path) -> bool:
-    """Take the approval of a `.env` back; return whether it had one."""
+    """Revoke the approval of a `.env`; return whether it had one."""
     return _change(registers, file, None)
 
 
 def approved_files(registers: Path) -> dict[str, str]:
-    """Return the approved files, each with the SHA-256 of the content that was approved."""
+    """Return the approved files, each with the SHA-256 of the approved content."""
     return _approvals(registers)
 
 
 def others_may_write(path: Path) -> str:
-    """Return why a file or folder that settings come from can't be relied on, a part of a sentence;
-    else nothing.
-    """
+    """Return why a file or folder can't be trusted, as a part of a sentence; empty if it can."""
     if os.name != "posix":
         return ""
-    found = path.stat()
-    if found.st_uid not in (os.geteuid(), 0):
+    status = path.stat()
+    if status.st_uid not in (os.geteuid(), 0):
         return "belongs to another user"
-    return _open_to_others(path, found)
+    return _open_to_others(path, status)
 
 
 def home_in_doubt(home: Path) -> str:
-    """Return why the home, or the folder that it is in, can't be relied on, a sentence; nothing if
-    it can.
+    """Return a sentence why the home or its parent folder can't be trusted; empty if they can.
 
-    Whoever may write there could put other files in the place of the user's.
+    A user who may write there could replace the files in it.
     """
     if os.name != "posix" or not home.exists():
         return ""
-    found = home.stat()
-    if found.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
+    if home.stat().st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
         return f"{home} belongs to another user; set MEMORY_HOME to a folder of your own"
-    for part in (home, home.resolve().parent):
-        if doubt := _open_to_others(part, part.stat()):
-            return f"{part} {doubt}"
+    for folder in (home, home.resolve().parent):
+        doubt = _open_to_others(folder, folder.stat())
+        if doubt:
+            return f"{folder} {doubt}"
     return ""
 
 
-def open_to_everybody(path: Path, found: os.stat_result) -> str:
-    """Return that everybody may put something else in the place of a file, a part of a sentence;
-    else nothing.
+def open_to_everybody(path: Path, status: os.stat_result) -> str:
+    """Return a part of a sentence if every user may replace a file; else an empty string.
 
-    In a sticky folder nobody can replace the files of others.
+    In a sticky folder users can't replace the files of others.
     """
-    if found.st_mode & stat.S_IWOTH and not (
-        stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    ):
+    is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    if status.st_mode & stat.S_IWOTH and not is_sticky:
         return f"can be written by everybody; run: chmod o-w {path}"
     return ""
 
 
-def _open_to_others(path: Path, found: os.stat_result) -> str:
-    if doubt := open_to_everybody(path, found):
+def _open_to_others(path: Path, status: os.stat_result) -> str:
+    doubt = open_to_everybody(path, status)
+    if doubt:
         return doubt
-    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
+    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
         return f"can be written by others of its group; run: chmod g-w {path}"
     return ""
 
 
-def _is_private(group: int) -> bool:
-    """Return whether a group is the user's alone, as many systems give everybody one."""
+def _is_private(group_id: int) -> bool:
+    """Return whether a group has only this user, as many systems make one for each user."""
     import grp
     import pwd
 
     try:
-        found, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid())
+        group, user = grp.getgrgid(group_id), pwd.getpwuid(os.geteuid())
     except KeyError:
         return False
-    return (
-        found.gr_gid == user.pw_gid
-        and found.gr_name == user.pw_name
-        and set(found.gr_mem) <= {user.pw_name}
-    )
+    if (group.gr_gid, group.gr_name) != (user.pw_gid, user.pw_name):
+        return False
+    return set(group.gr_mem) <= {user.pw_name}
 
 
 def _content(file: Path) -> bytes:
@@ -170,24 +164,24 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
     import io
     import logging
 
-    from dotenv import dotenv_values  # 20 ms, so only where there is such a file
+    from dotenv import dotenv_values  # 20 ms, so only if there is such a file
 
-    logging.getLogger("dotenv.main").addFilter(
-        _nothing
-    )  # lines that it can't read are for other programs
+    # Lines that it can't read are for other programs.
+    logging.getLogger("dotenv.main").addFilter(_drop)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        if len(data) - exc.start < 4 and len(data) >= MAX_BYTES:  # cut within a character
+        is_cut = len(data) >= MAX_BYTES and len(data) - exc.start < 4  # within a character
+        if is_cut:
             return _variables(file, data[: exc.start])
         raise ConfigError(
             f"cannot read {file}: it is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start})"
         ) from exc
-    found = dotenv_values(stream=io.StringIO(text), interpolate=False)
-    return {name: value for name, value in found.items() if value is not None}
+    variables = dotenv_values(stream=io.StringIO(text), interpolate=False)
+    return {name: value for name, value in variables.items() if value is not None}
 
 
-def _nothing(_record: object) -> bool:
+def _drop(_record: object) -> bool:
     return False
 
 
@@ -204,20 +198,21 @@ def _digest(data: bytes) -> str:
 def _approvals(registers: Path) -> dict[str, str]:
     register = registers / _REGISTER
     try:
-        if doubt := others_may_write(register):
+        doubt = others_may_write(register)
+        if doubt:
             raise ConfigError(f"{register} {doubt}")
-        found = json.loads(read_file(register))
+        approvals = json.loads(read_file(register))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as exc:
         raise ConfigError(
             f"cannot read {register}: {exc}; remove it and trust your files again"
         ) from exc
-    if not isinstance(found, dict):
+    if not isinstance(approvals, dict):
         raise ConfigError(
             f"{register} is not what memory trust writes; remove it and trust your files again"
         )
-    return {str(name): str(digest) for name, digest in found.items()}
+    return {str(name): str(digest) for name, digest in approvals.items()}
 
 
 def _change(registers: Path, file: Path, digest: str | None) -> bool:
@@ -234,13 +229,14 @@ def _change(registers: Path, file: Path, digest: str | None) -> bool:
 
 
 def read_secret(file: Path) -> str:
-    """Return the token that a file holds.
+    """Return the token in a file.
 
     Raises:
-        ConfigError: There is none in it, it can't be read, or others may read or write it.
+        ConfigError: It has none, it can't be read, or other users may read or write it.
     """
     try:
-        if doubt := others_may_write(file):
+        doubt = others_may_write(file)
+        if doubt:
             raise ConfigError(f"{file} {doubt}")
         if file.stat().st_mode & 0o077:
             raise ConfigError(f"{file} can be read by others; run: chmod 600 {file}")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from memories.config import load_config
 from memories.context.tokens import estimate_tokens
-from memories.core.disk import tried
+from memories.core.disk import try_lock
 from memories.core.events import note as note_operation
 from memories.embedders import open_embedder
 from memories.errors import ConfigError, SystemFault
@@ -93,7 +93,7 @@ def flush(home: str) -> Flushed:
     flusher = _Flusher(home)
     failed: set[str] = set()
     for _ in range(_ROUNDS):
-        with tried(Path(home, files.INBOX, FLUSH_LOCK), 0) as is_locked:
+        with try_lock(Path(home, files.INBOX, FLUSH_LOCK), 0) as is_locked:
             if not is_locked:
                 break
             for name in inbox.names(home):

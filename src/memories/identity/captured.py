@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from memories.core.disk import read_file, replacing, tried
+from memories.core.disk import read_file, replacing, try_lock
 from memories.errors import StoreBusy
 from memories.guard import validate
 from memories.models import SHARED
@@ -34,7 +34,7 @@ def at_rest(config: Config) -> Iterator[None]:
     if not inbox.is_dir():
         yield
         return
-    with tried(inbox / FLUSH_LOCK, _WAIT_SECONDS) as held:
+    with try_lock(inbox / FLUSH_LOCK, _WAIT_SECONDS) as held:
         if not held:
             raise StoreBusy(
                 "what hooks captured is just being stored; try again in a minute; nothing was changed"

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from memories.core.disk import locked, make_folder, replacing, tried
+from memories.core.disk import locked, make_folder, replacing, try_lock
 from memories.errors import InvalidInput, StoreBusy
 from memories.scratchpad.entries import Entry, Rules, choose, sort_entries
 from memories.scratchpad.layout import Pad, parse, render, without_entries
@@ -226,7 +226,7 @@ def exclusive(place: Place) -> Iterator[None]:
     Raises:
         StoreBusy: Another process holds the lock for too long.
     """
-    with tried(place.lock, _WAIT_SECONDS) as is_locked:
+    with try_lock(place.lock, _WAIT_SECONDS) as is_locked:
         if not is_locked:
             raise StoreBusy(f"another process kept {place.lock} for {_WAIT_SECONDS:g} s; try again")
         yield

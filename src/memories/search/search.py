@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.core.times import asked_at
+from memories.core.times import query_time
 from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import other_terms, query_terms
@@ -134,7 +134,7 @@ def parse(
         query=Query(
             text=text,
             terms=query_terms(text),
-            now=asked_at(options.get("now"), now),
+            now=query_time(options.get("now"), now),
             judged_at=judged_at,
             half_life_hours=config.decay_half_life_hours,
             embedder=embedder,

@@ -57,7 +57,7 @@ class _Submitted(NamedTuple):
     started_at: float
 
     def record_event(self, result: Any) -> None:
-        events.ended(self.memories, "create", self.started_at, self.drafts, result)
+        events.note_finished(self.memories, "create", self.started_at, self.drafts, result)
 
 
 class _Write(NamedTuple):
@@ -172,7 +172,7 @@ class Writers:
         """Store drafts as `Memories.create_many` does; see `do` for what else it may raise."""
         if len(drafts) == 1:
             return self.submit(memories, drafts[0], force, redact).result()
-        run = events.noted(self._create, "create_many", "create")
+        run = events.note_calls(self._create, "create_many", "create")
         result: list[Created] = run(memories, list(drafts), force, redact)
         return result
 

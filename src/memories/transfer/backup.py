@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.core.disk import make_folder, open_file, put_in_place, tried
+from memories.core.disk import make_folder, open_file, put_in_place, try_lock
 from memories.core.ids import digest
 from memories.core.times import to_iso
 from memories.core.urls import without_password
@@ -268,7 +268,7 @@ def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
     It is locked while it is in use, which distinguishes it from the leftovers of a killed process.
     """
     scratch = file.with_name(f".{file.name}.{os.urandom(4).hex()}.{ending}")
-    with tried(scratch, 0):
+    with try_lock(scratch, 0):
         try:
             yield scratch
         finally:
@@ -278,7 +278,7 @@ def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
 def _clear_leftovers(folder: Path, name: str, ending: str = "new") -> None:
     """Remove the files that killed backups or restores left."""
     for leftover in folder.glob(f".{glob.escape(name)}*.{ending}"):
-        with tried(leftover, 0) as is_unused:
+        with try_lock(leftover, 0) as is_unused:
             if is_unused:
                 _remove(leftover)
 

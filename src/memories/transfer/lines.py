@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.ids import ID_LENGTH, parse_id, storable
-from memories.core.times import kept, to_iso
+from memories.core.times import to_iso, to_stored_time
 from memories.errors import InvalidInput
 from memories.guard import validate
 from memories.guard.validate import shown
@@ -372,7 +372,7 @@ def _time(value: object, name: str) -> datetime:
         raise InvalidInput(
             f'has the {name} "{shown(str(value))}", which is not an ISO 8601 time'
         ) from None
-    return kept(moment, name)
+    return to_stored_time(moment, name)
 
 
 def _vectors(value: object) -> "NDArray[np.float32]":

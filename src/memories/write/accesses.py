@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.core.disk import CREATING, make_folder, open_file, tried
+from memories.core.disk import CREATING, make_folder, open_file, try_lock
 from memories.errors import MemoriesError
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Record, Ref
@@ -115,7 +115,7 @@ class Accesses:
             return
         with (
             contextlib.suppress(OSError, MemoriesError),
-            tried(self._waiting.with_suffix(".lock"), 0) as held,
+            try_lock(self._waiting.with_suffix(".lock"), 0) as held,
         ):
             if not held:
                 return

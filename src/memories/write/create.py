@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.batches import by_count
 from memories.core.ids import new_id, whole_id
-from memories.core.times import kept
+from memories.core.times import to_stored_time
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotFound
 from memories.guard import validate
@@ -146,7 +146,7 @@ def _check(draft: Draft) -> Draft:
     if draft.confidence is not None:
         values["confidence"] = validate.unit(draft.confidence, "confidence")
     if draft.created_at is not None:
-        values["created_at"] = kept(draft.created_at, "created_at")
+        values["created_at"] = to_stored_time(draft.created_at, "created_at")
     if draft.source is not None:
         values["source"] = validate.one_line(draft.source, "source")
     if draft.data is not None:

@@ -19,7 +19,7 @@ from memories.core.disk import (
     locked,
     read_file,
     replacing,
-    tried,
+    try_lock,
     write_all,
 )
 from memories.errors import SystemFault
@@ -172,7 +172,7 @@ class RetryQueue:
         if not self:
             return Drained(0, {})
         waits = GROUP_SECONDS if before is not None and self.entries(before) else 0
-        with tried(self._drain_lock, waits) as held:
+        with try_lock(self._drain_lock, waits) as held:
             return self._drain(deal_with, before) if held else Drained(0, {})
 
     def discard(self, group: str) -> int:

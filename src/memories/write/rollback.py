@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.batches import by_count, by_weight
-from memories.core.times import kept, to_iso, to_millis, to_moment
+from memories.core.times import to_iso, to_millis, to_moment, to_stored_time
 from memories.errors import InvalidInput
 from memories.guard.origin import HELD
 from memories.models import Moment
@@ -91,7 +91,7 @@ class Rollback(NamedTuple):
         Raises:
             InvalidInput: The time is none, or in the future.
         """
-        to = kept(to_moment(to, now), "to")
+        to = to_stored_time(to_moment(to, now), "to")
         if to > now:
             raise InvalidInput(
                 f"{to_iso(to)} is in the future; a rollback goes to a time before now"

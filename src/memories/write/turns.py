@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.core.times import kept
+from memories.core.times import to_stored_time
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput
 from memories.guard import validate
@@ -297,7 +297,7 @@ def _in_its_zone(moment: datetime) -> datetime:
     Raises:
         InvalidInput: It is not an aware datetime, or out of the years 1 to 9999.
     """
-    return kept(moment, "created_at").astimezone(moment.tzinfo)
+    return to_stored_time(moment, "created_at").astimezone(moment.tzinfo)
 
 
 class Naming(NamedTuple):

@@ -18,7 +18,7 @@ from contract import (
 from sqlite_scripts import STORE, StartPython
 
 from forkserver import Piped
-from memories.core.disk import tried
+from memories.core.disk import try_lock
 from memories.errors import StoreBusy
 from memories.stores.records import (
     Ref,
@@ -125,7 +125,7 @@ def test_what_was_committed_meanwhile_decides_who_is_blamed(
         return sidefile.Noted(sidefile.Marker("0" * 32, commits), "", 1, 1, os.fstat(side).st_ino)
 
     lock = tmp_path / "m.db.lock"
-    with tried(lock, 0), sidefile.signed(lock) as side:
+    with try_lock(lock, 0), sidefile.signed(lock) as side:
         sidefile.note(side, noted(now))
         told = sidefile.busy(
             tmp_path / "m.db", lock, 3.0, None if before is None else noted(before)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memories.config import cache_folder
-from memories.core.disk import make_folder, read_file, replacing, tried
+from memories.core.disk import make_folder, read_file, replacing, try_lock
 from memories.core.trust import others_may_write
 from memories.errors import Conflict, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.documents.driver import MAX_TEXT, Condition, Driver, Kind, Part, Point, Value
@@ -115,7 +115,7 @@ def writer_lock(url: str) -> Iterator[WriterLock]:
     path = _lock_file(url)
     with contextlib.ExitStack() as stack:
         try:
-            is_locked = stack.enter_context(tried(path, _BUSY_SECONDS))
+            is_locked = stack.enter_context(try_lock(path, _BUSY_SECONDS))
             status = path.stat()
         except OSError as exc:
             raise StoreError(

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.core.disk import FULL, flush_folder, tried, write_all
+from memories.core.disk import FULL, flush_folder, try_lock, write_all
 from memories.core.trust import open_to_everybody
 from memories.errors import StoreBusy, StoreError, StoreFull
 
@@ -73,7 +73,7 @@ class Folder:
                 with translate_errors(self.path):
                     self._create()
                     seconds = max(0.0, deadline - time.monotonic())
-                    is_locked = stack.enter_context(tried(self.inner / _LOCK, seconds))
+                    is_locked = stack.enter_context(try_lock(self.inner / _LOCK, seconds))
                 if not is_locked:
                     raise StoreBusy(
                         f"{self.path} was kept busy for {BUSY_SECONDS:.0f} s; nothing was written; "
@@ -186,7 +186,7 @@ class Folder:
             StoreError: It can't be written, so lines couldn't be written either.
         """
         scratch = self.inner / f"rehearsal-{os.urandom(4).hex()}{_SCRATCH}"
-        with translate_errors(self.path), tried(self.inner / _LOCK, 0):
+        with translate_errors(self.path), try_lock(self.inner / _LOCK, 0):
             try:
                 _write(scratch, bytes(_REHEARSED_BYTES))
             finally:

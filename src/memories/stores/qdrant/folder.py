@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memories.core.disk import ForkGuard, read_file, replacing, tried
+from memories.core.disk import ForkGuard, read_file, replacing, try_lock
 from memories.core.trust import others_may_write
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
@@ -98,7 +98,7 @@ class _Held:
             with _translated(folder):
                 if folder.exists() and (doubt := others_may_write(folder)):
                     raise StoreError(f"{folder} {doubt}")
-                held = stack.enter_context(tried(folder / _LOCK, BUSY_SECONDS))
+                held = stack.enter_context(try_lock(folder / _LOCK, BUSY_SECONDS))
             if not held:
                 raise _busy(folder)
             self._client = _client(folder)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import apsw
 
-from memories.core.disk import ForkGuard, tried
+from memories.core.disk import ForkGuard, try_lock
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError, StoreFull
 from memories.stores.sqlite import engine, schema, sidefile
 from memories.stores.sqlite.engine import (
@@ -538,10 +538,10 @@ class SQLiteFile:
                 with filesystem_errors(self.path):
                     engine.refuse_unsafe(self.path)
             with filesystem_errors(self._lock_file, what):
-                held = stack.enter_context(tried(self._lock_file, 0))
+                held = stack.enter_context(try_lock(self._lock_file, 0))
                 if not held:
                     since, before = time.monotonic(), sidefile.read(self._lock_file)[1]
-                    held = stack.enter_context(tried(self._lock_file, wait_seconds))
+                    held = stack.enter_context(try_lock(self._lock_file, wait_seconds))
             if not held:
                 raise sidefile.busy(self.path, self._lock_file, time.monotonic() - since, before)
             with filesystem_errors(self._lock_file, what):
