@@ -45,7 +45,7 @@ ORDER = {
         logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.http": "driver < store",
     "memories.stores.sqlite": """sidefile errors counts < schema < engine quantize < log <
-        connection query < vectors words < spaces turns backup salvage < check rows < store""",
+        connection query < vectors words < spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < counts < rewrite vectors <
         search listen claims < store""",
     "memories.stores.documents": """driver client < schema < changes < query < spaces < search <

@@ -13,7 +13,7 @@ from memories.scratchpad.mirror import Mirror
 from memories.stores.damage import Damaged, damaged_record
 from memories.stores.records import Collection, Ref
 from memories.stores.sqlite.connection import SQLiteFile
-from memories.stores.sqlite.query import Kept
+from memories.stores.sqlite.query import ReadCache
 from memories.write.accesses import Accesses
 
 REF = Ref(Collection.MEMORY, "bob", "id", 1)
@@ -57,11 +57,11 @@ def use_of_connections(folder: Path, watch: Callable[..., None]) -> None:
 
 def use_of_what_is_kept(_folder: Path, watch: Callable[..., None]) -> None:
     """Keep something of a connection, and look it up."""
-    kept: Kept[str, int] = Kept(2)
-    watch(kept, "_lock", "_known")
+    kept: ReadCache[str, int] = ReadCache(2)
+    watch(kept, "_lock", "_cached")
     db = apsw.Connection(":memory:")
-    kept.of(db)["a"] = 1
-    assert kept.of(db) == {"a": 1}
+    kept.current(db)["a"] = 1
+    assert kept.current(db) == {"a": 1}
 
 
 def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]) -> None:

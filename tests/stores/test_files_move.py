@@ -467,7 +467,7 @@ def killed_at(step, act):
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*given, **named)
         return call
-    for name in ("stage", "switch", "without", "drop_staged", "_index", "_name"):
+    for name in ("stage", "switch", "find_without", "drop_staged", "_index", "_write_space"):
         setattr(spaces, name, counting(getattr(spaces, name)))
     act()
 crashing(prepare, change, check)

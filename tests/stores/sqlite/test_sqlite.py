@@ -58,7 +58,7 @@ class ByBlocks:
         monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
         monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
         monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
-        monkeypatch.setattr(sqlite_quantize, "_MANY", 20)
+        monkeypatch.setattr(sqlite_quantize, "_SCORED_AT_LEAST", 20)
         return open_store
 
 

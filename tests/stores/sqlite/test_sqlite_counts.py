@@ -62,7 +62,7 @@ def wrong(path: Path) -> list[str]:
     """Return what is wrong, looked at over a connection of its own while the store is closed."""
     db = apsw.Connection(str(path))
     try:
-        return [finding.what for finding in counts.wrong(db)]
+        return [finding.what for finding in counts.find_problems(db)]
     finally:
         db.close()
 
@@ -194,7 +194,7 @@ def test_wrong_counts_are_told_and_made_again(path: Path, damage: str, said: str
     db = apsw.Connection(str(path))
     with db:
         counts.repair(db)
-    assert counts.wrong(db) == []
+    assert counts.find_problems(db) == []
     db.close()
 
 

@@ -121,13 +121,15 @@ def test_who_gives_up_behind_others_that_commit_is_told_how_many(
 def test_what_was_committed_meanwhile_decides_who_is_blamed(
     tmp_path: Path, before: int | None, now: int, said: str
 ) -> None:
-    def noted(commits: int) -> sidefile.Noted:
-        return sidefile.Noted(sidefile.Marker("0" * 32, commits), "", 1, 1, os.fstat(side).st_ino)
+    def noted(commits: int) -> sidefile.CommitNote:
+        return sidefile.CommitNote(
+            sidefile.Marker("0" * 32, commits), "", 1, 1, os.fstat(side).st_ino
+        )
 
     lock = tmp_path / "m.db.lock"
-    with try_lock(lock, 0), sidefile.signed(lock) as side:
+    with try_lock(lock, 0), sidefile.sign(lock) as side:
         sidefile.note(side, noted(now))
-        told = sidefile.busy(
+        told = sidefile.busy_error(
             tmp_path / "m.db", lock, 3.0, None if before is None else noted(before)
         )
     assert said in str(told)

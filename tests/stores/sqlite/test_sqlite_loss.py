@@ -604,9 +604,9 @@ def test_what_was_noted_never_runs_ahead_of_the_file(path: Path, opened: OpenPat
 
 def test_a_state_leads_to_the_one_after_it_and_to_no_later_one() -> None:
     before = sidefile.Marker("0" * 32, 3)
-    after = sidefile.following(before)
+    after = sidefile.next_marker(before)
     assert before.leads_to(after)
-    assert not before.leads_to(sidefile.following(after))
+    assert not before.leads_to(sidefile.next_marker(after))
     of_older_program = [before._replace(commits=commits) for commits in range(2, 6)]
     assert list(map(before.leads_to, of_older_program)) == [False, False, True, False]
 

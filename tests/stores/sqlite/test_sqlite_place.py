@@ -125,7 +125,7 @@ def test_a_store_that_came_to_a_network_filesystem_is_refused(
     store.append([record("m")])
     store.close()
     before = path.read_bytes()
-    monkeypatch.setattr(engine, "_checked", set())
+    monkeypatch.setattr(engine, "_checked_folders", set())
     monkeypatch.setattr(engine, "filesystem_of", lambda *_: "nfs4")
     again = SQLiteStore(path, SPACE)
     with pytest.raises(
@@ -138,7 +138,7 @@ def test_a_store_that_came_to_a_network_filesystem_is_refused(
 
 def test_a_file_system_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(engine, "_checked", set())
+    monkeypatch.setattr(engine, "_checked_folders", set())
     monkeypatch.setattr(
         engine, "filesystem_of", lambda resolved, mounts: asked.append(resolved) or "ext4"
     )

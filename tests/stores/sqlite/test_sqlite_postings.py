@@ -138,14 +138,14 @@ def test_what_a_repair_by_somebody_else_makes_anew_is_read_anew(
 def test_a_large_store_counts_and_keeps_no_more_terms_than_it_may(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memories.stores.sqlite.words._MOST_COUNTS", 10)
+    monkeypatch.setattr("memories.stores.sqlite.words._MAX_COUNTS", 10)
     store, postings = open_store(), Postings()
     store.append([record(f"m{n}", text=f"word{n}", vectors=None) for n in range(50)])
     for first in range(0, 50, 5):
         with store._file.read() as db:
             terms = [f"word{n}" for n in range(first, first + 5)]
-            assert len(sqlite_words.ranked(db, postings, selection(db, pool()), terms).scores) == 5
-            assert len(postings.now(db).counts) <= 15
+            assert len(sqlite_words.rank(db, postings, selection(db, pool()), terms).scores) == 5
+            assert len(postings.snapshot(db).counts) <= 15
 
 
 def test_words_are_found_over_the_connection_that_has_rewritten_an_older_file(

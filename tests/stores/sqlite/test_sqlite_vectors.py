@@ -205,7 +205,7 @@ def test_the_places_of_a_label_are_kept_up_with_what_is_written(
     """
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 4)
-    monkeypatch.setattr(sqlite_vectors, "_MOST_LABELLED", 100)
+    monkeypatch.setattr(sqlite_vectors, "_MAX_LABELLED", 100)
     monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
     vectors = unit_vectors(3 * 240, seed=5)
     live: dict[str, tuple[int, dict[str, str]]] = {}
@@ -269,7 +269,7 @@ def test_threads_that_share_the_places_of_labels_change_them_one_at_a_time(
 
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 4)
-    monkeypatch.setattr(sqlite_vectors, "_MOST_LABELLED", 10)
+    monkeypatch.setattr(sqlite_vectors, "_MAX_LABELLED", 10)
     vectors = unit_vectors(64, seed=5)
     store.append(
         [
@@ -540,7 +540,9 @@ def test_vectors_get_their_block_whatever_is_written_between_them(step: int) -> 
     """
     for start in (1, 2):
         looks = [
-            seq for seq in range(start, start + 6_400 * step, step) if sqlite_vectors._looks(seq, 1)
+            seq
+            for seq in range(start, start + 6_400 * step, step)
+            if sqlite_vectors._should_look(seq, 1)
         ]
         assert 50 < len(looks) < 200
         assert max(np.diff([start, *looks])) < 500 * step

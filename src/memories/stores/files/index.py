@@ -181,7 +181,7 @@ class Index(SQLiteStore):
     def stored_space(self) -> Space | None:
         """Return the space of the vectors in use, without its settings for searches."""
         with self._file.read() as db:
-            stored = spaces.in_use(db)
+            stored = spaces.space_in_use(db)
         return _storage_space(*stored[:2]) if stored else None
 
 

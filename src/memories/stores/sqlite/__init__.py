@@ -1,6 +1,6 @@
-"""The default store: one file of SQLite, shared by the processes of one machine.
+"""The default store: one SQLite file, shared by the processes of one machine.
 
-A memory's version, or a turn, is a row of the table `record` (`schema`), added by
+A version of a memory, or a turn, is a row of the table `record` (`schema`), added by
 `SQLiteStore.append` (`store`). Its words are in FTS5 (`words`), its vectors in codes and blocks
-(`vectors`, `quantize`), and turns are searched in `turns`.
+(`vectors`, `quantize`); `turns` searches turns.
 """

@@ -1,11 +1,10 @@
-"""What is wrong in the file of a SQLite store, and mending what is derived: it can be made again
-from the records.
+"""Checks the file of a SQLite store, and repairs the parts that are derived from the records.
 
-Checksums tell damage in a record and in its vectors; all else is compared with what the records
-say. What SQLite can't tell is a page that an older one of the same file replaced as a whole, for
-every checksum in it fits.
+Checksums reveal damage in a record and in its vectors; everything else is compared with the
+records. A page that an older page of the same file replaced can't be noticed, because every
+checksum in it matches.
 
-To have a table checked and mended that holds nothing but what the records say, add it to `DERIVED`.
+To have a derived table checked and repaired, add it to `DERIVED_TABLES`.
 """
 
 import contextlib
@@ -29,14 +28,14 @@ from memories.stores.sqlite.engine import scratch
 from memories.stores.sqlite.errors import FIX, SALVAGE
 from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_of
 from memories.stores.sqlite.schema import code_bytes
-from memories.stores.sqlite.words import tokens_in
+from memories.stores.sqlite.words import count_tokens
 
 if TYPE_CHECKING:
     from memories.stores.sqlite.vectors import VectorIndex
 
-SMALL = 400  # records; of a larger store the cheap check looks at
-SOME = 200  # of them, some milliseconds' worth
-SMALL_BYTES = 2_097_152  # a larger file is read as a whole only by a deep check
+SMALL = 400  # records, up to which the cheap check reads all
+SOME = 200  # records that the cheap check reads of a larger store, in some milliseconds
+SMALL_BYTES = 2_097_152  # only a deep check reads the whole of a larger file
 _UNREADABLE = (
     apsw.CorruptError,
     apsw.SQLError,
@@ -44,124 +43,109 @@ _UNREADABLE = (
     StoreDamaged,
     *schema.NEVER_WRITTEN,
 )
-_PAGE = 500  # records that are in memory at once
+_PAGE = 500  # records in memory at once
 _ALL = 2**62
-_LABELS = "json_each(CASE WHEN json_valid('[' || r.labels || ']') THEN '[' || r.labels || ']' ELSE '[]' END) l"
-
-
-class Derived(NamedTuple):
-    """A table whose rows follow from those of `record`.
-
-    Attributes:
-        what: What it holds, for people.
-        table: Its name.
-        columns: Those that are compared.
-        expected: A query for the rows that it should have.
-    """
-
-    what: str
-    table: str
-    columns: str
-    expected: str
-
-
-DERIVED = (
-    Derived(
-        "the list of records of each label",
-        "record_label",
-        "label, seq",
-        f"SELECT value, r.seq FROM record r, {_LABELS}",
-    ),
-    Derived(
-        "the list of labels of each namespace",
-        "label_pool",
-        "label, pool",
-        f"SELECT DISTINCT value, r.pool FROM record r, {_LABELS}",
-    ),
+_LABELS = (
+    "json_each(CASE WHEN json_valid('[' || r.labels || ']') THEN '[' || r.labels || ']' "
+    "ELSE '[]' END) l"
 )
 
 
 @dataclasses.dataclass
-class Look:
-    """A look at a store.
+class Inspection:
+    """The state of one check or repair.
 
     Attributes:
         db: A connection inside a transaction.
-        damaged: The seqs of damaged records, of which nothing can be derived.
-        vectors: Returns what reads and writes vectors of the model in use.
-        whole: Whether all records were read; of some alone nothing can be derived.
-        words_told: Whether it was told that the index of words is damaged, which is made again as a
-            whole.
+        damaged: The seqs of damaged records, from which nothing can be derived.
+        vectors: Returns the index of the vectors in use.
+        is_complete: Whether all records were read; otherwise nothing can be derived.
+        has_bad_words: Whether damage of the index of words was reported. It is rebuilt as a whole.
     """
 
     db: apsw.Connection
     damaged: set[int]
     vectors: "Callable[[Collection], VectorIndex]"
-    whole: bool = False
-    words_told: bool = False
+    is_complete: bool = False
+    has_bad_words: bool = False
+
+
+class Part(NamedTuple):
+    """A part of the file that is derived from the records.
+
+    Attributes:
+        what: Its name, for people.
+        check: Yields its problems.
+        rebuild: Rebuilds it.
+        is_cheap: Whether the cheap check of a small store includes it.
+        rows: A pattern that finds its tables in a message of SQLite's check.
+    """
+
+    what: str
+    check: Callable[[Inspection], Iterable[Finding]]
+    rebuild: Callable[[Inspection], object]
+    is_cheap: bool = True
+    rows: str = ""
 
 
 def check(
     db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]", *, deep: bool
 ) -> list[Finding]:
-    """Return what is wrong; see `Store.check`.
+    """Return the problems of a store; see `Store.check`.
 
     Args:
         db: A connection inside a transaction.
-        vectors: Returns what reads and writes vectors of the model in use.
-        deep: Look at everything; else at everything in a small store, and at some records of a
+        vectors: Returns the index of the vectors in use.
+        deep: Look at everything; otherwise at everything in a small store, and at some records of a
             large one.
     """
-    count = int(
-        fetch_value(db, "SELECT count(*) FROM (SELECT 1 FROM record LIMIT ?)", (SMALL + 1,))
-    )
+    sql = "SELECT count(*) FROM (SELECT 1 FROM record LIMIT ?)"
+    is_small = int(fetch_value(db, sql, (SMALL + 1,))) <= SMALL
     size = int(db.pragma("page_count")) * int(db.pragma("page_size"))
-    found = (
-        list(_guarded("the file", lambda: _pages(db, deep=deep)))
-        if deep or size <= SMALL_BYTES
-        else []
-    )
-    noted, look = Damaged(_ALL), Look(db, set(), vectors)
-    if not deep and count > SMALL:
-        found += _guarded("the index of words", lambda: _unusable_words(look))
-        return [*found, *_guarded("records", lambda: _some_records(db))]
-    found += _guarded("records", lambda: _all_records(look, noted))
-    for part in PARTS if look.whole else ():
-        if deep or part.cheap:
-            found += _guarded(part.what, functools.partial(part.check, look), derived=True)
-    return found
+    inspection = Inspection(db, set(), vectors)
+    findings: list[Finding] = []
+    if deep or size <= SMALL_BYTES:
+        findings += _guard("the file", lambda: _check_pages(db, deep=deep))
+    if not deep and not is_small:
+        findings += _guard("the index of words", lambda: _find_unusable_words(inspection))
+        return [*findings, *_guard("records", lambda: _check_some_records(db))]
+    findings += _guard("records", lambda: _check_all_records(inspection))
+    if inspection.is_complete:
+        for part in PARTS:
+            if deep or part.is_cheap:
+                check_part = functools.partial(part.check, inspection)
+                findings += _guard(part.what, check_part, derived=True)
+    return findings
 
 
 def repair(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]") -> list[str]:
-    """Make again what is derived and wrong, inside a transaction that writes; return what was
-    mended.
+    """Rebuild derived parts that are wrong, inside a writing transaction; return their names.
 
     Raises:
         StoreDamaged: SQLite can't read the records.
     """
-    look = Look(db, set(), vectors)
-    found = list(_guarded("records", lambda: _all_records(look, Damaged(_ALL))))
-    if not look.whole:
-        raise StoreDamaged(f"nothing was made again: {found[0].what}; {SALVAGE}")
-    mended: list[str] = []
-    messages = _messages(db, "integrity_check")
-    if any(map(_is_of_index, messages)) and _tried(db, lambda: db.execute("REINDEX")):
-        mended.append("the indexes of the tables")
+    inspection = Inspection(db, set(), vectors)
+    findings = list(_guard("records", lambda: _check_all_records(inspection)))
+    if not inspection.is_complete:
+        raise StoreDamaged(f"nothing was made again: {findings[0].what}; {SALVAGE}")
+    repaired: list[str] = []
+    messages = _run_sqlite_check(db, "integrity_check")
+    if any(map(_is_of_index, messages)) and _try(db, lambda: db.execute("REINDEX")):
+        repaired.append("the indexes of the tables")
     for part in PARTS:
-        told = any(_is_of(part, message) for message in messages)
-        wrong = told or list(_guarded(part.what, functools.partial(part.check, look)))
-        if wrong and _tried(db, functools.partial(part.mend, look)):
-            mended.append(part.what)
-    return mended
+        is_wrong = any(_is_of(part, message) for message in messages)
+        if not is_wrong:
+            is_wrong = any(list(_guard(part.what, functools.partial(part.check, inspection))))
+        if is_wrong and _try(db, functools.partial(part.rebuild, inspection)):
+            repaired.append(part.what)
+    return repaired
 
 
-def _tried(db: apsw.Connection, mend: Callable[[], object]) -> bool:
-    """Mend something, and return whether that was done; what can't be mended must not keep the rest
-    from it.
-    """
+def _try(db: apsw.Connection, rebuild: Callable[[], object]) -> bool:
+    """Rebuild a part; return whether that succeeded. A failure must not stop the other repairs."""
     db.execute("SAVEPOINT mending")
     try:
-        mend()
+        rebuild()
     except _UNREADABLE:
         db.execute("ROLLBACK TO mending")
         return False
@@ -170,50 +154,48 @@ def _tried(db: apsw.Connection, mend: Callable[[], object]) -> bool:
     return True
 
 
-def _guarded(
-    what: str, look: Callable[[], Iterable[Finding]], *, derived: bool = False
+def _guard(
+    what: str, check_part: Callable[[], Iterable[Finding]], *, derived: bool = False
 ) -> Iterator[Finding]:
-    """Yield what is found; a part that can't be read at all is a finding too."""
+    """Yield the findings of a check; one that can't read its part is a finding, too."""
     try:
-        yield from look()
+        yield from check_part()
     except _UNREADABLE as exc:
-        derived = derived and not isinstance(
-            exc, apsw.SQLError
-        )  # of a table that is not as it was made
-        yield Finding(f"{what} can't be read ({exc})", FIX if derived else SALVAGE, derived=derived)
+        has_wrong_table = isinstance(exc, apsw.SQLError)  # its definition isn't as it was made
+        can_rebuild = derived and not has_wrong_table
+        remedy = FIX if can_rebuild else SALVAGE
+        yield Finding(f"{what} can't be read ({exc})", remedy, derived=can_rebuild)
+
+
+def _derived(what: str) -> Finding:
+    """Return a finding about a part that can be rebuilt."""
+    return Finding(what, FIX, derived=True)
 
 
 # --- the file and its records
-# ----------------------------------------------------------------------------------------
 
 
-def _pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
-    """Yield what SQLite finds in its pages and indexes."""
-    for message in _messages(db, f"{'integrity' if deep else 'quick'}_check"):
-        if _WORDS_PART.search(message) and not index.is_of_pages(message):
-            continue  # see `_unusable_words`
+def _check_pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
+    """Yield the problems that SQLite finds in pages and indexes."""
+    for message in _run_sqlite_check(db, "integrity_check" if deep else "quick_check"):
+        if _WORDS_TABLES.search(message) and not index.is_of_pages(message):
+            continue  # see `_find_unusable_words`
         if message.startswith("NULL value in record."):
-            continue  # its checksum tells
-        derived = _is_of_index(message) or any(_is_of(part, message) for part in PARTS)
-        yield Finding(
-            f"the file is damaged: {message}", FIX if derived else SALVAGE, derived=derived
-        )
+            continue  # its checksum reveals it
+        is_derived = _is_of_index(message) or any(_is_of(part, message) for part in PARTS)
+        remedy = FIX if is_derived else SALVAGE
+        yield Finding(f"the file is damaged: {message}", remedy, derived=is_derived)
 
 
-def _messages(db: apsw.Connection, check: str) -> list[str]:
-    """Return what a check by SQLite finds; where it can't open an index of words, what it finds in
-    other tables.
-    """
-    index.broken(
-        db, None
-    )  # so that SQLite looks at the index again, which another process may have made anew
+def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
+    """Return the messages of a check by SQLite, without tables that it can't open."""
+    index.find_damage(db, None)  # refreshes SQLite's view of an index that another process rebuilt
     try:
         rows: list[Any] = db.execute(f"PRAGMA {check}").fetchall()
-    except apsw.SQLError:
+    except apsw.SQLError:  # it can't open an index of words
         rows = []
-        for (name,) in fetch(
-            db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
-        ):
+        tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
+        for (name,) in fetch(db, tables):
             try:
                 rows += db.execute(f"PRAGMA {check}({name})").fetchall()
             except apsw.CorruptError as exc:
@@ -222,363 +204,391 @@ def _messages(db: apsw.Connection, check: str) -> list[str]:
 
 
 def _is_of_index(message: str) -> bool:
-    return "index" in message and not _WORDS_PART.search(message)
+    return "index" in message and not _WORDS_TABLES.search(message)
 
 
-def _is_of(part: "Part", message: str) -> bool:
-    """Return whether a check by SQLite says that rows of a part are wrong."""
+def _is_of(part: Part, message: str) -> bool:
+    """Return whether a message of SQLite's check is about rows of a part."""
     return bool(part.rows and re.search(part.rows, message)) and not index.is_of_pages(message)
 
 
-def _records(
-    db: apsw.Connection, noted: Damaged, condition: str = "true", *values: Any
+def _read_records(
+    db: apsw.Connection, damaged: Damaged, condition: str = "true", *values: Any
 ) -> Iterator[dict[int, Any]]:
-    """Yield the sound records by seq, page by page; the seq of a damaged one stands for it."""
-    behind = -(2**62)
-    while True:
-        sql = f"{READ_ANY} WHERE r.seq > ? AND {condition} ORDER BY r.seq LIMIT ?"
-        rows = fetch(db, sql, (behind, *values, _PAGE))
-        if not rows:
-            return
-        behind = rows[-1][0]
-        yield dict.fromkeys(row[0] for row in rows) | dict(records_of(db, rows, noted))
+    """Yield records by seq, page by page; the value of a damaged one is None."""
+    sql = f"{READ_ANY} WHERE r.seq > ? AND {condition} ORDER BY r.seq LIMIT ?"
+    after = -(2**62)
+    while rows := fetch(db, sql, (after, *values, _PAGE)):
+        after = rows[-1][0]
+        records: dict[int, Any] = dict.fromkeys(row[0] for row in rows)
+        records.update(records_of(db, rows, damaged))
+        yield records
 
 
-def _all_records(look: Look, noted: Damaged) -> Iterator[Finding]:
-    for page in _records(look.db, noted):
-        look.damaged.update(seq for seq, record in page.items() if record is None)
-    look.whole = True
-    yield from noted.since()
+def _check_all_records(inspection: Inspection) -> Iterator[Finding]:
+    damaged = Damaged(_ALL)
+    for page in _read_records(inspection.db, damaged):
+        inspection.damaged.update(seq for seq, record in page.items() if record is None)
+    inspection.is_complete = True
+    yield from damaged.since()
 
 
-def _some_records(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield what is damaged among the newest records and among others that are drawn by chance."""
-    noted = Damaged(_ALL)
+def _check_some_records(db: apsw.Connection) -> Iterator[Finding]:
+    """Yield damage among the newest records and among random others."""
+    damaged = Damaged(_ALL)
     newest = int(fetch_value(db, "SELECT max(seq) FROM record"))
     oldest = int(fetch_value(db, "SELECT min(seq) FROM record"))
     half = SOME // 2
-    drawn = random.randint(oldest, max(oldest, newest - half))  # noqa: S311 - so that each look sees others
+    drawn = random.randint(oldest, max(oldest, newest - half))  # noqa: S311 - each check draws others
     for first in (newest - half, drawn):
-        for _ in _records(db, noted, "r.seq BETWEEN ? AND ?", first, first + half):
+        for _ in _read_records(db, damaged, "r.seq BETWEEN ? AND ?", first, first + half):
             pass
-    yield from noted.since()
+    yield from damaged.since()
 
 
-# --- what is derived
-# -------------------------------------------------------------------------------------------------
+# --- tables of labels and accesses, and the last seq
 
 
-class Part(NamedTuple):
-    """Something that is derived from the records.
+class DerivedTable(NamedTuple):
+    """A table whose rows follow from those of `record`.
 
     Attributes:
-        what: What it is, for people.
-        check: Yields what is wrong with it.
-        mend: Makes it again.
-        cheap: Whether the cheap check of a small store includes it.
-        rows: What in a message of SQLite's check names its rows.
+        what: Its contents, for people.
+        table: Its name.
+        columns: The columns to compare.
+        expected: A query for the rows that it should have.
     """
 
     what: str
-    check: Callable[[Look], Iterable[Finding]]
-    mend: Callable[[Look], object]
-    cheap: bool = True
-    rows: str = ""
+    table: str
+    columns: str
+    expected: str
 
-
-def _differing(look: Look, derived: Derived) -> Iterator[Finding]:
-    rows = f"SELECT {derived.columns} FROM {derived.table}"
-    sql = " UNION ALL ".join(
-        f"SELECT * FROM (SELECT * FROM ({one}) EXCEPT SELECT * FROM ({other}))"
-        for one, other in ((derived.expected, rows), (rows, derived.expected))
-    )
-    count = fetch_value(look.db, f"SELECT count(*) FROM ({sql})")
-    if count:
-        yield Finding(
-            f"{derived.what} does not say what the records say, in {count} places",
-            FIX,
-            derived=True,
+    def check(self, inspection: Inspection) -> Iterator[Finding]:
+        """Yield a finding if the rows differ."""
+        stored = f"SELECT {self.columns} FROM {self.table}"
+        sql = (
+            f"SELECT * FROM (SELECT * FROM ({self.expected}) EXCEPT SELECT * FROM ({stored})) "
+            f"UNION ALL "
+            f"SELECT * FROM (SELECT * FROM ({stored}) EXCEPT SELECT * FROM ({self.expected}))"
         )
-
-
-def _made_again(look: Look, derived: Derived) -> None:
-    look.db.execute(f"DELETE FROM {derived.table}")
-    look.db.execute(f"INSERT INTO {derived.table} ({derived.columns}) {derived.expected}")
-
-
-def _surplus(table: str, among: str = "record") -> Callable[[Look], Iterator[Finding]]:
-    sql = f"SELECT count(*) FROM {table} WHERE seq NOT IN (SELECT seq FROM {among})"
-
-    def surplus(look: Look) -> Iterator[Finding]:
-        count = int(fetch_value(look.db, sql))
+        count = fetch_value(inspection.db, f"SELECT count(*) FROM ({sql})")
         if count:
-            yield Finding(
-                f"{table} has {count} rows of records that do not exist", FIX, derived=True
-            )
+            yield _derived(f"{self.what} does not say what the records say, in {count} places")
 
-    return surplus
+    def rebuild(self, inspection: Inspection) -> None:
+        """Replace the rows by those that follow from the records."""
+        inspection.db.execute(f"DELETE FROM {self.table}")
+        inspection.db.execute(f"INSERT INTO {self.table} ({self.columns}) {self.expected}")
+
+    def part(self) -> Part:
+        """Return the table as a part of the file."""
+        return Part(self.what, self.check, self.rebuild, rows=rf"\b{self.table}\b")
 
 
-def _without_surplus(table: str) -> Callable[[Look], object]:
-    return lambda look: look.db.execute(
-        f"DELETE FROM {table} WHERE seq NOT IN (SELECT seq FROM record)"
-    )
+DERIVED_TABLES = (
+    DerivedTable(
+        "the list of records of each label",
+        "record_label",
+        "label, seq",
+        f"SELECT value, r.seq FROM record r, {_LABELS}",
+    ),
+    DerivedTable(
+        "the list of labels of each namespace",
+        "label_pool",
+        "label, pool",
+        f"SELECT DISTINCT value, r.pool FROM record r, {_LABELS}",
+    ),
+)
 
 
-def _last_number(look: Look) -> Iterator[Finding]:
-    newest = int(fetch_value(look.db, "SELECT coalesce(max(seq), 0) FROM record"))
-    last = fetch_value(look.db, "SELECT max(seq) FROM sqlite_sequence WHERE name = 'record'")
+def _check_accesses(inspection: Inspection) -> Iterator[Finding]:
+    sql = "SELECT count(*) FROM access WHERE seq NOT IN (SELECT seq FROM record)"
+    count = int(fetch_value(inspection.db, sql))
+    if count:
+        yield _derived(f"access has {count} rows of records that do not exist")
+
+
+def _drop_orphaned_accesses(inspection: Inspection) -> None:
+    inspection.db.execute("DELETE FROM access WHERE seq NOT IN (SELECT seq FROM record)")
+
+
+def _check_last_seq(inspection: Inspection) -> Iterator[Finding]:
+    newest = int(fetch_value(inspection.db, "SELECT coalesce(max(seq), 0) FROM record"))
+    sql = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'record'"
+    last = fetch_value(inspection.db, sql)
     if newest and (type(last) is not int or last < newest):
-        what = f"the number of the last record is {last}, and there is one of {newest}"
-        yield Finding(what, FIX, derived=True)
+        yield _derived(f"the number of the last record is {last}, and there is one of {newest}")
 
 
-def _number_again(look: Look) -> None:
-    look.db.execute("DELETE FROM sqlite_sequence WHERE name = 'record'")
-    look.db.execute(
+def _rebuild_last_seq(inspection: Inspection) -> None:
+    inspection.db.execute("DELETE FROM sqlite_sequence WHERE name = 'record'")
+    inspection.db.execute(
         "INSERT INTO sqlite_sequence (name, seq) SELECT 'record', coalesce(max(seq), 0) FROM record"
     )
 
 
-# --- words
-# -----------------------------------------------------------------------------------------------------------
+# --- counts and the description of the vectors
 
-_TABLE_OF_WORDS = "CASE WHEN r.ended_at IS NOT NULL THEN 'ended' ELSE p.collection END"
-_WORDS_PART = re.compile(
+
+def _check_triggers(inspection: Inspection) -> list[Finding]:
+    return counts.find_wrong_triggers(inspection.db)
+
+
+def _rebuild_triggers(inspection: Inspection) -> None:
+    counts.recreate_triggers(inspection.db)
+
+
+def _check_counts(inspection: Inspection) -> list[Finding]:
+    return counts.find_wrong_counts(inspection.db)
+
+
+def _rebuild_counts(inspection: Inspection) -> None:
+    counts.repair(inspection.db)
+
+
+def _check_spaces(inspection: Inspection) -> list[Finding]:
+    return spaces.find_problems(inspection.db)
+
+
+def _repair_spaces(inspection: Inspection) -> None:
+    spaces.repair(inspection.db)
+
+
+# --- words
+
+_KIND_OF_WORDS = "CASE WHEN r.ended_at IS NOT NULL THEN 'ended' ELSE p.collection END"
+_WORDS_TABLES = re.compile(
     r"fts5|inverted index|\b(turn_words|words_ended|words)(_data|_idx|_docsize|_config)?\b", re.I
 )
-_WORDS = {**{str(kind): table for kind, table in schema.WORDS.items()}, "ended": schema.WORDS_ENDED}
-_CORPUS = "SELECT pool, ended, documents, tokens FROM corpus WHERE documents > 0"
+_TABLES_OF_WORDS = {
+    **{str(kind): table for kind, table in schema.WORDS.items()},
+    "ended": schema.WORDS_ENDED,
+}
 
 
-def _unusable_words(look: Look, check: str | None = None) -> Iterator[Finding]:
-    """Yield why the index of words can't be used, if that is so."""
-    why = index.broken(look.db, check)
-    if why is not None:
-        yield Finding(f"the index of words is damaged: {why}", FIX, derived=True)
+def _find_unusable_words(inspection: Inspection, check: str | None = None) -> Iterator[Finding]:
+    """Yield the reason why the index of words can't be used, if there is one."""
+    damage = index.find_damage(inspection.db, check)
+    if damage is not None:
+        yield _derived(f"the index of words is damaged: {damage}")
 
 
-def _rows_of_words(look: Look) -> Iterator[Finding]:
-    """Yield words of records that do not exist or are in another table, and records without
-    words.
-    """
-    for unusable in _unusable_words(look, "quick_check"):
-        look.words_told = True
-        yield unusable
-    counted: Counter[tuple[Any, bool]] = Counter()
+def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
+    """Yield rows of words without a record or in the wrong table, and records without words."""
+    for finding in _find_unusable_words(inspection, "quick_check"):
+        inspection.has_bad_words = True
+        yield finding
+    documents: Counter[tuple[Any, bool]] = Counter()
     tokens: Counter[tuple[Any, bool]] = Counter()
-    for kind, table in () if look.words_told else _WORDS.items():
-        sql = f"SELECT r.seq, r.pool FROM record r JOIN pool p ON p.id = r.pool WHERE {_TABLE_OF_WORDS} = ?"
-        expected = dict(fetch(look.db, sql, (kind,)))
-        there = dict(fetch(look.db, f"SELECT id, sz FROM {table}_docsize"))
-        wrong = (expected.keys() ^ there.keys()) | {
-            seq for seq, size in there.items() if not _is_size(size)
-        }
-        count = len(wrong - look.damaged)
+    if inspection.has_bad_words:
+        return
+    for kind, table in _TABLES_OF_WORDS.items():
+        sql = (
+            "SELECT r.seq, r.pool FROM record r JOIN pool p ON p.id = r.pool "
+            f"WHERE {_KIND_OF_WORDS} = ?"
+        )
+        pools = dict(fetch(inspection.db, sql, (kind,)))
+        sizes = dict(fetch(inspection.db, f"SELECT id, sz FROM {table}_docsize"))
+        wrong = pools.keys() ^ sizes.keys()
+        wrong |= {seq for seq, size in sizes.items() if not _is_size(size)}
+        count = len(wrong - inspection.damaged)
         if count:
-            look.words_told = True
-            yield Finding(
-                f"the index of words and the records differ in {count} records", FIX, derived=True
-            )
-        for seq in expected.keys() & there.keys():
-            corpus = expected[seq], kind == "ended"
-            counted[corpus] += 1
-            tokens[corpus] += tokens_in(there[seq])
-    if not look.words_told and not look.damaged:
-        sums = {(*corpus, count, tokens[corpus]) for corpus, count in counted.items()}
-        if sums != {*fetch(look.db, _CORPUS)}:
-            yield Finding("the counts of words of a namespace are wrong", FIX, derived=True)
+            inspection.has_bad_words = True
+            yield _derived(f"the index of words and the records differ in {count} records")
+        for seq in pools.keys() & sizes.keys():
+            corpus = pools[seq], kind == "ended"
+            documents[corpus] += 1
+            tokens[corpus] += count_tokens(sizes[seq])
+    if not inspection.has_bad_words and not inspection.damaged:
+        expected = {(*corpus, count, tokens[corpus]) for corpus, count in documents.items()}
+        sql = "SELECT pool, ended, documents, tokens FROM corpus WHERE documents > 0"
+        if expected != {*fetch(inspection.db, sql)}:
+            yield _derived("the counts of words of a namespace are wrong")
 
 
 def _is_size(size: Any) -> bool:
     return type(size) is bytes and len(size) > 0
 
 
-def _words(look: Look) -> Iterator[Finding]:
-    """Yield an index of words that is broken, or that has other words than the texts."""
-    if look.words_told:
-        return  # by `_rows_of_words`
-    unusable = list(_unusable_words(look, "integrity_check"))
-    yield from unusable or _other_words(look)
+def _check_words(inspection: Inspection) -> Iterator[Finding]:
+    """Yield damage of the index of words, or its differences from the texts."""
+    if inspection.has_bad_words:
+        return  # `_check_rows_of_words` has reported it
+    findings = list(_find_unusable_words(inspection, "integrity_check"))
+    yield from findings or _compare_words(inspection)
 
 
-def _other_words(look: Look) -> Iterator[Finding]:
-    """Yield records whose words in the index are not those of their text; the index is made anew to
-    compare.
-    """
+def _compare_words(inspection: Inspection) -> Iterator[Finding]:
+    """Yield how many records have other words than their text, compared with a fresh index."""
+    wrong: set[int] = set()
     with contextlib.closing(scratch()) as fresh, fresh:
-        for table in _WORDS.values():
-            fresh.execute(schema.WORDS_AGAIN.format(table=table))
-        fresh.execute(fetch_value(look.db, "SELECT sql FROM sqlite_schema WHERE name = 'corpus'"))
-        _insert_words(look.db, fresh)
-        wrong: set[int] = set()
-        for table in _WORDS.values():
+        for table in _TABLES_OF_WORDS.values():
+            fresh.execute(schema.RECREATE_WORDS.format(table=table))
+        sql = "SELECT sql FROM sqlite_schema WHERE name = 'corpus'"
+        fresh.execute(fetch_value(inspection.db, sql))
+        _insert_words(inspection.db, fresh)
+        for table in _TABLES_OF_WORDS.values():
+            wrong |= _differing(_hash_rows(inspection.db, table), _hash_rows(fresh, table))
             sizes = f"SELECT id, sz FROM {table}_docsize"
-            for of in (
-                lambda db, table=table: _hashes(db, table),
-                lambda db, sql=sizes: dict(fetch(db, sql)),
-            ):
-                ours, theirs = of(look.db), of(fresh)
-                wrong.update(
-                    seq for seq in ours.keys() | theirs.keys() if ours.get(seq) != theirs.get(seq)
-                )
-    count = len(wrong - look.damaged)
+            wrong |= _differing(dict(fetch(inspection.db, sizes)), dict(fetch(fresh, sizes)))
+    count = len(wrong - inspection.damaged)
     if count:
-        yield Finding(
-            f"the index has other words than the text of {count} records", FIX, derived=True
-        )
+        yield _derived(f"the index has other words than the text of {count} records")
+
+
+def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:
+    return {seq for seq in first.keys() | second.keys() if first.get(seq) != second.get(seq)}
 
 
 def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
     """Index the words of all sound records of a store."""
-    pools = {
-        tuple(named): pool
-        for pool, *named in fetch(db, "SELECT id, collection, namespace FROM pool")
-    }
-    for page in _records(db, Damaged()):
+    rows = fetch(db, "SELECT id, collection, namespace FROM pool")
+    pools = {(collection, namespace): pool for pool, collection, namespace in rows}
+    for page in _read_records(db, Damaged()):
         for seq, record in page.items():
             if record is not None:
-                index.insert(
-                    target, [(seq, pools[record.ref.collection, record.ref.namespace], record)]
-                )
+                pool = pools[record.ref.collection, record.ref.namespace]
+                index.insert(target, [(seq, pool, record)])
 
 
-def _hashes(db: apsw.Connection, table: str) -> dict[Any, int]:
-    """Return for each row of an index of words a number that its terms and their places come to."""
-    found: dict[int, int] = {}
+def _hash_rows(db: apsw.Connection, table: str) -> dict[int, int]:
+    """Return for each row of an index of words a hash of its terms and their places."""
+    hashes: dict[int, int] = {}
     name = f"instances_{table}"
     db.execute(f"CREATE VIRTUAL TABLE temp.{name} USING fts5vocab('main', '{table}', 'instance')")
     try:
         for term, seq, place in db.execute(f"SELECT term, doc, offset FROM temp.{name}"):
-            found[seq] = found.get(seq, 0) + zlib.crc32(f"{place} {term}".encode())
+            hashes[seq] = hashes.get(seq, 0) + zlib.crc32(f"{place} {term}".encode())
     finally:
         db.execute(f"DROP TABLE temp.{name}")
-    return found
+    return hashes
 
 
-def _index_words(look: Look) -> None:
-    look.words_told = True  # SQLite may still see what it knew of the index before
-    index.make_again(look.db)
-    _insert_words(look.db, look.db)
-    schema.count_epoch(look.db, schema.WORDS_EPOCH)
+def _rebuild_words(inspection: Inspection) -> None:
+    inspection.has_bad_words = True  # SQLite may still have a cached view of the old index
+    index.recreate(inspection.db)
+    _insert_words(inspection.db, inspection.db)
+    schema.count_epoch(inspection.db, schema.WORDS_EPOCH)
 
 
 # --- vectors
-# ---------------------------------------------------------------------------------------------------------
 
 
-def _damaged_vectors(look: Look, collection: Collection, table: str) -> list[int]:
-    """Return the seqs of vectors that do not match their checksum or have no record."""
+def _find_damaged_vectors(db: apsw.Connection, collection: Collection, table: str) -> list[int]:
+    """Return the seqs of vectors that don't match their checksum or have no record."""
+    space = spaces.read_space(db)
+    size = 1
+    if space is not None and table in schema.VECTORS.values():
+        size = code_bytes(space.dimension, compact=space.compact)
     sql = (
-        f"SELECT v.seq, v.codes, v.crc, p.collection FROM {table} v LEFT JOIN record r ON r.seq = v.seq "
-        "LEFT JOIN pool p ON p.id = r.pool"
+        f"SELECT v.seq, v.codes, v.crc, p.collection FROM {table} v "
+        "LEFT JOIN record r ON r.seq = v.seq LEFT JOIN pool p ON p.id = r.pool"
     )
-    used = spaces.known(look.db)
-    size = code_bytes(used[1], compact=used[2]) if used and table in schema.VECTORS.values() else 1
-    return [
-        seq
-        for seq, codes, crc, kind in fetch(look.db, sql)
-        if kind != collection
-        or type(codes) is not bytes
-        or len(codes) % size
-        or zlib.crc32(codes) != crc
-    ]
+    damaged: list[int] = []
+    for seq, codes, crc, kind in fetch(db, sql):
+        is_whole = type(codes) is bytes and len(codes) % size == 0
+        if kind != collection or not is_whole or zlib.crc32(codes) != crc:
+            damaged.append(seq)
+    return damaged
 
 
-def _vectors(look: Look) -> Iterator[Finding]:
-    used = spaces.known(look.db)
-    if used is not None and not used[1]:
-        return  # see `spaces.wrong`
-    for tables in (schema.VECTORS, schema.STAGED):
-        for collection, table in tables.items():
-            if used is None:
-                count = int(fetch_value(look.db, f"SELECT count(*) FROM {table}"))
-            else:
-                count = len(_damaged_vectors(look, collection, table))
-            if count:
-                remedy = f"{FIX}, then: memory reembed"
-                yield Finding(f"{count} vectors in {table} are damaged", remedy, derived=True)
+def _vector_tables() -> Iterator[tuple[Collection, str]]:
+    yield from schema.VECTORS.items()
+    yield from schema.STAGED.items()
 
 
-def _drop_vectors(look: Look) -> None:
-    """Remove damaged vectors; the records are found by words until they are embedded again."""
-    for tables in (schema.VECTORS, schema.STAGED):
-        for collection, table in tables.items():
-            seqs = _damaged_vectors(look, collection, table) if spaces.known(look.db) else None
-            if seqs is None:
-                look.db.execute(f"DELETE FROM {table}")
-            else:
-                look.db.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
-    _seal(look)
+def _check_vectors(inspection: Inspection) -> Iterator[Finding]:
+    db = inspection.db
+    space = spaces.read_space(db)
+    if space is not None and not space.dimension:
+        return  # see `spaces.find_problems`
+    for collection, table in _vector_tables():
+        if space is None:
+            count = int(fetch_value(db, f"SELECT count(*) FROM {table}"))
+        else:
+            count = len(_find_damaged_vectors(db, collection, table))
+        if count:
+            remedy = f"{FIX}, then: memory reembed"
+            yield Finding(f"{count} vectors in {table} are damaged", remedy, derived=True)
 
 
-def _blocks(look: Look) -> Iterator[Finding]:
-    """Yield blocks that are not what their vectors come to."""
+def _drop_damaged_vectors(inspection: Inspection) -> None:
+    """Remove damaged vectors; their records are found by words until they are embedded again."""
+    db = inspection.db
+    for collection, table in _vector_tables():
+        if spaces.read_space(db) is None:
+            db.execute(f"DELETE FROM {table}")
+        else:
+            seqs = _find_damaged_vectors(db, collection, table)
+            db.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
+    _rebuild_blocks(inspection)
+
+
+def _check_blocks(inspection: Inspection) -> Iterator[Finding]:
+    """Yield blocks that differ from the ones their vectors give."""
+    db = inspection.db
+    space = spaces.read_space(db)
+    if space is not None and not space.dimension:
+        return  # see `spaces.find_problems`
     for collection, table in schema.BLOCKS.items():
-        rows = fetch(look.db, f"SELECT hi, seqs, bits, pools FROM {table} ORDER BY hi")
-        used = spaces.known(look.db)
-        if used is not None and not used[1]:
-            return  # see `spaces.wrong`
-        if rows and used is None:
-            yield Finding(f"{table} has blocks of vectors that do not exist", FIX, derived=True)
+        blocks = fetch(db, f"SELECT hi, seqs, bits, pools FROM {table} ORDER BY hi")
+        if blocks and space is None:
+            yield _derived(f"{table} has blocks of vectors that do not exist")
             continue
-        below, wrong = 0, 0
-        for hi, *block in rows:
-            within = f"SELECT seq, codes FROM {schema.VECTORS[collection]} WHERE seq > ? AND seq <= ? ORDER BY seq"
-            wrong += tuple(block) != look.vectors(collection).packed(
-                look.db, fetch(look.db, within, (below, hi))
-            )
-            below = hi
+        sql = (
+            f"SELECT seq, codes FROM {schema.VECTORS[collection]} "
+            "WHERE seq > ? AND seq <= ? ORDER BY seq"
+        )
+        previous, wrong = 0, 0
+        for hi, *block in blocks:
+            rows = fetch(db, sql, (previous, hi))
+            if tuple(block) != inspection.vectors(collection).pack_block(db, rows):
+                wrong += 1
+            previous = hi
         if wrong:
-            yield Finding(
-                f"{wrong} blocks in {table} are not those of their vectors", FIX, derived=True
-            )
+            yield _derived(f"{wrong} blocks in {table} are not those of their vectors")
 
 
-def _seal(look: Look) -> None:
+def _rebuild_blocks(inspection: Inspection) -> None:
     for collection, table in schema.BLOCKS.items():
-        look.db.execute(f"DELETE FROM {table}")
-        if spaces.known(look.db) is not None:
-            look.vectors(collection).seal_all(look.db)
+        inspection.db.execute(f"DELETE FROM {table}")
+        if spaces.read_space(inspection.db) is not None:
+            inspection.vectors(collection).seal_all(inspection.db)
 
 
 PARTS = (
-    # First, since what is mended below sets them off.
-    Part(
-        "triggers that count",
-        lambda it: counts.triggers_differ(it.db),
-        lambda it: counts.make_triggers(it.db),
-    ),
-    Part("the number of the last record", _last_number, _number_again),
-    Part(
-        "what is noted of the vectors",
-        lambda look: spaces.wrong(look.db),
-        lambda look: spaces.mend(look.db),
-    ),
-    *(
-        Part(
-            derived.what,
-            functools.partial(_differing, derived=derived),
-            functools.partial(_made_again, derived=derived),
-            rows=rf"\b{derived.table}\b",
-        )
-        for derived in DERIVED
-    ),
-    Part("counts of reads", _surplus("access"), _without_surplus("access")),
+    # First, because the repairs below fire them.
+    Part("triggers that count", _check_triggers, _rebuild_triggers),
+    Part("the number of the last record", _check_last_seq, _rebuild_last_seq),
+    Part("what is noted of the vectors", _check_spaces, _repair_spaces),
+    *(table.part() for table in DERIVED_TABLES),
+    Part("counts of reads", _check_accesses, _drop_orphaned_accesses),
     Part(
         "the index of words",
-        _rows_of_words,
-        _index_words,
-        rows=rf"{_WORDS_PART.pattern}|\bcorpus\b",
+        _check_rows_of_words,
+        _rebuild_words,
+        rows=rf"{_WORDS_TABLES.pattern}|\bcorpus\b",
     ),
-    Part("the words in the index", _words, _index_words, cheap=False),
-    Part("vectors", _vectors, _drop_vectors, rows=r"\b(staged_)?(turn_)?vector\b"),
-    Part("blocks of vectors", _blocks, _seal, cheap=False, rows=r"\b(turn_)?block\b"),
-    # Last, since they count what is above.
+    Part("the words in the index", _check_words, _rebuild_words, is_cheap=False),
+    Part(
+        "vectors",
+        _check_vectors,
+        _drop_damaged_vectors,
+        rows=r"\b(staged_)?(turn_)?vector\b",
+    ),
+    Part(
+        "blocks of vectors",
+        _check_blocks,
+        _rebuild_blocks,
+        is_cheap=False,
+        rows=r"\b(turn_)?block\b",
+    ),
+    # Last, because they count the parts above.
     Part(
         "the counts of a namespace",
-        lambda look: counts.miscounted(look.db),
-        lambda look: counts.repair(look.db),
+        _check_counts,
+        _rebuild_counts,
         rows=r"\bkey_pool\b|\bpool\.(live|deleted|without_vector)\b",
     ),
 )

@@ -1,5 +1,4 @@
-"""The file of the SQLite store: creating, opening, locking, migrating and erasing it. Knows nothing
-of records.
+"""Opens, locks, reads, writes and erases the SQLite file. Knows nothing of records.
 
 Every statement in this package that touches a store file goes through apsw, whose SQLite has no
 WAL-reset bug, and the file is never opened in any other way: closing a plain file handle would
@@ -27,16 +26,17 @@ from memories.stores.sqlite.engine import (
     identity,
     overwrite_gaps,
 )
-from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, loss, translated
-from memories.stores.sqlite.sidefile import Marker, Noted, following
+from memories.stores.sqlite.errors import (
+    CommitsMissing,
+    filesystem_errors,
+    loss_message,
+    translated,
+)
+from memories.stores.sqlite.sidefile import CommitNote, Marker, next_marker
 
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
-COPIES = (
-    "v*.backup",
-    "replaced-*",
-    "before-fix-*",
-)  # that are kept beside the file, under its name
+COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # beside the file, after its name
 _PRAGMAS = (
     "mmap_size=0",
     "trusted_schema=OFF",
@@ -44,8 +44,11 @@ _PRAGMAS = (
     "synchronous=FULL",
     "secure_delete=ON",
 )
-_ATTEMPT_MILLIS = 100  # for which other writers wait while an erasure waits for a reader
-_BETWEEN_ATTEMPTS = 0.05  # seconds
+_ATTEMPT_MILLIS = 100  # how long an erasure, and every other writer, waits for a reader at once
+_BETWEEN_ATTEMPTS = 0.05  # seconds, for other writers
+
+# What was logged: a file, and how many commits it lacks.
+_reported: set[tuple[Path, int]] = set()
 
 
 class SQLiteFile:
@@ -55,39 +58,40 @@ class SQLiteFile:
         """Remember where the file is; nothing is opened yet."""
         if not engine_is_safe(apsw.sqlite_lib_version()):
             raise StoreError(
-                f"SQLite {apsw.sqlite_lib_version()} can lose acknowledged writes (the WAL-reset bug); "
-                "install apsw 3.51.3 or newer"
+                f"SQLite {apsw.sqlite_lib_version()} can lose acknowledged writes (the WAL-reset "
+                "bug); install apsw 3.51.3 or newer"
             )
         self.path = path
         self._parts = tuple(f"{path}{suffix}" for suffix in _PARTS)
         self._lock_file = Path(f"{path}.lock")
         self._reset()
-        _FILES.add(self)
+        _files.add(self)
 
     def _reset(self) -> None:
         self._guard = ForkGuard()
         self._local = threading.local()
         self._opened: list[tuple[threading.Thread, apsw.Connection]] = []
         self._opened_lock = threading.Lock()
+        # The identities of the parts when they were opened; None for a part that didn't exist.
         self._seen: tuple[Identity | None, ...] = (None,) * len(_PARTS)
-        self._frozen: tuple[int, int, int] | None = None
+        self._frozen_stamp: tuple[int, int, int] | None = None  # of a file opened without locks
         self._version: int | None = None
 
     # --- reading and writing
-    # ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def read(self) -> Iterator[apsw.Connection]:
-        """Yield a connection whose statements all see one state of the store; an empty store if
-        there is no file.
+        """Yield a connection whose statements all see one state of the store.
+
+        If there is no file, it is a connection to an empty store.
         """
         with translated(self.path):
             connection = self._connection()
             if connection.in_transaction:
                 yield connection
                 return
-            if self._outdated:
-                with self.write():
+            if self._is_outdated:
+                with self.write():  # migrates it
                     pass
             connection.execute("BEGIN")
             try:
@@ -105,9 +109,9 @@ class SQLiteFile:
     ) -> Iterator[apsw.Connection]:
         """Yield a connection in a transaction that excludes other writers; commit at the end.
 
-        The lock on the side file comes first: it makes writers queue in fair order before SQLite's
-            own lock. Inside
-        another `write` this is a savepoint: its failure undoes its own part, even if it is caught.
+        The lock on the side file comes first: it lets writers queue in a fair order before SQLite's
+        own lock. Inside another `write` this is a savepoint: its failure undoes its own part, even
+        if it is caught.
 
         Args:
             wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.
@@ -125,24 +129,16 @@ class SQLiteFile:
                 return
             patience = BUSY_SECONDS if wait_seconds is None else wait_seconds
             with self._exclusive(patience) as side:
-                connection = self._for_writing()
-                connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-                connection.set_busy_timeout(
-                    int(patience * 1000)
-                )  # for programs that do without our lock
-                try:
-                    connection.execute("BEGIN IMMEDIATE")
-                finally:
-                    connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+                connection = self._begin(patience, durable=durable)
                 self._local.depth = 1
                 try:
                     self._refuse_newer(connection)
-                    after = self._next(connection, side)
+                    marker = self._next_marker(connection, side)
                     changes = connection.total_changes()
                     yield connection
-                    changed = connection.total_changes() != changes
-                    if changed:
-                        schema.count_commit(connection, after)
+                    has_changed = connection.total_changes() != changes
+                    if has_changed:
+                        schema.set_state(connection, marker)
                     connection.execute("COMMIT")
                 except BaseException:
                     self._undo(connection, "ROLLBACK")
@@ -150,8 +146,20 @@ class SQLiteFile:
                 finally:
                     self._local.depth = 0
                 self._refuse_changed()
-                if changed and durable:
-                    self._note(side, after)
+                if has_changed and durable:
+                    self._note(side, marker)
+
+    def _begin(self, patience: float, *, durable: bool) -> apsw.Connection:
+        """Begin a transaction that excludes other writers; return its connection."""
+        connection = self._connection_for_writing()
+        connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        # For programs that don't take the lock of the side file.
+        connection.set_busy_timeout(int(patience * 1000))
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        finally:
+            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+        return connection
 
     @contextlib.contextmanager
     def _savepoint(self) -> Iterator[apsw.Connection]:
@@ -166,10 +174,8 @@ class SQLiteFile:
 
     def _undo(self, connection: apsw.Connection, statement: str) -> None:
         engine.undo(connection, statement)
-        if (
-            connection.in_transaction and not self.in_write
-        ):  # not even that worked: the next use opens another
-            self._local.connection = None
+        if connection.in_transaction and not self.in_write:
+            self._local.connection = None  # even that failed; the next use opens another one
 
     @property
     def in_write(self) -> bool:
@@ -177,26 +183,26 @@ class SQLiteFile:
         return not self._guard.forked and bool(getattr(self._local, "depth", 0))
 
     def erase_free_pages(self) -> None:
-        """Move the log into the file and empty it, so that removed bytes, overwritten there, are
-        gone from the disk.
+        """Empty the log into the file and overwrite free bytes, so that removed ones are gone.
 
-        Others write between two attempts. A file that was written before every deletion was
-        overwritten is rewritten once as a whole.
+        Others may write between two attempts. A file that is older than the overwriting of
+        deletions is rewritten as a whole, once.
 
         Raises:
-            StoreBusy: Somebody goes on reading what was there before.
+            StoreBusy: A reader kept using the state before.
         """
         deadline = time.monotonic() + BUSY_SECONDS
         with translated(self.path):
             while not self._try_to_erase(max(0.0, deadline - time.monotonic())):
                 if time.monotonic() > deadline:
                     raise StoreBusy(
-                        f"{self.path} is being read by another process; forget it again when that is done"
+                        f"{self.path} is being read by another process; forget it again when that "
+                        "is done"
                     )
                 time.sleep(_BETWEEN_ATTEMPTS)
 
     def _try_to_erase(self, wait_seconds: float) -> bool:
-        """Do it, and return whether no reader was in the way."""
+        """Erase unless a reader is in the way; return whether that succeeded."""
         with self._exclusive(wait_seconds):
             connection = self._connection()
             if not connection.execute("SELECT 1 FROM meta WHERE name = 'secure'").fetchall():
@@ -211,28 +217,24 @@ class SQLiteFile:
             return not busy
 
     def missing_commits(self) -> int:
-        """Return how many commits were acknowledged and are no longer in the file: a log was cut or
-        removed.
-        """
-        noted = sidefile.read(self._lock_file)[1]  # before the file: others may commit meanwhile
+        """Return how many acknowledged commits are gone, because a log was cut or removed."""
+        _, commit_note = sidefile.read(self._lock_file)  # before the file: others may commit
         with self.read() as connection:
-            return _missing(connection, noted)
+            return _count_missing(connection, commit_note)
 
     def accept_loss(self) -> int:
-        """Go on with what is there though commits are missing; return how many. Their history ends
-        here.
-        """
+        """Continue without missing commits, with a new history; return how many are missing."""
         with translated(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
-            missing = _missing(connection, sidefile.read_open(side)[1])
+            _, commit_note = sidefile.read_open(side)
+            missing = _count_missing(connection, commit_note)
             if missing:
                 with filesystem_errors(self._lock_file):
                     sidefile.erase(side)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    schema.count_commit(
-                        connection, following(schema.state(connection)[0], forked=True)
-                    )
+                    marker, _ = schema.state(connection)
+                    schema.set_state(connection, next_marker(marker, forked=True))
                     connection.execute("COMMIT")
                 except BaseException:
                     self._undo(connection, "ROLLBACK")
@@ -240,9 +242,7 @@ class SQLiteFile:
             return missing
 
     def copy_to(self, target: Path) -> None:
-        """Write a copy of the store, as it is at one moment, into an empty file; writers go on
-        meanwhile.
-        """
+        """Write a copy of one state of the store into an empty file; writers go on meanwhile."""
         with translated(self.path):
             connection = self._connection()
             try:
@@ -260,16 +260,16 @@ class SQLiteFile:
         self._reset()
 
     def _close_connections(self) -> None:
-        in_use: list[tuple[threading.Thread, apsw.Connection]] = []
+        still_in_use: list[tuple[threading.Thread, apsw.Connection]] = []
         with self._opened_lock:
-            self._keep_what_is_not_ours()
+            self._protect_foreign_files()
             for thread, connection in self._opened:
                 try:
                     connection.close()
                 except apsw.ThreadingViolationError:
-                    in_use.append((thread, connection))
-            self._opened = in_use
-        if in_use:
+                    still_in_use.append((thread, connection))
+            self._opened = still_in_use
+        if still_in_use:
             raise StoreError(
                 f"{self.path} is in use by another thread; close it when its calls are done"
             )
@@ -277,110 +277,61 @@ class SQLiteFile:
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log on the disk."""
-        return sum(map(_size, self._parts[:2]))
+        file, log, _ = self._parts
+        return _size(file) + _size(log)
 
     def log_bytes(self) -> int:
-        """Return the size of the log; it grows while somebody reads without end."""
+        """Return the size of the log; it grows while a reader stays in one transaction."""
         return _size(self._parts[1])
 
     def snapshots(self) -> tuple[str, ...]:
-        """Return the copies that migrations, restores and repairs left beside the file, and backups
-        in their folder.
-        """
-        names = (*(f"{self.path.name}.{kind}" for kind in COPIES), f"backups/{self.path.stem}-*.db")
+        """Return the copies that migrations, restores and repairs left, and the backups."""
+        patterns = [f"{self.path.name}.{kind}" for kind in COPIES]
+        patterns.append(f"backups/{self.path.stem}-*.db")
         with filesystem_errors(self.path.parent):
-            return tuple(
-                sorted(str(found) for name in names for found in self.path.parent.glob(name))
-            )
+            paths = [str(path) for pattern in patterns for path in self.path.parent.glob(pattern)]
+        return tuple(sorted(paths))
 
     # --- connections
-    # -----------------------------------------------------------------------------------------------
 
     def _connection(self) -> apsw.Connection:
+        """Return the connection of this thread, to an empty store if there is no file."""
         if self._guard.forked:
             self._disinherit()
         if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
-            return self._empty()
+            return self._connection_to_empty_store()
         self._refuse_changed()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
-        if connection is None or all(
-            connection is not known for _, known in self._opened
-        ):  # or it was closed
+        if connection is None or self._is_closed(connection):
             with filesystem_errors(self.path):
                 connection = self._local.connection = self._open()
-            self._seen = self._found()
+            self._seen = self._identities()
         return connection
 
-    def _for_writing(self) -> apsw.Connection:
+    def _is_closed(self, connection: apsw.Connection) -> bool:
+        return all(connection is not opened for _, opened in self._opened)
+
+    def _connection_for_writing(self) -> apsw.Connection:
+        """Return the connection of this thread; create or migrate the file first if needed."""
         if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
             with filesystem_errors(self.path):
                 engine.refuse_network(self.path.parent)
                 engine.create(self.path)
         connection = self._connection()
-        if self._frozen:
+        if self._frozen_stamp:
             raise StoreError(
                 f"{self.path} or its folder can't be written; check who owns it and its permissions"
             )
-        if self._outdated:
+        if self._is_outdated:
             engine.migrate(connection, self.path)
             self._version = len(schema.MIGRATIONS)
         if self._seen[1] is None and connection.pragma("journal_mode") != "wal":
             engine.use_log(connection, self.path)
         return connection
 
-    def _found(self) -> tuple[Identity | None, ...]:
-        """Return the identities of the file, its log and its shared memory, as they are now."""
-        return tuple(map(identity, self._parts))
-
-    def _refuse_changed(self) -> None:
-        """Refuse to go on when a part was removed or replaced while it was open.
-
-        SQLite goes on with the parts that it has open, which nobody else sees and which are gone
-        when it closes them. While we have a connection, no other process removes a log.
-        """
-        if self._seen[0] is None:
-            return
-        found = self._found()
-        for suffix, seen, now in zip(_PARTS, self._seen, found, strict=True):
-            if seen is not None and seen != now:
-                what = f"{self.path}{suffix}" + (", a part of the store," if suffix else "")
-                raise StoreDamaged(
-                    f"{what} was removed or replaced while it was open; nothing was written; start again to use "
-                    "what is there now"
-                )
-        self._seen = found
-
-    def _refuse_changed_meanwhile(self) -> None:
-        """Refuse what was read without locks while somebody wrote."""
-        if self._frozen and self._frozen != self._stamp():
-            raise StoreError(
-                f"{self.path} was written by another process while it was read without being writable here; start again"
-            )
-
-    def _stamp(self) -> tuple[int, int, int]:
-        with filesystem_errors(self.path):
-            found = self.path.stat()
-        return found.st_ino, found.st_mtime_ns, found.st_size + _size(self._parts[1])
-
-    def _keep_what_is_not_ours(self) -> None:
-        """Let closing neither write to nor remove files that were put in the place of those that
-        are open.
-        """
-        found = self._found()
-        if any(
-            seen is not None and seen != now for seen, now in zip(self._seen, found, strict=True)
-        ):
-            for _, connection in self._opened:
-                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-
-    @property
-    def _outdated(self) -> bool:
-        return self._version is not None and self._version < len(schema.MIGRATIONS)
-
-    def _empty(self) -> apsw.Connection:
-        """Return an empty store in memory, in place of one that does not exist yet."""
+    def _connection_to_empty_store(self) -> apsw.Connection:
         connection: apsw.Connection | None = getattr(self._local, "empty", None)
         if connection is None:
             connection = self._local.empty = schema.empty()
@@ -395,7 +346,7 @@ class SQLiteFile:
             raise StoreDamaged(
                 f"{self.path} is empty (0 bytes), which no store is; restore a backup or remove it"
             )
-        if self._seen[0] is None and _size(self._parts[1]):
+        if self._seen[0] is None and self.log_bytes():
             self._refuse_foreign_log()
         try:
             connection = self._set_up(connect(self.path))
@@ -403,27 +354,18 @@ class SQLiteFile:
             if os.access(self.path.parent, os.W_OK) or not os.access(self.path, os.R_OK):
                 raise
             connection = self._open_frozen()
-        if self._seen[0] is None and not self._outdated:
-            self._tell_missing(connection)
-        with self._opened_lock:  # those whose thread has ended are closed
-            for thread, left in self._opened:
-                if not thread.is_alive():
-                    left.close()
-            self._opened = [entry for entry in self._opened if entry[0].is_alive()]
+        if self._seen[0] is None and not self._is_outdated:
+            self._warn_of_missing_commits(connection)
+        with self._opened_lock:
+            self._close_those_of_ended_threads()
             self._opened.append((threading.current_thread(), connection))
         return connection
 
-    def _tell_missing(self, connection: apsw.Connection) -> None:
-        """Log, once in a process, that commits are missing; reads go on, and the next write is
-        refused.
-        """
-        noted = sidefile.read(self._lock_file)[1]  # before the file: others may commit meanwhile
-        missing = _missing(connection, noted)
-        if missing and (self.path, missing) not in _told:
-            import logging  # 5 ms that only the bad case pays
-
-            _told.add((self.path, missing))
-            logging.getLogger(__name__).warning("%s", loss(self.path, missing))
+    def _close_those_of_ended_threads(self) -> None:
+        for thread, connection in self._opened:
+            if not thread.is_alive():
+                connection.close()
+        self._opened = [entry for entry in self._opened if entry[0].is_alive()]
 
     def _set_up(self, connection: apsw.Connection) -> apsw.Connection:
         try:
@@ -437,31 +379,87 @@ class SQLiteFile:
             self._version = self._refuse_newer(connection)
             schema.prepare(connection)
         except BaseException:
-            connection.config(
-                apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1
-            )  # closing must not touch the file either
-            connection.close()
+            _close_without_touching(connection)
             raise
         return connection
 
     def _open_frozen(self) -> apsw.Connection:
-        """Open a file in a folder that can't be written, so that SQLite can make no locks: for
-        reading, unlocked.
+        """Open a file for reading without locks, which SQLite can't create in a read-only folder.
 
-        Each read checks that nobody wrote meanwhile.
+        Each read checks that no process wrote meanwhile.
         """
-        if _size(self._parts[1]):
+        if self.log_bytes():
             raise StoreError(
-                f"{self.path.parent} can't be written, which reading the log of {self.path.name} needs; copy the whole "
-                "folder to one that can, and set MEMORY_HOME to it"
+                f"{self.path.parent} can't be written, which reading the log of {self.path.name} "
+                "needs; copy the whole folder to one that can, and set MEMORY_HOME to it"
             )
         self._refuse_changed_meanwhile()
-        self._frozen = self._stamp()
+        self._frozen_stamp = self._stamp()
         return self._set_up(connect_frozen(self.path))
 
+    @property
+    def _is_outdated(self) -> bool:
+        return self._version is not None and self._version < len(schema.MIGRATIONS)
+
+    def _warn_of_missing_commits(self, connection: apsw.Connection) -> None:
+        """Log, once in a process, that commits are missing; only writes are refused."""
+        _, commit_note = sidefile.read(self._lock_file)  # before the file: others may commit
+        missing = _count_missing(connection, commit_note)
+        if missing and (self.path, missing) not in _reported:
+            import logging  # takes 5 ms, and is rarely needed
+
+            _reported.add((self.path, missing))
+            logging.getLogger(__name__).warning("%s", loss_message(self.path, missing))
+
+    # --- files that changed behind our back
+
+    def _identities(self) -> tuple[Identity | None, ...]:
+        """Return the current identities of the file, its log and its shared memory."""
+        return tuple(map(identity, self._parts))
+
+    def _refuse_changed(self) -> None:
+        """Refuse to go on if a part was removed or replaced while it was open.
+
+        SQLite would go on with the parts that it has open, which no other process sees and which
+        are gone when it closes them. While this process has a connection, no other one removes a
+        log.
+        """
+        if self._seen[0] is None:
+            return
+        identities = self._identities()
+        for suffix, before, now in zip(_PARTS, self._seen, identities, strict=True):
+            if before is not None and before != now:
+                part = f"{self.path}{suffix}" + (", a part of the store," if suffix else "")
+                raise StoreDamaged(
+                    f"{part} was removed or replaced while it was open; nothing was written; start "
+                    "again to use what is there now"
+                )
+        self._seen = identities
+
+    def _protect_foreign_files(self) -> None:
+        """Keep `close` from writing to or removing files that took the place of the open ones."""
+        parts = zip(self._seen, self._identities(), strict=True)
+        if any(before is not None and before != now for before, now in parts):
+            for _, connection in self._opened:
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+    def _refuse_changed_meanwhile(self) -> None:
+        """Refuse a result that was read without locks while another process wrote."""
+        if self._frozen_stamp and self._frozen_stamp != self._stamp():
+            raise StoreError(
+                f"{self.path} was written by another process while it was read without being "
+                "writable here; start again"
+            )
+
+    def _stamp(self) -> tuple[int, int, int]:
+        with filesystem_errors(self.path):
+            status = self.path.stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size + self.log_bytes()
+
     def _refuse_foreign_log(self) -> None:
-        """Refuse a log that is not of this file. A commit under way may look so: look again under
-        the lock.
+        """Refuse a log of another file.
+
+        A commit in progress may look like one, so look again under the lock.
         """
         from memories.stores.sqlite import log
 
@@ -474,8 +472,9 @@ class SQLiteFile:
                 log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
 
     def _refuse_newer(self, connection: apsw.Connection) -> int:
-        """Return the schema's version; checked in every transaction, since a newer program may
-        migrate at any time.
+        """Return the version of the schema.
+
+        Every transaction checks it, because a newer program may migrate the file at any time.
         """
         version = int(connection.pragma("user_version"))
         newest = len(schema.MIGRATIONS)
@@ -487,43 +486,41 @@ class SQLiteFile:
         return version
 
     def _refuse_orphaned_log(self) -> None:
-        """Refuse to create a file beside the log of a lost store: SQLite would replay the log into
-        the new file.
-        """
-        beside = Path(self._parts[1])
-        if _size(self._parts[1]) and identity(self._parts[0]) is None:
+        """Refuse to create a file beside the log of a lost one, which SQLite would replay."""
+        if self.log_bytes() and identity(self._parts[0]) is None:
             raise StoreDamaged(
-                f"{self.path} is gone, but its log {beside.name} is still there; put the file back, or remove the log "
-                "too"
+                f"{self.path} is gone, but its log {self.path.name}-wal is still there; put the "
+                "file back, or remove the log too"
             )
 
     def _disinherit(self) -> None:
-        """Drop the parent's connections, of every store: SQLite would take the parent's locks for
-        ours.
-        """
-        for file in list(_FILES):
-            if file._guard.forked and not file._drop_inherited() and file.path == self.path:
+        """Drop the parent's connections to every store: SQLite would take its locks for ours."""
+        for file in list(_files):
+            if not file._guard.forked:
+                continue
+            is_dropped = file._drop_inherited()
+            if not is_dropped and file.path == self.path:
                 raise StoreError(
-                    f"{self.path} was in use when this process was forked; start processes before, or by spawn"
+                    f"{self.path} was in use when this process was forked; start processes before, "
+                    "or by spawn"
                 )
 
     def _drop_inherited(self) -> bool:
-        """Close what the parent opened, without touching the file; not if it was in the middle of
-        something.
+        """Close the parent's connections without touching the file; return False if one is in use.
+
+        A connection that another thread of the parent was using stays in use in the child for ever.
         """
         try:
             if any(connection.in_transaction for _, connection in self._opened):
                 return False
             for _, connection in self._opened:
-                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-                connection.close()
+                _close_without_touching(connection)
         except apsw.ThreadingViolationError:
-            return False  # another thread of the parent was using it, and is for ever in the child
+            return False
         self._reset()
         return True
 
     # --- the side file
-    # ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _exclusive(self, wait_seconds: float) -> Iterator[int]:
@@ -532,55 +529,65 @@ class SQLiteFile:
             self._disinherit()
         what = f", the lock of {self.path.name}"
         with contextlib.ExitStack() as stack:
-            # before the lock, which would make a folder again that was moved away
+            # Before the lock, which would create again a folder that was moved away.
             self._refuse_changed()
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
                     engine.refuse_unsafe(self.path)
             with filesystem_errors(self._lock_file, what):
-                held = stack.enter_context(try_lock(self._lock_file, 0))
-                if not held:
-                    since, before = time.monotonic(), sidefile.read(self._lock_file)[1]
-                    held = stack.enter_context(try_lock(self._lock_file, wait_seconds))
-            if not held:
-                raise sidefile.busy(self.path, self._lock_file, time.monotonic() - since, before)
+                is_locked = stack.enter_context(try_lock(self._lock_file, 0))
+                if not is_locked:
+                    since, (_, before) = time.monotonic(), sidefile.read(self._lock_file)
+                    is_locked = stack.enter_context(try_lock(self._lock_file, wait_seconds))
+            if not is_locked:
+                waited = time.monotonic() - since
+                raise sidefile.busy_error(self.path, self._lock_file, waited, before)
             with filesystem_errors(self._lock_file, what):
-                side = stack.enter_context(sidefile.signed(self._lock_file))
+                side = stack.enter_context(sidefile.sign(self._lock_file))
             self._local.exclusive = True
             try:
                 yield side
             finally:
                 self._local.exclusive = False
 
-    def _next(self, connection: apsw.Connection, side: int) -> Marker:
-        """Return the state after the transaction that was just begun; refuse it where commits are
-        missing.
-        """
-        missing = _missing(connection, sidefile.read_open(side)[1])
+    def _next_marker(self, connection: apsw.Connection, side: int) -> Marker:
+        """Return the state after the transaction just begun; refuse it if commits are missing."""
+        _, commit_note = sidefile.read_open(side)
+        missing = _count_missing(connection, commit_note)
         if missing:
-            raise CommitsMissing(loss(self.path, missing))
-        marker, restored = schema.state(connection)
-        if restored:
+            raise CommitsMissing(loss_message(self.path, missing))
+        marker, is_restored = schema.state(connection)
+        if is_restored:
             connection.execute("DELETE FROM meta WHERE name = 'backup'")
-        return following(marker, forked=restored)
+        return next_marker(marker, forked=is_restored)
 
-    def _note(self, side: int, after: Marker) -> None:
-        """Note what is acknowledged; a failure of it only tells less later."""
-        with contextlib.suppress(OSError, apsw.Error):  # the commit is done, and stays so
-            found = self.path.stat()
+    def _note(self, side: int, marker: Marker) -> None:
+        """Note the acknowledged commit; if that fails, a later loss of it may go unnoticed."""
+        with contextlib.suppress(OSError, apsw.Error):  # the commit itself is done
+            status = self.path.stat()
             own = os.fstat(side).st_ino
             salt = sidefile.salt_of(Path(self._parts[1]))
-            sidefile.note(side, Noted(after, salt, found.st_ino, found.st_mtime_ns, own))
+            commit_note = CommitNote(marker, salt, status.st_ino, status.st_mtime_ns, own)
+            sidefile.note(side, commit_note)
 
 
-def _missing(connection: apsw.Connection, noted: Noted | None) -> int:
-    """Return how many commits that were noted are not in the file."""
-    if noted is None:
+_files: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()
+
+
+def _close_without_touching(connection: apsw.Connection) -> None:
+    """Close a connection without moving the log into the file."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close()
+
+
+def _count_missing(connection: apsw.Connection, commit_note: CommitNote | None) -> int:
+    """Return how many commits up to a noted one are not in the file."""
+    if commit_note is None:
         return 0
-    marker, restored = schema.state(connection)
-    if restored or noted.marker.history != marker.history:
-        return 0  # what a backup lacks is known
-    return max(0, noted.marker.commits - marker.commits)
+    marker, is_restored = schema.state(connection)
+    if is_restored or commit_note.marker.history != marker.history:
+        return 0  # a backup lacks later commits on purpose
+    return max(0, commit_note.marker.commits - marker.commits)
 
 
 def _size(path: str) -> int:
@@ -588,7 +595,3 @@ def _size(path: str) -> int:
         return os.stat(path).st_size  # noqa: PTH116 - for speed
     except FileNotFoundError:
         return 0
-
-
-_told: set[tuple[Path, int]] = set()
-_FILES: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()

@@ -1,9 +1,8 @@
-"""Counts of the SQLite store, so that tags and status cost the same however much there is; and
-whether they are right.
+"""Counts of the SQLite store, which make tags and status cost the same in a store of any size.
 
-Triggers keep them, in the transaction of the change, whoever makes it. They count what is live, by
-namespace, label and label key; what is deleted; and what is live without a vector. Everything here
-can be made again from the records.
+Triggers keep them, in the transaction of each change, whichever program makes it. They count live
+records by namespace, label and label key, deleted records, and live ones without a vector.
+Everything here can be rebuilt from the records.
 """
 
 import contextlib
@@ -15,8 +14,15 @@ import apsw
 from memories.stores.records import Filter, Finding
 
 _VECTORS = ("vector", "turn_vector")
-_TRIGGERS = ("record_added", "record_ended", "record_removed", *(f"{name}_{done}" for name in _VECTORS
-             for done in ("added", "removed")))  # fmt: skip
+_TRIGGERS = (
+    "record_added",
+    "record_ended",
+    "record_removed",
+    "vector_added",
+    "vector_removed",
+    "turn_vector_added",
+    "turn_vector_removed",
+)
 
 _COLUMNS = """
 -- Live records, those that were deleted, and live ones without a vector.
@@ -33,7 +39,7 @@ CREATE TABLE key_pool (
 CREATE INDEX record_deleted ON record (pool, grp, position) WHERE ended_by = 'delete';
 """
 
-# The ids of a record's labels, '3,17', as rows; damaged ones as none, so that the record can be
+# The ids of a record's labels, '3,17', as rows; none for damaged ones, so that the record can be
 # removed.
 _LABELS = (
     "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.labels || ']', '[]')) j"
@@ -41,11 +47,10 @@ _LABELS = (
 _KEYS = "{labels} JOIN label l ON l.id = j.value"
 _LIVE = "({row}.ended_at IS NULL)"
 _DELETED = "({row}.ended_at IS NOT NULL AND {row}.ended_by IS 'delete')"
-_NO_VECTOR = " AND ".join(  # what the log keeps never has one
-    (
-        *(f"NOT EXISTS (SELECT 1 FROM {table} WHERE seq = {{row}}.seq)" for table in _VECTORS),
-        "(SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'",
-    )
+_NO_VECTOR = (
+    "NOT EXISTS (SELECT 1 FROM vector WHERE seq = {row}.seq)"
+    " AND NOT EXISTS (SELECT 1 FROM turn_vector WHERE seq = {row}.seq)"
+    " AND (SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'"  # which has no vectors
 )
 
 
@@ -99,7 +104,7 @@ END;
 
 
 def _embedded(table: str) -> str:
-    # Before, since a row that is replaced is no new one.
+    # BEFORE, because a row that replaces another one isn't new.
     return f"""
 CREATE TRIGGER {table}_added BEFORE INSERT ON {table}
 WHEN NOT EXISTS (SELECT 1 FROM {table} WHERE seq = new.seq) BEGIN
@@ -113,10 +118,11 @@ END;
 """
 
 
+# Stores compare their triggers with this text, so it never changes, not even in its spaces.
 _CREATE = "".join((_added(), _ended(), _removed(), *map(_embedded, _VECTORS)))
 _DROP = "".join(f"DROP TRIGGER IF EXISTS {name};\n" for name in _TRIGGERS)
 
-# What the records say, to compare the counts with and to make them again from.
+# The true counts, to compare the stored ones with and to rebuild them from.
 _POOLS = f"""
 SELECT p.id, count(r.seq) FILTER (WHERE {_LIVE}), count(r.seq) FILTER (WHERE {_DELETED}),
        count(r.seq) FILTER (WHERE {_LIVE} AND {_NO_VECTOR})
@@ -143,24 +149,19 @@ MIGRATION = _COLUMNS + _CREATE + _RECOUNT
 
 
 def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> dict[str, int]:
-    """Return how many live records of some namespaces have each label key, or each value of one
-    key.
-    """
-    among = f"pool IN ({','.join(map(str, pools))}) AND live > 0 GROUP BY 1 ORDER BY 1"
+    """Return how many live records of some namespaces have each label key, or value of one key."""
+    condition = f"pool IN ({','.join(map(str, pools))}) AND live > 0 GROUP BY 1 ORDER BY 1"
     if key is None:
-        rows: list[Any] = db.execute(
-            f"SELECT key, sum(live) FROM key_pool WHERE {among}"
-        ).fetchall()
+        sql = f"SELECT key, sum(live) FROM key_pool WHERE {condition}"
+        rows: list[Any] = db.execute(sql).fetchall()
     else:
         sql = "SELECT l.value, sum(m.live) FROM label l JOIN label_pool m ON m.label = l.id"
-        rows = db.execute(f"{sql} WHERE l.key = ? AND {among}", (key,)).fetchall()
+        rows = db.execute(f"{sql} WHERE l.key = ? AND {condition}", (key,)).fetchall()
     return dict(rows)
 
 
-def counted(db: apsw.Connection, pools: Sequence[int], where: Filter) -> int | None:
-    """Return how many records of some namespaces match a filter; None if no count is kept for
-    it.
-    """
+def count_matching(db: apsw.Connection, pools: Sequence[int], where: Filter) -> int | None:
+    """Return how many records of some namespaces match a filter; None if it isn't counted."""
     if where == Filter(where.collection, where.namespaces):
         return _total(db, pools, "live")
     if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):
@@ -168,43 +169,37 @@ def counted(db: apsw.Connection, pools: Sequence[int], where: Filter) -> int | N
     return None
 
 
-def without_vector(db: apsw.Connection, pools: Sequence[int]) -> int:
+def count_without_vector(db: apsw.Connection, pools: Sequence[int]) -> int:
     """Return how many live records of some namespaces have no vector."""
     return _total(db, pools, "without_vector")
 
 
 def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
-    among = ",".join(map(str, pools))
+    ids = ",".join(map(str, pools))
     total: Any
     [(total,)] = db.execute(
-        f"SELECT coalesce(sum({column}), 0) FROM pool WHERE id IN ({among})"
+        f"SELECT coalesce(sum({column}), 0) FROM pool WHERE id IN ({ids})"
     ).fetchall()
     return int(total)
 
 
 @contextlib.contextmanager
-def exchanging(db: apsw.Connection) -> Iterator[None]:
-    """Stop counting while tables of vectors are exchanged, then count anew; in a transaction."""
+def suspended(db: apsw.Connection) -> Iterator[None]:
+    """Stop counting while tables of vectors are exchanged, then recount; in a transaction."""
     db.execute(_DROP)
     yield
-    missing = (
-        f"SELECT count(*) FROM record r WHERE r.pool = pool.id AND {_LIVE} AND {_NO_VECTOR}".format(
-            row="r"
-        )
-    )
-    db.execute(f"{_CREATE} UPDATE pool SET without_vector = ({missing})")
+    count = f"SELECT count(*) FROM record r WHERE r.pool = pool.id AND {_LIVE} AND {_NO_VECTOR}"
+    db.execute(f"{_CREATE} UPDATE pool SET without_vector = ({count.format(row='r')})")
 
 
-def wrong(db: apsw.Connection) -> list[Finding]:
-    """Return which counts differ from what the records say, and which trigger is not as it was
-    made.
-    """
-    return [*triggers_differ(db), *miscounted(db)]
+def find_problems(db: apsw.Connection) -> list[Finding]:
+    """Return the wrong counts and the wrong triggers."""
+    return [*find_wrong_triggers(db), *find_wrong_counts(db)]
 
 
-def miscounted(db: apsw.Connection) -> list[Finding]:
-    """Return which counts differ from what the records say; nothing is changed."""
-    compared = (
+def find_wrong_counts(db: apsw.Connection) -> list[Finding]:
+    """Return the counts that differ from the records; nothing is changed."""
+    comparisons = (
         ("the counts of a namespace", _POOLS, "SELECT id, live, deleted, without_vector FROM pool"),
         ("how many memories have a tag", _LABEL_POOLS, "SELECT label, pool, live FROM label_pool"),
         (
@@ -213,36 +208,39 @@ def miscounted(db: apsw.Connection) -> list[Finding]:
             "SELECT key, pool, live, total FROM key_pool",
         ),
     )
-    found: list[str] = []
-    for what, truth, kept in compared:
+    findings: list[Finding] = []
+    for name, expected, stored in comparisons:
         [(count,)] = db.execute(
-            f"SELECT count(*) FROM (SELECT * FROM ({truth} EXCEPT {kept}) "
-            f"UNION ALL SELECT * FROM ({kept} EXCEPT {truth}))"
+            f"SELECT count(*) FROM (SELECT * FROM ({expected} EXCEPT {stored}) "
+            f"UNION ALL SELECT * FROM ({stored} EXCEPT {expected}))"
         ).fetchall()
         if count:
-            found.append(f"{what} differ from the records ({count} rows)")
-    return [_again(each) for each in found]
+            findings.append(_derived(f"{name} differ from the records ({count} rows)"))
+    return findings
 
 
-def triggers_differ(db: apsw.Connection) -> list[Finding]:
-    """Return which of the triggers that keep counts is not what it was made as."""
-    there = _triggers(db)
-    made = {
-        sql.split(None, 3)[2]: sql
-        for sql in map(str.strip, _CREATE.replace("END;", "END\0").split("\0"))
-        if sql
-    }
-    wrong = {
-        name: "damaged" if name in there else "missing"
-        for name in made
-        if there.get(name) != made[name]
-    }
-    wrong |= dict.fromkeys(there.keys() - made.keys(), "damaged")
-    return [_again(f"{name}, which keeps counts, is {how}") for name, how in sorted(wrong.items())]
+def find_wrong_triggers(db: apsw.Connection) -> list[Finding]:
+    """Return the triggers that aren't exactly those that keep the counts."""
+    expected: dict[str, str] = {}
+    for statement in _CREATE.replace("END;", "END\0").split("\0"):
+        sql = statement.strip()
+        if sql:
+            expected[sql.split(None, 3)[2]] = sql
+    stored = _read_triggers(db)
+    problems: dict[str, str] = {}
+    for name in expected.keys() | stored.keys():
+        if name not in stored:
+            problems[name] = "missing"
+        elif stored[name] != expected.get(name):
+            problems[name] = "damaged"
+    return [
+        _derived(f"{name}, which keeps counts, is {problem}")
+        for name, problem in sorted(problems.items())
+    ]
 
 
-def _triggers(db: apsw.Connection) -> dict[str, str]:
-    """Return the triggers that there are; a sign that is no UTF-8 is another one."""
+def _read_triggers(db: apsw.Connection) -> dict[str, str]:
+    """Return the SQL of each trigger in the file; bytes that aren't UTF-8 are replaced."""
     sql = "SELECT CAST(name AS BLOB), CAST(sql AS BLOB) FROM sqlite_schema WHERE type = 'trigger'"
     rows: list[Any] = db.execute(sql).fetchall()
     return {
@@ -251,21 +249,19 @@ def _triggers(db: apsw.Connection) -> dict[str, str]:
     }
 
 
-def _again(what: str) -> Finding:
-    return Finding(what, "Run memory doctor --fix, which counts again.", derived=True)
+def _derived(problem: str) -> Finding:
+    return Finding(problem, "Run memory doctor --fix, which counts again.", derived=True)
 
 
-def make_triggers(db: apsw.Connection) -> None:
-    """Make the triggers that keep counts again, inside a transaction; another one has no place in a
-    store.
-    """
-    for name in _triggers(db):
+def recreate_triggers(db: apsw.Connection) -> None:
+    """Replace all triggers of the file by those that keep the counts, inside a transaction."""
+    for name in _read_triggers(db):
         quoted = name.replace('"', '""')
         db.execute(f'DROP TRIGGER "{quoted}"')
     db.execute(_CREATE)
 
 
 def repair(db: apsw.Connection) -> None:
-    """Count again, inside a transaction."""
-    make_triggers(db)
+    """Recreate the triggers and count again, inside a transaction."""
+    recreate_triggers(db)
     db.execute(_RECOUNT)

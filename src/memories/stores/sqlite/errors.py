@@ -1,4 +1,7 @@
-"""The errors of SQLite and of the file system as ours, each one clear sentence."""
+"""Translates the errors of SQLite and of the file system into `memories.errors`.
+
+Each message is one clear sentence.
+"""
 
 import contextlib
 import errno
@@ -11,8 +14,9 @@ import apsw
 from memories.core.disk import FULL
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 
-_DESCRIPTORS = 4
-_LONGEST_PATH = 490  # SQLite takes 512 bytes, and the files beside the store have longer names
+_DESCRIPTORS = 4  # for a file, its log, its shared memory, and one more
+_MAX_PATH_BYTES = 490  # SQLite takes 512, and the files beside the store have longer names
+_MIN_FREE_BYTES = 32_768  # shared memory comes in pieces of this size
 _DAMAGED = "{path} is damaged ({exc}); stop writing to it and restore a backup"
 _FULL = "the disk of {path} is full; nothing was written; make room and try again"
 FIX = "run: memory doctor --fix"
@@ -20,7 +24,7 @@ SALVAGE = (
     "restore a backup, or save every sound record with: memory doctor --salvage FILE, "
     "and make the store of them with: memory restore FILE --replace"
 )
-# The first that fits counts, so the general ones come last.
+# The first match counts, so general errors come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreFull, _FULL),
     (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
@@ -41,29 +45,29 @@ _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
 
 
 class CommitsMissing(StoreDamaged):
-    """Acknowledged commits are gone; what is left can be read."""
+    """Acknowledged commits are gone; the remaining ones can be read."""
 
 
 class WordsDamaged(StoreDamaged):
-    """The index of words can't be used; it can be made again from the records.
+    """The index of words can't be used; it can be rebuilt from the records.
 
     Attributes:
-        why: What SQLite says.
-        remedy: What to do.
+        why: The message of SQLite.
+        remedy: The advice to the user.
     """
 
     def __init__(self, path: object, error: Exception) -> None:
-        """Tell it of a file, given what SQLite raised."""
-        lost = (
-            isinstance(error, apsw.CorruptError) and _detail(error) == apsw.SQLITE_CORRUPT
-        )  # pages of the file
-        self.why, self.remedy = str(error), "see what to do with: memory doctor" if lost else FIX
+        """Create the error for a file, given the exception that SQLite raised."""
+        is_corrupt = isinstance(error, apsw.CorruptError)
+        has_lost_pages = is_corrupt and _extended_code(error) == apsw.SQLITE_CORRUPT
+        self.why = str(error)
+        self.remedy = "see what to do with: memory doctor" if has_lost_pages else FIX
         super().__init__(f"the index of words in {path} is damaged ({error}); {self.remedy}")
 
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn the errors of SQLite into ours."""
+    """Translate the errors that SQLite raises inside."""
     try:
         yield
     except apsw.BusyError as exc:
@@ -72,133 +76,143 @@ def translated(path: Path) -> Iterator[None]:
         ) from exc
     except apsw.CantOpenError as exc:
         kind = StoreFull if _is_full(path.parent) else StoreError
-        raise kind(f"cannot open {path}: {_why_closed(path)}") from exc
+        raise kind(f"cannot open {path}: {_why_it_cannot_open(path)}") from exc
     except apsw.Error as exc:
         if _is_of_words(exc):
             raise WordsDamaged(path, exc) from None
-        kind, message = next(
-            (ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs)
-        )
-        if isinstance(exc, apsw.IOError | apsw.ReadOnlyError) and (
-            folder := _folder_in_the_way(path)
-        ):
-            message = f"{folder}; nothing was written"
-        if isinstance(exc, apsw.IOError) and _is_full(
-            path.parent
-        ):  # SQLite does not always say why
-            kind, message = StoreFull, _FULL
-        if isinstance(exc, apsw.SQLError) and str(exc).startswith(
-            "no such "
-        ):  # the tables are not as they were made
-            kind, message = StoreDamaged, _DAMAGED
-        if isinstance(exc, apsw.CorruptError) and _detail(exc) == apsw.SQLITE_CORRUPT_INDEX:
-            message = f"an index of {{path}} is damaged ({{exc}}); {FIX}"
-        raise kind(message.format(path=path, exc=exc)) from exc
+        raise _translate(path, exc) from exc
 
 
-def _detail(exc: apsw.Error) -> int:
-    """Return SQLite's extended code of an error."""
+def _translate(path: Path, exc: apsw.Error) -> StoreError:
+    """Return our error for one of SQLite's, by its class and by what SQLite leaves out of it."""
+    kind, message = next(
+        (kind, message) for theirs, kind, message in _TRANSLATIONS if isinstance(exc, theirs)
+    )
+    if isinstance(exc, apsw.IOError | apsw.ReadOnlyError):
+        problem = _find_folder_in_the_way(path)
+        if problem:
+            message = f"{problem}; nothing was written"
+    if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite doesn't always say so
+        kind, message = StoreFull, _FULL
+    if isinstance(exc, apsw.SQLError) and str(exc).startswith("no such "):  # tables are missing
+        kind, message = StoreDamaged, _DAMAGED
+    if _extended_code(exc) == apsw.SQLITE_CORRUPT_INDEX:
+        message = f"an index of {{path}} is damaged ({{exc}}); {FIX}"
+    return kind(message.format(path=path, exc=exc))
+
+
+def _extended_code(exc: Exception) -> int:
     return int(getattr(exc, "extendedresult", 0))
 
 
 def _is_of_words(exc: apsw.Error) -> bool:
     """Return whether FTS5 met damage; some of it only shows when a transaction ends."""
-    is_virtual = isinstance(exc, apsw.CorruptError) and _detail(exc) == apsw.SQLITE_CORRUPT_VTAB
     if isinstance(exc, apsw.ConstraintError):
-        return (
-            str(exc) == "constraint failed"
-        )  # of a table that is not ours, which SQLite would name
-    return is_virtual or (isinstance(exc, apsw.CorruptError | apsw.SQLError) and "fts5" in str(exc))
+        return str(exc) == "constraint failed"  # SQLite would name a table of ours
+    if isinstance(exc, apsw.CorruptError):
+        return _extended_code(exc) == apsw.SQLITE_CORRUPT_VTAB or "fts5" in str(exc)
+    return isinstance(exc, apsw.SQLError) and "fts5" in str(exc)
 
 
 @contextlib.contextmanager
 def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
-    """Turn the errors of the file system into ours.
+    """Translate the errors that the file system raises inside.
 
     Args:
-        path: The file that is used.
-        what: What it is, if its name does not say it.
+        path: The file in use.
+        what: A description of it for the message, if its name isn't enough.
     """
     try:
         yield
     except OSError as exc:
-        if exc.errno == errno.EISDIR and (folder := _folder_in_the_way(path)):
-            raise StoreError(f"{folder}; nothing was written") from exc
-        why = (
-            "it is a symbolic link; remove it" if exc.errno == errno.ELOOP else exc.strerror or exc
-        )
+        problem = _find_folder_in_the_way(path) if exc.errno == errno.EISDIR else ""
+        if problem:
+            raise StoreError(f"{problem}; nothing was written") from exc
+        why = exc.strerror or str(exc)
+        if exc.errno == errno.ELOOP:
+            why = "it is a symbolic link; remove it"
         kind = StoreFull if exc.errno in FULL else StoreError
         raise kind(f"cannot use {path}{what}: {why}") from exc
 
 
 def refuse_folder_in_the_way(path: Path) -> None:
     """Raise StoreError if a folder has the name of a part of a store."""
-    if folder := _folder_in_the_way(path):
-        raise StoreError(f"{folder}; nothing was written")
+    problem = _find_folder_in_the_way(path)
+    if problem:
+        raise StoreError(f"{problem}; nothing was written")
 
 
 def refuse_full(path: Path) -> None:
-    """Raise StoreError if the disk that a store would be made on has no room."""
-    if _is_full(next(folder for folder in path.parents if folder.is_dir())):
+    """Raise StoreError if the disk has no room for a new store."""
+    folder = next(folder for folder in path.parents if folder.is_dir())
+    if _is_full(folder):
         raise StoreError(_FULL.format(path=path))
 
 
-def _folder_in_the_way(path: Path) -> str:
-    """Return that a folder has the name of a part of a store, a sentence; nothing if none has."""
-    parts = (Path(f"{path}{suffix}") for suffix in ("-wal", "-shm", "-journal"))
-    folder = next((part for part in parts if part.is_dir()), None)
-    return (
-        f"{folder} is a folder in the place of a part of the store; move it elsewhere"
-        if folder
-        else ""
+def _find_folder_in_the_way(path: Path) -> str:
+    """Return a sentence about a folder with the name of a part of the store; empty without one."""
+    for suffix in ("-wal", "-shm", "-journal"):
+        part = Path(f"{path}{suffix}")
+        if part.is_dir():
+            return f"{part} is a folder in the place of a part of the store; move it elsewhere"
+    return ""
+
+
+def _why_it_cannot_open(path: Path) -> str:
+    problem = "it is a folder" if path.is_dir() else _find_folder_in_the_way(path)
+    if not problem and _is_full(path.parent):
+        problem = "no room is left on its disk, which even reading needs; make room and try again"
+    if not problem and len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        problem = "its path is too long for SQLite; choose a folder nearer to the root"
+    if not problem and not _is_writable(path):
+        problem = "it or its folder can't be written; check who owns it and its permissions"
+    if not problem and _is_out_of_descriptors():
+        problem = "this process has too many files open; close some, or raise its limit (ulimit -n)"
+    return problem or (
+        "the system did not say why; check the permissions and the room of its folder"
     )
 
 
-def _why_closed(path: Path) -> str:
-    if folder := "it is a folder" if path.is_dir() else _folder_in_the_way(path):
-        return folder
-    if _is_full(path.parent):
-        return "no room is left on its disk, which even reading needs; make room and try again"
-    if len(os.fsencode(path)) > _LONGEST_PATH:
-        return "its path is too long for SQLite; choose a folder nearer to the root"
-    if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
-        return "it or its folder can't be written; check who owns it and its permissions"
-    if _out_of_descriptors():
-        return "this process has too many files open; close some, or raise its limit (ulimit -n)"
-    return "the system did not say why; check the permissions and the room of its folder"
+def _is_writable(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK)
 
 
-def _out_of_descriptors() -> bool:
-    """Return whether a process can't open a file, its log and its shared memory at once."""
-    taken: list[int] = []
+def _is_out_of_descriptors() -> bool:
+    """Return whether the process can't open a file, its log and its shared memory at once."""
+    opened: list[int] = []
     try:
-        taken.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_DESCRIPTORS))
+        for _ in range(_DESCRIPTORS):
+            opened.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - all that open must close
     except OSError as exc:
         return exc.errno in (errno.EMFILE, errno.ENFILE)
     finally:
-        for fd in taken:
+        for fd in opened:
             os.close(fd)
     return False
 
 
 def _is_full(folder: Path) -> bool:
-    """Return whether a disk has no room for one more page, or no inode."""
+    """Return whether a disk has no room for shared memory, or no inode."""
     if not hasattr(os, "statvfs"):
         return False
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return False
-    free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
-    inodes = found.f_ffree if os.geteuid() == 0 else found.f_favail
-    # Shared memory comes in pieces of 32 KiB. Some file systems count no inodes.
-    return free * found.f_frsize < 32_768 or (found.f_files > 0 and inodes == 0)
+    is_root = os.geteuid() == 0
+    free_blocks = status.f_bfree if is_root else status.f_bavail
+    free_inodes = status.f_ffree if is_root else status.f_favail
+    has_inode_count = status.f_files > 0  # some file systems don't count inodes
+    if has_inode_count and free_inodes == 0:
+        return True
+    return free_blocks * status.f_frsize < _MIN_FREE_BYTES
 
 
-def loss(path: Path, missing: int) -> str:
-    """Return what is said of a store in which acknowledged commits are missing."""
+def loss_message(path: Path, missing: int) -> str:
+    """Return the message about a store that lacks acknowledged commits."""
     return (
-        f"{missing} commits that were acknowledged are missing from {path}: its log was cut or removed, or an older "
-        "copy was put in its place; it can be read, but nothing was written; put the lost file back, restore a backup "
-        "(memory restore FILE --replace), or go on without them: memory doctor --fix"
+        f"{missing} commits that were acknowledged are missing from {path}: its log was cut or "
+        "removed, or an older copy was put in its place; it can be read, but nothing was written; "
+        "put the lost file back, restore a backup (memory restore FILE --replace), or go on "
+        "without them: memory doctor --fix"
     )

@@ -1,9 +1,8 @@
-"""Vectors in fewer bytes: int8, or 5 bits, for exact enough scores, sign bits for finding
-candidates fast.
+"""Vectors in fewer bytes: int8 or 5 bits for precise scores, sign bits for finding candidates fast.
 
-A vector is first turned by a fixed rotation, which spreads its length evenly over its numbers: int8
-then loses less (recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and each sign bit
-tells about as much as any other.
+A vector is first turned by a fixed rotation, which spreads its length evenly over its numbers. Then
+int8 loses less (recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and all sign bits
+are about equally informative.
 """
 
 import math
@@ -19,34 +18,34 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PIECE = 16_384  # codes at once, so that they stay in the processor's cache
-_MANY = 4_096  # codes that are all scored; of more,
-_SHARE = 64  # one in this many is
-_SAMPLE = 65_536  # codes that tell how near that share is, at least
-# The levels above 0 that lose least of numbers of a normal distribution (Max, Quantizing for
-# minimum distortion, 1960). After the rotation those of a vector are nearly that, with a variance
-# of 1 / dimension.
+_SCORED_AT_LEAST = 4_096  # codes; of more,
+_SCORED_SHARE = 64  # one in this many is scored
+_SAMPLE = 65_536  # codes from which the distance of that share is estimated, at least
+# The positive levels that lose least of normally distributed numbers (Max, Quantizing for minimum
+# distortion, 1960). After the rotation the numbers of a vector are nearly so, with a variance of
+# 1 / dimension.
 _ABOVE = (0.0659, 0.1981, 0.3314, 0.4667, 0.6049, 0.7471, 0.8946, 1.0488,
           1.2118, 1.3863, 1.5762, 1.7872, 2.0287, 2.3177, 2.6911, 3.2607)  # fmt: skip
 _LEVELS = np.array([-level for level in reversed(_ABOVE)] + list(_ABOVE), dtype=np.float32)
-_TOGETHER = 4  # vectors; fewer are encoded one by one
+_MIN_TOGETHER = 4  # vectors; fewer are encoded one by one
 _WORDS_OF_A_BYTE = 3  # words whose bits are counted in a byte: 192 at most
 
 
 class Quantizer:
     """Codes and scores for vectors of one dimension.
 
-    A code is a float32 scale followed by one signed byte a dimension. A compact code has 5 bits a
-    dimension instead, the number of a level: first the highest bit of all, then the next one, each
-    of these in whole bytes. A bit code is one sign bit a dimension, padded with zeros to whole
-    64-bit words.
+    A code is a float32 scale followed by a signed byte per dimension. A compact code has 5 bits per
+    dimension instead, the number of a level: first the highest bits of all dimensions, then the
+    next ones, each group in whole bytes. A bit code is one sign bit per dimension, padded with
+    zeros to whole 64-bit words.
     """
 
     def __init__(self, dimension: int, *, compact: bool = False) -> None:
-        """Prepare for vectors of that many numbers; `compact` is how their codes are written."""
+        """Prepare for vectors of one dimension; `compact` selects the form of their codes."""
         self.dimension, self.compact = dimension, compact
         self.code_bytes = code_bytes(dimension, compact=compact)
         self.words = -(-dimension // 64)
-        self._block = dimension & -dimension  # the largest power of two that divides it
+        self._block = dimension & -dimension  # the largest power of two that divides the dimension
         self._hadamard = _hadamard(self._block)
         # Fixed signs and a fixed permutation: they are part of the file format.
         noise = _noise(3 * dimension).reshape(3, dimension)
@@ -54,11 +53,12 @@ class Quantizer:
         self._order = np.argsort(noise[2], kind="stable")
 
     def rotate(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Turn vectors, shape (n, dimension); lengths and angles stay what they are."""
+        """Rotate vectors, shape (n, dimension); lengths and angles stay the same."""
         turned = self._spread(vectors * self._signs[0])[:, self._order]
         return self._spread(turned * self._signs[1])
 
     def _spread(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
+        """Multiply each block of each vector by the Hadamard matrix."""
         blocks = vectors.reshape(-1, self._block) @ self._hadamard
         return blocks.reshape(-1, self.dimension)
 
@@ -66,59 +66,58 @@ class Quantizer:
         """Return the codes of unit vectors, shape (n, dimension), one after the other."""
         return self._encode(self.rotate(vectors))
 
-    def encode_each(self, given: "Sequence[NDArray[np.float32]]") -> list[bytes]:
-        """Return what `encode` returns for each, to the bit; of many single vectors several times
-        as fast.
-        """
-        if len(given) < _TOGETHER or any(len(vectors) != 1 for vectors in given):
-            return [self.encode(vectors) for vectors in given]
-        codes = self._encode(self._rotate_each(np.concatenate(given)))
-        return [codes[at : at + self.code_bytes] for at in range(0, len(codes), self.code_bytes)]
+    def encode_each(self, vectors: "Sequence[NDArray[np.float32]]") -> list[bytes]:
+        """Return the same bytes as `encode` for each; for many single vectors several times faster."""
+        has_only_single = all(len(windows) == 1 for windows in vectors)
+        if len(vectors) < _MIN_TOGETHER or not has_only_single:
+            return [self.encode(windows) for windows in vectors]
+        codes = self._encode(self._rotate_each(np.concatenate(vectors)))
+        return [
+            codes[start : start + self.code_bytes]
+            for start in range(0, len(codes), self.code_bytes)
+        ]
 
     def _rotate_each(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Turn vectors as `rotate` turns each alone: a product of them all would be rounded in
-        another way.
-        """
-        shape = len(vectors), -1, self._block
-        turned = ((vectors * self._signs[0]).reshape(shape) @ self._hadamard).reshape(vectors.shape)
-        turned = np.take(turned, self._order, axis=1) * self._signs[1]
-        rotated: NDArray[np.float32] = (turned.reshape(shape) @ self._hadamard).reshape(
-            vectors.shape
-        )
-        return rotated
+        """Rotate vectors as `rotate` rotates each alone: one product of all is rounded differently."""
+        stacked = len(vectors), -1, self._block
+        signed = (vectors * self._signs[0]).reshape(stacked)
+        spread = (signed @ self._hadamard).reshape(vectors.shape)
+        permuted = np.take(spread, self._order, axis=1) * self._signs[1]
+        rotated: NDArray[np.float32] = permuted.reshape(stacked) @ self._hadamard
+        return rotated.reshape(vectors.shape)
 
-    def _encode(self, turned: "NDArray[np.float32]") -> bytes:
+    def _encode(self, rotated: "NDArray[np.float32]") -> bytes:
         if self.compact:
-            return self._encode_compact(turned)
-        scales = np.maximum(np.abs(turned).max(axis=1), 1e-12).astype("<f4") / np.float32(127)
-        codes = np.rint(turned / scales[:, None]).astype(np.int8)
+            return self._encode_compact(rotated)
+        scales = np.maximum(np.abs(rotated).max(axis=1), 1e-12).astype("<f4") / np.float32(127)
+        codes = np.rint(rotated / scales[:, None]).astype(np.int8)
         return np.concatenate([scales[:, None].view(np.int8), codes], axis=1).tobytes()
 
-    def _encode_compact(self, turned: "NDArray[np.float32]") -> bytes:
-        between = (_LEVELS[1:] + _LEVELS[:-1]) / 2
-        numbers = np.searchsorted(between, turned * np.float32(self.dimension**0.5)).astype(
-            np.uint8
-        )
-        products = (turned * _LEVELS[numbers]).sum(axis=1)
-        scales = (1 / np.maximum(products, 1e-12)).astype(
-            "<f4"
-        )  # so that the cosine with itself is 1
-        planes = (
-            numbers[:, None, :] >> np.arange(COMPACT_BITS - 1, -1, -1, dtype=np.uint8)[:, None] & 1
-        )
+    def _encode_compact(self, rotated: "NDArray[np.float32]") -> bytes:
+        bounds = (_LEVELS[1:] + _LEVELS[:-1]) / 2
+        scaled = rotated * np.float32(self.dimension**0.5)
+        numbers = np.searchsorted(bounds, scaled).astype(np.uint8)
+        products = (rotated * _LEVELS[numbers]).sum(axis=1)
+        # Makes the cosine of a vector with its own code 1.
+        scales = (1 / np.maximum(products, 1e-12)).astype("<f4")
+        shifts = np.arange(COMPACT_BITS - 1, -1, -1, dtype=np.uint8)[:, None]
+        planes = numbers[:, None, :] >> shifts & 1
         packed = np.packbits(planes, axis=2, bitorder="little").reshape(len(numbers), -1)
         return np.concatenate([scales[:, None].view(np.uint8), packed], axis=1).tobytes()
 
     def scores(self, query: "NDArray[np.float32]", codes: bytes) -> "NDArray[np.float32]":
-        """Return the cosine of a rotated unit query, shape (dimension,), with each code, shape
-        (n,).
+        """Return the cosine of a rotated unit query and each code, shape (n,).
+
+        Args:
+            query: The rotated query, shape (dimension,).
+            codes: The codes, one after the other.
         """
         scales, numbers = self._split(codes)
         result = np.empty(len(scales), dtype=np.float32)
-        for at in range(
-            0, len(scales), 1024
-        ):  # a reused buffer: numpy multiplies int8 by way of float32
-            result[at : at + 1024] = numbers[at : at + 1024].astype(np.float32) @ query
+        # In pieces, since numpy multiplies int8 by converting it to float32: this reuses the buffer.
+        for start in range(0, len(scales), 1024):
+            piece = numbers[start : start + 1024].astype(np.float32)
+            result[start : start + 1024] = piece @ query
         return result * scales
 
     def bits(self, codes: bytes) -> "NDArray[np.uint64]":
@@ -130,16 +129,13 @@ class Quantizer:
         return np.ascontiguousarray(packed.T).astype(np.uint64, copy=False)
 
     def numbers(self, codes: bytes) -> "NDArray[np.float64]":
-        """Return what codes hold but for its length: shape (n, dimension), still rotated."""
+        """Return the numbers of codes without their scales: shape (n, dimension), still rotated."""
         return self._split(codes)[1].astype(np.float64)
 
     def _split(self, codes: bytes) -> "tuple[NDArray[np.float32], NDArray[Any]]":
         table = np.frombuffer(codes, dtype=np.int8).reshape(-1, self.code_bytes)
-        scales = (
-            np.ascontiguousarray(table[:, :SCALE_BYTES])
-            .view("<f4")[:, 0]
-            .astype(np.float32, copy=False)
-        )
+        scale_bytes = np.ascontiguousarray(table[:, :SCALE_BYTES])
+        scales = scale_bytes.view("<f4")[:, 0].astype(np.float32, copy=False)
         if not self.compact:
             return scales, table[:, SCALE_BYTES:]
         packed = table[:, SCALE_BYTES:].view(np.uint8).reshape(len(table), COMPACT_BITS, -1)
@@ -161,35 +157,34 @@ class Quantizer:
         among: "NDArray[np.int64] | None",
         least: int,
     ) -> "NDArray[np.int64] | None":
-        """Return which of many bit codes may be among the best, in their order, or `among` if they
-        are few.
+        """Return the indexes of the bit codes that may be among the best, in their order.
 
-        The bits are compared with the signs of the rotated query, shape (dimension,); the share of
-        codes that differ least is returned.
+        These are the share of the codes that differ least from the signs of the query. If there are
+        few codes, `among` is returned.
 
         Args:
-            query: The rotated query.
+            query: The rotated query, shape (dimension,).
             bits: The codes, shape (words, n).
-            among: The only ones to choose from, in order; all if None.
-            least: How many are wanted at least.
+            among: The indexes to choose from, in order; None for all.
+            least: The least number to return.
         """
         count = bits.shape[1] if among is None else len(among)
-        share = max(least, _MANY, count // _SHARE)
+        share = max(least, _SCORED_AT_LEAST, count // _SCORED_SHARE)
         if count <= share:
             return among
         signs = np.zeros(self.words * 64, dtype=bool)
         signs[: self.dimension] = query > 0
         packed = np.packbits(signs, bitorder="little").view("<u8").astype(np.uint64)
         differing = np.empty(bits.shape[1], dtype=np.uint16)
-        for at in range(0, bits.shape[1], _PIECE):
-            differing[at : at + _PIECE] = _counted(
-                np.bitwise_xor, bits[:, at : at + _PIECE], packed
-            )
+        for start in range(0, bits.shape[1], _PIECE):
+            piece = bits[:, start : start + _PIECE]
+            differing[start : start + _PIECE] = _count_bits(np.bitwise_xor, piece, packed)
         if among is not None:
             differing = differing[among]
         sample = differing[:: max(1, count // _SAMPLE)]
         last = math.ceil(share * len(sample) / count) - 1
-        near = np.flatnonzero(differing <= np.partition(sample, last)[last])
+        max_differing = np.partition(sample, last)[last]
+        near = np.flatnonzero(differing <= max_differing)
         return near if among is None else among[near]
 
     def coarse_scores(
@@ -197,12 +192,12 @@ class Quantizer:
     ) -> "NDArray[np.float32]":
         """Return a score for each bit code, shape (n,), that orders them nearly as the cosine does.
 
-        The rotated query, shape (dimension,), is cut to 8 levels, 3 bits a number. Of each bit
-        plane the numbers that meet a set bit are counted; the planes' counts, weighted by 1, 2 and
-        4, give the dot product with the signs.
+        The query is cut to 8 levels, 3 bits per number. For each bit plane of the query, the
+        numbers that meet a set bit of a code are counted; the counts of the planes, weighted by 1,
+        2 and 4, add up to the dot product with the signs.
 
         Args:
-            query: The rotated query.
+            query: The rotated query, shape (dimension,).
             bits: The codes, shape (words, n).
             counts: Their `bit_counts`.
         """
@@ -214,21 +209,27 @@ class Quantizer:
             padded[plane, : self.dimension] = levels >> plane & 1
         planes = np.packbits(padded, axis=1, bitorder="little").view("<u8").astype(np.uint64)
         result = counts.astype(np.float32) * np.float32(low)
-        for at in range(0, bits.shape[1], _PIECE):
-            piece = bits[:, at : at + _PIECE]
-            met = sum(_counted(np.bitwise_and, piece, planes[plane]) << plane for plane in range(3))
-            result[at : at + _PIECE] += np.float32(step) * met
+        for start in range(0, bits.shape[1], _PIECE):
+            piece = bits[:, start : start + _PIECE]
+            product = sum(
+                _count_bits(np.bitwise_and, piece, planes[plane]) << plane for plane in range(3)
+            )
+            result[start : start + _PIECE] += np.float32(step) * product
         return result
 
 
-def _counted(
+def _count_bits(
     operation: np.ufunc, bits: "NDArray[np.uint64]", other: "NDArray[np.uint64]"
 ) -> "NDArray[np.uint16]":
-    """Return how many bits are set after an operation of each code of `bits`, shape (words, n),
-    with another code.
+    """Return how many bits are set in the results of an operation on codes and another code.
 
-    Bytes are added up as long as they can't overflow, which is several times as fast as wider
-    numbers.
+    Counts are added up in bytes as long as they can't overflow, which is several times as fast as
+    in wider numbers.
+
+    Args:
+        operation: A bitwise operation.
+        bits: The codes, shape (words, n).
+        other: The other code, shape (words,).
     """
     total = np.zeros(bits.shape[1], dtype=np.uint16)
     for first in range(0, len(bits), _WORDS_OF_A_BYTE):
@@ -240,9 +241,7 @@ def _counted(
 
 
 def _noise(count: int) -> "NDArray[np.uint64]":
-    """Return fixed scrambled numbers (splitmix64); importing numpy.random would cost 20 ms at every
-    start.
-    """
+    """Return fixed scrambled numbers (splitmix64); importing numpy.random would take 20 ms."""
     state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

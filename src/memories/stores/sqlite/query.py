@@ -1,7 +1,7 @@
-"""Filters as SQL conditions, reading records, and the cache of what a connection has read.
+"""Rows of records: filters as SQL conditions, and reading, adding and deleting rows.
 
-One damaged record costs one record: what can't be decoded or does not match its checksum is left
-out and noted.
+One damaged record costs one record: a row that can't be decoded or doesn't match its checksum is
+left out and noted.
 """
 
 import contextlib
@@ -14,58 +14,61 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import apsw
 
-from memories.errors import StoreDamaged
+from memories.errors import Conflict, StoreDamaged
 from memories.stores.damage import UNKNOWN, UNREADABLE, Damaged, damaged_record, find_problem
 from memories.stores.records import Collection, Filter, Record, Ref, plain_conditions
-from memories.stores.sqlite.schema import NEVER_WRITTEN, decode_group, encode_group, record_of, why
+from memories.stores.sqlite.schema import (
+    NEVER_WRITTEN,
+    ROW,
+    decode_group,
+    describe_damage,
+    encode_group,
+    record_of,
+    row_of,
+)
 
 _Name = TypeVar("_Name")
 _Value = TypeVar("_Value")
-_OVERLOOKED: weakref.WeakKeyDictionary[apsw.Connection, int] = weakref.WeakKeyDictionary()
+_ignored_changes: weakref.WeakKeyDictionary[apsw.Connection, int] = weakref.WeakKeyDictionary()
 
 
-class Kept(Generic[_Name, _Value]):
-    """Per-connection cache of what was read, dropped by any commit.
+class ReadCache(Generic[_Name, _Value]):
+    """Per-connection cache of read values, invalidated by any commit.
 
     `data_version` changes with commits by others, the count of changes with those by the connection
     itself.
     """
 
-    def __init__(self, most: int) -> None:
-        """Prepare to keep about so many values for each connection."""
-        self._most = most
+    def __init__(self, max_values: int) -> None:
+        """Create a cache for about that many values of each connection."""
+        self._max_values = max_values
         self._lock = threading.Lock()
-        self._known: weakref.WeakKeyDictionary[apsw.Connection, tuple[Any, dict[_Name, _Value]]]
-        self._known = weakref.WeakKeyDictionary()
+        self._cached: weakref.WeakKeyDictionary[apsw.Connection, tuple[Any, dict[_Name, _Value]]]
+        self._cached = weakref.WeakKeyDictionary()
 
-    def of(self, db: apsw.Connection) -> dict[_Name, _Value]:
-        """Return what is known in the transaction that a connection is in, to look it up and to add
-        to it.
+    def current(self, db: apsw.Connection) -> dict[_Name, _Value]:
+        """Return the values that are valid in the transaction of a connection.
 
-        What a connection sees while it writes may be undone, so then it is a dict that nobody
-        keeps.
+        The caller looks values up and adds new ones. A transaction that has written gets an empty
+        dict that isn't cached, because its changes may be rolled back.
         """
-        if writes(db):
+        if has_written(db):
             return {}
-        state = (
-            db.execute("PRAGMA data_version").fetchall(),
-            db.total_changes() - _OVERLOOKED.get(db, 0),
-        )
+        changes = db.total_changes() - _ignored_changes.get(db, 0)
+        state = db.execute("PRAGMA data_version").fetchall(), changes
         with self._lock:
-            known = self._known.get(db)
-            if known is None or known[0] != state or len(known[1]) > self._most:
-                known = self._known[db] = state, {}
-            return known[1]
+            cached = self._cached.get(db)
+            if cached is None or cached[0] != state or len(cached[1]) > self._max_values:
+                cached = self._cached[db] = state, {}
+            return cached[1]
 
 
-def overlook(db: apsw.Connection, changes: int) -> None:
-    """Go on with what is kept though a connection itself made these changes: they concern nothing
-    that is kept.
-    """
-    _OVERLOOKED[db] = _OVERLOOKED.get(db, 0) + changes
+def ignore_changes(db: apsw.Connection, count: int) -> None:
+    """Keep the caches valid after changes by the connection itself that don't affect them."""
+    _ignored_changes[db] = _ignored_changes.get(db, 0) + count
 
 
-def writes(db: apsw.Connection) -> bool:
+def has_written(db: apsw.Connection) -> bool:
     """Return whether a connection is in a transaction that has written."""
     return db.txn_state("main") == apsw.SQLITE_TXN_WRITE
 
@@ -75,7 +78,8 @@ SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ende
        r.fields, r.crc, r.text, coalesce(a.count, 0), r.session, r.state_crc
 """
 READ = f"{_COLUMNS} FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq"
-READ_ANY = READ.replace("JOIN pool", "LEFT JOIN pool", 1)  # also where the namespace is damaged
+# Also rows whose namespace is damaged.
+READ_ANY = READ.replace("JOIN pool", "LEFT JOIN pool", 1)
 _AT_REFS = """
 json_each(?) wanted
 CROSS JOIN pool p ON p.collection = wanted.value ->> 0 AND p.namespace = wanted.value ->> 1
@@ -90,24 +94,21 @@ _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
-# Stands for the group of a record whose own can't be written, because of damage in it or in its
-# namespace.
-_UNWRITABLE = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
+# The name that stands for the group of a record whose own group can't be passed as an argument,
+# because of damage in it or in its namespace.
+_STAND_IN = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
-_RARER = 4  # times: from there on it is faster to begin at the label than at the namespaces
-_LABELS: Kept[str, tuple[str, str]] = Kept(4_000)
+_RARER = 4  # times rarer than a namespace: then beginning at the label is faster
+_LABELS: ReadCache[str, tuple[str, str]] = ReadCache(4_000)
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
 _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------------
 
 
 def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-    """Return all rows, each a tuple. A text that is not UTF-8, which none was when it was written,
-    is its bytes.
-    """
+    """Return all rows, each a tuple. A damaged text, one that isn't UTF-8, is returned as bytes."""
     try:
         return db.execute(sql, values).fetchall()
     except UnicodeDecodeError:
@@ -115,30 +116,37 @@ def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any
 
 
 def _fetch_bytes(db: apsw.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
+    """Return what `fetch` returns, by asking SQLite for the bytes of each text."""
+    names = [f"c{number}" for number in range(_count_columns(db, sql, values))]
+    parts: list[str] = []
+    for name in names:
+        is_text = f"typeof({name}) = 'text'"
+        parts += [is_text, f"iif({is_text}, CAST({name} AS BLOB), {name})"]
+    rows = db.execute(
+        f"WITH found ({', '.join(names)}) AS ({sql}) SELECT {', '.join(parts)} FROM found", values
+    ).fetchall()
+    return [
+        tuple(_decode(is_text, value) for is_text, value in zip(row[::2], row[1::2], strict=True))
+        for row in rows
+    ]
+
+
+def _count_columns(db: apsw.Connection, sql: str, values: Sequence[Any]) -> int:
     columns = 0
 
     def count(cursor: apsw.Cursor, _sql: str, _values: Any) -> bool:
         nonlocal columns
         columns = len(cursor.get_description())
-        return False  # it is not run again
+        return False  # don't run it
 
     cursor = db.cursor()
     cursor.exec_trace = count
     with contextlib.suppress(apsw.ExecTraceAbort):
         cursor.execute(sql, values)
-    names = [f"c{number}" for number in range(columns)]
-    texts = {name: f"typeof({name}) = 'text'" for name in names}
-    parts = ", ".join(
-        f"{is_text}, iif({is_text}, CAST({name} AS BLOB), {name})"
-        for name, is_text in texts.items()
-    )
-    rows = db.execute(
-        f"WITH found ({', '.join(names)}) AS ({sql}) SELECT {parts} FROM found", values
-    ).fetchall()
-    return [tuple(_text(*pair) for pair in zip(row[::2], row[1::2], strict=True)) for row in rows]
+    return columns
 
 
-def _text(is_text: Any, value: Any) -> Any:
+def _decode(is_text: Any, value: Any) -> Any:
     if is_text:
         with contextlib.suppress(UnicodeDecodeError):
             return value.decode()
@@ -146,77 +154,68 @@ def _text(is_text: Any, value: Any) -> Any:
 
 
 def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
-    """Return the first value of the first row, None if there is no row."""
-    found = fetch(db, sql, values)
-    return found[0][0] if found else None
+    """Return the first value of the first row; None without a row."""
+    rows = fetch(db, sql, values)
+    return rows[0][0] if rows else None
 
 
 @contextlib.contextmanager
-def damage_noticed(file: str = "the store") -> Iterator[None]:
-    """Report values that can't have been written as damage; to be put around nothing but their
-    decoding.
-    """
+def decoding_errors(file: str = "the store") -> Iterator[None]:
+    """Report undecodable values as damage; use it around nothing but their decoding."""
     try:
         yield
     except NEVER_WRITTEN as exc:
-        raise _damaged(file, exc) from exc
-
-
-def _damaged(file: str, exc: Exception) -> StoreDamaged:
-    return StoreDamaged(
-        f"{file} is damaged: it holds what was never written ({exc}); restore a backup"
-    )
+        raise StoreDamaged(
+            f"{file} is damaged: it holds what was never written ({exc}); restore a backup"
+        ) from exc
 
 
 def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
-    """Return the seq of a record, if it exists."""
-    found = fetch_value(
-        db, _FIND, (ref.collection, ref.namespace, encode_group(ref.group), ref.position)
-    )
-    if found is None:
-        unwritable = unwritable_ref(db, Filter(ref.collection, (ref.namespace,), group=ref.group))
-        return None if unwritable is None else int(unwritable.group.rpartition("-")[2])
-    return int(found)
+    """Return the seq of a record; None if it doesn't exist."""
+    values = (ref.collection, ref.namespace, encode_group(ref.group), ref.position)
+    seq = fetch_value(db, _FIND, values)
+    if seq is not None:
+        return int(seq)
+    stand_in = find_stand_in(db, Filter(ref.collection, (ref.namespace,), group=ref.group))
+    return None if stand_in is None else int(stand_in.group.rpartition("-")[2])
 
 
 def refs_json(refs: Iterable[Ref]) -> str:
-    """Return refs as `READ_REFS` and `CODES_OF_REFS` take them."""
-    groups = ((ref, encode_group(ref.group)) for ref in refs)
-    return json.dumps(
-        [
-            (ref.collection, ref.namespace, ref.position, group.hex(), True)
-            if isinstance(group, bytes)
-            else (ref.collection, ref.namespace, ref.position, group, False)
-            for ref, group in groups
-        ]
-    )
+    """Return refs in the form that `READ_REFS` and `CODES_OF_REFS` take."""
+    rows: list[tuple[Any, ...]] = []
+    for ref in refs:
+        group = encode_group(ref.group)
+        is_packed = isinstance(group, bytes)
+        text = group.hex() if isinstance(group, bytes) else group
+        rows.append((ref.collection, ref.namespace, ref.position, text, is_packed))
+    return json.dumps(rows)
 
 
 def records_of(
     db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Damaged
 ) -> dict[int, Record]:
-    """Return the records of rows of `READ` by their seq, in the same order; what is damaged is left
-    out and noted.
+    """Return the records of rows of `READ` by their seq, in the same order.
+
+    Damaged records are left out and noted.
     """
-    names = labels_of(db, [row[9] for row in rows])
-    found: dict[int, Record] = {}
+    labels = labels_of(db, [row[9] for row in rows])
+    records: dict[int, Record] = {}
     for row in rows:
         try:
-            record = record_of(row, names)
+            record = record_of(row, labels)
         except NEVER_WRITTEN as exc:
-            damaged.note(damaged_record(ref_of(db, row), why(exc)))
+            damaged.note(damaged_record(ref_of(db, row), describe_damage(exc)))
             continue
-        if wrong := find_problem(record):
-            damaged.note(damaged_record(record.ref, f"it {wrong}"))
+        problem = find_problem(record)
+        if problem:
+            damaged.note(damaged_record(record.ref, f"it {problem}"))
         else:
-            found[row[0]] = record
-    return found
+            records[row[0]] = record
+    return records
 
 
 def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
-    """Return the address of a row that begins as those of `READ` do, by which it is found although
-    it is damaged.
-    """
+    """Return the address by which the record of a row of `READ` can be found although damaged."""
     seq, collection, namespace, group, position = row[:5]
     kind = Collection.HISTORY if collection == Collection.HISTORY else Collection.MEMORY
     if isinstance(group, bytes | str) and isinstance(namespace, str) and isinstance(position, int):
@@ -226,69 +225,63 @@ def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
     return Ref(kind, namespace if isinstance(namespace, str) else UNKNOWN, f"{UNREADABLE}{seq}", 0)
 
 
-def unwritable_ref(db: apsw.Connection, where: Filter) -> Ref | None:
-    """Return the record that the group of a filter stands for because its own can't be written, if
-    there is one.
+def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
+    """Return the damaged record that the group of a filter stands for; None if there is none.
 
-    One whose namespace can't be read either belongs to every namespace.
+    A record whose namespace can't be read belongs to every namespace.
     """
-    named = _UNWRITABLE.fullmatch(where.group or "")
-    if not named or where.prefix:
+    match = _STAND_IN.fullmatch(where.group or "")
+    if not match or where.prefix:
         return None
-    rows = fetch(db, f"{READ_ANY} WHERE r.seq = ?", (int(named[1]),))
+    rows = fetch(db, f"{READ_ANY} WHERE r.seq = ?", (int(match[1]),))
     ref = ref_of(db, rows[0]) if rows else None
     if ref is None or ref.group != where.group or ref.position or rows[0][3] == ref.group:
         return None
     if ref.namespace == UNKNOWN:
         return ref._replace(collection=where.collection, namespace=where.namespaces[0])
-    return ref if ref.collection is where.collection and ref.namespace in where.namespaces else None
+    is_selected = ref.collection is where.collection and ref.namespace in where.namespaces
+    return ref if is_selected else None
 
 
-def labels_of(db: apsw.Connection, sets: Iterable[Any]) -> Mapping[str, tuple[str, str]]:
-    """Return what the ids in these sets of labels stand for, and maybe others; a set is written as
-    '3,17'.
+def labels_of(db: apsw.Connection, label_sets: Iterable[Any]) -> Mapping[str, tuple[str, str]]:
+    """Return the labels with the ids in these sets, written as '3,17', and maybe others.
 
     Damaged ones are left out.
     """
-    known = _LABELS.of(db)
-    new = {
-        label
-        for each in {*sets}
-        if type(each) is str
-        for label in each.split(",")
-        if label not in known
-    }
-    ids = [int(label) for label in new if label.isascii() and label.isdigit() and len(label) < 19]
-    if ids:
+    labels = _LABELS.current(db)
+    new_ids: set[int] = set()
+    for label_set in {*label_sets}:
+        if type(label_set) is not str:
+            continue
+        for label in label_set.split(","):
+            if label not in labels and label.isascii() and label.isdigit() and len(label) < 19:
+                new_ids.add(int(label))
+    if new_ids:
         sql = "SELECT id, key, value FROM label WHERE id IN (SELECT value FROM json_each(?))"
-        found = fetch(db, sql, (json.dumps(ids),))
-        known |= {
-            str(label): (key, value)
-            for label, key, value in found
-            if type(key) is str and type(value) is str
-        }
-    return known
+        for label_id, key, value in fetch(db, sql, (json.dumps([*new_ids]),)):
+            if type(key) is str and type(value) is str:
+                labels[str(label_id)] = key, value
+    return labels
 
 
 # --- filters
-# ---------------------------------------------------------------------------------------------------------
 
 
 class Selection(NamedTuple):
     """A filter as conditions on `record r`.
 
     Attributes:
-        find: The condition for finding all matching records: it starts at what is rarest.
+        find: The condition for finding all matching records: it starts at the rarest part.
         check: The same for checking given records one by one.
-        values: The values of the question marks of either.
+        values: The SQL values of either condition.
         labels: The ids of the labels, and how many live records of the namespaces have each, the
             rarest first.
         live: How many live records the namespaces have.
         pools: The ids of the namespaces.
-        broad: Whether most records of the namespaces match.
-        plain: Whether namespaces, labels and being live are the only conditions.
+        is_broad: Whether most records of the namespaces match.
+        is_plain: Whether namespaces, labels and being live are the only conditions.
         collection: Memories or turns.
-        also_ended: Whether records that ended match as well.
+        includes_ended: Whether records that ended match as well.
     """
 
     find: str
@@ -297,108 +290,206 @@ class Selection(NamedTuple):
     labels: tuple[tuple[int, int], ...]
     live: int
     pools: tuple[int, ...]
-    broad: bool
-    plain: bool
+    is_broad: bool
+    is_plain: bool
     collection: Collection
-    also_ended: bool
+    includes_ended: bool
 
     @property
     def rarest(self) -> int:
-        """How many live records match at most."""
+        """The most live records that can match."""
         return self.labels[0][1] if self.labels else self.live
 
     def in_order(self, count: int) -> str:
-        """Return the condition for finding the first `count` records in the order of the index of
-        namespaces.
+        """Return the condition for finding the first `count` records in the order of the index.
 
-        Where many records have the label, walking along that index is faster than sorting what the
-        label has.
+        If many records have the label, walking along the index of namespaces is faster than sorting
+        the records of the label.
         """
         return self.check if count * self.live < self.rarest**2 else self.find
 
 
 def namespace_ids(db: apsw.Connection, where: Filter) -> list[int]:
-    """Return the ids of the namespaces of a filter, as far as they exist."""
-    sql = "SELECT id FROM pool WHERE collection = ? AND namespace IN (SELECT value FROM json_each(?)) ORDER BY id"
+    """Return the ids of those namespaces of a filter that exist."""
+    sql = (
+        "SELECT id FROM pool WHERE collection = ? "
+        "AND namespace IN (SELECT value FROM json_each(?)) ORDER BY id"
+    )
     return [row[0] for row in fetch(db, sql, (where.collection, json.dumps(where.namespaces)))]
 
 
-def selection(db: apsw.Connection, where: Filter, among: Sequence[int] | None = None) -> Selection:
-    """Return a filter as conditions on `record r`, for all of its namespaces or for those with
-    these ids.
-    """
-    ids = namespace_ids(db, where) if among is None else among
+def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = None) -> Selection:
+    """Return a filter as conditions on `record r`, for its namespaces or for those with these ids."""
+    ids = namespace_ids(db, where) if pools is None else pools
     in_namespaces = f"r.pool IN ({','.join(map(str, ids))})"
     plain = plain_conditions(where)
     if where.group is not None:
-        plain.append(
-            _prefix(where.group) if where.prefix else ("r.grp = ?", (encode_group(where.group),))
-        )
-    if (
-        where.ended_by == "delete"
-    ):  # as a literal, since only that makes SQLite use the index `record_deleted`
+        plain.append(_group_condition(where.group, is_prefix=where.prefix))
+    if where.ended_by == "delete":
+        # As a literal, because only that makes SQLite use the index `record_deleted`.
         plain.append(("r.ended_by = 'delete'", ()))
     conditions = [sql for sql, _ in plain]
-    live, labels = _counts(db, ids, where)
+    live, labels = _count_live(db, ids, where)
     having = [
         f"EXISTS (SELECT 1 FROM record_label WHERE label = {label} AND seq = r.seq)"
         for label, _ in labels
     ]
-    # The index of the namespaces is left out of it (by the plus) where a label is rarer.
-    rare = bool(labels) and labels[0][1] * _RARER < live
-    first = (
-        [f"+{in_namespaces}", _LABELLED.format(labels[0][0])]
-        if rare
-        else [in_namespaces, *having[:1]]
-    )
+    if labels and labels[0][1] * _RARER < live:
+        # The plus keeps SQLite from using the index of the namespaces.
+        find = [f"+{in_namespaces}", _LABELLED.format(labels[0][0]), *conditions, *having[1:]]
+    else:
+        find = [in_namespaces, *having[:1], *conditions, *having[1:]]
+    has_only_state = len(conditions) == 1
     return Selection(
-        find=" AND ".join([*first, *conditions, *having[1:]]),
+        find=" AND ".join(find),
         check=" AND ".join([in_namespaces, *conditions, *having]),
-        values=tuple(value for _, given in plain for value in given),
+        values=tuple(value for _, condition_values in plain for value in condition_values),
         labels=tuple(labels),
         live=live,
         pools=tuple(ids),
-        broad=len(conditions) == 1 and not labels and where.state == "live",
-        plain=len(conditions) == 1 and where.state == "live" and where.as_of is None,
+        is_broad=has_only_state and not labels and where.state == "live",
+        is_plain=has_only_state and where.state == "live" and where.as_of is None,
         collection=where.collection,
-        also_ended=where.as_of is not None or where.state != "live",
+        includes_ended=where.as_of is not None or where.state != "live",
     )
 
 
 def matching(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> list[int]:
-    """Return which of these records are selected, in the same order."""
-    sql = f"SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {selected.check}"
+    """Return the seqs of these that are selected, in the same order."""
+    sql = (
+        "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
+        f"WHERE {selected.check}"
+    )
     return [seq for (seq,) in fetch(db, sql, (json.dumps(list(seqs)), *selected.values))]
 
 
-def _counts(
+def _count_live(
     db: apsw.Connection, pools: Sequence[int], where: Filter
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Return how many live records some namespaces have, and of each label of a filter its id and
-    how many have it.
+    """Return how many live records the namespaces have, and each label with its count.
+
+    The labels are those of the filter, each as its id and how many live records have it.
     """
-    among = ",".join(map(str, pools))
-    live = int(fetch_value(db, f"SELECT coalesce(sum(live), 0) FROM pool WHERE id IN ({among})"))
+    ids = ",".join(map(str, pools))
+    live = int(fetch_value(db, f"SELECT coalesce(sum(live), 0) FROM pool WHERE id IN ({ids})"))
     sql = (
-        f"SELECT l.id, (SELECT coalesce(sum(live), 0) FROM label_pool WHERE label = l.id AND pool IN ({among})) "
-        "FROM label l WHERE l.key = ? AND l.value = ?"
+        "SELECT l.id, (SELECT coalesce(sum(live), 0) FROM label_pool "
+        f"WHERE label = l.id AND pool IN ({ids})) FROM label l WHERE l.key = ? AND l.value = ?"
     )
-    found = [fetch(db, sql, pair) for pair in where.labels.items()]
-    labels = [
-        (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0) for rows in found
-    ]  # no label has the id 0
+    labels: list[tuple[int, int]] = []
+    for pair in where.labels.items():
+        rows = fetch(db, sql, pair)
+        labels.append((int(rows[0][0]), int(rows[0][1])) if rows else (0, 0))  # no label has id 0
     return live, sorted(labels, key=lambda label: label[1])
 
 
-def _prefix(prefix: str) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition that a group's name begins with a prefix, and its values."""
-    texts, values = (
-        "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?",
-        (prefix, len(prefix), prefix),
-    )
-    first, last = (
-        encode_group(prefix + bound[len(prefix) :]) for bound in (_LOWEST_UUID, _HIGHEST_UUID)
-    )
+def _group_condition(group: str, *, is_prefix: bool) -> tuple[str, tuple[Any, ...]]:
+    """Return the condition on a group's name, and its values."""
+    if not is_prefix:
+        return "r.grp = ?", (encode_group(group),)
+    text_condition = "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?"
+    text_values = (group, len(group), group)
+    first = encode_group(group + _LOWEST_UUID[len(group) :])
+    last = encode_group(group + _HIGHEST_UUID[len(group) :])
     if isinstance(first, str) or isinstance(last, str):
-        return texts, values  # no UUID begins with it
-    return f"(r.grp BETWEEN ? AND ? OR ({texts}))", (first, last, *values)
+        return text_condition, text_values  # no UUID begins with it
+    return f"(r.grp BETWEEN ? AND ? OR ({text_condition}))", (first, last, *text_values)
+
+
+# --- adding and deleting rows; one statement for many rows costs a third of one for each
+
+_INSERT = f"INSERT INTO record ({ROW}) VALUES ({', '.join('?' * len(ROW.split(',')))})"
+_DELETE_UNUSED = """
+DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label);
+DELETE FROM label_pool WHERE NOT EXISTS (
+  SELECT 1 FROM record_label m JOIN record r ON r.seq = m.seq
+  WHERE m.label = label_pool.label AND r.pool = label_pool.pool
+);
+UPDATE pool SET namespace = '~' || id
+  WHERE NOT EXISTS (SELECT 1 FROM record r WHERE r.pool = pool.id)
+"""
+
+
+class AddedRow(NamedTuple):
+    """A record with its seq and the id of its namespace."""
+
+    seq: int
+    pool: int
+    record: Record
+
+
+def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow]:
+    """Add records with their labels and counts of accesses, in order.
+
+    Raises:
+        Conflict: The position or the key of a record is taken.
+    """
+    ids: dict[tuple[str, ...], int] = {}
+
+    def id_of(table: str, columns: tuple[str, str], values: tuple[str, str]) -> int:
+        known = ids.get((table, *values))
+        if known is None:
+            known = ids[table, *values] = _find_or_insert(db, table, columns, values)
+        return known
+
+    pools: list[int] = []
+    labels: list[list[int]] = []
+    for record in records:
+        namespace = (record.ref.collection, record.ref.namespace)
+        pools.append(id_of("pool", ("collection", "namespace"), namespace))
+        labels.append([id_of("label", ("key", "value"), label) for label in record.labels.items()])
+    rows = [row_of(*parts) for parts in zip(records, pools, labels, strict=True)]
+    _insert_records(db, records, rows)
+    # AUTOINCREMENT gives each row the number after the highest there ever was, and no other
+    # connection writes meanwhile.
+    last = db.last_insert_rowid()
+    seqs = range(last - len(records) + 1, last + 1)
+    label_rows: list[tuple[int, int]] = []
+    for seq, label_ids in zip(seqs, labels, strict=True):
+        label_rows += [(label, seq) for label in label_ids]
+    db.executemany("INSERT INTO record_label (label, seq) VALUES (?, ?)", label_rows)
+    added = [AddedRow(*parts) for parts in zip(seqs, pools, records, strict=True)]
+    accesses = [(row.seq, row.record.accesses) for row in added if row.record.accesses]
+    db.executemany("INSERT INTO access (seq, count) VALUES (?, ?)", accesses)
+    return added
+
+
+def _insert_records(
+    db: apsw.Connection, records: Sequence[Record], rows: Sequence[tuple[Any, ...]]
+) -> None:
+    last_ref = None
+
+    def rows_with_refs() -> Iterator[tuple[Any, ...]]:
+        nonlocal last_ref
+        for record, row in zip(records, rows, strict=True):
+            last_ref = record.ref
+            yield row
+
+    try:
+        db.executemany(_INSERT, rows_with_refs())
+    except apsw.ConstraintError as exc:
+        assert last_ref is not None  # a row was taken before it could be refused
+        raise Conflict(
+            f"version {last_ref.position} of {last_ref.group} or its key was written by somebody "
+            "else first; read it again"
+        ) from exc
+
+
+def _find_or_insert(
+    db: apsw.Connection, table: str, columns: tuple[str, str], values: tuple[str, str]
+) -> int:
+    """Return the id of a pair of values; usually it exists already."""
+    first, second = columns
+    found = fetch_value(db, f"SELECT id FROM {table} WHERE {first} = ? AND {second} = ?", values)
+    if found is not None:
+        return int(found)
+    db.execute(f"INSERT INTO {table} ({first}, {second}) VALUES (?, ?)", values)
+    return db.last_insert_rowid()
+
+
+def delete_rows(db: apsw.Connection, seqs: Iterable[int]) -> None:
+    """Delete records with their labels and accesses, and names that no other record has."""
+    values = [(seq,) for seq in seqs]
+    for table in ("record_label", "access", "record"):
+        db.executemany(f"DELETE FROM {table} WHERE seq = ?", values)
+    db.execute(_DELETE_UNUSED)

@@ -1,7 +1,6 @@
-"""Reading what can still be read of a damaged store file: row by row, around the pages that are
-lost.
+"""Reads the readable records of a damaged store file, row by row, around the lost pages.
 
-Nothing of the file is trusted: every record is compared with its checksum. Nothing is written to
+Nothing in the file is trusted: every record is compared with its checksum. Nothing is written to
 it.
 """
 
@@ -25,10 +24,8 @@ from memories.stores.sqlite.log import ForeignLog, refuse_foreign_log
 from memories.stores.sqlite.query import READ
 
 _UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.NotADBError, apsw.IOError, UnicodeDecodeError)
-_WHAT = re.compile(r"\b([rpa])\.(\w+)")
-_SOURCES = tuple(
-    _WHAT.findall(READ.partition(" FROM ")[0])
-)  # the table and the column of each part of a row of `READ`
+# The table and the column of each part of a row of `READ`.
+_READ_COLUMNS = tuple(re.findall(r"\b([rpa])\.(\w+)", READ.partition(" FROM ")[0]))
 _TEXTS = ("ended_by", "key", "labels", "fields", "text")
 _KINDS = tuple(map(str, Collection))
 
@@ -41,7 +38,7 @@ class Lost(NamedTuple):
     Attributes:
         seq: Its number.
         ref: Its address, if that is known.
-        why: What is wrong with it.
+        why: The reason.
     """
 
     seq: int
@@ -50,54 +47,59 @@ class Lost(NamedTuple):
 
 
 def salvage(path: Path) -> Iterator[Record | Lost]:
-    """Yield every memory and turn of a store, sound ones as they are; its log is of no use in
-    another store.
+    """Yield every memory and turn of a store, without the log, which no other store can use.
 
     Args:
-        path: The store; nobody may use it meanwhile. Its log counts, too, as far as SQLite can read
-            it.
+        path: The store; no process may use it meanwhile. Its write-ahead log is included as far as
+            SQLite can read it.
 
     Raises:
         StoreDamaged: Not a single record can be found.
     """
-    for found in _everything(path):
-        if found.ref is None or found.ref.collection in SEARCHED:
-            yield found
+    for entry in _salvage_all(path):
+        if entry.ref is None or entry.ref.collection in SEARCHED:
+            yield entry
 
 
-def _everything(path: Path) -> Iterator[Record | Lost]:
+def _salvage_all(path: Path) -> Iterator[Record | Lost]:
     saved: set[int] = set()
     lost: dict[int, Lost] = {}
     with translated(path):
-        alone = _has_foreign_log(path)
-        if alone:
-            lost[0] = Lost(
-                0,
-                None,
-                f"the log {path.name}-wal is of another file, so what only it has was not read",
-            )
+        without_log = _has_foreign_log(path)
+        if without_log:
+            why = f"the log {path.name}-wal is of another file, so what only it has was not read"
+            lost[0] = Lost(0, None, why)
+        opened = contextlib.closing(connect_frozen(path)) if without_log else opened_apart(path)
         try:
-            with contextlib.closing(connect_frozen(path)) if alone else opened_apart(path) as db:
-                for seq, found in _Tables(db).records():
-                    if isinstance(found, Lost):
-                        lost[seq] = found
+            with opened as db:
+                for seq, entry in _Tables(db).records():
+                    if isinstance(entry, Lost):
+                        lost[seq] = entry
                     elif seq not in saved:  # a damaged tree may lead to a page twice
                         saved.add(seq)
-                        yield found
+                        yield entry
         except _UNREADABLE as exc:
             if not saved:
-                yield from _without_sqlite(path, exc)
+                yield from _salvage_without_sqlite(path, exc)
                 return
             lost[-1] = Lost(0, None, f"how many more there were is not known: {exc}")
     if lost:
-        again = {seq: record for seq, record in _in_pages(path) if seq in lost and seq not in saved}
-        yield from again.values()
-        yield from (found for seq, found in lost.items() if seq not in again and seq not in saved)
+        yield from _salvage_lost(
+            path, {seq: loss for seq, loss in lost.items() if seq not in saved}
+        )
+
+
+def _salvage_lost(path: Path, lost: Mapping[int, Lost]) -> Iterator[Record | Lost]:
+    """Yield lost records that are in any page, then the losses of the others."""
+    records = {seq: record for seq, record in _find_in_pages(path) if seq in lost}
+    yield from records.values()
+    yield from (loss for seq, loss in lost.items() if seq not in records)
 
 
 def _has_foreign_log(path: Path) -> bool:
-    """Return whether the log beside a store is certainly not its own. Replayed, it would spoil what
-    is sound.
+    """Return whether the log beside a store certainly isn't its own.
+
+    SQLite would replay it, and spoil the sound records.
     """
     try:
         refuse_foreign_log(path, None)
@@ -108,165 +110,173 @@ def _has_foreign_log(path: Path) -> bool:
     return False
 
 
-def _without_sqlite(path: Path, reason: Exception) -> Iterator[Record | Lost]:
-    """Yield what the pages have, where SQLite can't read the file at all; how much is lost is then
-    not known.
+def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | Lost]:
+    """Yield the records in the pages of a file that SQLite can't read at all.
+
+    How many are lost may be unknown then.
     """
-    found = dict(_in_pages(path))
-    if not found:
+    records = dict(_find_in_pages(path))
+    if not records:
         raise StoreDamaged(
             f"nothing can be read of {path} ({reason}); restore a backup"
         ) from reason
-    yield from found.values()
-    numbers = (
-        values[1] for _, values in page_rows(path) if len(values) == 2 and values[0] == "record"
-    )
-    last = max((number for number in numbers if isinstance(number, int)), default=0)
-    if last > len(found):
-        yield Lost(
-            0, None, f"{last - len(found)} records are lost or were removed before: {reason}"
-        )
+    yield from records.values()
+    last = 0
+    for _, values in page_rows(path):
+        is_sequence = len(values) == 2 and values[0] == "record"
+        if is_sequence and isinstance(values[1], int):
+            last = max(last, values[1])
+    if last > len(records):
+        count = last - len(records)
+        yield Lost(0, None, f"{count} records are lost or were removed before: {reason}")
     elif not last:
         yield Lost(0, None, f"how many more there were is not known: {reason}")
 
 
-def _in_pages(path: Path) -> Iterator[tuple[int, Record]]:
-    """Yield the sound records that lie in any page, by their numbers; where there are several
-    states, the ended one.
-    """
-    names = _columns()
+class _Names(NamedTuple):
+    """The small tables that rows of records refer to, by their ids."""
+
+    pools: Mapping[int, Row]
+    labels: Mapping[str, tuple[str, str]]
+    accesses: Mapping[int, int]
+
+
+def _find_in_pages(path: Path) -> Iterator[tuple[int, Record]]:
+    """Yield the sound records in any page, by their seqs; an ended state comes after a live one."""
+    columns = _record_columns()
+    names = _find_names_in_pages(path)
+    has_ended: dict[int, bool] = {}
+    for seq, values in page_rows(path):
+        if not 11 < len(values) <= len(columns) or values[0] is not None:
+            continue
+        row = dict(zip(columns, values, strict=False))
+        row["seq"] = seq
+        try:
+            record = _make_record(row, names)
+        except schema.NEVER_WRITTEN:
+            continue
+        if seq not in has_ended or (record.ended_at is not None and not has_ended[seq]):
+            has_ended[seq] = record.ended_at is not None
+            yield seq, record
+
+
+def _find_names_in_pages(path: Path) -> _Names:
     pools: dict[int, Row] = {}
     labels: dict[str, tuple[str, str]] = {}
     accesses: dict[int, int] = {}
     for number, values in page_rows(path):
-        if (
-            len(values) > 2
-            and values[0] is None
-            and all(isinstance(value, str) for value in values[1:3])
-        ):
-            if values[1] in _KINDS and len(values) in (3, 6):  # counts were added to it
+        if not values or values[0] is not None:
+            continue
+        if len(values) > 2 and isinstance(values[1], str) and isinstance(values[2], str):
+            if values[1] in _KINDS and len(values) in (3, 6):  # counts were added later
                 pools.setdefault(number, values[1:3])
             else:
                 labels.setdefault(str(number), (values[1], values[2]))
-        elif len(values) == 2 and values[0] is None and isinstance(values[1], int):
+        elif len(values) == 2 and isinstance(values[1], int):
             accesses[number] = values[1]
-    labels = {
-        str(number): (pair[0], pair[1]) for number, pair in pools.items()
-    } | labels  # a label may have that name
-    states: dict[int, bool] = {}
-    for number, values in page_rows(path):
-        if not 11 < len(values) <= len(names) or values[0] is not None:
-            continue
-        row = dict(zip(names, values, strict=False)) | {"seq": number}
-        try:
-            record = _record(row, pools, labels, accesses)
-        except schema.NEVER_WRITTEN:
-            continue
-        if number not in states or (record.ended_at is not None and not states[number]):
-            states[number] = record.ended_at is not None
-            yield number, record
+    for number, (collection, namespace) in pools.items():
+        labels.setdefault(str(number), (collection, namespace))  # it may be a label of that name
+    return _Names(pools, labels, accesses)
 
 
-def _columns() -> list[str]:
+def _record_columns() -> list[str]:
     """Return the columns of the table of records in this program's schema, in order."""
-    made = schema.empty()
-    return [row[1] for row in made.execute("PRAGMA table_info(record)")]
+    db = schema.empty()
+    return [row[1] for row in db.execute("PRAGMA table_info(record)")]
 
 
-def _record(
-    values: Mapping[str, Any],
-    pools: Mapping[int, Row],
-    labels: Mapping[str, tuple[str, str]],
-    accesses: Mapping[int, int],
-) -> Record:
-    collection, namespace = pools[values["pool"]]
-    others = {
+def _make_record(values: Mapping[str, Any], names: _Names) -> Record:
+    """Return the record of a row, given its columns by their names."""
+    collection, namespace = names.pools[values["pool"]]
+    joined = {
         "collection": collection,
         "namespace": namespace,
-        "count": accesses.get(values["seq"], 0),
+        "count": names.accesses.get(values["seq"], 0),
     }
-    return schema.record_of(
-        [values.get(name) if table == "r" else others[name] for table, name in _SOURCES], labels
-    )
+    row = [
+        values.get(column) if table == "r" else joined[column] for table, column in _READ_COLUMNS
+    ]
+    return schema.record_of(row, names.labels)
 
 
 class _Tables:
-    """Reads the table of records and what its rows refer to, through SQLite."""
+    """Reads the table of records and the tables that it refers to, through SQLite."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         db.execute("SELECT 1 FROM record LIMIT 0").fetchall()
-        self._pools = {row[0]: row[1:] for row in self._small("pool", "id, collection, namespace")}
-        labels = {row[0]: row[1:] for row in self._small("label", "id, key, value")}
-        self._labels = {
-            str(label): (str(key), str(value)) for label, (key, value) in labels.items()
-        }
+        pools: dict[int, Row] = {}
+        for number, *names in self._read_small("pool", "id, collection, namespace"):
+            pools[number] = tuple(names)
+        labels: dict[str, tuple[str, str]] = {}
+        for number, key, value in self._read_small("label", "id, key, value"):
+            labels[str(number)] = str(key), str(value)
         self._places = self._read_places()
-        last = [
-            row[0] for row in self._try("SELECT seq FROM sqlite_sequence WHERE name = 'record'")
-        ]
-        last += [row[0] for row in self._try("SELECT max(seq) FROM record NOT INDEXED")]
-        size = int(db.pragma("page_count")) * int(db.pragma("page_size"))
-        self._last = (
-            max([0, *self._places, *(number for number in last if isinstance(number, int))])
-            or size // 16
-        )
-        there = {row[1] for row in self._try("PRAGMA table_info(record)")}
-        self._columns = [name for name in _columns() if name in there]
-        self._accesses = {
-            row[0]: row[1]
-            for row in self._rows("access", ["seq", "count"])
-            if not isinstance(row, Lost)
-        }
+        self._last = self._find_last_seq()
+        existing = {row[1] for row in self._try("PRAGMA table_info(record)")}
+        self._columns = [name for name in _record_columns() if name in existing]
+        accesses: dict[int, int] = {}
+        for row in self._read_rows("access", ["seq", "count"]):
+            if not isinstance(row, Lost):
+                accesses[row[0]] = row[1]
+        self._names = _Names(pools, labels, accesses)
 
     def records(self) -> Iterator[tuple[int, Record | Lost]]:
-        """Yield every record with its number; rows that never were are told from lost ones by the
-        index.
-        """
-        for row in self._rows("record", self._columns):
-            if isinstance(row, Lost):
-                if not self._places or row.seq in self._places:
-                    yield (
-                        row.seq,
-                        row._replace(ref=self._ref(*self._places.get(row.seq, (None, None, None)))),
-                    )
-                continue
-            values = dict(zip(self._columns, row, strict=True))
-            try:
-                for name in _TEXTS:
-                    if isinstance(values.get(name), bytes):
-                        values[name] = values[name].decode()
-                yield values["seq"], _record(values, self._pools, self._labels, self._accesses)
-            except schema.NEVER_WRITTEN as exc:
-                ref = self._ref(values["pool"], values["grp"], values["position"])
-                yield values["seq"], Lost(values["seq"], ref, schema.why(exc))
+        """Yield every record with its seq; the index distinguishes lost rows from unused seqs."""
+        for row in self._read_rows("record", self._columns):
+            if not isinstance(row, Lost):
+                yield self._decode(row)
+            elif not self._places or row.seq in self._places:
+                place = self._places.get(row.seq, (None, None, None))
+                yield row.seq, row._replace(ref=self._find_ref(*place))
 
-    def _ref(self, pool: Any, group: Any, position: Any) -> Ref | None:
-        collection, namespace = self._pools.get(pool, (None, None))
-        if (
-            collection not in _KINDS
-            or not isinstance(namespace, str)
-            or not isinstance(position, int)
-        ):
+    def _decode(self, row: Row) -> tuple[int, Record | Lost]:
+        values = dict(zip(self._columns, row, strict=True))
+        seq = values["seq"]
+        try:
+            for name in _TEXTS:
+                if isinstance(values.get(name), bytes):
+                    values[name] = values[name].decode()
+            return seq, _make_record(values, self._names)
+        except schema.NEVER_WRITTEN as exc:
+            ref = self._find_ref(values["pool"], values["grp"], values["position"])
+            return seq, Lost(seq, ref, schema.describe_damage(exc))
+
+    def _find_ref(self, pool: Any, group: Any, position: Any) -> Ref | None:
+        collection, namespace = self._names.pools.get(pool, (None, None))
+        if collection not in _KINDS or not isinstance(namespace, str):
             return None
-        name = schema.decode_group(group) if isinstance(group, bytes | str) else None
-        return None if name is None else Ref(Collection(collection), namespace, name, position)
+        if not isinstance(position, int) or not isinstance(group, bytes | str):
+            return None
+        return Ref(Collection(collection), namespace, schema.decode_group(group), position)
 
     def _read_places(self) -> dict[int, Row]:
         """Return pool, group and position of each record from the index, from both of its ends."""
-        found: dict[int, Row] = {}
+        places: dict[int, Row] = {}
         for order in ("ASC", "DESC"):
             columns = f"pool {order}, grp {order}, position {order}"
-            sql = f"SELECT seq, pool, grp, position FROM record INDEXED BY record_position ORDER BY {columns}"
-            found |= {row[0]: row[1:] for row in self._try(sql) if isinstance(row[0], int)}
-        return found
+            sql = (
+                "SELECT seq, pool, grp, position FROM record INDEXED BY record_position "
+                f"ORDER BY {columns}"
+            )
+            for seq, *place in self._try(sql):
+                if isinstance(seq, int):
+                    places[seq] = tuple(place)
+        return places
 
-    def _small(self, table: str, columns: str) -> Iterator[Row]:
-        """Yield the rows of a small table: as they lie there, and from the index that holds all of
-        them, too.
-        """
-        for where in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1"):
-            yield from self._try(f"SELECT {columns} FROM {table} {where}")
+    def _find_last_seq(self) -> int:
+        """Return the highest seq, or one beyond it if the file doesn't reveal it."""
+        seqs: list[Any] = [0, *self._places]
+        seqs += [row[0] for row in self._try("SELECT seq FROM sqlite_sequence WHERE name='record'")]
+        seqs += [row[0] for row in self._try("SELECT max(seq) FROM record NOT INDEXED")]
+        last = max(seq for seq in seqs if isinstance(seq, int))
+        size = int(self._db.pragma("page_count")) * int(self._db.pragma("page_size"))
+        return last or size // 16
+
+    def _read_small(self, table: str, columns: str) -> Iterator[Row]:
+        """Yield the rows of a small table, and those of the index that holds all of them, too."""
+        for source in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1"):
+            yield from self._try(f"SELECT {columns} FROM {table} {source}")
 
     def _try(self, sql: str) -> Iterator[Row]:
         """Yield rows up to the first that can't be read."""
@@ -275,14 +285,18 @@ class _Tables:
         except _UNREADABLE:
             return
 
-    def _rows(self, table: str, columns: list[str]) -> Iterator[Row | Lost]:
-        """Yield the rows of a table in order; a range that can't be read is halved until only
-        single rows are lost.
+    def _read_rows(self, table: str, columns: list[str]) -> Iterator[Row | Lost]:
+        """Yield the rows of a table in order.
+
+        An unreadable range is halved until only single rows are lost.
         """
-        names = ", ".join(
+        expressions = [
             f"CAST({name} AS BLOB) AS {name}" if name in _TEXTS else name for name in columns
+        ]
+        sql = (
+            f"SELECT {', '.join(expressions)} FROM {table} NOT INDEXED "
+            "WHERE seq BETWEEN ? AND ? ORDER BY seq"
         )
-        sql = f"SELECT {names} FROM {table} NOT INDEXED WHERE seq BETWEEN ? AND ? ORDER BY seq"
         ranges = [(0, self._last)]
         while ranges:
             first, last = ranges.pop()
@@ -299,32 +313,29 @@ class _Tables:
 
 
 # --- pages
-# -----------------------------------------------------------------------------------------------------------
-
-# For what SQLite no longer finds, every leaf of a table is read, whether a tree leads to it or not.
-# It may have rows of any table, and states of a row that were replaced since: the caller has to
-# know what it looks for, and to compare checksums. The format: https://sqlite.org/fileformat2.html
+#
+# For rows that SQLite no longer finds, every leaf of a table is read, whether a tree leads to it or
+# not. It may have rows of any table, and replaced states of a row: the caller has to know what it
+# looks for, and to compare checksums. The format: https://sqlite.org/fileformat2.html
 
 _LEAF = 13  # the first byte of a page with rows of a table
-_HEADER = 100  # bytes before the first page's own
+_HEADER = 100  # bytes before the header of the first page
 _PAGE_SIZE = slice(16, 18)
+_PAGE_SIZES = (512, 1024, 2048, 8192, 16384, 32768)
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+_FLOAT = 7
 _MAX_COLUMNS = 100
 
 
 class PageRow(NamedTuple):
-    """A row: its number, and the values of its columns. Texts that are not UTF-8 have
-    surrogates.
-    """
+    """A row: its number and its columns. Texts that aren't UTF-8 have surrogates."""
 
     number: int
     values: tuple[Any, ...]
 
 
 def page_rows(path: Path) -> Iterator[PageRow]:
-    """Yield every row that can be read from a leaf; nobody may have the file open in this
-    process.
-    """
+    """Yield every row that can be read from a leaf; the process must not have the file open."""
     fd = os.open(path, os.O_RDONLY | (CREATING & ~os.O_CREAT))
     try:
         pages = _Pages(fd)
@@ -338,95 +349,102 @@ class _Pages:
     def __init__(self, fd: int) -> None:
         size = int.from_bytes(os.pread(fd, _HEADER, 0)[_PAGE_SIZE], "big")
         self._fd = fd
-        self._size = size if size in (512, 1024, 2048, 8192, 16384, 32768) else 4096
+        self._size = size if size in _PAGE_SIZES else 4096
         self._length = os.fstat(fd).st_size
         self.count = -(-self._length // self._size)
 
     def rows(self, number: int) -> Iterator[PageRow]:
         """Yield the rows of a page, counted from 0, if it is a leaf of a table."""
-        page = self._page(number)
+        page = self._read(number)
         start = 0 if number else _HEADER
         if len(page) < self._size or page[start] != _LEAF:
             return
         cells = int.from_bytes(page[start + 3 : start + 5], "big")
-        for at in range(start + 8, min(start + 8 + 2 * cells, len(page) - 1), 2):
+        for offset in range(start + 8, min(start + 8 + 2 * cells, len(page) - 1), 2):
             try:
-                yield self._row(page, int.from_bytes(page[at : at + 2], "big"))
+                yield self._row(page, int.from_bytes(page[offset : offset + 2], "big"))
             except (ValueError, IndexError, struct.error):
                 continue  # not a row, or a damaged one
 
-    def _page(self, number: int) -> bytes:
+    def _read(self, number: int) -> bytes:
         return os.pread(self._fd, self._size, number * self._size)
 
-    def _row(self, page: bytes, at: int) -> PageRow:
-        length, at = _varint(page, at)
-        number, at = _varint(page, at)
-        return PageRow(
-            number - (1 << 64) if number >= 1 << 63 else number,
-            _values(self._payload(page, at, length)),
-        )
+    def _row(self, page: bytes, offset: int) -> PageRow:
+        length, offset = _varint(page, offset)
+        number, offset = _varint(page, offset)
+        if number >= 1 << 63:
+            number -= 1 << 64
+        return PageRow(number, _values(self._payload(page, offset, length)))
 
-    def _payload(self, page: bytes, at: int, length: int) -> bytes:
-        """Return what a row holds: all of it lies in its page, or the rest in a chain of others."""
+    def _payload(self, page: bytes, offset: int, length: int) -> bytes:
+        """Return the content of a row: all of it is in its page, or the rest in a chain of pages."""
         if length > self._length:
             raise ValueError
         most, least = self._size - 35, (self._size - 12) * 32 // 255 - 23
         local = length
         if length > most:
             local = least + (length - least) % (self._size - 4)
-            local = local if local <= most else least
-        payload = page[at : at + local]
-        further = int.from_bytes(page[at + local : at + local + 4], "big") if local < length else 0
+            if local > most:
+                local = least
+        end = offset + local
+        payload = page[offset:end]
+        next_page = int.from_bytes(page[end : end + 4], "big") if local < length else 0
         while len(payload) < length:
-            part = self._page(further - 1) if 1 <= further <= self.count else b""
+            part = self._read(next_page - 1) if 1 <= next_page <= self.count else b""
             if len(part) < 5:
                 raise ValueError
             payload += part[4:]
-            further = int.from_bytes(part[:4], "big")
+            next_page = int.from_bytes(part[:4], "big")
         return payload[:length]
 
 
 def _values(payload: bytes) -> tuple[Any, ...]:
-    end, at = _varint(payload, 0)
+    """Return the columns of a row, given its whole content."""
+    end, offset = _varint(payload, 0)
     kinds: list[int] = []
-    while at < end:
-        kind, at = _varint(payload, at)
+    while offset < end:
+        kind, offset = _varint(payload, offset)
         kinds.append(kind)
         if len(kinds) > _MAX_COLUMNS:
             raise ValueError
-    if at != end:
+    if offset != end:
         raise ValueError
     values: list[Any] = []
     for kind in kinds:
-        value, at = _value(payload, at, kind)
+        value, offset = _value(payload, offset, kind)
         values.append(value)
-    if at != len(payload):
+    if offset != len(payload):
         raise ValueError
     return tuple(values)
 
 
-def _value(payload: bytes, at: int, kind: int) -> tuple[Any, int]:
-    if kind in (0, 8, 9):
-        return (None if kind == 0 else kind - 8), at
+def _value(payload: bytes, offset: int, kind: int) -> tuple[Any, int]:
+    """Return a column and the offset after it."""
+    if kind == 0:
+        return None, offset
+    if kind in (8, 9):
+        return kind - 8, offset
     if kind in (10, 11):
         raise ValueError
-    length = 8 if kind == 7 else _INTEGERS.get(kind, (kind - 12) // 2)
-    data = payload[at : at + length]
+    length = 8 if kind == _FLOAT else _INTEGERS.get(kind, (kind - 12) // 2)
+    end = offset + length
+    data = payload[offset:end]
     if len(data) < length:
         raise ValueError
-    if kind == 7:
-        return struct.unpack(">d", data)[0], at + length
+    if kind == _FLOAT:
+        return struct.unpack(">d", data)[0], end
     if kind in _INTEGERS:
-        return int.from_bytes(data, "big", signed=True), at + length
-    return (data.decode("utf-8", "surrogateescape") if kind % 2 else data), at + length
+        return int.from_bytes(data, "big", signed=True), end
+    return (data.decode("utf-8", "surrogateescape") if kind % 2 else data), end
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return a number of SQLite's variable length and the offset after it."""
     value = 0
     for _ in range(8):
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         value = value << 7 | byte & 0x7F
         if byte < 0x80:
-            return value, at
-    return value << 8 | data[at], at + 1
+            return value, offset
+    return value << 8 | data[offset], offset + 1

@@ -1,8 +1,8 @@
-"""The tables of the SQLite store, the numbered migrations that make them, and a record as a row.
+"""The tables of the SQLite store, the numbered migrations that create them, and a record as a row.
 
-A migration is a script, or a function of the connection where rows have to be computed. It runs in
-the transaction that also writes its number to `user_version`. Released ones never change; to change
-the schema, add one.
+A migration is a script, or a function of the connection if it has to compute rows. It runs in the
+transaction that also writes its number to `user_version`. Released migrations never change; to
+change the schema, add one.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from memories.stores.records import SPEAKER, Collection, Record, Ref
 from memories.stores.sqlite import counts
 from memories.stores.sqlite.sidefile import Marker
 
-_CACHE_KIB = 16_384  # of pages that are kept in memory: searches read rows from all over the file
+_CACHE_KIB = 16_384  # of pages in memory: searches read rows from all over the file
 _MISMATCH = "it does not match its checksum"
-# What decoding raises where a row holds what was never written; `why` says it for people.
+# Raised when a row that was never written this way is decoded; `describe_damage` explains it.
 NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 
@@ -143,8 +143,9 @@ STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_v
 BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 WORDS = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
 WORDS_ENDED = "words_ended"
-# What makes one of these tables again; where FTS5 can't read its settings, it can't even drop it.
-WORDS_AGAIN = """
+# Recreates one of these tables. FTS5 can't even drop a table whose settings it can't read, so they
+# are rewritten first.
+RECREATE_WORDS = """
 CREATE TABLE IF NOT EXISTS {table}_config (k PRIMARY KEY, v) WITHOUT ROWID;
 DELETE FROM {table}_config;
 INSERT INTO {table}_config VALUES ('version', 4);
@@ -156,13 +157,11 @@ DROP TABLE IF EXISTS {table}_config;
 CREATE VIRTUAL TABLE {table} USING fts5 (text, content = '', tokenize = 'ascii');
 INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- a removed word goes out of its page at once
 """
-WORDS_EPOCH = "words_epoch"  # in `meta`: how often the words were indexed anew
+WORDS_EPOCH = "words_epoch"  # in `meta`: how often the index of words was rebuilt
 
 
 def _keep_words_apart(db: apsw.Connection) -> None:
-    """Index the words of each namespace by themselves, and note whose the vectors of a block
-    are.
-    """
+    """Index the words of each namespace separately, and note the namespaces in blocks."""
     db.execute(_OWN_WORDS)
     _index_words(db)
     for table in BLOCKS.values():
@@ -170,54 +169,47 @@ def _keep_words_apart(db: apsw.Connection) -> None:
 
 
 def _make_words_erasable(db: apsw.Connection) -> None:
-    """Make the index of words again, as one from which FTS5 erases a word without rewriting the
-    whole.
-    """
+    """Rebuild the index of words so that FTS5 can erase a word without rewriting all of it."""
     for table in (*WORDS.values(), WORDS_ENDED):
-        db.execute(WORDS_AGAIN.format(table=table))
+        db.execute(RECREATE_WORDS.format(table=table))
     db.execute("DELETE FROM corpus")
     _index_words(db)
 
 
 def _index_words(db: apsw.Connection) -> None:
-    """Fill the empty index of words and its counts, also with damaged records, as far as they can
-    be read.
-    """
+    """Fill the empty index of words and its counts, as far as damaged records can be read."""
     from memories.stores.words import tokens  # as in `words.insert`
 
-    speakers = {
-        str(label): name
-        for label, name in db.execute("SELECT id, value FROM label WHERE key = ?", (SPEAKER,))
-    }
+    sql = "SELECT id, value FROM label WHERE key = ?"
+    speakers = {str(label): name for label, name in db.execute(sql, (SPEAKER,))}
     documents: Counter[tuple[int, bool]] = Counter()
     lengths: Counter[tuple[int, bool]] = Counter()
 
     def rows(condition: str) -> Iterator[tuple[int, str]]:
         sql = (
-            "SELECT r.seq, r.pool, r.ended_at IS NOT NULL, CAST(r.text AS BLOB), p.collection, r.labels "
-            f"FROM record r JOIN pool p ON p.id = r.pool WHERE {condition} ORDER BY r.seq"
+            "SELECT r.seq, r.pool, r.ended_at IS NOT NULL, CAST(r.text AS BLOB), p.collection, "
+            "r.labels FROM record r JOIN pool p ON p.id = r.pool "
+            f"WHERE {condition} ORDER BY r.seq"
         )
         for seq, pool, ended, text, collection, labels in db.execute(sql):
-            said = text.decode("utf-8", "replace")
+            content = text.decode("utf-8", "replace")
             if collection == Collection.HISTORY:
-                names = [
-                    speakers[label] for label in (labels or "").split(",") if label in speakers
-                ]
-                said = f"{names[0]}: {said}" if names else said
-            found = tokens(said)
+                ids = (labels or "").split(",")
+                names = [speakers[label] for label in ids if label in speakers]
+                content = f"{names[0]}: {content}" if names else content
+            content_tokens = tokens(content)
             documents[pool, ended] += 1
-            lengths[pool, ended] += len(found)
-            yield seq, own_tokens(pool, found)
+            lengths[pool, ended] += len(content_tokens)
+            yield seq, own_tokens(pool, content_tokens)
 
-    conditions = {
-        table: f"p.collection = '{name}' AND r.ended_at IS NULL" for name, table in WORDS.items()
-    }
-    for table, condition in {**conditions, WORDS_ENDED: "r.ended_at IS NOT NULL"}.items():
+    conditions = {WORDS_ENDED: "r.ended_at IS NOT NULL"}
+    for collection, table in WORDS.items():
+        conditions[table] = f"p.collection = '{collection}' AND r.ended_at IS NULL"
+    for table, condition in conditions.items():
         db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", rows(condition))
-    counted = [(*corpus, count, lengths[corpus]) for corpus, count in documents.items()]
-    db.executemany(
-        "INSERT INTO corpus (pool, ended, documents, tokens) VALUES (?, ?, ?, ?)", counted
-    )
+    counts_by_corpus = [(*corpus, count, lengths[corpus]) for corpus, count in documents.items()]
+    sql = "INSERT INTO corpus (pool, ended, documents, tokens) VALUES (?, ?, ?, ?)"
+    db.executemany(sql, counts_by_corpus)
 
 
 def _note_pools(db: apsw.Connection, table: str) -> None:
@@ -229,44 +221,40 @@ def _note_pools(db: apsw.Connection, table: str) -> None:
         f"FROM {table} CROSS JOIN meta WHERE name = 'dimension'"
     ).fetchall()
     for hi, packed, count in rows:
-        seqs = (
-            struct.unpack(f"<{len(packed) // 8}q", packed)
-            if packed
-            else range(hi - count + 1, hi + 1)
-        )
-        between: list[Any] = db.execute(
-            "SELECT seq, pool FROM record WHERE seq BETWEEN ? AND ?", (seqs[0], hi)
-        ).fetchall()
-        known = dict(between)
-        pools = [known.get(seq, 0) for seq in seqs]
-        width = "B" if max(pools) < 2**8 else "H" if max(pools) < 2**16 else "I"
-        db.execute(
-            f"UPDATE {table} SET pools = ? WHERE hi = ?",
-            (struct.pack(f"<{len(pools)}{width}", *pools), hi),
-        )
+        seqs: Sequence[int] = range(hi - count + 1, hi + 1)
+        if packed:
+            seqs = struct.unpack(f"<{len(packed) // 8}q", packed)
+        sql = "SELECT seq, pool FROM record WHERE seq BETWEEN ? AND ?"
+        pool_rows: list[Any] = db.execute(sql, (seqs[0], hi)).fetchall()
+        pool_of = dict(pool_rows)
+        pools = [pool_of.get(seq, 0) for seq in seqs]
+        width = "I"
+        if max(pools) < 2**8:
+            width = "B"
+        elif max(pools) < 2**16:
+            width = "H"
+        packed_pools = struct.pack(f"<{len(pools)}{width}", *pools)
+        db.execute(f"UPDATE {table} SET pools = ? WHERE hi = ?", (packed_pools, hi))
 
 
-# What every deletion leaves behind is overwritten from the first write on: see
+# Marks a file in which every deletion has been overwritten since the first write: see
 # `SQLiteFile.erase_free_pages`.
 SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
 
 
-def _checks(db: apsw.Connection) -> None:
-    """Add checksums over what changes in a record and over the codes of vectors, for what is there
-    as well.
-    """
+def _add_checksums(db: apsw.Connection) -> None:
+    """Add checksums of the changing parts of records and of vector codes, also to old rows."""
     db.create_scalar_function("state_crc", _state_crc_of_bytes, 5, deterministic=True)
     db.create_scalar_function("codes_crc", _codes_crc, 1, deterministic=True)
     try:
         db.execute("""
-            ALTER TABLE record ADD COLUMN state_crc INTEGER;  -- of what may change: see `state_crc`
+            ALTER TABLE record ADD COLUMN state_crc INTEGER;  -- of the changing parts: see `state_crc`
             UPDATE record SET state_crc =
               state_crc(crc, ended_at, CAST(ended_by AS BLOB), CAST(fields AS BLOB), session);
         """)
         for table in (*VECTORS.values(), *STAGED.values()):
-            db.execute(
-                f"ALTER TABLE {table} ADD COLUMN crc INTEGER; UPDATE {table} SET crc = codes_crc(codes)"
-            )
+            db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
+            db.execute(f"UPDATE {table} SET crc = codes_crc(codes)")
     finally:
         db.create_scalar_function("state_crc", None, 5)
         db.create_scalar_function("codes_crc", None, 1)
@@ -275,7 +263,7 @@ def _checks(db: apsw.Connection) -> None:
 
 
 def _fourth(db: apsw.Connection) -> None:
-    _checks(db)
+    _add_checksums(db)
     db.execute(_COUNTED)
     _keep_words_apart(db)
     db.execute(counts.MIGRATION)  # last, since its triggers go with a table that is dropped
@@ -284,15 +272,17 @@ def _fourth(db: apsw.Connection) -> None:
 Migration = str | Callable[[apsw.Connection], None]
 MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _fourth, _make_words_erasable)
 
-_COLLECTIONS: Mapping[Any, Collection] = {
-    each.value: each for each in Collection
-}  # asking the enum takes longer
+# Faster than a call of the enum.
+_COLLECTIONS: Mapping[Any, Collection] = {kind.value: kind for kind in Collection}
 
-ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session, state_crc"
+ROW = (
+    "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session, "
+    "state_crc"
+)
 
 
 def migrate(db: apsw.Connection, version: int) -> None:
-    """Bring a store from the version before to this one, inside a transaction."""
+    """Migrate a store from the previous version to this one, inside a transaction."""
     migration = MIGRATIONS[version - 1]
     if isinstance(migration, str):
         db.execute(migration)
@@ -301,7 +291,7 @@ def migrate(db: apsw.Connection, version: int) -> None:
 
 
 def build(db: apsw.Connection) -> apsw.Connection:
-    """Make all tables of the newest schema in an empty database; return it."""
+    """Create all tables of the newest schema in an empty database; return it."""
     for version in range(1, len(MIGRATIONS) + 1):
         migrate(db, version)
     return db
@@ -317,18 +307,14 @@ def empty() -> apsw.Connection:
 
 @functools.cache
 def _empty_file() -> bytes:
-    """Return the bytes of an empty store; a process runs the migrations of new stores once, which
-    takes 8 ms.
-    """
+    """Return the bytes of an empty store; cached, because the migrations take 8 ms."""
     db = apsw.Connection(":memory:")
     db.pragma("secure_delete", 1)
     return build(db).serialize("main")
 
 
 def state(db: apsw.Connection) -> tuple[Marker, bool]:
-    """Return the store's id and how many commits it has had, and whether it is a backup without
-    writes of its own.
-    """
+    """Return the state of a store, and whether it is a restored backup without later writes."""
     sql = "SELECT id, commits, EXISTS (SELECT 1 FROM meta WHERE name = 'backup') FROM store"
     rows = db.execute(sql).fetchall()
     if len(rows) != 1 or not str(rows[0][1]).isdigit():
@@ -337,19 +323,19 @@ def state(db: apsw.Connection) -> tuple[Marker, bool]:
     return Marker(str(store), int(str(commits))), bool(backup)
 
 
-def is_counted(db: apsw.Connection) -> bool:
-    """Return whether a schema counts commits."""
+def counts_commits(db: apsw.Connection) -> bool:
+    """Return whether the schema of a store has the count of commits."""
     return bool(db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store'").fetchall())
 
 
-def count_commit(db: apsw.Connection, after: Marker) -> None:
-    """Write the state after the transaction that is open."""
-    db.execute("UPDATE store SET id = ?, commits = ?", (after.store, f"{after.commits:020d}"))
+def set_state(db: apsw.Connection, marker: Marker) -> None:
+    """Write the state after the current transaction."""
+    db.execute("UPDATE store SET id = ?, commits = ?", (marker.store, f"{marker.commits:020d}"))
 
 
-# of a row of meta that counts something
+# A condition on a counting row of `meta` that isn't damaged.
 COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"
-# A number that is damaged goes on anywhere: it only has to be another one.
+# A damaged number continues anywhere: it only has to differ from the one before.
 COUNT_ONE = f"""
 INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE
 SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
@@ -357,9 +343,7 @@ SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
 
 
 def count_epoch(db: apsw.Connection, name: str) -> None:
-    """Tell those who keep what they have read of something that it changed in another way than by
-    growing.
-    """
+    """Invalidate what connections have cached, after a change other than an addition."""
     db.execute(COUNT_ONE, (name,))
 
 
@@ -368,64 +352,66 @@ def view_of(table: str, kind: str) -> str:
 
     Args:
         table: The index.
-        kind: `instance`, in which each occurrence of a token is a row, or `row`, in which each
-            token is one.
+        kind: `instance`, with a row for each occurrence of a token, or `row`, with a row for each
+            token.
     """
     return f"temp.{table}_{kind}"
 
 
-def _make_views(db: apsw.Connection) -> None:
-    # What a statement may have to undo is kept in memory: 16 pages of a file for each memory that
-    # is added. This comes first, since a change of it drops what is temporary.
+def _create_views(db: apsw.Connection) -> None:
+    # Undo data of statements is kept in memory: 16 pages of a file for each added memory. The
+    # pragma comes first, because it drops temporary tables.
     db.execute("PRAGMA temp_store=MEMORY")
     for table in (*WORDS.values(), WORDS_ENDED):
         for kind in ("instance", "row"):
-            db.execute(
-                f"CREATE VIRTUAL TABLE {view_of(table, kind)} USING fts5vocab (main, {table}, {kind})"
-            )
+            name = view_of(table, kind)
+            db.execute(f"CREATE VIRTUAL TABLE {name} USING fts5vocab (main, {table}, {kind})")
 
 
 def rewrite(db: apsw.Connection) -> None:
-    """Rewrite a file as a whole that was written before every deletion was overwritten."""
+    """Rewrite a whole file that is older than the overwriting of deletions."""
     db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
     try:
         db.execute("VACUUM")
     finally:
-        _make_views(db)
+        _create_views(db)
     db.execute(SECURE)
 
 
 def prepare(db: apsw.Connection) -> None:
-    """Give a new connection room for pages, and what tells how often words occur in a row: views
-    and functions.
-    """
+    """Give a new connection its page cache, and the views and functions that count words."""
     db.pragma("cache_size", -_CACHE_KIB)
-    _make_views(db)
+    _create_views(db)
 
     def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
         return row.inst_count
 
-    def frequencies(row: apsw.FTS5ExtensionApi, *given: Any) -> bytes:
-        """Return how often each of the first phrases of a search occurs, a byte each, given their
-        number.
+    def frequencies(row: apsw.FTS5ExtensionApi, *arguments: Any) -> bytes:
+        """Return how often each of the first phrases of a search occurs, a byte each.
+
+        The only argument is the number of phrases.
         """
-        return bytes(
-            [min(255, len(row.phrase_column_offsets(phrase, 0))) for phrase in range(*given)]
-        )
+        counts = [len(row.phrase_column_offsets(phrase, 0)) for phrase in range(*arguments)]
+        return bytes([min(255, count) for count in counts])
 
     db.register_fts5_function("occurrences", occurrences)
     db.register_fts5_function("frequencies", frequencies)
 
 
+# --- a record as a row
+
+
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
     """Return the columns of `ROW` for a record, given the ids of its namespace and its labels."""
+    created_at = to_millis(record.created_at)
     ended_at = None if record.ended_at is None else to_millis(record.ended_at)
-    fields, crc = fields_json(record.fields), _crc(record, to_millis(record.created_at))
+    fields = fields_json(record.fields)
+    crc = _crc(record, created_at)
     return (
         pool,
         encode_group(record.ref.group),
         record.ref.position,
-        to_millis(record.created_at),
+        created_at,
         ended_at,
         record.ended_by,
         record.key,
@@ -439,12 +425,12 @@ def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
 
 
 def own_tokens(pool: int, tokens: Sequence[str]) -> str:
-    """Return tokens as the index of words has them, those of each namespace apart."""
+    """Return tokens as the index of words has them, with the id of their namespace in each."""
     return " ".join([f"{pool}z{token}" for token in tokens])
 
 
 def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Record:
-    """Return the record of a row of `query.READ`, given what the ids of labels stand for.
+    """Return the record of a row of `query.READ`, given the labels by their ids.
 
     Raises:
         ValueError: The row does not match its checksums.
@@ -453,7 +439,7 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
     (label_ids, fields, crc, text, accesses, session, state) = row[9:]
     if state_crc(crc, ended_at, ended_by, fields, session) != state:
         raise ValueError(_MISMATCH)
-    record = Record(  # by place: many are read for each search
+    record = Record(  # positional arguments are faster, and a search reads many rows
         Ref(_COLLECTIONS[collection], namespace, decode_group(group), position),
         text,
         from_millis(created_at),
@@ -471,19 +457,19 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
     return record
 
 
-def why(error: Exception) -> str:
-    """Return why a record can't be read, given what decoding it raised."""
+def describe_damage(error: Exception) -> str:
+    """Return why a record can't be read, given the exception that decoding raised."""
     return str(error) if type(error) is ValueError else "it holds what was never written"
 
 
 def fields_json(fields: Mapping[str, Any]) -> str | None:
-    """Return fields as the column has them; None if there are none."""
-    kept = {name: value for name, value in fields.items() if value is not None}
-    return json.dumps(kept, separators=(",", ":")) if kept else None
+    """Return fields as their column has them; None if there are none."""
+    values = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(values, separators=(",", ":")) if values else None
 
 
 def encode_group(group: str) -> bytes | str:
-    """Return a UUID as its 16 bytes, which sort like its text, and any other name as it is."""
+    """Return a UUID as its 16 bytes, which sort like its text, and any other name unchanged."""
     if len(group) == 36 and group.count("-") == 4:
         with contextlib.suppress(ValueError):
             packed = bytes.fromhex(group.replace("-", ""))
@@ -503,24 +489,19 @@ def decode_group(group: bytes | str) -> str:
 def state_crc(
     crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None
 ) -> int:
-    """Return the checksum of what may change in a record, given its columns; `crc` binds it to the
-    rest.
-    """
-    return zlib.crc32(
-        f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}".encode("utf-8", "surrogateescape")
-    )
+    """Return the checksum of the changing columns of a record, bound to the others by `crc`."""
+    content = f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}"
+    return zlib.crc32(content.encode("utf-8", "surrogateescape"))
 
 
 def _state_crc_of_bytes(*columns: Any) -> int:
-    """Return `state_crc` given the texts as bytes: one that is no UTF-8 must not stop a
-    migration.
-    """
+    """Return `state_crc` given texts as bytes: invalid UTF-8 must not stop a migration."""
     crc, ended_at, ended_by, fields, session = columns
-    by, written = (
-        None if text is None else text.decode("utf-8", "surrogateescape")
-        for text in (ended_by, fields)
-    )
-    return state_crc(crc, ended_at, by, written, session)
+    return state_crc(crc, ended_at, _decode(ended_by), _decode(fields), session)
+
+
+def _decode(text: bytes | None) -> str | None:
+    return None if text is None else text.decode("utf-8", "surrogateescape")
 
 
 def _codes_crc(*columns: Any) -> int:
@@ -529,9 +510,7 @@ def _codes_crc(*columns: Any) -> int:
 
 
 def _crc(record: Record, created_at: int) -> int:
-    """Return the checksum of the parts of a record that never change, given its time in
-    milliseconds.
-    """
+    """Return the checksum of the parts of a record that never change."""
     ref = record.ref
     parts = [ref.namespace, ref.group, str(ref.position), str(created_at), record.key or ""]
     for pair in record.labels.items():

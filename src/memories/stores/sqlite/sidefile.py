@@ -1,9 +1,7 @@
-"""What lies beside a store file, in its lock: who holds it, and the last commit that was
-acknowledged.
+"""The side file of a store: its lock, who holds it, and the last acknowledged commit.
 
-It tells that a log was cut, or lies beside a file that it does not belong to. A store works without
-it. It is never flushed, so after a power cut it may tell of an earlier commit, never of a later
-one.
+It reveals that a log was cut, or belongs to another file. A store works without it. It is never
+flushed, so after a power cut it may name an earlier commit, never a later one.
 """
 
 import contextlib
@@ -17,20 +15,22 @@ from typing import NamedTuple, Self
 from memories.core.disk import CREATING, write_all
 from memories.errors import StoreBusy
 
-_SIGNED = 20  # bytes at the beginning: the process that holds the lock, and when it took it
-_MOST = 400
-_LOG_HEADER = 32  # bytes of SQLite's log
-LOG_MAGIC = (0x377F0682, 0x377F0683)  # which it begins with
-_HISTORY, _LINKED = 16, 24  # where these parts of the id of a state end
+_SIGNATURE_BYTES = 20  # at the beginning: the process that holds the lock, and since when
+_MAX_BYTES = 400
+_LOG_HEADER_BYTES = 32
+LOG_MAGIC = (0x377F0682, 0x377F0683)  # one of them begins a log of SQLite
+_HISTORY, _LINKED = 16, 24  # where these parts of a marker's id end
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Marker(NamedTuple):
-    """One state of a store, which no other state has. It is in the table `store`.
+    """The id of one state of a store, unique among all states of all stores.
+
+    It is the row of the table `store`.
 
     Attributes:
-        store: 16 digits for the store, 8 that follow from the state before, and 8 at random.
-        commits: How many commits it has had.
+        store: 16 digits for the store, 8 derived from the state before, and 8 random ones.
+        commits: How many commits the store has had.
     """
 
     store: str
@@ -38,25 +38,26 @@ class Marker(NamedTuple):
 
     @property
     def history(self) -> str:
-        """What the states of one store share until it is forked."""
+        """The part that all states of a store share until it is forked."""
         return self.store[:_HISTORY]
 
     def leads_to(self, after: Self) -> bool:
-        """Return whether a state is the one after this one: two copies of a store part with their
-        first commits.
+        """Return whether a state directly follows this one.
+
+        Two copies of a store part with their first commits.
         """
-        of_older_program = after.store == self.store
-        linked = of_older_program or after.store[_HISTORY:_LINKED] == _link(self)
-        return linked and after.commits == self.commits + 1
+        is_of_older_program = after.store == self.store
+        is_linked = is_of_older_program or after.store[_HISTORY:_LINKED] == _link(self)
+        return is_linked and after.commits == self.commits + 1
 
 
-def following(marker: Marker, *, forked: bool = False) -> Marker:
+def next_marker(marker: Marker, *, forked: bool = False) -> Marker:
     """Return the state after one more commit.
 
     Args:
         marker: The state before.
-        forked: A history of its own begins, since the commits after it may be counted elsewhere
-            too: it is a restored backup, or the commits that followed are lost.
+        forked: Whether a new history begins, since other commits with the same numbers may exist:
+            after the restore of a backup, or after a loss of commits.
     """
     history = os.urandom(_HISTORY // 2).hex() if forked else marker.history
     return Marker(f"{history}{_link(marker)}{os.urandom(4).hex()}", marker.commits + 1)
@@ -66,15 +67,15 @@ def _link(marker: Marker) -> str:
     return f"{zlib.crc32(f'{marker.store} {marker.commits}'.encode()):08x}"
 
 
-class Noted(NamedTuple):
-    """What is noted after a commit.
+class CommitNote(NamedTuple):
+    """The note about the last acknowledged commit.
 
     Attributes:
-        marker: What was acknowledged last.
-        log: What distinguishes the log from those before it; empty if there is none.
-        inode: The database's.
-        changed: When the database itself was changed last, in nanoseconds.
-        own: The inode of the side file, which tells a copy of it.
+        marker: The state after the commit.
+        log: Distinguishes the log from earlier ones; empty without a log.
+        inode: The inode of the database.
+        changed: When the database itself was last changed, in nanoseconds.
+        own: The inode of the side file, which differs in a copy of it.
     """
 
     marker: Marker
@@ -85,7 +86,7 @@ class Noted(NamedTuple):
 
     @classmethod
     def parse(cls, line: bytes) -> Self | None:
-        """Return what a line says; None if it is not whole."""
+        """Return the note in a line; None if the line isn't intact."""
         text, _, checksum = line.rpartition(b" ")
         if checksum != b"%08x" % zlib.crc32(text):
             return None
@@ -93,9 +94,9 @@ class Noted(NamedTuple):
         return cls(Marker(store, int(commits)), log.strip("-"), int(inode), int(changed), int(own))
 
     def line(self) -> bytes:
-        """Return it as the line that `parse` reads."""
-        (store, commits), log, *rest = self
-        text = " ".join(map(str, (store, commits, log or "-", *rest, "-"))).encode("ascii")
+        """Return the note as the line that `parse` reads."""
+        parts = (*self.marker, self.log or "-", self.inode, self.changed, self.own, "-")
+        text = " ".join(map(str, parts)).encode("ascii")
         return b"%b %08x\n" % (text, zlib.crc32(text))
 
 
@@ -104,7 +105,7 @@ class Holder(NamedTuple):
 
     Attributes:
         process: Its id; empty if unknown.
-        seconds: Since when.
+        seconds: For how long.
     """
 
     process: str
@@ -112,37 +113,31 @@ class Holder(NamedTuple):
 
 
 @contextlib.contextmanager
-def signed(lock: Path) -> Iterator[int]:
-    """Write that this process holds the lock now; yield a descriptor of its file."""
+def sign(lock: Path) -> Iterator[int]:
+    """Write that this process now holds the lock; yield a descriptor of the side file."""
     fd = os.open(lock, CREATING | os.O_RDWR, 0o600)
     try:
-        with contextlib.suppress(
-            OSError
-        ):  # a full disk: only a message of those who wait is the poorer
-            os.write(
-                fd,
-                f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNED).encode()[
-                    :_SIGNED
-                ],
-            )
+        signature = f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNATURE_BYTES)
+        with contextlib.suppress(OSError):  # on a full disk, waiting processes get a poorer message
+            os.write(fd, signature.encode()[:_SIGNATURE_BYTES])
         yield fd
     finally:
         os.close(fd)
 
 
-def note(fd: int, noted: Noted) -> None:
-    """Write what was acknowledged, under the lock."""
-    os.lseek(fd, _SIGNED, os.SEEK_SET)
-    write_all(fd, noted.line())
+def note(fd: int, commit_note: CommitNote) -> None:
+    """Write a note; the caller holds the lock."""
+    os.lseek(fd, _SIGNATURE_BYTES, os.SEEK_SET)
+    write_all(fd, commit_note.line())
 
 
 def erase(fd: int) -> None:
-    """Forget what was acknowledged, under the lock."""
-    os.ftruncate(fd, _SIGNED)
+    """Remove the note; the caller holds the lock."""
+    os.ftruncate(fd, _SIGNATURE_BYTES)
 
 
-def read(lock: Path) -> tuple[Holder, Noted | None]:
-    """Return what a side file says; nothing of what is missing or damaged."""
+def read(lock: Path) -> tuple[Holder, CommitNote | None]:
+    """Return the contents of a side file; empty values for missing or damaged parts."""
     try:
         fd = os.open(lock, os.O_RDONLY | _OPEN)
     except OSError:
@@ -153,57 +148,62 @@ def read(lock: Path) -> tuple[Holder, Noted | None]:
         os.close(fd)
 
 
-def read_open(fd: int) -> tuple[Holder, Noted | None]:
-    """Return what an open side file says; nothing of what is missing or damaged."""
+def read_open(fd: int) -> tuple[Holder, CommitNote | None]:
+    """Return the contents of an open side file; empty values for missing or damaged parts."""
     try:
         os.lseek(fd, 0, os.SEEK_SET)
-        content = os.read(fd, _MOST)
+        content = os.read(fd, _MAX_BYTES)
         own = os.fstat(fd).st_ino
     except OSError:
         return Holder("", 0.0), None
-    process, _, taken = content[:_SIGNED].decode("ascii", "replace").strip().partition(" ")
-    seconds = time.monotonic() - int(taken) / 1_000 if taken.isascii() and taken.isdigit() else 0.0
-    noted = Noted.parse(content[_SIGNED:].partition(b"\n")[0])
-    if noted is not None and noted.own != own:
-        noted = noted._replace(inode=0, changed=0)  # the folder was copied: these are another's
-    return Holder(process if process.isdigit() else "", max(0.0, seconds)), noted
+    signature = content[:_SIGNATURE_BYTES].decode("ascii", "replace")
+    commit_note = CommitNote.parse(content[_SIGNATURE_BYTES:].partition(b"\n")[0])
+    if commit_note is not None and commit_note.own != own:
+        # The folder was copied: these values describe the original.
+        commit_note = commit_note._replace(inode=0, changed=0)
+    return _parse_signature(signature), commit_note
 
 
-def busy(path: Path, lock: Path, waited: float, before: Noted | None) -> StoreBusy:
-    """Return who kept a store's lock: others that committed one after the other, or one that held
-    it.
+def _parse_signature(signature: str) -> Holder:
+    process, _, millis = signature.strip().partition(" ")
+    seconds = 0.0
+    if millis.isascii() and millis.isdigit():
+        seconds = max(0.0, time.monotonic() - int(millis) / 1_000)
+    return Holder(process if process.isdigit() else "", seconds)
+
+
+def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None) -> StoreBusy:
+    """Return the error that says whether many writers, or a single one, kept the lock.
 
     Args:
         path: The store.
         lock: Its side file.
         waited: For how many seconds.
-        before: What was noted when the waiting began.
+        before: The note when the waiting began.
     """
     holder, now = read(lock)
     commits = now.marker.commits - before.marker.commits if before and now else 0
     if commits > 0:
         return StoreBusy(
-            f"{path} is busy: {commits} commits by others in the {waited:.0f} s of waiting; nothing was written; "
-            "try again"
+            f"{path} is busy: {commits} commits by others in the {waited:.0f} s of waiting; "
+            "nothing was written; try again"
         )
-    by = (
-        f" by process {holder.process} for {holder.seconds:.0f} s"
-        if holder.process
-        else f" for {waited:.0f} s"
-    )
-    return StoreBusy(f"{path} was kept busy{by}; nothing was written; try again")
+    reason = f"for {waited:.0f} s"
+    if holder.process:
+        reason = f"by process {holder.process} for {holder.seconds:.0f} s"
+    return StoreBusy(f"{path} was kept busy {reason}; nothing was written; try again")
 
 
 def salt_of(log: Path) -> str:
-    """Return what distinguishes a log from those before it; empty if there is none or it has no
-    header.
-    """
+    """Return what distinguishes a log from earlier ones; empty without a log or its header."""
     try:
         fd = os.open(log, os.O_RDONLY | _OPEN)
     except OSError:
         return ""
     try:
-        header = os.read(fd, _LOG_HEADER)
+        header = os.read(fd, _LOG_HEADER_BYTES)
     finally:
         os.close(fd)
-    return header[16:24].hex() if int.from_bytes(header[:4], "big") in LOG_MAGIC else ""
+    if int.from_bytes(header[:4], "big") not in LOG_MAGIC:
+        return ""
+    return header[16:24].hex()

@@ -1,4 +1,4 @@
-"""How turns are searched in the SQLite store: `Store.matches`, in columns and term by term."""
+"""Search of turns in the SQLite store: `Store.matches`, in columns and term by term."""
 
 import json
 import weakref
@@ -18,9 +18,10 @@ from memories.stores.sqlite.errors import WordsDamaged
 from memories.stores.sqlite.query import (
     READ_ANY,
     Selection,
-    damage_noticed,
+    decoding_errors,
     fetch,
     fetch_value,
+    has_written,
     labels_of,
     records_of,
 )
@@ -32,7 +33,7 @@ from memories.stores.words import WordHits
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_KEPT_BYTES = 8_388_608  # of vectors
+_MAX_CACHED_BYTES = 8_388_608  # of vector codes
 _PLACE = "r.seq, r.pool, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels"
 
 Row = tuple[Any, ...]
@@ -46,14 +47,13 @@ class _Rows(NamedTuple):
     windows: "NDArray[np.int64]"
 
 
-class LastPlaces:
-    """The rows that were read last, kept until the file changes: searches mostly repeat the same
-    filter.
+class RowCache:
+    """The rows that were read last, valid until the file changes.
+
+    Searches mostly repeat the same filter.
     """
 
-    def __init__(self, postings: Postings) -> None:
-        """Prepare; `postings` is what is kept of the index of words."""
-        self.postings = postings
+    def __init__(self) -> None:
         self._last: tuple[Any, weakref.ref[apsw.Connection], _Rows] | None = None
 
     def read(
@@ -64,162 +64,156 @@ class LastPlaces:
         vectors: VectorIndex | None,
         damaged: Damaged,
     ) -> _Rows:
-        """Return the rows of a query, from memory if nothing was written since.
+        """Return the rows of a query, from the cache if nothing was written since.
 
         `data_version` changes with commits by others, the count of changes with those by this
-        connection. What a connection sees while it writes may be undone, so it is neither kept nor
-        taken from memory.
+        connection. A transaction that has written neither uses nor fills the cache, because its
+        changes may be rolled back.
         """
         state = fetch_value(db, "PRAGMA data_version"), db.total_changes(), sql, tuple(values)
-        writing = db.txn_state("main") == apsw.SQLITE_TXN_WRITE
+        is_writing = has_written(db)
         last = self._last
-        if last is not None and not writing and last[0] == state and last[1]() is db:
-            return last[2]
+        if last is not None and not is_writing:
+            last_state, last_db, rows = last
+            if last_state == state and last_db() is db:
+                return rows
         found = fetch(db, sql, values)
         rows = _read_sound(db, found, vectors, damaged)
-        complete = len(rows.places.seqs) == len(found)  # else each search tells what is damaged
-        if not writing and complete and len(rows.codes) <= _KEPT_BYTES:
+        # With a damaged row missing, each search has to note it again.
+        is_complete = len(rows.places.seqs) == len(found)
+        if is_complete and not is_writing and len(rows.codes) <= _MAX_CACHED_BYTES:
             self._last = state, weakref.ref(db), rows
         return rows
 
 
-def find(
-    db: apsw.Connection,
-    selected: Selection,
-    vectors: VectorIndex | None,
-    query: TurnQuery,
-    last: LastPlaces,
-    damaged: Damaged,
-) -> Matches:
-    """Return all selected records if they are few, else the best by words and by vector.
+class TurnSearch(NamedTuple):
+    """A search of turns in one transaction.
 
-    Args:
+    Attributes:
         db: A connection inside a transaction.
-        selected: Which records.
+        selected: Selects the records.
         vectors: The vectors; None to search by words alone.
-        query: The search.
-        last: What the last search read, and what is kept of the index of words.
-        damaged: Takes what is left out.
+        query: The query.
+        postings: The cache of the index of words.
+        rows: The cache of rows.
+        damaged: Receives the damaged parts, which are left out.
     """
-    codes, join = (
-        ("NULL", "")
-        if vectors is None
-        else ("v.codes", f"LEFT JOIN {vectors.table} v ON v.seq = r.seq")
-    )
-    if is_large(db, selected):
-        words = _words((db, last.postings), selected, vectors, query, damaged)
-        wanted = json.dumps(sorted(_best(db, selected, vectors, query, words)))
+
+    db: apsw.Connection
+    selected: Selection
+    vectors: VectorIndex | None
+    query: TurnQuery
+    postings: Postings
+    rows: RowCache
+    damaged: Damaged
+
+    def run(self) -> Matches:
+        """Return all selected records if they are few, else the best by words and by vector."""
+        if is_large(self.db, self.selected):
+            words = self._search_words()
+            rows = self._read_seqs(self._find_best(words))
+            searched = index.document_count(self.db, self.selected)
+        else:
+            rows = self._read_all()
+            seqs = rows.places.seqs.tolist()
+            words = self._search_words(seqs)
+            searched = len(seqs)
+        return matches_at(rows.places, words, self._similarity(rows), searched)
+
+    def _read_all(self) -> _Rows:
+        codes, join = self._codes()
+        sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {self.selected.find}"
+        return self.rows.read(self.db, sql, self.selected.values, self.vectors, self.damaged)
+
+    def _read_seqs(self, seqs: Iterable[int]) -> _Rows:
+        codes, join = self._codes()
         sql = (
-            f"SELECT {_PLACE}, {codes} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value {join} "
-            f"WHERE {selected.check}"
+            f"SELECT {_PLACE}, {codes} FROM json_each(?) wanted "
+            f"CROSS JOIN record r ON r.seq = wanted.value {join} WHERE {self.selected.check}"
         )
-        rows = _read_sound(db, fetch(db, sql, (wanted, *selected.values)), vectors, damaged)
-        searched = index.document_count(db, selected)
-    else:
-        sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {selected.find}"
-        rows = last.read(db, sql, selected.values, vectors, damaged)
-        seqs = rows.places.seqs.tolist()
-        words = _words((db, last.postings), selected, vectors, query, damaged, seqs)
-        searched = len(seqs)
-    return matches_at(rows.places, words, _similarity(rows, vectors, query), searched)
+        rows = fetch(self.db, sql, (json.dumps(sorted(seqs)), *self.selected.values))
+        return _read_sound(self.db, rows, self.vectors, self.damaged)
 
+    def _codes(self) -> tuple[str, str]:
+        """Return the column of codes, and the join that provides it."""
+        if self.vectors is None:
+            return "NULL", ""
+        return "v.codes", f"LEFT JOIN {self.vectors.table} v ON v.seq = r.seq"
 
-def _words(
-    given: tuple[apsw.Connection, Postings],
-    selected: Selection,
-    vectors: VectorIndex | None,
-    query: TurnQuery,
-    damaged: Damaged,
-    among: Sequence[int] | None = None,
-) -> WordHits:
-    """Return what is found by words; nothing where their index is damaged and vectors are left to
-    search by.
-    """
-    try:
-        return index.ranked(*given, selected, query.terms, among)
-    except WordsDamaged as exc:
-        if vectors is None:
-            raise
-        index.left_out(exc, damaged)
-        return WordHits({}, {term: [] for term in query.terms})
+    def _search_words(self, among: Sequence[int] | None = None) -> WordHits:
+        """Return the hits by words; none if their index is damaged and vectors can be searched."""
+        terms = self.query.terms
+        try:
+            return index.rank(self.db, self.postings, self.selected, terms, among)
+        except WordsDamaged as exc:
+            if self.vectors is None:
+                raise
+            index.note_unusable(exc, self.damaged)
+            return WordHits({}, {term: [] for term in terms})
 
+    def _find_best(self, words: WordHits) -> set[int]:
+        """Return the best by words and by vector, their neighbours, and turns of the query's days."""
+        query, selected = self.query, self.selected
+        similar: dict[int, float] = {}
+        if self.vectors is not None and query.vector is not None:
+            vector = self.vectors.rotate_query(query.vector)
+            similar = self.vectors.best(self.db, selected, vector, query.k, large=True)
+        sql = (
+            "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
+            "CROSS JOIN record r ON r.pool = m.pool AND r.grp = m.grp "
+            f"AND r.position BETWEEN m.position - {BESIDE} AND m.position + {BESIDE} "
+            f"WHERE r.session = m.session AND {selected.check}"
+        )
+        seqs_json = json.dumps(leading(words.scores, similar))
+        rows = fetch(self.db, sql, (seqs_json, *selected.values))
+        sql = (
+            "SELECT r.seq FROM record r "
+            "WHERE r.session IS NOT NULL AND r.created_at BETWEEN ? AND ? "
+            f"AND {selected.find} ORDER BY abs(r.created_at - ?) LIMIT ?"
+        )
+        for first, last in query.days:
+            bounds = to_millis(first), to_millis(last)
+            middle = sum(bounds) // 2
+            rows += fetch(self.db, sql, (*bounds, *selected.values, middle, MAX_OF_A_DAY))
+        return {*words.scores, *similar, *(seq for (seq,) in rows)}
 
-def _best(
-    db: apsw.Connection,
-    selected: Selection,
-    vectors: VectorIndex | None,
-    query: TurnQuery,
-    words: WordHits,
-) -> set[int]:
-    """Return the seqs of the best by words and by vector, of turns beside them, and of the days in
-    the query.
-    """
-    similar: dict[int, float] = {}
-    if vectors is not None and query.vector is not None:
-        similar = vectors.best(db, selected, vectors.turn(query.vector), query.k, large=True)
-    sql = (
-        "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
-        "CROSS JOIN record r ON r.pool = m.pool AND r.grp = m.grp "
-        f"AND r.position BETWEEN m.position - {BESIDE} AND m.position + {BESIDE} "
-        f"WHERE r.session = m.session AND {selected.check}"
-    )
-    rows = fetch(db, sql, (json.dumps(leading(words.scores, similar)), *selected.values))
-    sql = (
-        "SELECT r.seq FROM record r WHERE r.session IS NOT NULL AND r.created_at BETWEEN ? AND ? "
-        f"AND {selected.find} ORDER BY abs(r.created_at - ?) LIMIT ?"
-    )
-    for first, last in query.days:
-        bounds = to_millis(first), to_millis(last)
-        rows += fetch(db, sql, (*bounds, *selected.values, sum(bounds) // 2, MAX_OF_A_DAY))
-    return {*words.scores, *similar, *(seq for (seq,) in rows)}
+    def _similarity(self, rows: _Rows) -> "NDArray[np.float64]":
+        """Return the cosine of the best window of each row; NaN without a vector."""
+        similarity = np.full(len(rows.places.seqs), np.nan)
+        if self.vectors is not None and self.query.vector is not None and rows.codes:
+            vector = self.vectors.rotate_query(self.query.vector)
+            scores = self.vectors.quantizer.scores(vector, rows.codes)
+            similarity[rows.windows] = -1.0
+            np.maximum.at(similarity, rows.windows, scores)
+        return similarity
 
 
 def _read_sound(
     db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged
 ) -> _Rows:
-    """Return rows of `_PLACE`, with codes at the end, in columns; those that make no sense are left
-    out and noted.
-    """
+    """Return rows of `_PLACE` and codes as columns; damaged ones are left out and noted."""
     try:
-        return _read(db, rows, vectors)
+        return _to_columns(db, rows, vectors)
     except StoreDamaged:
         seqs = json.dumps([row[0] for row in rows])
-        sound = records_of(
-            db,
-            fetch(db, f"{READ_ANY} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,)),
-            damaged,
-        )
-        return _read(db, [row for row in rows if row[0] in sound], vectors)
+        sql = f"{READ_ANY} WHERE r.seq IN (SELECT value FROM json_each(?))"
+        sound = records_of(db, fetch(db, sql, (seqs,)), damaged)
+        return _to_columns(db, [row for row in rows if row[0] in sound], vectors)
 
 
-def _read(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None) -> _Rows:
-    """Return rows of `_PLACE`, with codes at the end, in columns."""
+def _to_columns(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None) -> _Rows:
+    """Return rows of `_PLACE` and codes as columns."""
     *columns, codes = zip(*rows, strict=True) if rows else [()] * 8
     namespaces = dict(fetch(db, "SELECT id, namespace FROM pool"))
     windows, joined = windows_of(codes, vectors.quantizer.code_bytes if vectors else 1)
 
-    def labels(sets: Iterable[str | None]) -> list[dict[str, str]]:
-        known = labels_of(db, sets)
-        return [
-            dict(known[label] for label in (written or "").split(",") if label) for written in sets
-        ]
+    def group_of(pool: Any, group: Any) -> tuple[str, str]:
+        return namespaces[pool], decode_group(group)
 
-    with damage_noticed():
-        places = places_of(
-            columns, lambda pool, group: (namespaces[pool], decode_group(group)), labels
-        )
+    def label_sets_of(id_sets: Sequence[str | None]) -> list[dict[str, str]]:
+        labels = labels_of(db, id_sets)
+        return [dict(labels[label] for label in (ids or "").split(",") if label) for ids in id_sets]
+
+    with decoding_errors():
+        places = places_of(columns, group_of, label_sets_of)
     return _Rows(places, joined, windows)
-
-
-def _similarity(
-    rows: _Rows, vectors: VectorIndex | None, query: TurnQuery
-) -> "NDArray[np.float64]":
-    """Return the cosine of the best window of each row; NaN if it has no vector."""
-    similarity = np.full(len(rows.places.seqs), np.nan)
-    if vectors is not None and query.vector is not None and rows.codes:
-        scores = vectors.quantizer.scores(
-            vectors.quantizer.rotate(query.vector[np.newaxis, :])[0], rows.codes
-        )
-        similarity[rows.windows] = -1.0
-        np.maximum.at(similarity, rows.windows, scores)
-    return similarity

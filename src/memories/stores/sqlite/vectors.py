@@ -1,5 +1,6 @@
-"""Vector search in the SQLite store: exact over few rows, else sign-bit blocks first and int8
-scores for the best.
+"""Vector search in the SQLite store: exact over few rows, in two steps over many.
+
+Over many rows, the sign bits in blocks find candidates, and the int8 codes score the best of them.
 """
 
 import json
@@ -15,7 +16,14 @@ from memories.core.batches import by_count
 from memories.errors import StoreDamaged
 from memories.stores.records import Collection
 from memories.stores.sqlite.quantize import Quantizer
-from memories.stores.sqlite.query import Selection, damage_noticed, fetch, fetch_value
+from memories.stores.sqlite.query import (
+    Selection,
+    decoding_errors,
+    fetch,
+    fetch_value,
+    has_written,
+    matching,
+)
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS, count_epoch
 from memories.stores.words import best as highest
 
@@ -23,88 +31,96 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_ROWS = 1024
-_LOOK_EVERY = 64  # vectors, on average, between two looks for a whole block
-# its multiples, modulo 2**32, are spread evenly whatever the pattern of writing
+_LOOK_EVERY = 64  # vectors, on average, between two looks whether a block is full
+# Its multiples, modulo 2**32, are spread evenly whatever the pattern of writing.
 _SCRAMBLE = 2_654_435_761
 EXACT_ROWS = 4096  # up to this many rows are scored one by one; more go through the blocks
-MIN_MATCHING = 200  # unless this many candidates match the filter, more are looked at
-# if fewer than one candidate in this many matches, the rows of the filter are scored instead of the
-# blocks
+MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored
+# If fewer than one candidate in this many matches, the rows of the filter are scored instead.
 RARE = 50
-# with the share below, this includes 99.8 % of the true ten best of 100,000 rows, and of more
+# With the share below, this includes 99.8 % of the true ten best of 100,000 rows, and of more.
 MIN_RESCORED = 300
 RESCORED_SHARE = 2000  # one more for every this many rows
 
-_FURTHER = 20  # times as many windows as records are wanted are looked at more closely, at least
-_MOST_LABELLED = 2_000_000  # places of windows with a label that are kept in memory
-
-_CODES = frozenset((bytes, type(None)))  # the types of codes
+_WINDOWS_PER_RECORD = 20  # of the nearest, scored coarsely for each wanted record, at least
+_MAX_LABELLED = 2_000_000  # cached indexes of windows with a label
 
 Scores = dict[int, float]
 
 
-class _Blocks(NamedTuple):
-    """The bit blocks read so far: of each window the seq, the namespace, the bit code and how many
-    bits it has set.
-    """
+class _Windows(NamedTuple):
+    """Windows as columns: the seq of the record, its namespace, the bit code and its set bits."""
 
-    hi: int
     seqs: "NDArray[np.int64]"
     pools: "NDArray[np.unsignedinteger[Any]]"
     bits: "NDArray[np.uint64]"
     counts: "NDArray[np.uint16]"
-    # of labels: up to which seq was looked, and which windows
+
+
+class _Blocks(NamedTuple):
+    """Cached windows.
+
+    Attributes:
+        hi: The seq of the last one.
+        windows: The windows.
+        labelled: For each label, the seq up to which it was looked up, and its windows' indexes.
+    """
+
+    hi: int
+    windows: _Windows
     labelled: "dict[int, tuple[int, NDArray[np.int64]]]"
 
 
 class VectorIndex:
-    """The vectors of one store file. Keeps the bit blocks that it has read; except for erasures
-    they only grow.
-    """
+    """The vectors of one store file. Caches blocks that it has read; only erasures shrink them."""
 
     def __init__(self, quantizer: Quantizer, collection: Collection) -> None:
         """Prepare for the vectors of memories or of turns."""
         self.quantizer = quantizer
-        self.table, self._block, self._staged = (
-            VECTORS[collection],
-            BLOCKS[collection],
-            STAGED[collection],
-        )
-        self._epoch_name = f"{self._block}s_epoch"
+        self.table = VECTORS[collection]
+        self._block_table = BLOCKS[collection]
+        self._staged_table = STAGED[collection]
+        self._epoch_name = f"{self._block_table}s_epoch"
         self._lock = threading.Lock()
         self._epoch: int | None = None
         self._blocks = self._no_blocks()
-        self._newest: tuple[Any, _Blocks] = (
-            None,
-            self._blocks,
-        )  # windows that are in no block yet, and after which
-        # the one that has changed blocks and may not have committed
+        # Windows after the last block, and the epoch and the last block for which they are valid.
+        self._newest: tuple[Any, _Blocks] = None, self._blocks
+        # The connection that has changed blocks and may not have committed.
         self._changing: apsw.Connection | None = None
 
+    def _no_blocks(self) -> "_Blocks":
+        bits = np.empty((self.quantizer.words, 0), dtype=np.uint64)
+        seqs = np.empty(0, dtype=np.int64)
+        pools = np.empty(0, dtype=np.uint8)
+        return _Blocks(0, _Windows(seqs, pools, bits, self.quantizer.bit_counts(bits)), {})
+
     # --- writing
-    # ---------------------------------------------------------------------------------------------------
 
     def insert(
-        self, db: apsw.Connection, given: "Sequence[tuple[int, NDArray[np.float32]]]"
+        self, db: apsw.Connection, vectors: "Sequence[tuple[int, NDArray[np.float32]]]"
     ) -> None:
-        """Keep the vectors of records, each with its seq, shape (windows, dimension)."""
-        encoded = zip(
-            given, self.quantizer.encode_each([vectors for _, vectors in given]), strict=True
-        )
-        rows = [(seq, codes, zlib.crc32(codes)) for (seq, _), codes in encoded]
+        """Add the vectors of records, each with its seq, shape (windows, dimension)."""
+        encoded = self.quantizer.encode_each([windows for _, windows in vectors])
+        rows = [
+            (seq, codes, zlib.crc32(codes))
+            for (seq, _), codes in zip(vectors, encoded, strict=True)
+        ]
         db.executemany(f"INSERT INTO {self.table} (seq, codes, crc) VALUES (?, ?, ?)", rows)
 
     def stage(
-        self, db: apsw.Connection, given: "Mapping[int, NDArray[np.float32]]", *, in_use: bool
+        self, db: apsw.Connection, vectors: "Mapping[int, NDArray[np.float32]]", *, in_use: bool
     ) -> None:
-        """Keep vectors for seqs, which may have some already, beside those in use or among them."""
-        table = self.table if in_use else self._staged
-        encoded = ((seq, self.quantizer.encode(vectors)) for seq, vectors in given.items())
-        rows = [(seq, codes, zlib.crc32(codes)) for seq, codes in encoded]
+        """Add or replace the vectors of these seqs, staged or in use."""
+        rows: list[tuple[int, bytes, int]] = []
+        for seq, windows in vectors.items():
+            codes = self.quantizer.encode(windows)
+            rows.append((seq, codes, zlib.crc32(codes)))
+        table = self.table if in_use else self._staged_table
         db.executemany(f"INSERT OR REPLACE INTO {table} (seq, codes, crc) VALUES (?, ?, ?)", rows)
         if in_use:
-            self._rebuild_blocks(db, given)
-            self.seal(db, added=len(given))
+            self._rebuild_blocks(db, vectors)
+            self.seal(db, added=len(vectors))
 
     def seal_all(self, db: apsw.Connection) -> None:
         """Build the blocks after all vectors were replaced."""
@@ -112,68 +128,61 @@ class VectorIndex:
         self._count_epoch(db)
 
     def seal(self, db: apsw.Connection, *, added: int) -> None:
-        """Build blocks of the vectors that are in none yet, as long as there are enough for a whole
-        one.
+        """Build whole blocks of the vectors that are in none yet.
 
         Args:
             db: A connection inside a transaction.
-            added: How many were just inserted. After only a few it mostly does not look, so that an
+            added: How many were just inserted. After only a few it mostly doesn't look, so that an
                 append costs the same whether many or few vectors wait for their block, and as often
                 for many as if each came alone.
         """
         while True:
-            hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block}"))
+            hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block_table}"))
             newest = int(fetch_value(db, f"SELECT max(seq) FROM {self.table}") or 0)
-            if newest - hi < BLOCK_ROWS or not _looks(newest, added):
+            if newest - hi < BLOCK_ROWS or not _should_look(newest, added):
                 return
-            behind = f"FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
-            # Some of these seqs belong to the other collection, so the rows are counted, without
-            # reading the codes.
-            if (
-                fetch_value(db, f"SELECT count(*) FROM (SELECT seq {behind})", (hi, BLOCK_ROWS))
-                < BLOCK_ROWS
-            ):
+            waiting = f"FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
+            # Seqs of the other collection lie between, so the rows are counted, without reading
+            # their codes.
+            sql = f"SELECT count(*) FROM (SELECT seq {waiting})"
+            if fetch_value(db, sql, (hi, BLOCK_ROWS)) < BLOCK_ROWS:
                 return
-            self._write_block(db, fetch(db, f"SELECT seq, codes {behind}", (hi, BLOCK_ROWS)))
+            self._write_block(db, fetch(db, f"SELECT seq, codes {waiting}", (hi, BLOCK_ROWS)))
 
     def _write_block(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
         self._changing = db
-        sql = f"INSERT INTO {self._block} (hi, seqs, bits, pools) VALUES (?, ?, ?, ?)"
-        db.execute(sql, (rows[-1][0], *self.packed(db, rows)))
+        hi = rows[-1][0]
+        sql = f"INSERT INTO {self._block_table} (hi, seqs, bits, pools) VALUES (?, ?, ?, ?)"
+        db.execute(sql, (hi, *self.pack_block(db, rows)))
 
-    def packed(
+    def pack_block(
         self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]
     ) -> tuple[bytes, bytes, bytes]:
-        """Return a block of these rows, seq and codes: seqs, bits and namespaces of the windows."""
+        """Return seqs, bits and namespaces of the block of these rows, each seq and codes."""
         if not rows:
             return b"", b"", b""
-        seqs, bits, pools = self._block_of(db, rows)
-        unbroken = int(seqs[-1]) - int(seqs[0]) + 1 == len(seqs) and bool(
-            (np.diff(seqs) == 1).all()
-        )
+        windows = self._windows_of(db, rows)
+        seqs, pools = windows.seqs, windows.pools
+        spans_rows = int(seqs[-1]) - int(seqs[0]) + 1 == len(seqs)
+        is_unbroken = spans_rows and bool((np.diff(seqs) == 1).all())
         return (
-            b"" if unbroken else seqs.astype("<i8").tobytes(),
-            bits.astype("<u8").tobytes(),
+            b"" if is_unbroken else seqs.astype("<i8").tobytes(),
+            windows.bits.astype("<u8").tobytes(),
             pools.astype(pools.dtype.newbyteorder("<")).tobytes(),
         )
 
-    def _block_of(
-        self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]
-    ) -> "tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.unsignedinteger[Any]]]":
-        """Return the seq, the bit code and the namespace of each window of rows, seq and codes."""
+    def _windows_of(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> _Windows:
+        """Return the windows of rows, each seq and codes."""
         seqs, codes = self._unpack(rows)
-        sql = (  # one for each, also where a record is damaged or gone
-            "SELECT iif(typeof(r.pool) = 'integer', r.pool, 0) "
-            "FROM json_each(?) wanted LEFT JOIN record r ON r.seq = wanted.value ORDER BY wanted.key"
+        sql = (  # one row for each window, also if its record is damaged or gone
+            "SELECT iif(typeof(r.pool) = 'integer', r.pool, 0) FROM json_each(?) wanted "
+            "LEFT JOIN record r ON r.seq = wanted.value ORDER BY wanted.key"
         )
-        pools = np.array(
-            [pool for (pool,) in fetch(db, sql, (json.dumps(seqs.tolist()),))], dtype=np.int64
-        )
-        return (
-            seqs,
-            self.quantizer.bits(codes),
-            pools.astype(np.min_scalar_type(pools.max(initial=0))),
-        )
+        pool_rows = fetch(db, sql, (json.dumps(seqs.tolist()),))
+        pools = np.array([pool for (pool,) in pool_rows], dtype=np.int64)
+        smallest_type = np.min_scalar_type(pools.max(initial=0))
+        bits = self.quantizer.bits(codes)
+        return _Windows(seqs, pools.astype(smallest_type), bits, self.quantizer.bit_counts(bits))
 
     def remove(self, db: apsw.Connection, seq: int) -> None:
         """Remove a record's vectors, and rebuild their block without them."""
@@ -182,27 +191,25 @@ class VectorIndex:
 
     def _rebuild_blocks(self, db: apsw.Connection, seqs: Iterable[int]) -> None:
         """Rebuild the blocks that span these seqs from the current vectors."""
-        first = f"SELECT hi FROM {self._block} WHERE hi >= ? ORDER BY hi LIMIT 1"
-        outdated = {fetch_value(db, first, (seq,)) for seq in seqs} - {None}
+        sql = f"SELECT hi FROM {self._block_table} WHERE hi >= ? ORDER BY hi LIMIT 1"
+        outdated = {fetch_value(db, sql, (seq,)) for seq in seqs} - {None}
         for hi in sorted(outdated):
-            below = fetch_value(
-                db, f"SELECT coalesce(max(hi), 0) FROM {self._block} WHERE hi < ?", (hi,)
-            )
-            within = f"FROM {self.table} WHERE seq > ? AND seq <= ? ORDER BY seq"
-            rows = fetch(db, f"SELECT seq, codes {within}", (below, hi))
-            db.execute(f"DELETE FROM {self._block} WHERE hi = ?", (hi,))
-            for some in by_count(rows, BLOCK_ROWS):
-                self._write_block(db, some)
+            sql = f"SELECT coalesce(max(hi), 0) FROM {self._block_table} WHERE hi < ?"
+            previous = fetch_value(db, sql, (hi,))
+            sql = f"SELECT seq, codes FROM {self.table} WHERE seq > ? AND seq <= ? ORDER BY seq"
+            rows = fetch(db, sql, (previous, hi))
+            db.execute(f"DELETE FROM {self._block_table} WHERE hi = ?", (hi,))
+            for batch in by_count(rows, BLOCK_ROWS):
+                self._write_block(db, batch)
         if outdated:
             self._count_epoch(db)
 
     def _count_epoch(self, db: apsw.Connection) -> None:
-        """Tell those who have read the blocks that these changed in another way than by growing."""
+        """Invalidate cached blocks, which changed in another way than by growing."""
         self._changing = db
         count_epoch(db, self._epoch_name)
 
     # --- reading
-    # ---------------------------------------------------------------------------------------------------
 
     def decode(self, codes: Sequence[bytes]) -> "list[NDArray[np.float32]]":
         """Return the vectors of each row, shape (windows, dimension), given its codes.
@@ -211,22 +218,25 @@ class VectorIndex:
         decoded with them: encoded again they give the same numbers, and so the same vectors.
         """
         owners, joined = windows_of(codes, self.quantizer.code_bytes)
-        turned = self.quantizer.numbers(joined)
-        turned /= np.maximum(np.linalg.norm(turned, axis=1, keepdims=True), 1e-12)
+        rotated = self.quantizer.numbers(joined)
+        rotated /= np.maximum(np.linalg.norm(rotated, axis=1, keepdims=True), 1e-12)
         rotation = self.quantizer.rotate(np.eye(self.quantizer.dimension, dtype=np.float32))
-        vectors = ((np.rint((turned @ rotation.T) * 2**24) + 0.0) / 2**24).astype(
-            np.float32
-        )  # + 0.0: no -0.0
+        rounded = np.rint((rotated @ rotation.T) * 2**24) + 0.0  # avoids -0.0
+        vectors = (rounded / 2**24).astype(np.float32)
         return np.split(vectors, np.searchsorted(owners, np.arange(1, len(codes))))
 
     # --- searching
-    # -------------------------------------------------------------------------------------------------
+
+    def rotate_query(self, query: "NDArray[np.float32]") -> "NDArray[np.float32]":
+        """Return a query, shape (dimension,), unit length, rotated as the codes are."""
+        rotated: NDArray[np.float32] = self.quantizer.rotate(query[np.newaxis, :])[0]
+        return rotated
 
     def best(
         self,
         db: apsw.Connection,
         selected: Selection,
-        turned: "NDArray[np.float32]",
+        query: "NDArray[np.float32]",
         k: int,
         *,
         large: bool | None = None,
@@ -235,288 +245,271 @@ class VectorIndex:
 
         Args:
             db: A connection inside a transaction.
-            selected: Which records.
-            turned: The query, as `turn` returns it.
+            selected: Selects the records.
+            query: From `rotate_query`.
             k: How many.
-            large: The result of `is_large`, if the caller knows it.
+            large: The result of `is_large`, if the caller has it.
         """
         if large is None:
             large = is_large(db, selected)
-        try:
-            found = self._best_by_blocks(db, selected, turned, k) if large else None
-        except StoreDamaged:  # of a block, which can be made again: `check` tells
-            found = None
-        if found is not None:
-            return found
-        if selected.plain and selected.labels:
-            labelled = fetch(
-                db, "SELECT seq FROM record_label WHERE label = ?", selected.labels[0][:1]
-            )
-            return highest(self._rescored(db, selected, [seq for (seq,) in labelled], turned, k), k)
-        sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {selected.find}"
-        return highest(self.score(fetch(db, sql, selected.values), turned), k)
-
-    def turn(self, query: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Return a query, shape (dimension,), unit length, as the codes are rotated."""
-        turned: NDArray[np.float32] = self.quantizer.rotate(query[np.newaxis, :])[0]
-        return turned
+        if large:
+            try:
+                scores = self._best_by_blocks(db, selected, query, k)
+            except StoreDamaged:  # a block, which can be rebuilt; `check` reports it
+                scores = None
+            if scores is not None:
+                return scores
+        if selected.is_plain and selected.labels:
+            label, _ = selected.labels[0]
+            rows = fetch(db, "SELECT seq FROM record_label WHERE label = ?", (label,))
+            seqs = [seq for (seq,) in rows]
+            return highest(self._score_selected(db, selected, seqs, query, k), k)
+        sql = (
+            f"SELECT v.seq, v.codes FROM record r CROSS JOIN {self.table} v ON v.seq = r.seq "
+            f"WHERE {selected.find}"
+        )
+        return highest(self.score(fetch(db, sql, selected.values), query), k)
 
     def exact(
-        self, db: apsw.Connection, seqs: Sequence[int], turned: "NDArray[np.float32]"
+        self, db: apsw.Connection, seqs: Sequence[int], query: "NDArray[np.float32]"
     ) -> Scores:
         """Return the score of each of these records that has a vector, with a rotated query."""
         if not seqs:
             return {}
         sql = f"SELECT seq, codes FROM {self.table} WHERE seq IN (SELECT value FROM json_each(?))"
-        return self.score(fetch(db, sql, (json.dumps(list(seqs)),)), turned)
+        return self.score(fetch(db, sql, (json.dumps(list(seqs)),)), query)
 
     def _best_by_blocks(
-        self, db: apsw.Connection, selected: Selection, turned: "NDArray[np.float32]", k: int
+        self, db: apsw.Connection, selected: Selection, query: "NDArray[np.float32]", k: int
     ) -> Scores | None:
-        """Return the `k` best by the blocks; None if so few records match that scoring all of them
-        is faster.
+        """Return the `k` best by the blocks; None if so few match that scoring all is faster.
 
-        What is looked at, and in which order, depends on the selected namespaces alone: others
-        change nothing.
+        The candidates and their order depend on the selected namespaces alone, so the contents of
+        others can't change a result.
         """
-        numbers, coarse, windows = self._coarse(
-            db, selected, turned, _FURTHER * k if selected.plain else None
-        )
-        found: Scores = {}
-        wanted = max(MIN_RESCORED, 4 * k) + windows // RESCORED_SHARE
-        seen: set[int] = set()
+        least = _WINDOWS_PER_RECORD * k if selected.is_plain else None
+        seqs, coarse, window_count = self._score_coarsely(db, selected, query, least)
+        scores: Scores = {}
+        scored: set[int] = set()
+        wanted = max(MIN_RESCORED, 4 * k) + window_count // RESCORED_SHARE
         while True:
-            best = (
-                np.argpartition(-coarse, wanted)[:wanted] if wanted < len(coarse) else slice(None)
-            )
-            piece = sorted(set(numbers[best].tolist()) - seen)
-            found |= self._rescored(db, selected, piece, turned, k)
+            candidates = seqs
+            if wanted < len(coarse):
+                candidates = seqs[np.argpartition(-coarse, wanted)[:wanted]]
+            new_seqs = sorted(set(candidates.tolist()) - scored)
+            scores.update(self._score_selected(db, selected, new_seqs, query, k))
             # If the filter left few of the candidates, go further down the list.
-            enough = k if selected.plain else min(wanted, max(MIN_MATCHING, 4 * k))
-            if wanted >= windows or len(found) >= enough:
-                return highest(found, k)
+            enough = k if selected.is_plain else min(wanted, max(MIN_MATCHING, 4 * k))
+            if wanted >= window_count or len(scores) >= enough:
+                return highest(scores, k)
             if wanted >= len(coarse):
-                numbers, coarse, windows = self._coarse(db, selected, turned, None)
-            if RARE * len(found) < wanted:
+                seqs, coarse, window_count = self._score_coarsely(db, selected, query, None)
+            if RARE * len(scores) < wanted:
                 return None
-            seen.update(piece)
+            scored.update(new_seqs)
             wanted *= 4
 
-    def _rescored(
+    def _score_selected(
         self,
         db: apsw.Connection,
         selected: Selection,
         seqs: Sequence[int],
-        turned: "NDArray[np.float32]",
+        query: "NDArray[np.float32]",
         k: int,
     ) -> Scores:
-        """Return the scores of those records that match, by their int8 codes.
+        """Return the scores of those records that are selected, by their int8 codes.
 
-        Where nearly all match, as their namespaces and labels have been looked at, only the `k`
-        best are returned.
+        If nearly all match, as their namespaces and labels were checked before, only the `k` best
+        are returned.
         """
-        if not selected.plain:
-            # CROSS keeps the order: first the seqs, then a look at each record; else a whole index
-            # would be read.
+        if not selected.is_plain:
+            # CROSS keeps the order: first the seqs, then each record. Otherwise SQLite would read a
+            # whole index.
             sql = (
-                "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
+                "SELECT v.seq, v.codes FROM json_each(?) wanted "
+                "CROSS JOIN record r ON r.seq = wanted.value "
                 f"CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {selected.check}"
             )
-            return self.score(fetch(db, sql, (json.dumps(seqs), *selected.values)), turned)
-        sql = f"SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN {self.table} v ON v.seq = wanted.value"
-        scores = self.score(fetch(db, sql, (json.dumps(seqs),)), turned)
-        sql = f"SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {selected.check}"
+            return self.score(fetch(db, sql, (json.dumps(seqs), *selected.values)), query)
+        sql = (
+            "SELECT v.seq, v.codes FROM json_each(?) wanted "
+            f"CROSS JOIN {self.table} v ON v.seq = wanted.value"
+        )
+        scores = self.score(fetch(db, sql, (json.dumps(seqs),)), query)
         count = 2 * k
         while True:
-            some = highest(scores, count)
-            found = [seq for (seq,) in fetch(db, sql, (json.dumps(list(some)), *selected.values))]
-            if len(found) >= k or len(some) == len(scores):
-                return {seq: scores[seq] for seq in found}
+            best = highest(scores, count)
+            selected_seqs = matching(db, selected, best)
+            if len(selected_seqs) >= k or len(best) == len(scores):
+                return {seq: scores[seq] for seq in selected_seqs}
             count *= 4
 
-    def _coarse(
+    def _score_coarsely(
         self,
         db: apsw.Connection,
         selected: Selection,
-        turned: "NDArray[np.float32]",
+        query: "NDArray[np.float32]",
         least: int | None,
     ) -> "tuple[NDArray[np.int64], NDArray[np.float32], int]":
-        """Return the seqs and the coarse scores of windows of the namespaces and labels, and how
-        many there are.
+        """Return seqs and coarse scores of the selected windows, and how many these are.
+
+        Only namespaces and labels are checked.
 
         Args:
             db: A connection inside a transaction.
-            selected: Which records.
-            turned: The rotated query.
-            least: Enough of the nearest, at least this many; None for all.
+            selected: Selects the records.
+            query: The rotated query.
+            least: Return the nearest windows, at least this many; None for all.
         """
         blocks = self._load_blocks(db)
-        seqs, bits, counts = blocks.seqs, blocks.bits, blocks.counts
-        places = self._places(db, blocks, selected)
-        if places is not None and 2 * len(places) < len(seqs):
-            seqs, bits, counts = seqs[places], bits[:, places], counts[places]
-            places = None
-        windows = len(seqs) if places is None else len(places)
-        near = places if least is None else self.quantizer.nearest(turned, bits, places, least)
-        if near is not None:
-            seqs, bits, counts = seqs[near], bits.take(near, axis=1), counts[near]
-        newest = self._newest_windows(db, blocks.hi)
-        own = _owned(newest.pools, selected)
-        for label, _ in selected.labels:
-            having = fetch(
-                db, "SELECT seq FROM record_label WHERE label = ? AND seq > ?", (label, blocks.hi)
-            )
-            own &= np.isin(newest.seqs, [seq for (seq,) in having])
-        if newer := int(own.sum()):
-            windows += newer
-            seqs = np.concatenate([seqs, newest.seqs[own]])
-            bits = np.concatenate([bits, newest.bits if own.all() else newest.bits[:, own]], axis=1)
-            counts = np.concatenate([counts, newest.counts[own]])
-        return seqs, self.quantizer.coarse_scores(turned, bits, counts), windows
+        seqs, _, bits, counts = blocks.windows
+        indexes = self._find_selected(db, blocks, selected)
+        if indexes is not None and 2 * len(indexes) < len(seqs):
+            seqs, bits, counts = seqs[indexes], bits[:, indexes], counts[indexes]
+            indexes = None
+        window_count = len(seqs) if indexes is None else len(indexes)
+        if least is not None:
+            indexes = self.quantizer.nearest(query, bits, indexes, least)
+        if indexes is not None:
+            seqs, bits, counts = seqs[indexes], bits.take(indexes, axis=1), counts[indexes]
+        newest = self._find_newest(db, blocks.hi, selected)
+        if len(newest.seqs):
+            window_count += len(newest.seqs)
+            seqs = np.concatenate([seqs, newest.seqs])
+            bits = np.concatenate([bits, newest.bits], axis=1)
+            counts = np.concatenate([counts, newest.counts])
+        return seqs, self.quantizer.coarse_scores(query, bits, counts), window_count
 
-    def _places(
+    def _find_selected(
         self, db: apsw.Connection, blocks: "_Blocks", selected: Selection
     ) -> "NDArray[np.int64] | None":
-        """Return which windows of the blocks are of these namespaces and have these labels; None if
-        all do.
-        """
-        places: NDArray[np.int64] | None = None
+        """Return the indexes of windows with these namespaces and labels; None for all windows."""
+        indexes: NDArray[np.int64] | None = None
         for label, _ in selected.labels:
-            having = self._labelled(db, blocks, label)
-            places = (
-                having if places is None else np.intersect1d(places, having, assume_unique=True)
-            )
-        owners = blocks.pools if places is None else blocks.pools[places]
-        own = _owned(owners, selected)
-        if own.all():
-            return places
-        return np.flatnonzero(own) if places is None else places[own]
+            having = self._find_labelled(db, blocks, label)
+            if indexes is not None:
+                having = np.intersect1d(indexes, having, assume_unique=True)
+            indexes = having
+        pools = blocks.windows.pools
+        is_own = _is_of_pools(pools if indexes is None else pools[indexes], selected)
+        if is_own.all():
+            return indexes
+        return np.flatnonzero(is_own) if indexes is None else indexes[is_own]
 
-    def _labelled(self, db: apsw.Connection, blocks: "_Blocks", label: int) -> "NDArray[np.int64]":
-        """Return which windows of the blocks have a label, from memory as far as that was looked up
-        before.
+    def _find_labelled(
+        self, db: apsw.Connection, blocks: "_Blocks", label: int
+    ) -> "NDArray[np.int64]":
+        """Return the indexes of windows with a label, from the cache as far as it goes.
 
-        Labels of a record never change, and the blocks only grow until they are read anew.
+        Labels of a record never change, and blocks only grow until they are read again.
         """
         with self._lock:
-            hi, known = blocks.labelled.pop(label, (0, np.empty(0, dtype=np.int64)))
+            hi, indexes = blocks.labelled.pop(label, (0, np.empty(0, dtype=np.int64)))
         if hi < blocks.hi:
             sql = "SELECT seq FROM record_label WHERE label = ? AND seq > ? AND seq <= ?"
             rows = fetch(db, sql, (label, hi, blocks.hi))
             seqs = np.fromiter((seq for (seq,) in rows), dtype=np.int64, count=len(rows))
-            first, last = (np.searchsorted(blocks.seqs, seqs, side) for side in ("left", "right"))
-            if (last - first == 1).all():
-                places = first
-            else:  # some have several windows, or none
-                places = np.repeat(first, last - first)
-                places += np.arange(len(places)) - np.repeat(
-                    np.cumsum(last - first) - (last - first), last - first
-                )
-            known = np.concatenate([known, places])
+            new_indexes = _find_indexes(blocks.windows.seqs, seqs)
+            indexes = np.concatenate([indexes, new_indexes])
         with self._lock:
-            blocks.labelled[label] = blocks.hi, known
-            while (
-                len(blocks.labelled) > 1
-                and sum(len(found) for _, found in blocks.labelled.values()) > _MOST_LABELLED
-            ):
+            blocks.labelled[label] = blocks.hi, indexes
+            while len(blocks.labelled) > 1 and _count_cached(blocks) > _MAX_LABELLED:
                 blocks.labelled.pop(next(iter(blocks.labelled)))
-        return known
+        return indexes
+
+    def _find_newest(self, db: apsw.Connection, hi: int, selected: Selection) -> _Windows:
+        """Return the windows with these namespaces and labels that are in no block yet."""
+        windows = self._load_newest(db, hi)
+        is_own = _is_of_pools(windows.pools, selected)
+        for label, _ in selected.labels:
+            sql = "SELECT seq FROM record_label WHERE label = ? AND seq > ?"
+            having = [seq for (seq,) in fetch(db, sql, (label, hi))]
+            is_own &= np.isin(windows.seqs, having)
+        if is_own.all():
+            return windows
+        seqs, pools, bits, counts = windows
+        return _Windows(seqs[is_own], pools[is_own], bits[:, is_own], counts[is_own])
 
     def _load_blocks(self, db: apsw.Connection) -> "_Blocks":
+        """Return all blocks, from the cache as far as it is valid."""
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
         with self._lock:
-            known = self._blocks if self._epoch == epoch else self._no_blocks()
-            known = self._grown(db, known)
-            if self._changing is db and db.txn_state("main") != apsw.SQLITE_TXN_WRITE:
+            cached = self._blocks if self._epoch == epoch else self._no_blocks()
+            blocks = self._read_new_blocks(db, cached)
+            if self._changing is db and not has_written(db):
                 self._changing = None
-            if self._changing is not db:  # else what it sees may be undone and replaced
-                self._epoch, self._blocks = epoch, known
-            return known
+            if self._changing is not db:  # otherwise its changes may be rolled back and replaced
+                self._epoch, self._blocks = epoch, blocks
+            return blocks
 
-    def _newest_windows(self, db: apsw.Connection, hi: int) -> "_Blocks":
-        """Return the windows that are in no block yet; those that were read before come from
-        memory.
+    def _load_newest(self, db: apsw.Connection, hi: int) -> _Windows:
+        """Return the windows that are in no block yet, from the cache as far as it is valid.
 
-        Some of these may have been removed since: whoever reads their codes does not find them.
-        What a connection sees while it writes may be undone and its seqs used again, so it is
-        neither kept nor taken from memory.
+        Some of their records may have been removed since: a caller that reads the codes doesn't
+        find them. A transaction that has written neither uses nor fills the cache, because its
+        changes may be rolled back and its seqs used again.
         """
-        writing = db.txn_state("main") == apsw.SQLITE_TXN_WRITE
-        state = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,)), hi
+        is_writing = has_written(db)
+        epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
+        state = epoch, hi
         with self._lock:
-            last, known = self._newest
-        if writing or last != state:
-            known = self._no_blocks()._replace(hi=hi)
-        if known.hi < int(fetch_value(db, f"SELECT max(seq) FROM {self.table}") or 0):
-            rows = fetch(
-                db, f"SELECT seq, codes FROM {self.table} WHERE seq > ? ORDER BY seq", (known.hi,)
-            )
-            seqs, bits, pools = self._block_of(db, rows)
-            known = _Blocks(
-                rows[-1][0],
-                np.concatenate([known.seqs, seqs]),
-                np.concatenate([known.pools, pools]),
-                np.concatenate([known.bits, bits], axis=1),
-                np.concatenate([known.counts, self.quantizer.bit_counts(bits)]),
-                {},
-            )
-            if not writing:
+            cached_state, newest = self._newest
+        if is_writing or cached_state != state:
+            newest = self._no_blocks()._replace(hi=hi)
+        if newest.hi < int(fetch_value(db, f"SELECT max(seq) FROM {self.table}") or 0):
+            sql = f"SELECT seq, codes FROM {self.table} WHERE seq > ? ORDER BY seq"
+            rows = fetch(db, sql, (newest.hi,))
+            windows = _join(newest.windows, self._windows_of(db, rows))
+            newest = _Blocks(rows[-1][0], windows, {})
+            if not is_writing:
                 with self._lock:
-                    self._newest = state, known
-        return known
+                    self._newest = state, newest
+        return newest.windows
 
-    def _no_blocks(self) -> "_Blocks":
-        bits = np.empty((self.quantizer.words, 0), dtype=np.uint64)
-        nobody = np.empty(0, dtype=np.uint8)
-        return _Blocks(
-            0, np.empty(0, dtype=np.int64), nobody, bits, self.quantizer.bit_counts(bits), {}
+    def _read_new_blocks(self, db: apsw.Connection, cached: "_Blocks") -> "_Blocks":
+        """Return the cached blocks with later ones, read one at a time to save memory."""
+        sql = (
+            f"SELECT hi, length(bits), length(pools) FROM {self._block_table} "
+            "WHERE hi > ? ORDER BY hi"
         )
-
-    def _grown(self, db: apsw.Connection, known: "_Blocks") -> "_Blocks":
-        """Return the blocks with those that were written since; one block at a time, as all take
-        much memory.
-        """
-        sql = f"SELECT hi, length(bits), length(pools) FROM {self._block} WHERE hi > ? ORDER BY hi"
-        sizes = fetch(db, sql, (known.hi,))
+        sizes = fetch(db, sql, (cached.hi,))
         if not sizes:
-            return known
-        words, count = self.quantizer.words, len(known.seqs)
-        with damage_noticed():
-            windows = [size // (8 * words) for _, size, _ in sizes]
-            widest = max(
-                owners // max(1, number)
-                for (*_, owners), number in zip(sizes, windows, strict=True)
-            )
-            total = count + sum(windows)
-            seqs, bits = np.empty(total, dtype=np.int64), np.empty((words, total), dtype=np.uint64)
-            pools = np.empty(total, dtype=np.promote_types(known.pools.dtype, f"u{widest}"))
-            seqs[:count], bits[:, :count], pools[:count] = known.seqs, known.bits, known.pools
-            sql = f"SELECT seqs, bits, pools FROM {self._block} WHERE hi = ?"
-            for (hi, *_), number in zip(sizes, windows, strict=True):
-                [(packed, codes, owners)] = fetch(
-                    db, f"SELECT seqs, bits, pools FROM {self._block} WHERE hi = ?", (hi,)
-                )
-                place = slice(count, count + number)
-                seqs[place] = (
-                    np.frombuffer(packed, "<i8").reshape(number)
-                    if packed
-                    else range(hi - number + 1, hi + 1)
-                )
-                bits[:, place] = np.frombuffer(codes, "<u8").reshape(words, number)
-                pools[place] = np.frombuffer(owners, f"<u{len(owners) // max(1, number)}").reshape(
-                    number
-                )
-                count += number
-        return _Blocks(
-            sizes[-1][0], seqs, pools, bits, self.quantizer.bit_counts(bits), known.labelled
-        )
+            return cached
+        words, start = self.quantizer.words, len(cached.windows.seqs)
+        with decoding_errors():
+            window_counts = [bits_bytes // (8 * words) for _, bits_bytes, _ in sizes]
+            pool_widths = [
+                pools_bytes // max(1, count)
+                for (_, _, pools_bytes), count in zip(sizes, window_counts, strict=True)
+            ]
+            total = start + sum(window_counts)
+            pool_type = np.promote_types(cached.windows.pools.dtype, f"u{max(pool_widths)}")
+            seqs = np.empty(total, dtype=np.int64)
+            bits = np.empty((words, total), dtype=np.uint64)
+            pools = np.empty(total, dtype=pool_type)
+            seqs[:start] = cached.windows.seqs
+            bits[:, :start] = cached.windows.bits
+            pools[:start] = cached.windows.pools
+            sql = f"SELECT seqs, bits, pools FROM {self._block_table} WHERE hi = ?"
+            for (hi, _, _), count, width in zip(sizes, window_counts, pool_widths, strict=True):
+                [(packed_seqs, packed_bits, packed_pools)] = fetch(db, sql, (hi,))
+                block = slice(start, start + count)
+                if packed_seqs:
+                    seqs[block] = np.frombuffer(packed_seqs, "<i8").reshape(count)
+                else:
+                    seqs[block] = range(hi - count + 1, hi + 1)
+                bits[:, block] = np.frombuffer(packed_bits, "<u8").reshape(words, count)
+                pools[block] = np.frombuffer(packed_pools, f"<u{width}").reshape(count)
+                start += count
+        windows = _Windows(seqs, pools, bits, self.quantizer.bit_counts(bits))
+        return _Blocks(sizes[-1][0], windows, cached.labelled)
 
-    def score(self, rows: Sequence[tuple[int, bytes]], turned: "NDArray[np.float32]") -> Scores:
+    def score(self, rows: Sequence[tuple[int, bytes]], query: "NDArray[np.float32]") -> Scores:
         """Return the cosine of the best window of each row, seq and codes, with a rotated query."""
         if not rows:
             return {}
         seqs, codes = self._unpack(rows)
-        scores = self.quantizer.scores(turned, codes)
+        scores = self.quantizer.scores(query, codes)
         if len(seqs) == len(rows):
             return dict(zip(seqs.tolist(), scores.tolist(), strict=True))
         best: Scores = {}
@@ -526,18 +519,45 @@ class VectorIndex:
 
     def _unpack(self, rows: Sequence[tuple[int, bytes]]) -> "tuple[NDArray[np.int64], bytes]":
         """Return the seq of each window, and the codes of all windows."""
-        numbers, codes = zip(*rows, strict=True)
+        seqs, codes = zip(*rows, strict=True)
         owners, joined = windows_of(codes, self.quantizer.code_bytes)
-        with damage_noticed():
-            return np.array(numbers, dtype=np.int64)[owners], joined
+        with decoding_errors():
+            return np.array(seqs, dtype=np.int64)[owners], joined
 
 
-def _owned(pools: "NDArray[np.unsignedinteger[Any]]", selected: Selection) -> "NDArray[np.bool_]":
-    """Return which windows are of the selected namespaces, given those of each."""
-    own = np.zeros(len(pools), dtype=np.bool_)
+def _join(first: _Windows, second: _Windows) -> _Windows:
+    return _Windows(
+        np.concatenate([first.seqs, second.seqs]),
+        np.concatenate([first.pools, second.pools]),
+        np.concatenate([first.bits, second.bits], axis=1),
+        np.concatenate([first.counts, second.counts]),
+    )
+
+
+def _is_of_pools(
+    pools: "NDArray[np.unsignedinteger[Any]]", selected: Selection
+) -> "NDArray[np.bool_]":
+    """Return for each window whether it is of a selected namespace."""
+    is_own = np.zeros(len(pools), dtype=np.bool_)
     for pool in selected.pools:
-        own |= pools == pool
-    return own
+        is_own |= pools == pool
+    return is_own
+
+
+def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "NDArray[np.int64]":
+    """Return the indexes of the wanted values in ascending seqs, which may repeat or lack them."""
+    first = np.searchsorted(seqs, wanted, "left")
+    counts = np.searchsorted(seqs, wanted, "right") - first
+    if (counts == 1).all():
+        return first
+    starts = np.cumsum(counts) - counts
+    indexes = np.repeat(first, counts)
+    indexes += np.arange(len(indexes)) - np.repeat(starts, counts)
+    return indexes
+
+
+def _count_cached(blocks: _Blocks) -> int:
+    return sum(len(indexes) for _, indexes in blocks.labelled.values())
 
 
 def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.int64], bytes]":
@@ -547,48 +567,35 @@ def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.in
         codes: The codes of each row's windows, one after the other.
         size: The bytes of a window.
     """
-    sound = cast("Sequence[bytes]", codes)
-    if {*map(type, codes)} == {bytes} and {*map(len, sound)} == {
-        size
-    }:  # as mostly, and a search reads many
-        return np.arange(len(codes)), b"".join(sound)
-    with damage_noticed():
-        lengths = [len(code or b"") for code in codes]
-        different = set(lengths)
-        if any(length % size for length in different) or not _CODES.issuperset(map(type, codes)):
-            # Damaged ones are searched by words alone, and `check` tells.
-            codes = [
-                code if type(code) is bytes and not len(code) % size else None for code in codes
-            ]
-            lengths = [len(code or b"") for code in codes]
-            different = set(lengths)
-        owners = np.arange(len(lengths))
-        if different != {size}:
-            owners = np.repeat(owners, [length // size for length in lengths])
-        return owners, b"".join(filter(None, codes))
+    only_bytes = cast("Sequence[bytes]", codes)
+    if {*map(type, codes)} == {bytes} and {*map(len, only_bytes)} == {size}:
+        return np.arange(len(codes)), b"".join(only_bytes)  # the usual case, and a fast one
+    with decoding_errors():
+        # Records with damaged codes are found by words alone; `check` reports them.
+        intact = [code if type(code) is bytes and len(code) % size == 0 else b"" for code in codes]
+        window_counts = np.array([len(code) // size for code in intact], dtype=np.int64)
+        return np.repeat(np.arange(len(intact)), window_counts), b"".join(intact)
 
 
-def _looks(newest: int, added: int) -> bool:
-    """Return whether one of the seqs that were just added, up to the newest one, is one in
-    `_LOOK_EVERY`.
+def _should_look(newest: int, added: int) -> bool:
+    """Return whether one of the seqs just added, up to the newest, is one in `_LOOK_EVERY`.
 
-    The high bits of the product tell: the low ones repeat those of the seq, and the seqs of
-        memories that are written
-    one by one are all odd, since the entries of the log come in between.
+    The high bits of the product decide: the low ones repeat those of the seq, and memories written
+    one by one have only odd seqs, because entries of the log come in between.
     """
-    picked = (
-        n * _SCRAMBLE % 2**32 < 2**32 // _LOOK_EVERY for n in range(newest - added + 1, newest + 1)
-    )
-    return added >= _LOOK_EVERY or any(picked)
+    if added >= _LOOK_EVERY:
+        return True
+    seqs = range(newest - added + 1, newest + 1)
+    return any(seq * _SCRAMBLE % 2**32 < 2**32 // _LOOK_EVERY for seq in seqs)
 
 
 def is_large(db: apsw.Connection, selected: Selection) -> bool:
-    """Return whether more records match than should be scored one by one."""
-    most = BLOCK_ROWS if selected.broad else EXACT_ROWS
-    if not selected.also_ended:
+    """Return whether too many records match to score them one by one."""
+    most = BLOCK_ROWS if selected.is_broad else EXACT_ROWS
+    if not selected.includes_ended:
         if selected.rarest <= most:
             return False
-        if selected.plain and len(selected.labels) <= 1:
+        if selected.is_plain and len(selected.labels) <= 1:
             return True
     sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.find} LIMIT ?)"
     return int(fetch_value(db, sql, (*selected.values, most + 1))) > most
