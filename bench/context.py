@@ -16,7 +16,7 @@ from bench.retrieval.vectors import KeptVectors
 from memories import ContextBuilder, Memories, MemoryGateway, load_config
 from memories.context import rendering
 from memories.context.engine import EngineBackend
-from memories.context.payloads import HistoryTurn
+from memories.context.protocol import HistoryTurn
 from memories.context.tokens import estimate_tokens
 from memories.core.times import to_iso
 

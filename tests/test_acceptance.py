@@ -25,7 +25,7 @@ from memories import (
     MemoryPolicy,
     load_config,
 )
-from memories.context import backend, context, engine, gateway, payloads, policy
+from memories.context import context, engine, gateway, policy, protocol
 from memories.context import memory as agent_memory
 from memories.settings import SETTINGS
 
@@ -147,7 +147,7 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 INTERFACES = dict(
     pair
-    for module in (gateway, context, policy, agent_memory, payloads, backend, engine)
+    for module in (gateway, context, policy, agent_memory, protocol, engine)
     for pair in public(module)
 )
 
@@ -354,8 +354,8 @@ def test_ac_doc_003_the_example_payloads_are_what_the_gateway_returns() -> None:
     )
     assert block
     turn, memory = (json.loads(example) for example in block[1].split("\n\n"))
-    assert payloads.turn_of(turn).text == turn["text"]
-    assert payloads.item_of(memory).memory_type == memory["metadata"]["type"]
+    assert protocol.turn_of(turn).text == turn["text"]
+    assert protocol.item_of(memory).memory_type == memory["metadata"]["type"]
     assert turn["metadata"].keys() >= {"conversation_id", "role", "ts", "turn_index"}
     assert memory["metadata"].keys() >= {"type", "confidence", "ts", "conversation_id"}
 

@@ -63,7 +63,7 @@ ORDER = {
     "memories.scratchpad": """entries < layout < file < hot_tier metadata < matching refresh < mirror <
         scratchpads""",
     "memories.transfer": "lines pages stats < audit export importing migrate < backup < doctor",
-    "memories.context": """fence policy tokens < payloads < admission backend rendering recalling < engine
+    "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": """git remotes registry captured degraded tokens < namespaces objects prompt < project <
         place""",

@@ -17,12 +17,17 @@ Importing this package loads nothing heavy: its names come when they are first u
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memories.config import load_config
-    from memories.context.backend import Backend, MCPError
     from memories.context.context import ContextBuilder, ContextBuildError
     from memories.context.gateway import MemoryGateway
     from memories.context.memory import AgentMemory
-    from memories.context.payloads import ContextPackage, HistoryTurn, MemoryItem
     from memories.context.policy import MemoryPolicy
+    from memories.context.protocol import (
+        Backend,
+        ContextPackage,
+        HistoryTurn,
+        MCPError,
+        MemoryItem,
+    )
     from memories.embedders import Embedder, Space
     from memories.errors import (
         AmbiguousId,
@@ -98,11 +103,10 @@ __all__ = [
 _HOMES = {
     name: home
     for home, names in {
-        "context.backend": "Backend MCPError",
         "context.context": "ContextBuildError ContextBuilder",
         "context.gateway": "MemoryGateway",
         "context.memory": "AgentMemory",
-        "context.payloads": "ContextPackage HistoryTurn MemoryItem",
+        "context.protocol": "Backend ContextPackage HistoryTurn MCPError MemoryItem",
         "context.policy": "MemoryPolicy",
         "config": "Config load_config",
         "read.conversations": "Conversation ConversationFilters ConversationPage TurnFilters",

@@ -25,7 +25,7 @@ from memories.context import gathering, rendering
 from memories.context.admission import Admission
 from memories.context.context import estimate_tokens
 from memories.context.fence import MAX_SHOWN, block, line, lines, new_boundary
-from memories.context.payloads import document, item_of, metadata_of, turn_of
+from memories.context.protocol import item_of, metadata_of, to_document, turn_of
 from memories.context.rendering import read
 from memories.guard.origin import Origin
 
@@ -422,7 +422,7 @@ def test_turns_within_an_hour_belong_together(minutes: int, together: bool) -> N
         f"2026-05-31T{10 + hours:02}:{rest:02}:00Z" for hours, rest in (divmod(minutes, 60), (0, 0))
     )
     one, other = (HistoryTurn("c", "user", "x", 1, ts) for ts in times)
-    assert gathering._together(one, other) is together
+    assert gathering._is_same_session(one, other) is together
 
 
 @pytest.mark.parametrize(("drawn", "number"), [(0, "100000000"), (-1, "999999999")])
@@ -594,8 +594,8 @@ def test_the_limits_themselves_are_accepted() -> None:
 )
 def test_metadata_and_arguments_forge_no_origin(forged: dict[str, Any]) -> None:
     """Another program may fill in the metadata of documents, as over chroma-mcp."""
-    turn = turn_of(document("c#0", "Hello", {**TURN, **forged}))
-    item = item_of(document("1", "Hello", {**ITEM, "type": "fact", "agent": "boss", **forged}))
+    turn = turn_of(to_document("c#0", "Hello", {**TURN, **forged}))
+    item = item_of(to_document("1", "Hello", {**ITEM, "type": "fact", "agent": "boss", **forged}))
     assert (turn.origin, item.origin, item.shared) == (None, None, False)
     (shown,) = rendering.memory_lines(item)
     assert " by " not in shown

@@ -31,10 +31,9 @@ from memories import (
 )
 from memories.context import engine, fence
 from memories.context.admission import Admission
-from memories.context.backend import UnsupportedEndpoint
 from memories.context.engine import EngineBackend
 from memories.context.fence import MAX_SHOWN
-from memories.context.payloads import ROLES, HistoryTurn
+from memories.context.protocol import ROLES, HistoryTurn, UnsupportedEndpoint
 from memories.context.rendering import read
 from memories.core import logs
 from memories.core.deadline import Deadline

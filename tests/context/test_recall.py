@@ -11,8 +11,9 @@ import pytest
 
 from memories import ContextBuilder, Memories, MemoryGateway, TurnDraft, load_config
 from memories.context.engine import EngineBackend
-from memories.context.payloads import HistoryTurn
-from memories.context.recalling import by_need, passage, place_of, stems
+from memories.context.gathering import order_by_need
+from memories.context.passages import passage, stems
+from memories.context.protocol import HistoryTurn, place_of
 from memories.context.rendering import read, sorted_turns
 from memories.context.tokens import estimate_tokens
 from memories.errors import ConfigError
@@ -255,7 +256,7 @@ def turn(index: int, conversation: str = "c", text: str = "x", day: int = 1) -> 
 
 def test_hits_go_before_what_stands_beside_them() -> None:
     hits, beside = [turn(5), turn(9), turn(6)], [turn(at) for at in (4, 5, 6, 7, 8, 10)]
-    assert [one.turn_index for one in by_need(hits, beside)] == [5, 9, 6, 4, 8, 10, 7]
+    assert [one.turn_index for one in order_by_need(hits, beside)] == [5, 9, 6, 4, 8, 10, 7]
 
 
 def test_sessions_of_several_conversations_stand_in_order_of_time() -> None:

@@ -11,7 +11,7 @@ from memories.answers.fields import HIT, KNOWN_TAGS, MEMORY, TURN, VERSION, orig
 from memories.core.times import to_iso
 
 if TYPE_CHECKING:
-    from memories.context.payloads import HistoryTurn, MemoryItem
+    from memories.context.protocol import HistoryTurn, MemoryItem
     from memories.models import Forgotten, History, Memory, Page
     from memories.read.conversations import Conversation, ConversationPage
     from memories.read.turns import Turn

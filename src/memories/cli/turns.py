@@ -472,10 +472,10 @@ def _builder(
     Raises:
         InvalidInput: Nothing here can speak to that endpoint.
     """
-    from memories.context.backend import UnsupportedEndpoint
     from memories.context.context import ContextBuilder
     from memories.context.engine import EngineBackend
     from memories.context.gateway import ENGINE, MemoryGateway
+    from memories.context.protocol import UnsupportedEndpoint
     from memories.core import logs
 
     if memories.config.sources["log_level"] != "default":

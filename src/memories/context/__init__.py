@@ -1,3 +1,1 @@
-"""What stands around a model: history, context within a budget, and a policy on what may be
-stored.
-"""
+"""Context for a model: conversations, a context within a budget, and a policy for memories."""

@@ -1,6 +1,6 @@
-"""The `chroma-mcp` process: how it is started, asked by MCP from any thread, and ended.
+"""The `chroma-mcp` process: starting it, calling it by MCP from any thread, and ending it.
 
-Nothing of the MCP SDK is loaded before the process is started.
+The MCP SDK is imported when the process is started.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.context.backend import MCPError, UnsupportedEndpoint
+from memories.context.protocol import MCPError, UnsupportedEndpoint
 from memories.guard.validate import shown
 from memories.languages import unseen
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 NAME = "chroma-mcp"
 COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable with the command that starts it
-MAX_SAID = 500  # characters of what a program said, in an error
+MAX_OUTPUT = 500  # characters of a program's output in an error
 
-_NOBODY_ANSWERS = re.compile(
+_SERVER_DOWN = re.compile(
     r"(?:'|collections): (could not connect|connect|timed out|server disconnected|all connection|\[errno)"
 )
-# chroma-mcp 0.2.6 goes on when its standard input ends: the kernel is told to end it with the
+# chroma-mcp 0.2.6 continues when its standard input ends. So the kernel is asked to end it with the
 # thread that started it.
-_DIES_WITH_US = (
+_DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 )
 _CLOSED = {-32000, -32001}  # MCP's codes: connection closed, request timed out
@@ -46,7 +46,7 @@ Connect = Callable[[], AbstractAsyncContextManager["Client"]]
 
 
 class NotInstalled(UnsupportedEndpoint):
-    """The program can't be started here; trying again does not help."""
+    """The program is missing; trying again does not help."""
 
 
 class Unreachable(ConnectionError):
@@ -73,7 +73,7 @@ class Session:
     """A running process, with an event loop in a thread of its own; any thread may call it."""
 
     def __init__(self, connect: Connect, patience: Patience) -> None:
-        """Start it.
+        """Start the process.
 
         Raises:
             NotInstalled: There is no such program.
@@ -87,8 +87,8 @@ class Session:
         self._stop = asyncio.Event()
         self._life = asyncio.run_coroutine_threadsafe(self._live(connect), self._loop)
         atexit.register(self.close)
-        either: tuple[concurrent.futures.Future[Any], ...] = (self._ready, self._life)
-        concurrent.futures.wait(either, patience.start, concurrent.futures.FIRST_COMPLETED)
+        futures: tuple[concurrent.futures.Future[Any], ...] = (self._ready, self._life)
+        concurrent.futures.wait(futures, patience.start, concurrent.futures.FIRST_COMPLETED)
         if not self._ready.done():
             error = self._life.exception() if self._life.done() else None
             self.close()
@@ -103,20 +103,20 @@ class Session:
             await self._stop.wait()
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> list[str]:
-        """Call a tool; return its texts.
+        """Call a tool; return the texts of its answer.
 
         Raises:
             Unreachable: The process or the server does not answer.
-            MCPError: It failed.
+            MCPError: The tool failed.
         """
         client, seconds = self._ready.result(), self._patience.call
         try:
-            asked = asyncio.run_coroutine_threadsafe(
+            future = asyncio.run_coroutine_threadsafe(
                 client.call_tool(f"chroma_{tool}", dict(arguments)), self._loop
             )
-            answer = asked.result(seconds)
+            answer = future.result(seconds)
         except concurrent.futures.TimeoutError as exc:
-            asked.cancel()
+            future.cancel()
             error = Unreachable(f"{NAME} did not answer in {seconds:g} seconds")
             error.timed_out = True
             raise error from exc
@@ -124,10 +124,10 @@ class Session:
             if getattr(exc, "code", None) not in {None, *_CLOSED}:
                 raise MCPError(f"{NAME} refused: {exc}") from exc
             raise Unreachable(f"{NAME} ended: {exc or type(exc).__name__}") from exc
-        return _texts(answer)
+        return _texts_of(answer)
 
     def close(self) -> None:
-        """End the process, and the thread."""
+        """End the process and the thread."""
         atexit.unregister(self.close)
         if self._loop.is_closed():
             return
@@ -144,82 +144,83 @@ class Session:
 
 @contextlib.asynccontextmanager
 async def process(host: str, port: int) -> AsyncIterator["Client"]:
-    """Start the process, and yield the client that speaks to it."""
+    """Start the process, and yield its client."""
     command, *arguments = shlex.split(os.environ.get(COMMAND, "")) or [NAME]
     from mcp.client.stdio import stdio_client
 
     from mcp import Client, StdioServerParameters
 
-    # The SDK would log, with a trace, each sentence that chroma-mcp prints among its answers.
-    logging.getLogger("mcp.client.stdio").addFilter(_is_no_print)
+    # The SDK would log, with a trace, each line that chroma-mcp prints among its answers.
+    logging.getLogger("mcp.client.stdio").addFilter(_is_about_messages)
     program = shutil.which(command)
     if program is None:
         hint = f"put it on the PATH, or set {COMMAND} to the command that starts it"
         raise NotInstalled(f"{shown(command)} can't be started: there is no such program; {hint}")
     if sys.platform == "linux" and sys.executable:
-        program, arguments = sys.executable, ["-I", "-S", "-c", _DIES_WITH_US, program, *arguments]
+        arguments = ["-I", "-S", "-c", _DIE_WITH_PARENT, program, *arguments]
+        program = sys.executable
     parameters = StdioServerParameters(command=program, args=arguments, env=environment(host, port))
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         try:
-            async with Client(stdio_client(parameters, errlog=said), mode="legacy") as client:
+            async with Client(stdio_client(parameters, errlog=output), mode="legacy") as client:
                 yield client
         except Exception as exc:
-            said.seek(0)
-            lines = [line.strip() for line in said if line.strip()]
-            raise Unreachable(
-                _plain(lines[-1]) if lines else f"it ended at once: {_innermost(exc)}"
-            ) from exc
+            output.seek(0)
+            lines = [line.strip() for line in output if line.strip()]
+            reason = f"it ended at once: {_innermost(exc)}"
+            if lines:
+                reason = _plain(lines[-1])
+            raise Unreachable(reason) from exc
 
 
 def _innermost(exc: BaseException) -> BaseException:
-    """Return what a group of errors comes down to."""
+    """Return the first error in nested groups of errors."""
     return _innermost(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
 
 
-def _is_no_print(record: logging.LogRecord) -> bool:
-    """Return whether a record is about something other than a line that is no answer."""
+def _is_about_messages(record: logging.LogRecord) -> bool:
+    """Return whether a log record is not about a line that isn't an MCP message."""
     return not str(record.msg).startswith("Failed to parse JSONRPC")
 
 
 def environment(host: str, port: int) -> dict[str, str]:
-    """Return the process's environment; version 0.2.6 reads CHROMA_HOST, not the documented
-    CHROMA_HTTP_HOST.
+    """Return the environment of the process.
+
+    Version 0.2.6 reads CHROMA_HOST, not the documented CHROMA_HTTP_HOST.
     """
-    quiet = {
+    defaults = {
         "CHROMA_SSL": "false",
         "CHROMA_DOTENV_PATH": os.devnull,
         "ANONYMIZED_TELEMETRY": "FALSE",
+        "FASTMCP_LOG_LEVEL": "ERROR",
     }
-    given = {name: value for name, value in os.environ.items() if name.startswith("CHROMA_")}
-    where = {
+    inherited = {name: value for name, value in os.environ.items() if name.startswith("CHROMA_")}
+    address = {
+        "CHROMA_CLIENT_TYPE": "http",
         "CHROMA_HTTP_HOST": host,
         "CHROMA_HTTP_PORT": str(port),
         "CHROMA_HOST": host,
         "CHROMA_PORT": str(port),
     }
-    return {**quiet, "FASTMCP_LOG_LEVEL": "ERROR", **given, "CHROMA_CLIENT_TYPE": "http", **where}
+    return {**defaults, **inherited, **address}
 
 
-def _texts(answer: "CallToolResult") -> list[str]:
+def _texts_of(answer: "CallToolResult") -> list[str]:
     """Return the texts of an answer.
 
     Raises:
-        ConnectionError: It says that the Chroma server does not answer.
-        MCPError: It says that the tool failed.
+        ConnectionError: The Chroma server does not answer.
+        MCPError: The tool failed.
     """
-    texts = [
-        text
-        for text in (getattr(part, "text", None) for part in answer.content)
-        if text is not None
-    ]
+    texts = [text for part in answer.content if (text := getattr(part, "text", None)) is not None]
     if not answer.is_error:
         return texts
     reason = _plain(" ".join(texts))
-    if _NOBODY_ANSWERS.search(reason.lower()):
+    if _SERVER_DOWN.search(reason.lower()):
         raise ConnectionError(f"the Chroma server does not answer: {reason}")
     raise MCPError(f"{NAME} failed: {reason}")
 
 
 def _plain(text: str) -> str:
-    """Return what a program said on one line, without what could act on a terminal."""
-    return unseen.shown(text[:MAX_SAID], lambda _: " ")
+    """Return a program's output on one line, without control characters."""
+    return unseen.shown(text[:MAX_OUTPUT], lambda _: " ")

@@ -1,18 +1,16 @@
-"""`ContextBuilder`: what a model reads before it answers: the last turns, what of earlier ones
-answers, memories.
-"""
+"""`ContextBuilder`: builds the context of a model that answers a message, within a budget of tokens."""
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from memories.context import admission, fence, fitting, recalling, rendering
+from memories.context import admission, fence, fitting, passages, rendering
 from memories.context.admission import Admission
-from memories.context.fitting import Fitter, Parts, Shares, most, parts_of
-from memories.context.gathering import Wanted, gather
-from memories.context.payloads import ContextPackage, HistoryTurn, MemoryItem
+from memories.context.fitting import Fitter, Parts, Shares, parts_of
+from memories.context.gathering import Request, gather
+from memories.context.protocol import ContextPackage, HistoryTurn, MemoryItem
 from memories.context.tokens import estimate_tokens
 from memories.core.events import note
 from memories.core.logs import event
@@ -34,21 +32,19 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-RECALLED = 20  # hits that are recalled where there is no budget, or a small one
-MAX_RECALLED = 200  # and at most, however large the budget is
-TOKENS_PER_HIT = 30  # a budget of so many tokens more is worth one more hit
-REFITS = 3  # times at most that room which was left is filled again
-WORTH_REFITTING = 50  # that part of a budget is worth it
+RECALLED = 20  # turns to recall without a budget, or with a small one
+MAX_RECALLED = 200  # turns to recall with the largest budget
+TOKENS_PER_HIT = 30  # a budget of so many more tokens recalls one more turn
+MAX_REFITS = 3  # times that unused room is filled again
+WORTH_REFITTING = 50  # unused room is filled if it is more than the budget divided by this
 
 
 class ContextBuildError(InvalidInput):
-    """No context can be made of this input: the conversation has no name, or the message is not
-    text.
-    """
+    """The input of a context is not acceptable: the conversation's name, or the message."""
 
 
 class ContextBuilder:
-    """Puts together what a model reads, within a budget; a failing memory never stops an answer."""
+    """Builds contexts within a budget. A failing memory never prevents an answer."""
 
     def __init__(  # noqa: PLR0913 - these are the settings of a context
         self,
@@ -59,26 +55,27 @@ class ContextBuilder:
         token_budget: int | None = None,
         *,
         count_tokens: Callable[[str], int] = estimate_tokens,
-        admission: Admission = Admission(),  # noqa: B008 - a value that nobody can change
+        admission: Admission = Admission(),  # noqa: B008 - immutable
         recall_n: int = RECALLED,
-        shares: Shares = Shares(),  # noqa: B008 - the same
+        shares: Shares = Shares(),  # noqa: B008 - immutable
     ) -> None:
         """Set what a context contains.
 
         Args:
             gateway: The source of turns and memories.
-            history_tail_n: How many of the last turns, 1 to 1,000.
-            memory_top_k: How many memories at most, 1 to 1,000.
+            history_tail_n: The number of last turns, 1 to 1,000.
+            memory_top_k: The maximum number of memories, 1 to 1,000.
             min_confidence: The lowest confidence of a memory, 0 to 1.
-            token_budget: How many tokens the formatted context may have; None for no limit.
-            count_tokens: Returns how many tokens a text has for the model that reads it. [default:
-                an upper bound for the tokenizers of today; see `estimate_tokens`]
-            admission: What is taken in without being asked for. [default: nothing that seems to
-                give orders to a model, no turns of tools, at most 3 memories and 3 recalled turns
-                of one other writer]
-            recall_n: How many earlier turns that answer are looked for, 0 to 200; 0 recalls none. A
-                budget that has room for more gets more.
-            shares: How the budget is divided among the last turns, what is recalled, and memories.
+            token_budget: The maximum number of tokens of the formatted context; None for no limit.
+            count_tokens: Returns the number of tokens of a text for the model that reads it.
+                [default: an upper bound for today's tokenizers; see `estimate_tokens`]
+            admission: What may enter a context unasked. [default: no texts that may be instructions
+                to a model, no turns of tools, at most 3 memories and 3 recalled turns of one other
+                writer]
+            recall_n: The number of earlier turns to recall, 0 to 200; 0 for none. A large budget
+                recalls more.
+            shares: The shares of the last turns, the recalled turns, and the memories in the
+                budget.
 
         Raises:
             ValueError: A number is not acceptable.
@@ -92,7 +89,7 @@ class ContextBuilder:
         if type(recall_n) is not int or not 0 <= recall_n <= MAX_RECALLED:
             raise InvalidInput(f"recall_n must be a whole number from 0 to {MAX_RECALLED}")
         self.token_budget = token_budget
-        self.recall_n, self.shares = recall_n, _divided(shares)
+        self.recall_n, self.shares = recall_n, _check_shares(shares)
         self._count_tokens, self._admission = count_tokens, admission
         self._config: Config | None = None
 
@@ -111,9 +108,9 @@ class ContextBuilder:
         Args:
             gateway: The source of turns and memories.
             config: The settings.
-            token_budget: Another budget than theirs.
-            include_suspicious: Take in texts that seem to give orders to a model; they are marked.
-            include_tool_turns: Take in turns of the roles `tool` and `system`, whatever the setting
+            token_budget: A budget to use instead of theirs.
+            include_suspicious: Include texts that may be instructions to a model; they are marked.
+            include_tool_turns: Include turns of the roles `tool` and `system`, whatever the setting
                 says.
         """
         rules = Admission(
@@ -136,38 +133,41 @@ class ContextBuilder:
         return builder
 
     def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
-        """Gather what a model needs to answer a message.
+        """Build the context for a message.
 
         If the gateway fails, the context has less, down to the message alone, and its metadata says
-        why. One that has no `recall_history` and `read_history` gives no earlier turns.
+        why. A gateway without `recall_history` and `read_history` gives no earlier turns.
 
         Args:
             conversation_id: The conversation.
-            latest_user_text: The message to be answered. If it was stored already, so that it is
-                also the last turn of the history, it is left out there.
+            latest_user_text: The message to answer. If it is stored already, as the last turn of
+                the conversation, the history leaves it out.
 
         Returns:
-            The fields of a `ContextPackage`: `history`, a list of `HistoryTurn`, oldest first;
-                `memories`, a list of
-            pairs of `MemoryItem` and similarity, most relevant first; `latest_message`; `recalled`,
-            earlier turns that answer the message and those beside them, oldest first, of long ones
-            a passage; and `metadata`: `conversation_id`, `built_at`, `query_latency_ms`, `degraded`
-            and `errors` (part and message), `token_budget`, `token_counts` (`history`, `recalled`,
-            `memories`, `latest_message`, `total`: of the formatted text), `truncated`,
-            `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut`
-            (characters), `repeated_memories`, which say what a turn that is shown says, `boundary`,
-            the number of the marks, and `left_out`: what was found and may not be shown, for each
-            reason its `count` and the first
-            `ids`: `suspicious`, `tool_turn`, `captured`, `one_writer`, `no_room`.
+            The fields of a `ContextPackage`:
+
+            - `history`: a list of `HistoryTurn`, oldest first.
+            - `memories`: pairs of a `MemoryItem` and its similarity, most relevant first.
+            - `latest_message`: the message.
+            - `recalled`: earlier turns that answer the message and the turns next to them, oldest
+              first; long ones as a passage.
+            - `metadata`: `conversation_id`, `built_at`, `query_latency_ms`, `degraded` and `errors`
+              (part and message), `token_budget`, `token_counts` of the formatted text (`history`,
+              `recalled`, `memories`, `latest_message`, `total`), `truncated`, `dropped_turns`,
+              `dropped_memories`, `shortened_turns`, `latest_message_cut` (characters),
+              `repeated_memories` (left out because a shown turn says the same), `boundary` (the
+              number of the marks), and `left_out`: for each reason `suspicious`, `tool_turn`,
+              `captured`, `one_writer` and `no_room`, the `count` and the first `ids`.
 
         Raises:
             ContextBuildError: The id of the conversation is not acceptable, or the message is not
                 text.
         """
-        return self._build(_name(conversation_id), _message(latest_user_text), latest_user_text)
+        conversation, message = _check_name(conversation_id), _check_message(latest_user_text)
+        return self._build(conversation, message, message)
 
     def build_recall(self, query: str, conversation_id: str | None = None) -> dict[str, Any]:
-        """Gather what is known about a task, as `build_context` does, but without a message.
+        """Build the context for a task, as `build_context` does, but without a message.
 
         Args:
             query: The task.
@@ -177,209 +177,196 @@ class ContextBuilder:
         Raises:
             ContextBuildError: The id of the conversation is not acceptable.
         """
-        return self._build(None if conversation_id is None else _name(conversation_id), query, "")
+        conversation = None if conversation_id is None else _check_name(conversation_id)
+        return self._build(conversation, query, "")
 
     def build_everywhere(self, latest_user_text: str) -> dict[str, Any]:
-        """Gather what a model needs to answer a message of no conversation: turns of all
-        conversations are recalled.
+        """Build the context for a message outside of conversations: turns of all conversations are
+        recalled.
 
         Raises:
             ContextBuildError: The message is not text.
         """
-        return self._build(None, _message(latest_user_text), latest_user_text)
+        message = _check_message(latest_user_text)
+        return self._build(None, message, message)
 
     def format_for_prompt(self, context: dict[str, Any]) -> str:
-        """Return a context as text for a prompt: what is recalled as fenced data, see `rendering`,
-        then the message.
+        """Return a context as text for a prompt: fenced data, see `rendering`, then the message.
 
         Args:
-            context: What `build_context` returned.
+            context: The result of `build_context`.
         """
-        parts, known = parts_of(context), context["metadata"]
+        parts, metadata = parts_of(context), context["metadata"]
         turns = rendering.sorted_turns([*parts.recalled, *parts.history])
-        named = any(
-            turn.conversation_id != known.get("conversation_id", turn.conversation_id)
-            for turn in turns
+        conversation = metadata.get("conversation_id")
+        named = "conversation_id" in metadata and any(
+            turn.conversation_id != conversation for turn in turns
         )
-        length = rendering.id_length([item for item, _ in parts.memories])
-        lines = [
-            line for item, _ in parts.memories for line in rendering.memory_lines(item, length)
-        ]
-        lines += rendering.listed(
-            turns, [rendering.turn_lines(turn) for turn in turns], named=named
-        )
+        items = [item for item, _ in parts.memories]
+        id_length = rendering.id_length(items)
+        lines = [line for item in items for line in rendering.memory_lines(item, id_length)]
+        turn_lines = [rendering.turn_lines(turn) for turn in turns]
+        lines += rendering.history_lines(turns, turn_lines, named=named)
         message = str(context["latest_message"])
-        if not lines:
-            return message
-        return rendering.frame(known, message, lines)
-
-    def _truncate_to_budget(self, context: dict[str, Any]) -> dict[str, Any]:
-        """Return a context that fits the budget: first the message, then the newest turns, then
-        memories.
-
-        What the message leaves of the budget is divided among them; see `fitting`. A message that
-        is too long by itself is cut at its end, and so is the oldest turn that is shown.
-        """
-        kept: dict[str, Any] = {**context}
-        given = parts_of(kept)
-        cut = self._cut_message(kept)
-        fitter = Fitter(
-            self._count_tokens,
-            self.shares,
-            recalling.stems(kept.pop("query", context["latest_message"])),
-        )
-        fitted = self._fitted(kept, given, fitter)
-        repeated = fitting.repeated(fitted)
-        if repeated:
-            given = given._replace(
-                memories=[pair for pair in given.memories if pair not in repeated]
-            )
-            fitted = self._fitted(kept, given, fitter)
-        kept |= fitted._replace(recalled=rendering.sorted_turns(fitted.recalled))._asdict()
-        shortened = sum(
-            turn not in given.history or len(turn.text) > fence.MAX_SHOWN
-            for turn in kept["history"]
-        )
-        lost = {
-            "dropped_turns": len(given.history) - len(kept["history"]),
-            "dropped_memories": len(given.memories) - len(kept["memories"]),
-            "shortened_turns": shortened,
-            "latest_message_cut": cut,
-        }
-        truncated = any(lost.values())
-        counts = {
-            "token_budget": self.token_budget,
-            "token_counts": self._token_counts(kept),
-            "truncated": truncated,
-        }
-        kept["metadata"] = {
-            **context["metadata"],
-            **counts,
-            **lost,
-            "repeated_memories": len(repeated),
-        }
-        if truncated:
-            event(_log, logging.INFO, "context truncated", token_budget=self.token_budget, **lost)
-        return kept
-
-    # --- inside
-    # ----------------------------------------------------------------------------------------------------
+        return rendering.frame(metadata, message, lines) if lines else message
 
     def _build(self, conversation: str | None, query: str, message: str) -> dict[str, Any]:
-        began = time.perf_counter()
-        wanted = Wanted(
+        start = time.perf_counter()
+        request = Request(
             self.history_tail_n,
-            self._hits(),
+            self._hit_count(),
             self.memory_top_k,
             self.min_confidence,
             self._admission,
         )
-        found = gather(self.gateway, wanted, conversation, query, message)
+        gathered = gather(self.gateway, request, conversation, query, message)
         metadata = {
             "conversation_id": conversation,
             "built_at": to_iso(datetime.now(UTC)),
-            "query_latency_ms": round((time.perf_counter() - began) * 1000, 2),
-            "degraded": bool(found.errors),
-            "errors": found.errors,
+            "query_latency_ms": round((time.perf_counter() - start) * 1000, 2),
+            "degraded": bool(gathered.errors),
+            "errors": gathered.errors,
             "boundary": rendering.new_boundary(),
-            "left_out": admission.told(list(dict.fromkeys(found.left_out))),
+            "left_out": admission.summarize(list(dict.fromkeys(gathered.left_out))),
         }
-        package = ContextPackage(found.history, found.memories, message, metadata, found.recalled)
-        built = self._truncate_to_budget({**vars(package), "query": query})
-        if self._config is not None and self._config.home.exists():  # reading makes no folder
-            self._note(self._config, built, time.perf_counter() - began)
-        return built
+        package = ContextPackage(
+            gathered.history, gathered.memories, message, metadata, gathered.recalled
+        )
+        context = self._truncate_to_budget({**vars(package), "query": query})
+        if self._config is not None and self._config.home.exists():  # reading creates no folder
+            self._note(self._config, context, time.perf_counter() - start)
+        return context
 
-    def _note(self, config: "Config", built: Mapping[str, Any], seconds: float) -> None:
-        """Note how many tokens a model is given beside the message."""
-        counts = built["metadata"]["token_counts"]
-        parts = [built[part] for part in ("history", "recalled", "memories")]
+    def _note(self, config: "Config", context: Mapping[str, Any], seconds: float) -> None:
+        """Note in `core.events` how many tokens a model gets besides the message."""
+        metadata = context["metadata"]
+        counts = metadata["token_counts"]
         note(
             config.home,
             "context",
             setting=config.events,
             namespace=config.namespace,
             agent=config.identity,
-            outcome="degraded" if built["metadata"]["degraded"] else "ok",
+            outcome="degraded" if metadata["degraded"] else "ok",
             ms=round(seconds * 1000, 2),
-            results=sum(map(len, parts)),
+            results=sum(len(context[part]) for part in ("history", "recalled", "memories")),
             tokens=counts["total"] - counts["latest_message"],
         )
 
-    def _hits(self) -> int:
-        """Return how many turns that answer are looked for: more than a budget may have room for
-        are of no use.
-        """
-        more = (
-            0
-            if self.token_budget is None
-            else min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT)
-        )
-        return max(self.recall_n, more) if self.recall_n else 0
+    def _hit_count(self) -> int:
+        """Return the number of turns to recall; a budget limits how many are useful."""
+        if not self.recall_n or self.token_budget is None:
+            return self.recall_n
+        return max(self.recall_n, min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT))
 
-    def _total(self, context: dict[str, Any]) -> int:
-        return self._count_tokens(self.format_for_prompt(context))
+    # --- the budget ---
 
-    def _fitted(self, context: dict[str, Any], given: Parts, fitter: Fitter) -> Parts:
-        """Return what fits the budget beside the message; the whole text is counted, and what it is
-        over is dropped.
+    def _truncate_to_budget(self, context: dict[str, Any]) -> dict[str, Any]:
+        """Return a context that fits the budget: the message, then the newest turns, then
+        memories.
+
+        The rest of the budget after the message is divided; see `fitting`. A message that is too
+        long by itself is cut at its end, and so is the oldest turn that is shown.
         """
+        truncated: dict[str, Any] = {**context}
+        parts = parts_of(context)
+        message = self._cut_message(context["latest_message"])
+        truncated["latest_message"] = message
+        query = truncated.pop("query", context["latest_message"])
+        fitter = Fitter(self._count_tokens, self.shares, passages.stems(query))
+        fitting_parts = self._fit(truncated, parts, fitter)
+        repeated = fitting.repeated_memories(fitting_parts)
+        if repeated:
+            memories = [pair for pair in parts.memories if pair not in repeated]
+            parts = parts._replace(memories=memories)
+            fitting_parts = self._fit(truncated, parts, fitter)
+        truncated["history"] = fitting_parts.history
+        truncated["recalled"] = rendering.sorted_turns(fitting_parts.recalled)
+        truncated["memories"] = fitting_parts.memories
+        losses = {
+            "dropped_turns": len(parts.history) - len(fitting_parts.history),
+            "dropped_memories": len(parts.memories) - len(fitting_parts.memories),
+            "shortened_turns": _count_shortened(fitting_parts.history, parts.history),
+            "latest_message_cut": len(context["latest_message"]) - len(message),
+        }
+        is_truncated = any(losses.values())
+        truncated["metadata"] = {
+            **context["metadata"],
+            "token_budget": self.token_budget,
+            "token_counts": self._token_counts(truncated),
+            "truncated": is_truncated,
+            **losses,
+            "repeated_memories": len(repeated),
+        }
+        if is_truncated:
+            event(_log, logging.INFO, "context truncated", token_budget=self.token_budget, **losses)
+        return truncated
+
+    def _cut_message(self, message: str) -> str:
+        """Return the message, cut if it alone exceeds the budget."""
+        budget = self.token_budget
+        if budget is None or self._count_tokens(message) <= budget:
+            return message
+
+        def fits(length: int) -> bool:
+            return self._count_tokens(message[:length]) <= budget
+
+        return message[: fitting.largest_fitting(len(message), fits)]
+
+    def _fit(self, context: dict[str, Any], parts: Parts, fitter: Fitter) -> Parts:
+        """Return the parts that fit the budget beside the message; the whole text is counted."""
         budget = self.token_budget
         if budget is None:
-            return fitter.all_of(given)
-        message = context["latest_message"]
-        frame = rendering.frame(context["metadata"], message)
+            return fitter.include_all(parts)
+        frame = rendering.frame(context["metadata"], context["latest_message"])
         room = budget - self._count_tokens(frame)
-        fitted = fitter.fit(given, room)
+        fitted = fitter.fit(parts, room)
         size = self._total({**context, **fitted._asdict()})
-        for _ in range(
-            REFITS
-        ):  # parts counted one by one have more tokens than the whole: that room is used too
+        # The whole has fewer tokens than its parts counted one by one: use that room too.
+        for _ in range(MAX_REFITS):
             unused = budget - size
             if unused * WORTH_REFITTING < budget:
                 break
-            larger = fitter.fit(given, room + unused)
-            grown = self._total({**context, **larger._asdict()})
-            if not size < grown <= budget:
+            larger = fitter.fit(parts, room + unused)
+            larger_size = self._total({**context, **larger._asdict()})
+            if not size < larger_size <= budget:
                 break
-            room, fitted, size = room + unused, larger, grown
+            room, fitted, size = room + unused, larger, larger_size
         while size > budget and any(fitted):
-            fitted = fitting.without_least(fitted)
+            fitted = fitting.drop_least_needed(fitted)
             size = self._total({**context, **fitted._asdict()})
         return fitted
 
-    def _cut_message(self, context: dict[str, Any]) -> int:
-        """Cut the message if it alone is over the budget; return by how many characters."""
-        message: str = context["latest_message"]
-        budget = self.token_budget
-        if budget is None or self._count_tokens(message) <= budget:
-            return 0
-        size = most(len(message), lambda size: self._count_tokens(message[:size]) <= budget)
-        context["latest_message"] = message[:size]
-        return len(message) - size
-
     def _token_counts(self, context: Mapping[str, Any]) -> dict[str, int]:
-        def count(lines: Iterable[Sequence[str]]) -> int:
-            return sum(self._count_tokens("\n".join(own)) for own in lines)
-
+        items = [item for item, _ in context["memories"]]
         return {
-            "history": count(map(rendering.turn_lines, context["history"])),
-            "recalled": count(map(rendering.turn_lines, context["recalled"])),
-            "memories": count(rendering.memory_lines(item) for item, _ in context["memories"]),
+            "history": self._count_lines(map(rendering.turn_lines, context["history"])),
+            "recalled": self._count_lines(map(rendering.turn_lines, context["recalled"])),
+            "memories": self._count_lines(map(rendering.memory_lines, items)),
             "latest_message": self._count_tokens(context["latest_message"]),
             "total": self._total(dict(context)),
         }
 
+    def _count_lines(self, entries: Iterable[list[str]]) -> int:
+        return sum(self._count_tokens("\n".join(lines)) for lines in entries)
 
-def _divided(shares: Shares) -> Shares:
-    """Return shares that can be divided by.
+    def _total(self, context: dict[str, Any]) -> int:
+        return self._count_tokens(self.format_for_prompt(context))
+
+
+def _count_shortened(shown: list[HistoryTurn], turns: list[HistoryTurn]) -> int:
+    """Return how many of the last turns are not shown whole."""
+    return sum(turn not in turns or len(turn.text) > fence.MAX_SHOWN for turn in shown)
+
+
+def _check_shares(shares: Shares) -> Shares:
+    """Return valid shares.
 
     Raises:
         InvalidInput: One is not a whole number of at least 0, or all are 0.
     """
-    if len(shares) != len(Shares._fields) or any(
-        type(part) is not int or part < 0 for part in shares
-    ):
+    is_valid = all(type(part) is int and part >= 0 for part in shares)
+    if len(shares) != len(Shares._fields) or not is_valid:
         raise InvalidInput(
             "shares must be three whole numbers, 0 or more: last turns, recalled turns, memories"
         )
@@ -388,7 +375,7 @@ def _divided(shares: Shares) -> Shares:
     return Shares(*shares)
 
 
-def _message(latest_user_text: object) -> str:
+def _check_message(latest_user_text: object) -> str:
     if not isinstance(latest_user_text, str):
         raise ContextBuildError(
             f"the latest message is of type {type(latest_user_text).__name__}; give text"
@@ -396,7 +383,7 @@ def _message(latest_user_text: object) -> str:
     return latest_user_text
 
 
-def _name(conversation_id: str) -> str:
+def _check_name(conversation_id: str) -> str:
     try:
         return one_line(conversation_id, "conversation_id")
     except InvalidInput as exc:

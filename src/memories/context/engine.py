@@ -1,4 +1,4 @@
-"""Our own engine as a backend of a `MemoryGateway`, over any of its stores."""
+"""The default backend of a `MemoryGateway`: a `Memories`, over any of its stores."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -6,15 +6,15 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memories.context.backend import MCPError
-from memories.context.payloads import (
+from memories.context.protocol import (
     Document,
     HistoryTurn,
+    MCPError,
     MemoryItem,
-    document,
-    in_its_zone,
-    moment,
-    present,
+    parse_time,
+    parse_zoned_time,
+    to_document,
+    without_none,
 )
 from memories.core.disk import locked
 from memories.core.times import to_iso
@@ -37,20 +37,20 @@ _LISTED = ("entities", "source", "tags")
 
 
 class EngineBackend:
-    """Our own engine, over any of its stores."""
+    """Stores turns and memories in a `Memories`."""
 
-    # of a turn; a long one is kept in parts, and its vectors take a while
+    # The length of a turn; a long one is stored in parts, and embedding it takes a while.
     most_characters = 1_000_000
 
     def __init__(
         self, memories: Memories, *, owned: bool = False, include_corrected: bool = False
     ) -> None:
-        """Work on a memory.
+        """Wrap a memory.
 
         Args:
             memories: The memory.
-            owned: Close it by `close`.
-            include_corrected: Also recall a memory that another one recalled with it corrects.
+            owned: Whether `close` closes it.
+            include_corrected: Also recall memories that other recalled ones correct.
         """
         self.memories = memories
         self._include_corrected = include_corrected
@@ -58,159 +58,152 @@ class EngineBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The folder of the store if it is a file, else the home; each namespace has files of its
-        own.
-        """
+        """The folder of the store if it is a file, else the home; each namespace has its own files."""
         return files_of(self.memories.config, self.memories.namespace)
 
     @property
     def redactor(self) -> "Redactor":
-        """As the settings of the memory want it."""
+        """The redactor of the memory's settings."""
         return self.memories.config.redactor()
 
     @property
     def timeout_seconds(self) -> float | None:
-        """How long a call may take, by the settings of the memory."""
+        """The maximum duration of a call, from the memory's settings."""
         return self.memories.config.memory_timeout_seconds
 
     def ensure_collections(self, names: Sequence[str]) -> None:
-        """Check that the store answers; its two collections are always there.
+        """Check that the store answers; its two collections always exist.
 
         Raises:
-            MCPError: It does not, or there is no collection of that name.
+            MCPError: The store failed, or there is no such collection.
         """
         unknown = [name for name in names if name not in SEARCHED]
         if unknown:
-            known = ", ".join(SEARCHED)
             raise MCPError(
-                f'there is no collection "{unknown[0]}" and this memory makes no others; it has {known}'
+                f'there is no collection "{unknown[0]}" and this memory makes no others; it has '
+                f"{', '.join(SEARCHED)}"
             )
-        with _translated():
+        with _translate_errors():
             self.memories.status()
 
     def append(self, turn: HistoryTurn) -> str:
-        """Store a turn; the store numbers it, in the order in which turns reach it."""
+        """Store a turn, numbered by the store in the order of arrival."""
         draft = TurnDraft(
             turn.text,
             role=turn.role,
             speaker=turn.speaker,
-            created_at=in_its_zone(turn.ts),
+            created_at=parse_zoned_time(turn.ts),
             message_id=turn.message_id,
             tags={} if turn.channel is None else {_CHANNEL: turn.channel},
             index=turn.turn_index,
         )
-        with _translated():
+        with _translate_errors():
             try:
                 [stored] = self.memories.add_turns(turn.conversation_id, [draft])
-            except RequestError as exc:  # it will never be accepted, so it must not wait in a queue
+            except RequestError as exc:  # it will never be accepted, so it must not be queued
                 raise InvalidInput(str(exc)) from exc
         if stored.reason is not None:
             raise InvalidInput(f"the turn was not stored: {stored.reason}")
         return stored.id
 
     def tail(self, conversation_id: str, n: int) -> list[Document]:
-        """Return the last turns."""
-        with _translated():
-            found = self.memories.tail_turns(conversation_id, limit=n)
-            return [
-                _turn_document(turn) for turn in found if not turn.waiting
-            ]  # the gateway has those
+        """Return the last stored turns; the gateway adds the queued ones."""
+        with _translate_errors():
+            turns = self.memories.tail_turns(conversation_id, limit=n)
+            return [_turn_document(turn) for turn in turns if not turn.waiting]
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, unless one that says the same would be recalled wherever this one would.
+        """Store a memory, unless an equal one would be recalled wherever this one would be.
 
-        That is one of the same type and conversation; what a surer writer adds to the same text is
-        merged into it.
+        That is one of the same type and conversation, with at least the same confidence.
         """
-        known = {
-            _TYPE: item.memory_type,
-            **{name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)},
-            _WINDOW: None if window is None else _window_tag(window),
-            _TS: item.ts
-            if in_its_zone(item.ts).utcoffset()
-            else None,  # a record keeps its time in UTC
-        }
+        tags = {name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)}
+        tags[_TYPE] = item.memory_type
+        tags[_WINDOW] = None if window is None else _window_tag(window)
+        if parse_zoned_time(item.ts).utcoffset():  # a record keeps its time in UTC
+            tags[_TS] = item.ts
         draft: dict[str, Any] = {
-            "tags": present(known),
+            "tags": without_none(tags),
             "confidence": item.confidence,
-            "created_at": moment(item.ts),
+            "created_at": parse_time(item.ts),
+            "source": item.conversation_id,
         }
-        draft["source"] = item.conversation_id
-        sure = round(item.confidence, 4)  # as confidences are shown
-        with _translated():
-            made = self.memories.create(item.text, within=(_TYPE, _CONVERSATION), **draft)
-            if made.memory and (made.stored or made.memory.confidence >= sure):
-                return made.memory.id
-            alike = [self.memories.get(found.id) for found in made.duplicates]
-            serving = next((memory for memory in alike if memory.confidence >= sure), None)
-            if serving is None:
-                serving = self.memories.create(item.text, force=True, **draft).memory
-            assert serving is not None  # nothing was compared
-            return serving.id
+        min_confidence = round(item.confidence, 4)  # as confidences are shown
+        with _translate_errors():
+            created = self.memories.create(item.text, within=(_TYPE, _CONVERSATION), **draft)
+            memory = created.memory
+            if memory and (created.stored or memory.confidence >= min_confidence):
+                return memory.id
+            for duplicate in created.duplicates:
+                memory = self.memories.get(duplicate.id)
+                if memory.confidence >= min_confidence:
+                    return memory.id
+            memory = self.memories.create(item.text, force=True, **draft).memory
+            assert memory is not None  # without a duplicate check it is always stored
+            return memory.id
 
     def recall(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
     ) -> list[Document]:
-        """Search the memories; only the beginning of a long text is looked for."""
+        """Search the memories, by the beginning of a long text."""
         tags = {} if conversation_id is None else {_CONVERSATION: conversation_id}
-        with _translated():
-            query = query_text[:MAX_QUERY_CHARACTERS]
+        with _translate_errors():
             hits = self.memories.search(
-                query,
+                query_text[:MAX_QUERY_CHARACTERS],
                 limit=k,
                 min_confidence=min_confidence,
                 tags=tags,
                 include_corrected=self._include_corrected,
             )
-            return [memory_document(hit) | self._place_of(hit.memory) for hit in hits]
+            documents = []
+            for hit in hits:
+                document = memory_document(hit)
+                document["shared"] = hit.memory.namespace != self.memories.namespace
+                document["own"] = self._is_own(hit.memory)
+                documents.append(document)
+            return documents
 
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Document]:
-        """Search the turns; only the beginning of a long text is looked for."""
-        with _translated():
+        """Search the turns, by the beginning of a long text."""
+        memories = self.memories.without_shared() if own else self.memories
+        with _translate_errors():
             query = query_text[:MAX_QUERY_CHARACTERS]
-            memories = self.memories.without_shared() if own else self.memories
             hits = memories.search(query, scope="history", limit=k, conversation=conversation_id)
-            found = [
-                _turn_document(hit.turn) | {"similarity": _similarity(hit), "score": hit.score}
-                for hit in hits
-            ]
-            return [
-                document | self._writer_of(hit.turn)
-                for hit, document in zip(hits, found, strict=True)
-            ]
+            documents = []
+            for hit in hits:
+                document = self._turn_with_owner(hit.turn)
+                document["similarity"], document["score"] = _similarity(hit), hit.score
+                documents.append(document)
+            return documents
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
         """Return turns from an index on."""
-        with _translated():
-            found = self.memories.turns(conversation_id, start=start, limit=n)
-            return [_turn_document(turn) | self._writer_of(turn) for turn in found]
+        with _translate_errors():
+            turns = self.memories.turns(conversation_id, start=start, limit=n)
+            return [self._turn_with_owner(turn) for turn in turns]
 
-    def _place_of(self, memory: Memory) -> dict[str, bool]:
-        """Return whether a memory is another namespace's, and whether one's own agents wrote it."""
-        return {"shared": memory.namespace != self.memories.namespace, "own": self._is_own(memory)}
+    def _turn_with_owner(self, turn: Turn) -> Document:
+        """Return the document of a turn, with whether the reader's own agents wrote it.
 
-    def _writer_of(self, turn: Turn) -> dict[str, bool]:
-        """Return whether one's own agents wrote a turn: nobody accepts turns, so a foreign file
-        stays foreign.
+        Imported turns never count as own ones, since turns are not reviewed.
         """
-        imported = turn.origin is not None and turn.origin.trust == IMPORTED
-        return {"own": not imported and self._is_own(turn)}
+        is_imported = turn.origin is not None and turn.origin.trust == IMPORTED
+        return {**_turn_document(turn), "own": not is_imported and self._is_own(turn)}
 
-    def _is_own(self, found: Memory | Turn) -> bool:
-        reader, written = self.memories.config.identity or self.memories.namespace, found.origin
-        return (
-            found.namespace == reader
-            if written is None
-            else (written.namespace, written.user) == (reader, user())
-        )
+    def _is_own(self, entry: Memory | Turn) -> bool:
+        """Return whether the reader's own agents wrote a memory or a turn."""
+        reader = self.memories.config.identity or self.memories.namespace
+        if entry.origin is None:
+            return entry.namespace == reader
+        return (entry.origin.namespace, entry.origin.user) == (reader, user())
 
     def count_window(self, window: str) -> int:
-        """Count the memories tagged with the window; those of other namespaces don't count."""
-        with _translated():
-            found = self.memories.list(tags={_WINDOW: _window_tag(window)}, limit=1_000).memories
-        return sum(memory.namespace == self.memories.namespace for memory in found)
+        """Return the number of memories in our own namespace that are tagged with a window."""
+        with _translate_errors():
+            page = self.memories.list(tags={_WINDOW: _window_tag(window)}, limit=1_000)
+        return sum(memory.namespace == self.memories.namespace for memory in page.memories)
 
     def hold_windows(self) -> AbstractContextManager[None]:
         """Take a lock beside the store."""
@@ -224,8 +217,8 @@ class EngineBackend:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Raise `MCPError` for whatever is neither bad input nor a memory that does not answer."""
+def _translate_errors() -> Iterator[None]:
+    """Raise `MCPError` for errors other than `InvalidInput` and `ConnectionError`."""
     try:
         yield
     except (InvalidInput, ConnectionError):
@@ -237,15 +230,12 @@ def _translated() -> Iterator[None]:
 
 
 def _window_tag(window: str) -> str:
-    """Return the tag of a window: its hash where its name can't be the value of a tag."""
-    if (
-        len(window) <= MAX_TAG_VALUE
-        and window.isprintable()
-        and "," not in window
-        and window == window.strip()
-    ):
+    """Return the tag of a window: its name, or a hash if the name can't be the value of a tag."""
+    is_one_value = window.isprintable() and "," not in window and window == window.strip()
+    if is_one_value and len(window) <= MAX_TAG_VALUE:
         return window
-    return f"hash {hashlib.blake2b(window.encode('utf-8', 'backslashreplace'), digest_size=16).hexdigest()}"
+    digest = hashlib.blake2b(window.encode("utf-8", "backslashreplace"), digest_size=16)
+    return f"hash {digest.hexdigest()}"
 
 
 def _turn_document(turn: Turn) -> Document:
@@ -258,39 +248,44 @@ def _turn_document(turn: Turn) -> Document:
         "channel": turn.tags.get(_CHANNEL),
         "speaker": turn.speaker,
     }
-    return document(turn.id, turn.content, metadata) | {"origin": turn.origin} | _suspicious(turn)
+    document = to_document(turn.id, turn.content, metadata)
+    document["origin"] = turn.origin
+    if turn.suspicious:
+        document["suspicious"] = turn.suspicious
+    return document
 
 
 def memory_document(hit: Hit) -> Document:
-    """Return the document of a memory that was found."""
+    """Return the document of a recalled memory."""
     memory = hit.memory
     metadata = {
         "type": memory.tags.get(_TYPE, ""),
         "confidence": memory.confidence,
-        "ts": _written_at(memory),
+        "ts": _format_time(memory),
         "namespace": memory.namespace,
         **{name: memory.tags.get(name) for name in (_CONVERSATION, *_LISTED, "agent")},
     }
-    found = {"similarity": _similarity(hit), "score": hit.score, "origin": memory.origin}
-    found |= {"accepted": True} if memory.accepted_at is not None else {}
-    return document(memory.id, memory.content, metadata) | found | _suspicious(memory)
+    document = to_document(memory.id, memory.content, metadata)
+    document["similarity"], document["score"] = _similarity(hit), hit.score
+    document["origin"] = memory.origin
+    if memory.accepted_at is not None:
+        document["accepted"] = True
+    if memory.suspicious:
+        document["suspicious"] = memory.suspicious
+    return document
 
 
-def _written_at(memory: Memory) -> str:
-    """Return when a memory was written, in the time zone that its writer named if it has not
-    changed since.
-    """
-    at, named = to_iso(memory.updated_at), memory.tags.get(_TS)
+def _format_time(memory: Memory) -> str:
+    """Return when a memory was written, in its writer's time zone unless it has changed since."""
+    written_at, tag = to_iso(memory.updated_at), memory.tags.get(_TS)
+    if not tag:
+        return written_at
     try:
-        zoned = in_its_zone(named) if named else None
+        zoned = parse_zoned_time(tag)
     except InvalidInput:
-        return at
-    return to_iso(zoned, keep_zone=True) if zoned is not None and to_iso(zoned) == at else at
+        return written_at
+    return to_iso(zoned, keep_zone=True) if to_iso(zoned) == written_at else written_at
 
 
 def _similarity(hit: Hit) -> float:
     return hit.score if hit.similarity is None else hit.similarity
-
-
-def _suspicious(found: Memory | Turn) -> Document:
-    return {"suspicious": found.suspicious} if found.suspicious else {}

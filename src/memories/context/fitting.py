@@ -1,34 +1,33 @@
-"""How a context fits a budget: what each part gets, and what is left out. Pure.
+"""Fitting a context into a budget of tokens: the share of each part, and what is left out. Pure.
 
-The message goes first. Of what it leaves, the last turns, what is recalled and the memories have a
-share each; what one of them does not need, the others get, in the order recalled, last turns,
-memories. A share that is too small for the beginning of the newest turn gets what that takes: the
-specification puts recent history before memories.
+The message comes first. The last turns, the recalled turns and the memories each get a share of the
+rest. Unused room goes to the others, in the order recalled, last turns, memories. The newest turn
+gets at least `NEWEST` tokens: the specification puts recent history before memories.
 """
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from memories.context import recalling, rendering
-from memories.context.payloads import HistoryTurn, MemoryItem
-from memories.context.recalling import beginning, place_of
+from memories.context import rendering
+from memories.context.passages import is_repeated, shorten, shorten_to_beginning
+from memories.context.protocol import HistoryTurn, MemoryItem, place_of
 from memories.languages.text import normal_form
 
 Pair = tuple[MemoryItem, float]
 
-MIN_SHOWN = 40  # characters; a shorter beginning of a turn tells nothing
-NEWEST = 60  # tokens that the newest turn may have, however small the share
-HITS = 10  # for so many passages at least there should be room
-SHORTEST, LONGEST = 400, 2_000  # characters of a passage of a long text
-SHORTEST_PART = 80  # characters of a turn that is cut because it is the last one that finds room
-_SQUEEZED = 0.92  # of the characters that there is room for, since tokens are not spread evenly
-_LETTERS = 3.5  # in a token, as a guess at how long passages may be
+MIN_SHOWN = 40  # characters; a shorter beginning of a turn is useless
+NEWEST = 60  # tokens that the newest turn gets, however small the share
+MIN_HITS = 10  # passages for which there should be room
+MIN_PASSAGE, MAX_PASSAGE = 400, 2_000  # characters of a passage of a long text
+MIN_LAST_PASSAGE = 80  # characters of the last turn that finds room
+_MARGIN = 0.92  # of the characters that there is room for, since tokens are not spread evenly
+_CHARACTERS_PER_TOKEN = 3.5  # a guess, for the length of passages
 _GAP = " …"
 
 
 class Shares(NamedTuple):
-    """How the room of a budget is divided; only their proportion counts."""
+    """Shares of a budget; only their proportion counts."""
 
     tail: int = 20
     recalled: int = 55
@@ -36,8 +35,8 @@ class Shares(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a context may hold, or holds: the last turns, oldest first; recalled turns and memories
-    by need.
+    """The parts of a context: the last turns, oldest first; recalled turns and memories, most
+    useful first.
     """
 
     history: list[HistoryTurn]
@@ -45,176 +44,183 @@ class Parts(NamedTuple):
     memories: list[Pair]
 
 
-def longest_passage(room: int | None) -> int:
-    """Return how many characters of a recalled turn are shown at most where there is room for so
-    many tokens.
-    """
+def parts_of(context: Mapping[str, Any]) -> Parts:
+    """Return the parts of a context, which may lack recalled turns."""
+    return Parts(
+        list(context["history"]), list(context.get("recalled", ())), list(context["memories"])
+    )
+
+
+def max_passage(room: int | None) -> int:
+    """Return the maximum length of a passage for a number of tokens; None for no budget."""
     if room is None:
-        return LONGEST
-    return min(LONGEST, max(SHORTEST, int(room * _LETTERS / HITS) // 100 * 100))
+        return MAX_PASSAGE
+    length = int(room * _CHARACTERS_PER_TOKEN / MIN_HITS) // 100 * 100
+    return min(MAX_PASSAGE, max(MIN_PASSAGE, length))
 
 
 class Fitter:
-    """Chooses what fits."""
+    """Selects the parts that fit into a budget."""
 
-    def __init__(self, count: Callable[[str], int], shares: Shares, words: Sequence[str]) -> None:
+    def __init__(
+        self, count_tokens: Callable[[str], int], shares: Shares, words: Sequence[str]
+    ) -> None:
         """Prepare.
 
         Args:
-            count: Returns how many tokens a text has.
-            shares: How the room is divided.
-            words: What passages are chosen by; see `recalling.stems`.
+            count_tokens: Returns the number of tokens of a text.
+            shares: The shares of the budget.
+            words: The words by which passages are chosen; see `passages.stems`.
         """
-        self._count, self._shares, self._words = functools.cache(count), shares, words
-        self._cuts: dict[tuple[int, int], tuple[HistoryTurn, HistoryTurn]] = {}
-        self._sizes: dict[
-            int, tuple[HistoryTurn, int]
-        ] = {}  # by identity; the turn is kept, so that it stays its own
+        self._count, self._shares, self._words = functools.cache(count_tokens), shares, words
+        # Both by the identity of a turn, which is kept so that the identity stays its own.
+        self._shortened: dict[tuple[int, int], tuple[HistoryTurn, HistoryTurn]] = {}
+        self._sizes: dict[int, tuple[HistoryTurn, int]] = {}
 
     def fit(self, parts: Parts, room: int) -> Parts:
-        """Return what fits in so many tokens."""
-        whole = max(1, sum(self._shares))
-        share = {name: room * part // whole for name, part in self._shares._asdict().items()}
-        history = self._newest(parts.history, min(room, max(share["tail"], NEWEST)))
-        memories = self._relevant(
-            parts.memories, min(share["memories"], room - self._turns(history))
-        )
-        left = room - self._turns(history) - self._pairs(memories)
-        recalled = self._recalled(parts.recalled, history, left) if share["recalled"] else []
-        left -= self._turns([*recalled, *history]) - self._turns(history)
-        more = self._newest(parts.history, self._turns(history) + left)
-        if self._turns(more) > self._turns(history):
-            left -= self._turns(more) - self._turns(history)
-            history = more
-            shown = set(map(place_of, history))
-            recalled = [turn for turn in recalled if place_of(turn) not in shown]
-        memories = self._relevant(parts.memories, self._pairs(memories) + left)
-        return Parts(history, recalled, memories)
+        """Return the parts that fit into a number of tokens."""
+        total = max(1, sum(self._shares))
+        tail_room = room * self._shares.tail // total
+        recalled_room = room * self._shares.recalled // total
+        memories_room = room * self._shares.memories // total
+        history = self._fit_newest(parts.history, min(room, max(tail_room, NEWEST)))
+        history_size = self._size_of_turns(history)
+        memories = self._fit_memories(parts.memories, min(memories_room, room - history_size))
+        unused = room - history_size - self._size_of_memories(memories)
+        recalled = self._fit_recalled(parts.recalled, history, unused) if recalled_room else []
+        unused -= self._size_of_turns([*recalled, *history]) - history_size
+        longer = self._fit_newest(parts.history, history_size + unused)
+        longer_size = self._size_of_turns(longer)
+        if longer_size > history_size:
+            unused -= longer_size - history_size
+            history = longer
+            places = set(map(place_of, history))
+            recalled = [turn for turn in recalled if place_of(turn) not in places]
+        memories_room = self._size_of_memories(memories) + unused
+        return Parts(history, recalled, self._fit_memories(parts.memories, memories_room))
 
-    def all_of(self, parts: Parts) -> Parts:
-        """Return everything, where there is no budget: each turn once, and passages of long
-        ones.
-        """
-        shown = set(map(place_of, parts.history))
-        longest = longest_passage(None)
+    def include_all(self, parts: Parts) -> Parts:
+        """Return everything, without a budget: each turn once, and passages of long ones."""
+        places = set(map(place_of, parts.history))
+        size = max_passage(None)
         recalled = [
-            recalling.cut(turn, self._words, longest)
+            shorten(turn, self._words, size)
             for turn in parts.recalled
-            if place_of(turn) not in shown
+            if place_of(turn) not in places
         ]
         return parts._replace(recalled=recalled)
 
-    # --- inside
-    # ----------------------------------------------------------------------------------------------------
-
-    def _newest(self, history: Sequence[HistoryTurn], room: int) -> list[HistoryTurn]:
-        """Return the newest turns that fit, and of the next one the beginning, if that is worth
-        showing.
-        """
+    def _fit_newest(self, history: Sequence[HistoryTurn], room: int) -> list[HistoryTurn]:
+        """Return the newest turns that fit, and the beginning of the next one if that is useful."""
         days: set[tuple[str, str]] = set()
-        kept: list[HistoryTurn] = []
+        fitting: list[HistoryTurn] = []
         for turn in reversed(history):
-            head = 0 if _day(turn) in days else self._heading(turn, None) + self._count(_GAP)
-            size = head + self._turn(turn)
+            is_new_day = _day(turn) not in days
+            head = self._size_of_heading(turn) + self._count(_GAP) if is_new_day else 0
+            size = head + self._size_of_turn(turn)
             if size > room:
-                length = most(
-                    len(turn.text),
-                    lambda length: head + self._turn(beginning(turn, length)) <= room,  # noqa: B023
-                )
-                return [beginning(turn, length), *kept] if length >= MIN_SHOWN else kept
+                length = self._fitting_length(turn, room - head)
+                if length >= MIN_SHOWN:
+                    fitting.append(shorten_to_beginning(turn, length))
+                break
             room -= size
             days.add(_day(turn))
-            kept.insert(0, turn)
-        return kept
+            fitting.append(turn)
+        return fitting[::-1]
 
-    def _relevant(self, memories: Sequence[Pair], room: int) -> list[Pair]:
+    def _fitting_length(self, turn: HistoryTurn, room: int) -> int:
+        """Return how much of the beginning of a turn fits."""
+
+        def fits(length: int) -> bool:
+            return self._size_of_turn(shorten_to_beginning(turn, length)) <= room
+
+        return largest_fitting(len(turn.text), fits)
+
+    def _fit_memories(self, memories: Sequence[Pair], room: int) -> list[Pair]:
         """Return the memories that fit, the most relevant first."""
-        chosen: list[Pair] = []
+        fitting: list[Pair] = []
         for pair in memories:
-            size = self._pairs([pair])
+            size = self._size_of_memories([pair])
             if size <= room:
-                chosen.append(pair)
+                fitting.append(pair)
                 room -= size
-        return chosen
+        return fitting
 
-    def _recalled(
+    def _fit_recalled(
         self, turns: Sequence[HistoryTurn], history: Sequence[HistoryTurn], room: int
     ) -> list[HistoryTurn]:
-        """Return the recalled turns that fit beside the last ones, passages of long ones, by
-        need.
-        """
-        longest = longest_passage(room)
-        shown = {place_of(turn) for turn in history}
+        """Return the recalled turns that fit beside the last ones, shortened to passages."""
+        max_length = max_passage(room)
+        places = {place_of(turn) for turn in history}
         days = {_day(turn) for turn in history}
-        chosen: list[HistoryTurn] = []
-        squeezed = False
+        fitting: list[HistoryTurn] = []
+        is_squeezed = False
         for turn in turns:
-            if place_of(turn) in shown or room <= 0:
+            if place_of(turn) in places or room <= 0:
                 continue
-            shorter = self._cut(turn, longest)
-            beside = self._count(_GAP) + (0 if _day(turn) in days else self._heading(turn, None))
-            size = self._turn(shorter) + beside
-            if (
-                size > room and not squeezed
-            ):  # what is left goes to the best one that does not fit, in part
-                squeezed = True
-                fitting = int(
-                    _SQUEEZED * len(shorter.text) * (room - beside) / max(1, size - beside)
-                )
-                if fitting >= SHORTEST_PART:
-                    shorter = recalling.cut(turn, self._words, fitting)
-                    size = self._turn(shorter) + beside
+            shorter = self._shorten(turn, max_length)
+            head = self._count(_GAP)
+            if _day(turn) not in days:
+                head += self._size_of_heading(turn)
+            size = self._size_of_turn(shorter) + head
+            if size > room and not is_squeezed:
+                # The best turn that does not fit gets the rest of the room.
+                is_squeezed = True
+                length = int(_MARGIN * len(shorter.text) * (room - head) / max(1, size - head))
+                if length >= MIN_LAST_PASSAGE:
+                    shorter = shorten(turn, self._words, length)
+                    size = self._size_of_turn(shorter) + head
             if size <= room:
                 room -= size
-                chosen.append(shorter)
+                fitting.append(shorter)
                 days.add(_day(turn))
-        return chosen
+        return fitting
 
-    def _cut(self, turn: HistoryTurn, size: int) -> HistoryTurn:
-        """Return a turn with at most so much of its text; fitting anew does not cut it anew."""
-        if (id(turn), size) not in self._cuts:
-            self._cuts[id(turn), size] = turn, recalling.cut(turn, self._words, size)
-        return self._cuts[id(turn), size][1]
+    def _shorten(self, turn: HistoryTurn, size: int) -> HistoryTurn:
+        """Return a turn shortened to a passage, which is computed once."""
+        key = id(turn), size
+        if key not in self._shortened:
+            self._shortened[key] = turn, shorten(turn, self._words, size)
+        return self._shortened[key][1]
 
-    def _turns(self, turns: Sequence[HistoryTurn]) -> int:
-        """Return how many tokens turns have at most, in their order, with what stands between
-        them.
-        """
-        ordered = rendering.sorted_turns(turns)
-        before: HistoryTurn | None = None
+    def _size_of_turns(self, turns: Sequence[HistoryTurn]) -> int:
+        """Return the maximum number of tokens of turns, with their headings and gaps."""
+        previous: HistoryTurn | None = None
         total = 0
-        for turn in ordered:
-            total += self._turn(turn) + self._heading(turn, before)
-            total += self._count(_GAP) if rendering.leaves_gap(turn, before) else 0
-            before = turn
+        for turn in rendering.sorted_turns(turns):
+            total += self._size_of_turn(turn) + self._size_of_heading(turn, previous)
+            if rendering.leaves_gap(turn, previous):
+                total += self._count(_GAP)
+            previous = turn
         return total
 
-    def _turn(self, turn: HistoryTurn) -> int:
+    def _size_of_turn(self, turn: HistoryTurn) -> int:
         if id(turn) not in self._sizes:
-            self._sizes[id(turn)] = turn, self._count("\n".join((*rendering.turn_lines(turn), "")))
+            size = self._count("\n".join((*rendering.turn_lines(turn), "")))
+            self._sizes[id(turn)] = turn, size
         return self._sizes[id(turn)][1]
 
-    def _heading(self, turn: HistoryTurn, before: HistoryTurn | None) -> int:
-        head = rendering.heading(turn, before, named=True)
-        return self._count(f"{head}\n") if head else 0
+    def _size_of_heading(self, turn: HistoryTurn, previous: HistoryTurn | None = None) -> int:
+        heading = rendering.heading(turn, previous, named=True)
+        return self._count(f"{heading}\n") if heading else 0
 
-    def _pairs(self, pairs: Sequence[Pair]) -> int:
-        shortest = rendering.id_length([item for item, _ in pairs])
+    def _size_of_memories(self, pairs: Sequence[Pair]) -> int:
+        id_length = rendering.id_length([item for item, _ in pairs])
         return sum(
-            self._count("\n".join((*rendering.memory_lines(item, shortest), "")))
+            self._count("\n".join((*rendering.memory_lines(item, id_length), "")))
             for item, _ in pairs
         )
 
 
-def repeated(parts: Parts) -> list[Pair]:
-    """Return the memories that say, word for word, what a turn beside them says."""
-    said = [normal_form(turn.text) for turn in (*parts.recalled, *parts.history)]
-    return [pair for pair in parts.memories if recalling.says_again(pair[0].text, said)]
+def repeated_memories(parts: Parts) -> list[Pair]:
+    """Return the memories that a turn in the context contains word for word."""
+    texts = [normal_form(turn.text) for turn in (*parts.recalled, *parts.history)]
+    return [pair for pair in parts.memories if is_repeated(pair[0].text, texts)]
 
 
-def without_least(parts: Parts) -> Parts:
-    """Return parts without the one that is needed least: a recalled turn, a memory, the oldest of
-    the last turns.
+def drop_least_needed(parts: Parts) -> Parts:
+    """Return the parts without the least needed one: a recalled turn, else a memory, else the
+    oldest of the last turns.
     """
     if parts.recalled:
         return parts._replace(recalled=parts.recalled[:-1])
@@ -223,22 +229,16 @@ def without_least(parts: Parts) -> Parts:
     return parts._replace(history=parts.history[1:])
 
 
-def most(limit: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number below a limit that fits, given that all smaller ones fit; 0 if none
-    does.
-    """
-    least, beyond = 0, limit
-    while beyond - least > 1:
-        middle = (least + beyond) // 2
-        least, beyond = (middle, beyond) if fits(middle) else (least, middle)
-    return least
-
-
-def parts_of(context: Mapping[str, Any]) -> Parts:
-    """Return the parts of a context; one that nothing was recalled for may have no such part."""
-    return Parts(
-        list(context["history"]), list(context.get("recalled", ())), list(context["memories"])
-    )
+def largest_fitting(limit: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number below a limit that fits, by bisection; 0 if none does."""
+    low, high = 0, limit
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _day(turn: HistoryTurn) -> tuple[str, str]:

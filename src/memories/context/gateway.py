@@ -1,23 +1,25 @@
-"""`MemoryGateway`: how an agent stores and finds turns and memories, whatever the backend."""
+"""`MemoryGateway`: stores and finds an agent's turns and memories, over any backend."""
 
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from memories.config import load_config
-from memories.context.backend import Backend, MCPError, UnsupportedEndpoint
 from memories.context.engine import EngineBackend
-from memories.context.payloads import (
+from memories.context.protocol import (
+    Backend,
     Document,
     HistoryTurn,
+    MCPError,
     MemoryItem,
-    aware,
-    document,
+    UnsupportedEndpoint,
     metadata_of,
+    to_document,
+    with_zone,
 )
 from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.ids import digest
@@ -34,16 +36,16 @@ if TYPE_CHECKING:
 
 ENGINE = "memories"  # the endpoint of our own engine with the store of the settings
 CHROMA_MCP = "chroma-mcp"  # the endpoint of a Chroma server, through the program of that name
-TIMEOUT_SECONDS = 10.0  # for a backend that has no setting
-_OWN_ID = "gateway:"  # prefix of message ids that are made here; they are never shown
+TIMEOUT_SECONDS = 10.0  # for a backend without a setting
+_GENERATED = "gateway:"  # prefix of generated message ids, which are never shown
 _log = logging.getLogger(__name__)
 
 
 class MemoryGateway:
     """Stores and finds turns and memories. It checks values and decides nothing.
 
-    A turn that can't be stored is put into a queue on disk, and stored, in order, when the memory
-    answers again. Threads may share a gateway, and processes its memory. It is a context manager.
+    A turn that can't be stored is queued on disk, and stored in order when the memory answers
+    again. A gateway may be shared by threads, and its memory by processes. It is a context manager.
     """
 
     def __init__(
@@ -53,19 +55,19 @@ class MemoryGateway:
         backend: Backend | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Prepare a gateway; nothing is opened before it is needed.
+        """Prepare a gateway; everything is opened when it is first needed.
 
         Args:
             mcp_endpoint: `memories` for our own engine with the store of the settings, a store's
                 URL, the path of a store's file, or `chroma-mcp` or `chroma-mcp://host:port` for a
                 Chroma server.
-            backend: The backend, instead of the one that the endpoint names; `close` does not close
-                it.
+            backend: A backend to use instead of the one that the endpoint names; `close` does not
+                close it.
             timeout_seconds: How long to wait for an answer of the memory. [default: the setting of
                 the backend]
 
         Raises:
-            ConnectionError: No backend can speak to that endpoint.
+            ConnectionError: No backend supports the endpoint.
             ValueError: It is empty.
         """
         self._owned = backend is None
@@ -73,25 +75,25 @@ class MemoryGateway:
         self.mcp_endpoint = mcp_endpoint
         self.queue = RetryQueue.of_turns(*self._backend.folder_name)
         self._counts = {"message_count": 0, "memory_count": 0}
-        of_backend = getattr(self._backend, "timeout_seconds", TIMEOUT_SECONDS)
-        self._deadline = Deadline(
-            of_backend if timeout_seconds is None else timeout_seconds, whole=True
-        )
+        if timeout_seconds is None:
+            timeout_seconds = getattr(self._backend, "timeout_seconds", TIMEOUT_SECONDS)
+        self._deadline = Deadline(timeout_seconds, whole=True)
 
     def settle(self) -> None:
-        """Wait for calls that took too long, as long as a call may take: while one still runs, all
-        others fail.
+        """Wait for calls that timed out, at most as long as a call may take.
+
+        While one of them is still running, all other calls fail.
         """
         self._deadline.settle()
 
     def ensure_collections(self, names: list[str]) -> None:
-        """Make sure that the collections `history` and `memory` exist; then store what waits in the
-        queue.
+        """Create the collections `history` and `memory` unless they exist; then store the queued
+        turns.
 
         Raises:
             ValueError: A name is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It can't make this collection.
+            MCPError: It can't create this collection.
         """
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise InvalidInput("names must be a list of names of collections")
@@ -116,47 +118,38 @@ class MemoryGateway:
     ) -> str:
         """Append a turn to a conversation.
 
-        What waits in the queue is stored first. A turn that can't be stored now goes into the
-        queue, and the error has `queued` set. Appending it again does no harm.
+        Queued turns are stored first. A turn that can't be stored now is queued, and the error has
+        `queued` set. Appending it again does no harm.
 
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: What was said, at most 100,000 characters. Secrets are taken out before anything
-                else is done.
-            turn_index: Its place. If this or a later place is taken, the turn gets the next free
-                one, so that two writers never share a number; `tail_history` shows it. So 0 means:
-                at the end.
+            text: The text, at most 100,000 characters. Secrets are removed first of all.
+            turn_index: The position. If this or a later one is taken, the turn gets the next free
+                one, so that no two turns share a number; `tail_history` shows it. So 0 means: at
+                the end.
             ts: When it was said, ISO 8601.
-            message_id: Its id in the conversation: a second turn with the same one is not stored
-                again. Without one, only a turn that is the same in everything counts as the same.
+            message_id: An id that is unique in the conversation: a second turn with the same id is
+                not stored. Without one, only a turn with equal arguments counts as the same.
             channel: Where it came from, such as `web`.
-            long: Accept a longer text, of `most_characters`, which is kept in parts that are one
+            long: Accept a text of up to `most_characters`, which is stored in parts that form one
                 turn.
 
         Returns:
             The turn's id.
 
         Raises:
-            ValueError: A value is not acceptable; it is not queued.
+            ValueError: A value is not acceptable; the turn is not queued.
             ConnectionError: The memory does not answer.
             MCPError: It could not store the turn.
         """
         fields = (conversation_id, role, text, turn_index, ts, message_id, channel)
-        most = self.most_characters if long else MAX_TURN_CHARACTERS
-        turn = HistoryTurn(*self._without_secrets(fields), most=most)
+        max_characters = self.most_characters if long else MAX_TURN_CHARACTERS
+        turn = HistoryTurn(*self._redact_turn(fields), max_characters=max_characters)
         if turn.turn_index > MAX_INDEX:
             raise InvalidInput(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
-        if not turn.message_id:  # the same for a turn that is the same in everything
-            parts = (
-                turn.conversation_id,
-                turn.role,
-                turn.text,
-                str(turn.turn_index),
-                turn.ts,
-                turn.channel or "",
-            )
-            turn.message_id = f"{_OWN_ID}{digest(*parts)}"
+        if not turn.message_id:
+            turn.message_id = _generate_message_id(turn)
         try:
             with self._timed(
                 "turn stored", conversation_id=conversation_id, role=role, counts="message_count"
@@ -169,43 +162,41 @@ class MemoryGateway:
     def tail_history(self, conversation_id: str, n: int) -> list[Document]:
         """Return the last turns of a conversation, oldest first.
 
-        Turns that wait in the queue come last; their metadata has `pending`. If the memory does not
-        answer and some wait, they are returned alone, and each document has `error`, which says
-        why.
+        Queued turns come last; their metadata has `pending`. If the memory does not answer and some
+        are queued, only those are returned, each document with the reason as `error`.
 
         Args:
             conversation_id: The conversation.
-            n: How many, 1 to 1,000.
+            n: The number of turns, 1 to 1,000.
 
         Returns:
             Documents: `id`, `text`, and `metadata` with `conversation_id`, `role`, `ts`,
-                `turn_index` and, if known,
-            `message_id`, `channel` and `speaker`.
+            `turn_index` and, if known, `message_id`, `channel` and `speaker`.
 
         Raises:
             ValueError: `n` is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It could not read.
+            MCPError: It failed.
         """
-        wanted = limit(n, "n")
+        n = limit(n, "n")
         conversation = one_line(conversation_id, "conversation_id")
         with self._timed("history read", conversation_id=conversation_id, n=n):
-            waiting = self._waiting(
-                conversation
-            )  # first: a turn stored meanwhile is then seen twice, not never
-            most = min(wanted + len(waiting), MAX_LIMIT)
+            # Read the queue first: a turn that is stored meanwhile then appears in both, not in
+            # neither.
+            queued = self._queued(conversation)
+            count = min(n + len(queued), MAX_LIMIT)
             try:
-                stored = self._deadline.run(lambda: self._backend.tail(conversation, most))
-                pending = _pending(waiting, stored)
+                stored = self._deadline.run(lambda: self._backend.tail(conversation, count))
+                pending = _number_pending(queued, stored)
             except (ConnectionError, MCPError) as exc:
-                stored, pending = (
-                    [],
-                    [found | {"error": _in_one_line(exc)} for found in _pending(waiting, [])],
-                )
+                stored, pending = [], _number_pending(queued, [])
                 if not pending:
                     raise
+                error = " ".join(str(exc).split()) or type(exc).__name__
+                for document in pending:
+                    document["error"] = error
                 event(_log, logging.ERROR, "only queued turns could be read", error=str(exc))
-        return _without_own_ids((stored + pending)[-wanted:])
+        return _without_generated_ids((stored + pending)[-n:])
 
     def write_memory(  # noqa: PLR0913, PLR0917 - the specification's signature
         self,
@@ -223,40 +214,45 @@ class MemoryGateway:
         """Store a memory.
 
         Args:
-            text: What is to be remembered, at most 2,000 characters.
+            text: The text, at most 2,000 characters.
             memory_type: `preference`, `fact`, `project` or `decision`.
-            confidence: How sure its writer is, 0 to 1.
+            confidence: The writer's confidence, 0 to 1.
             ts: When it was written, ISO 8601.
             conversation_id: The conversation that it comes from.
-            entities: People and things it is about, separated by commas.
+            entities: The people and things that it is about, separated by commas.
             source: `chat`, `tool` or `import`.
             tags: Words, separated by commas.
-            window: The window that it counts in; see `count_window`.
+            window: The window that counts it; see `count_window`.
 
         Returns:
-            The memory's id: of this one, or of one that says the same already.
+            The id of the memory, or of an existing one that says the same.
 
         Raises:
             ValueError: A value is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It could not store it.
+            MCPError: It could not store the memory.
         """
         redactor = self._redactor()
         if conversation_id is not None:
             redactor.refuse(conversation_id, "conversation_id")
-        said = redactor.text(text, "text").text
-        about, words = (
-            each and redactor.text(each, "entities and tags").text for each in (entities, tags)
+        item = MemoryItem(
+            redactor.text(text, "text").text,
+            memory_type,
+            confidence,
+            ts,
+            conversation_id,
+            entities and redactor.text(entities, "entities and tags").text,
+            source,
+            tags and redactor.text(tags, "entities and tags").text,
         )
-        item = MemoryItem(said, memory_type, confidence, ts, conversation_id, about, source, words)
-        counted = None if window is None else self._window(window)
+        stored_window = None if window is None else self._window(window)
         with self._timed(
             "memory stored",
             type=memory_type,
             conversation_id=conversation_id,
             counts="memory_count",
         ):
-            return self._deadline.run(lambda: self._backend.write(item, counted))
+            return self._deadline.run(lambda: self._backend.write(item, stored_window))
 
     def recall_memory(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None = None
@@ -265,46 +261,40 @@ class MemoryGateway:
 
         Args:
             query_text: The question; only the first 4,096 characters of a long one count.
-            k: How many at most, 1 to 1,000.
+            k: The maximum number, 1 to 1,000.
             min_confidence: The lowest confidence, 0 to 1.
             conversation_id: Only memories of this conversation.
 
         Returns:
             Documents: `id`, `text`, `similarity` and `score`, 0 to 1, and `metadata` with `type`,
-                `confidence`, `ts`
-            and, if known, `conversation_id`, `entities`, `source` and `tags`.
+            `confidence`, `ts` and, if known, `conversation_id`, `entities`, `source` and `tags`.
 
         Raises:
             ValueError: A value is not acceptable.
             ConnectionError: The memory does not answer.
             MCPError: It could not search.
         """
-        wanted, least = limit(k, "k"), unit(min_confidence, "min_confidence")
-        if not isinstance(query_text, str):
-            raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
-        conversation = (
-            None if conversation_id is None else one_line(conversation_id, "conversation_id")
-        )
-        with self._timed("memories recalled", k=k) as known:
-            found = self._deadline.run(
-                lambda: self._backend.recall(query_text, wanted, least, conversation)
+        k, min_confidence = limit(k, "k"), unit(min_confidence, "min_confidence")
+        conversation = _check_search(query_text, conversation_id)
+        with self._timed("memories recalled", k=k) as fields:
+            documents = self._deadline.run(
+                lambda: self._backend.recall(query_text, k, min_confidence, conversation)
             )
-            known["found"] = len(found)
-        return found
+            fields["found"] = len(documents)
+        return documents
 
     def recall_history(
         self, query_text: str, k: int, conversation_id: str | None = None, *, own: bool = False
     ) -> list[Document]:
         """Return the turns that answer a query, by meaning and by word, best first.
 
-        Turns that wait in the queue are not among them. A backend that can't search turns finds
-        none.
+        Queued turns are not searched. A backend that can't search turns returns none.
 
         Args:
             query_text: The question; only the first 4,096 characters of a long one count.
-            k: How many at most, 1 to 1,000.
+            k: The maximum number, 1 to 1,000.
             conversation_id: Only turns of this conversation. [default: of all]
-            own: Only turns of one's own namespace.
+            own: Only turns of the caller's own namespace.
 
         Returns:
             Documents as `tail_history` returns them, with `similarity` and `score`.
@@ -314,37 +304,33 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not search.
         """
-        wanted = limit(k, "k")
-        if not isinstance(query_text, str):
-            raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
-        conversation = (
-            None if conversation_id is None else one_line(conversation_id, "conversation_id")
-        )
+        k = limit(k, "k")
+        conversation = _check_search(query_text, conversation_id)
         if not hasattr(self._backend, "recall_turns"):
             return []
-        with self._timed("history searched", k=k) as known:
-            only = {"own": True} if own else {}  # which no other backend than ours is asked
-            found = self._deadline.run(
-                lambda: self._backend.recall_turns(query_text, wanted, conversation, **only)
+        options = {"own": True} if own else {}  # other backends than ours may lack it
+        with self._timed("history searched", k=k) as fields:
+            documents = self._deadline.run(
+                lambda: self._backend.recall_turns(query_text, k, conversation, **options)
             )
-            known["found"] = len(found)
-        return _without_own_ids(found)
+            fields["found"] = len(documents)
+        return _without_generated_ids(documents)
 
     def read_history(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return the turns of a conversation from a number on, oldest first, as `tail_history`
+        """Return the turns of a conversation from an index on, oldest first, as `tail_history`
         returns them.
 
         Args:
             conversation_id: The conversation.
-            start: The number of the first one.
-            n: How many at most, 1 to 1,000.
+            start: The index of the first turn.
+            n: The maximum number, 1 to 1,000.
 
         Raises:
             ValueError: A value is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It could not read.
+            MCPError: It failed.
         """
-        wanted, conversation = limit(n, "n"), one_line(conversation_id, "conversation_id")
+        n, conversation = limit(n, "n"), one_line(conversation_id, "conversation_id")
         if type(start) is not int or start < 0:
             raise InvalidInput("start must be a whole number, 0 or more")
         if not hasattr(self._backend, "read_turns"):
@@ -352,30 +338,28 @@ class MemoryGateway:
         with self._timed(
             "turns read", level=logging.DEBUG, conversation_id=conversation_id, start=start, n=n
         ):
-            return _without_own_ids(self._backend.read_turns(conversation, start, wanted))
+            return _without_generated_ids(self._backend.read_turns(conversation, start, n))
 
     def count_window(self, window: str) -> int:
-        """Return how many memories of a window are stored, for `MemoryPolicy`.
+        """Return the number of stored memories of a window, for `MemoryPolicy`.
 
         Raises:
             ConnectionError: The memory does not answer.
             MCPError: It could not count.
         """
-        named = self._window(window)
-        return self._deadline.run(lambda: self._backend.count_window(named))
+        stored_window = self._window(window)
+        return self._deadline.run(lambda: self._backend.count_window(stored_window))
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Keep other users of `hold_windows` out while inside, so that a count stays true until
-        then.
-        """
+        """Keep other users of `hold_windows` out of a block, so that a count stays true in it."""
         return self._backend.hold_windows()
 
     def drain(self) -> int:
-        """Store the turns that wait in the queue, in order; return how many were stored.
+        """Store the queued turns, in order; return how many were stored.
 
         Raises:
             ConnectionError: The memory does not answer.
-            MCPError: It could not store them; those that remain stay in the queue.
+            MCPError: It could not store them; the other turns stay queued.
         """
         drained = self._deadline.run(lambda: self._drain(None))
         if drained.failed:
@@ -384,13 +368,13 @@ class MemoryGateway:
 
     @property
     def most_characters(self) -> int:
-        """How long a text the backend keeps as one turn."""
+        """The maximum length of a turn in the backend."""
         return int(getattr(self._backend, "most_characters", MAX_TURN_CHARACTERS))
 
     def close(self) -> None:
         """Close the backend, unless it was passed in."""
         if self._owned:
-            with suppress(MemoryTimeout):  # what hangs is left to the end of the process
+            with suppress(MemoryTimeout):  # a hanging call is left to the end of the process
                 self._deadline.run(self._backend.close)
         self._deadline.close()
 
@@ -400,19 +384,27 @@ class MemoryGateway:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- inside
-    # ----------------------------------------------------------------------------------------------------
+    # --- the queue ---
 
     def _append(self, turn: HistoryTurn) -> str:
-        """Store a turn behind those of its conversation that wait."""
-        self._drain_before(turn.conversation_id)
+        """Store a turn after the queued ones of its conversation.
+
+        Raises:
+            MCPError: Some of those are still queued.
+        """
+        if self.queue:
+            drained = self._drain(turn.conversation_id)
+            if self._queued(turn.conversation_id):
+                reason = drained.failed.get(turn.conversation_id, "somebody else is storing them")
+                raise MCPError(
+                    f"earlier turns of this conversation still wait to be stored: {reason}"
+                )
         return self._backend.append(turn)
 
     def _drain(self, before: str | None) -> Drained:
-        with _readable_queue(self.queue):
-            drained = self.queue.drain(
-                lambda entry: self._backend.append(self._entry(entry)), before=before
-            )
+        """Store the queued turns, those of one conversation first."""
+        with _translate_queue_errors(self.queue):
+            drained = self.queue.drain(self._append_queued, before=before)
         if drained.done:
             event(_log, logging.INFO, "queued turns stored", drained=drained.done)
         for conversation, error in drained.failed.items():
@@ -425,59 +417,20 @@ class MemoryGateway:
             )
         return drained
 
-    def _drain_before(self, conversation_id: str) -> None:
-        """Store what waits, beginning with one conversation: its new turns must not come first.
+    def _append_queued(self, entry: Entry) -> str:
+        """Store a queued turn; an older program may have queued secrets that are removed now."""
+        fields = self._redact_turn(tuple(vars(_parse_queued(entry)).values()))
+        return self._backend.append(HistoryTurn(*fields, max_characters=MAX_MESSAGE_CHARACTERS))
 
-        Raises:
-            MCPError: Turns of this conversation still wait.
-        """
-        if not self.queue:
-            return
-        drained = self._drain(conversation_id)
-        if self._waiting(conversation_id):
-            reason = drained.failed.get(conversation_id, "somebody else is storing them")
-            raise MCPError(f"earlier turns of this conversation still wait to be stored: {reason}")
-
-    def _redactor(self) -> "Redactor":
-        """Return what takes secrets out; a backend of somebody else may have none of its own."""
-        from memories.guard.redactor import Redactor  # reading does without it
-
-        own = getattr(self._backend, "redactor", None)
-        return own if isinstance(own, Redactor) else Redactor()
-
-    def _without_secrets(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the fields of a turn as they may be stored, queued and logged; wrong types are
-        left for the turn.
-        """
-        conversation, role, text, index, ts, message_id, channel, *rest = given
-        redactor = self._redactor()
-        redactor.refuse(conversation, "conversation_id")
-        named = message_id and redactor.name(message_id, "message id").text
-        more = (each and redactor.text(each, "a name").text for each in (channel, *rest))
-        return (conversation, role, redactor.text(text, "text").text, index, ts, named, *more)
-
-    def _entry(self, entry: Entry) -> HistoryTurn:
-        """Return the turn of a queued entry; one of an older program may hold what is taken out
-        now.
-        """
-        known = tuple(vars(_turn(entry)).values())
-        return HistoryTurn(*self._without_secrets(known), most=MAX_MESSAGE_CHARACTERS)
-
-    def _window(self, name: str) -> str:
-        """Return the name of a window as it is stored, which is also how it is counted."""
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidInput("window must be text that is not empty")
-        return self._redactor().name(name, "window").text
-
-    def _waiting(self, conversation_id: str) -> list[Entry]:
-        with _readable_queue(self.queue):
+    def _queued(self, conversation_id: str) -> list[Entry]:
+        with _translate_queue_errors(self.queue):
             return self.queue.entries(conversation_id)
 
     def _queue(self, turn: HistoryTurn, error: ConnectionError | MCPError) -> None:
-        """Put a turn into the queue, and note in the error whether that worked."""
+        """Queue a turn, and note in the error whether that worked."""
         error.queued = False  # type: ignore[union-attr]
         try:
-            self.queue.add(metadata_of(turn) | {"text": turn.text, "ts": aware(turn.ts)})
+            self.queue.add({**metadata_of(turn), "text": turn.text, "ts": with_zone(turn.ts)})
         except OSError as exc:
             event(
                 _log,
@@ -491,82 +444,88 @@ class MemoryGateway:
             error.add_note(f"the turn waits in {self.queue.path}")
             event(_log, logging.WARNING, "turn queued", conversation_id=turn.conversation_id)
 
+    # --- values ---
+
+    def _redactor(self) -> "Redactor":
+        """Return the backend's redactor; a backend of another program may have none."""
+        from memories.guard.redactor import Redactor  # only needed for writing
+
+        redactor = getattr(self._backend, "redactor", None)
+        return redactor if isinstance(redactor, Redactor) else Redactor()
+
+    def _redact_turn(self, fields: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the fields of a turn without secrets; values of wrong types are left to the turn."""
+        conversation, role, text, index, ts, message_id, *names = fields
+        redactor = self._redactor()
+        redactor.refuse(conversation, "conversation_id")
+        message_id = message_id and redactor.name(message_id, "message id").text
+        names = [name and redactor.text(name, "a name").text for name in names]
+        return (conversation, role, redactor.text(text, "text").text, index, ts, message_id, *names)
+
+    def _window(self, name: str) -> str:
+        """Return the name of a window as it is stored."""
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidInput("window must be text that is not empty")
+        return self._redactor().name(name, "window").text
+
     @contextmanager
     def _timed(
         self, name: str, *, counts: str | None = None, level: int = logging.INFO, **fields: object
     ) -> Iterator[dict[str, object]]:
-        """Log an operation with its latency, as an error if it fails, and with what the caller puts
-        into the dict.
-        """
-        began = time.perf_counter()
-        known = dict(fields)
+        """Log an operation with its latency, or as an error, with the fields that the block adds."""
+        start = time.perf_counter()
         try:
-            yield known
+            yield fields
         except (ConnectionError, MCPError, ValueError) as exc:
-            event(
-                _log,
-                logging.ERROR,
-                f"failed: {name}",
-                error=str(exc),
-                kind=type(exc).__name__,
-                **known,
-            )
+            kind = type(exc).__name__
+            event(_log, logging.ERROR, f"failed: {name}", error=str(exc), kind=kind, **fields)
             raise
         if counts:
             self._counts[counts] += 1
-            known[counts] = self._counts[counts]
-        event(
-            _log,
-            level,
-            name,
-            query_latency_ms=round((time.perf_counter() - began) * 1000, 2),
-            **known,
-        )
+            fields[counts] = self._counts[counts]
+        latency = round((time.perf_counter() - start) * 1000, 2)
+        event(_log, level, name, query_latency_ms=latency, **fields)
 
 
 def _open_backend(endpoint: str) -> Backend:
     """Return the backend of an endpoint; other kinds are added here.
 
     Raises:
-        UnsupportedEndpoint: There is none for it.
+        UnsupportedEndpoint: No backend supports it.
         InvalidInput: It is empty.
     """
     if not isinstance(endpoint, str) or not endpoint.strip():
         raise InvalidInput("the endpoint is empty; give memories, a store's URL, or a path")
-    given = endpoint.strip()
-    if given == ENGINE:
+    endpoint = endpoint.strip()
+    if endpoint == ENGINE:
         return EngineBackend(Memories(), owned=True)
-    if given == CHROMA_MCP or given.startswith(f"{CHROMA_MCP}://"):
+    if endpoint == CHROMA_MCP or endpoint.startswith(f"{CHROMA_MCP}://"):
         from memories.context.chroma_mcp import ChromaMcpBackend  # asyncio takes a while to load
 
         config = load_config()
-        return ChromaMcpBackend.at(given, config.chromadb_host, config.chromadb_port, config.home)
-    if "://" in given:
-        url = given
-    elif "/" in given or given.endswith(".db"):
-        url = f"sqlite:///{Path(given).expanduser().absolute()}"
-    else:
-        raise UnsupportedEndpoint(_refusal(given))
+        return ChromaMcpBackend.at(
+            endpoint, config.chromadb_host, config.chromadb_port, config.home
+        )
+    refusal = (
+        f'endpoint "{shown(endpoint)}" is not supported yet; use {ENGINE}, {CHROMA_MCP}, a URL, or '
+        "a path"
+    )
+    url = endpoint
+    if "://" not in endpoint:
+        if "/" not in endpoint and not endpoint.endswith(".db"):
+            raise UnsupportedEndpoint(refusal)
+        url = f"sqlite:///{Path(endpoint).expanduser().absolute()}"
     try:
         return EngineBackend(Memories(url), owned=True)
     except ConfigError as exc:
         if "embedder" in str(exc).lower():
             raise
-        raise UnsupportedEndpoint(f"{_refusal(given)} ({exc})") from exc
-
-
-def _refusal(endpoint: str) -> str:
-    return f'endpoint "{shown(endpoint)}" is not supported yet; use {ENGINE}, {CHROMA_MCP}, a URL, or a path'
-
-
-def new_message_id() -> str:
-    """Return a message id that no other turn has; it is never shown."""
-    return f"{_OWN_ID}{os.urandom(16).hex()}"
+        raise UnsupportedEndpoint(f"{refusal} ({exc})") from exc
 
 
 @contextmanager
-def _readable_queue(queue: RetryQueue) -> Iterator[None]:
-    """Raise MCPError where the files of the queue can't be used."""
+def _translate_queue_errors(queue: RetryQueue) -> Iterator[None]:
+    """Raise `MCPError` if the files of the queue are unusable."""
     try:
         yield
     except ConnectionError:
@@ -575,39 +534,58 @@ def _readable_queue(queue: RetryQueue) -> Iterator[None]:
         raise MCPError(f"the queue {queue.path} can't be used: {exc.strerror or exc}") from exc
 
 
-def _in_one_line(exc: Exception) -> str:
-    return " ".join(str(exc).split()) or type(exc).__name__
+def _check_search(query_text: object, conversation_id: str | None) -> str | None:
+    """Check the text of a query; return the id of the conversation in its stored form."""
+    if not isinstance(query_text, str):
+        raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
+    return None if conversation_id is None else one_line(conversation_id, "conversation_id")
 
 
-def _turn(entry: Entry) -> HistoryTurn:
+# --- generated message ids ---
+
+
+def new_message_id() -> str:
+    """Return a unique message id, which is never shown."""
+    return f"{_GENERATED}{os.urandom(16).hex()}"
+
+
+def _generate_message_id(turn: HistoryTurn) -> str:
+    """Return a message id that is the same for turns that are equal in everything."""
+    parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts)
+    return f"{_GENERATED}{digest(*parts, turn.channel or '')}"
+
+
+def _without_generated_ids(documents: list[Document]) -> list[Document]:
+    for document in documents:
+        if str(document["metadata"].get("message_id")).startswith(_GENERATED):
+            del document["metadata"]["message_id"]
+    return documents
+
+
+# --- queued turns ---
+
+
+def _parse_queued(entry: Entry) -> HistoryTurn:
     try:
-        return HistoryTurn(**entry, most=MAX_MESSAGE_CHARACTERS)
+        return HistoryTurn(**entry, max_characters=MAX_MESSAGE_CHARACTERS)
     except TypeError as exc:
         raise InvalidInput(f"a queued entry is no turn: {exc}") from exc
 
 
-def _without_own_ids(documents: list[Document]) -> list[Document]:
-    """Return documents without the message ids that were made here, which are nobody's."""
-    for found in documents:
-        if str(found["metadata"].get("message_id")).startswith(_OWN_ID):
-            del found["metadata"]["message_id"]
-    return documents
-
-
-def _pending(waiting: list[Entry], stored: list[Document]) -> list[Document]:
-    """Return the turns that wait and are not stored yet, numbered on from those that are."""
-    known = {found["metadata"].get("message_id") for found in stored}
+def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list[Document]:
+    """Return the queued turns that are not stored yet, numbered after the stored ones."""
+    message_ids = {document["metadata"].get("message_id") for document in stored}
     last = stored[-1]["metadata"]["turn_index"] if stored else -1
     pending: list[Document] = []
-    for entry in waiting:
+    for entry in queued:
         try:
-            turn = _turn(entry)
+            turn = _parse_queued(entry)
         except InvalidInput:
-            continue  # the next drain finds this too, and puts it aside
-        if turn.message_id in known:
+            continue  # the next drain finds this too, and sets it aside
+        if turn.message_id in message_ids:
             continue
-        known.add(turn.message_id)
+        message_ids.add(turn.message_id)
         last = max(last + 1, turn.turn_index)
-        metadata = metadata_of(turn) | {"turn_index": last, "pending": True}
-        pending.append(document(f"pending#{turn.message_id}", turn.text, metadata))
+        metadata = {**metadata_of(turn), "turn_index": last, "pending": True}
+        pending.append(to_document(f"pending#{turn.message_id}", turn.text, metadata))
     return pending

@@ -1,17 +1,26 @@
-"""What a gateway knows that may stand in a context; a part that can't be read is missing, and the
-context goes on.
+"""Gathering: reads from a gateway what a context may contain. A part that fails is missing, and the
+context is built without it.
 """
 
 import logging
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from memories.context import admission, recalling
+from memories.context import admission
 from memories.context.admission import Admission, Admitted
-from memories.context.payloads import Document, HistoryTurn, MemoryItem, item_of, moment, turn_of
+from memories.context.protocol import (
+    Document,
+    HistoryTurn,
+    MemoryItem,
+    Place,
+    item_of,
+    parse_time,
+    place_of,
+    turn_of,
+)
 from memories.core.logs import event
 from memories.guard.validate import MAX_LIMIT
 from memories.models import MAX_TURN_CHARACTERS
@@ -21,14 +30,17 @@ if TYPE_CHECKING:
     from memories.context.gateway import MemoryGateway
 
 _log = logging.getLogger(__name__)
-BESIDE_HITS = 6  # best hits whose neighbours are read
-FAR = 8  # two hits that are no further apart are read together
-_Part = TypeVar("_Part")
+NEIGHBOURS = 1  # turns before and after a hit that are read
+# A neighbour of a hit ranks after so many worse hits, which answer more often (on LoCoMo).
+NEIGHBOURS_AFTER = 20
+HITS_WITH_NEIGHBOURS = 6  # best hits whose neighbours are read
+MAX_GAP = 8  # two hits that are no further apart are read together
+Part = TypeVar("Part")
 
 
 @dataclass
-class Wanted:
-    """What is read: how many turns and memories, what they must be like, and what may be shown."""
+class Request:
+    """How many turns and memories to read, and which of them may be shown."""
 
     tail: int
     hits: int
@@ -39,14 +51,14 @@ class Wanted:
 
 @dataclass
 class Gathered:
-    """What was found.
+    """The gathered parts of a context.
 
     Attributes:
-        history: The last turns that may be shown, oldest first.
-        recalled: Turns that answer, and those beside them, by need.
+        history: The last turns, oldest first.
+        recalled: Turns that answer, and their neighbours, most useful first.
         memories: Memories with their similarity, most relevant first.
-        errors: What could not be read, and why.
-        left_out: Reasons and ids of what may not be shown.
+        errors: The parts that failed, and why.
+        left_out: The reason and the id of each document that may not be shown.
     """
 
     history: list[HistoryTurn] = field(default_factory=list)
@@ -57,220 +69,244 @@ class Gathered:
 
 
 def gather(
-    gateway: "MemoryGateway", wanted: Wanted, conversation: str | None, query: str, message: str
+    gateway: "MemoryGateway", request: Request, conversation: str | None, query: str, message: str
 ) -> Gathered:
-    """Read the last turns of a conversation, what of its earlier turns answers a question, and
-    memories.
+    """Read the last turns of a conversation, earlier turns that answer a question, and memories.
 
     Args:
-        gateway: Where from. One without `recall_history`, as the specification has it, recalls no
-            turns.
-        wanted: How much.
+        gateway: The gateway. Without `recall_history`, which the specification does not require, no
+            earlier turns are recalled.
+        request: How much to read.
         conversation: The conversation; None for no last turns, and to recall turns of all
             conversations.
         query: The question.
-        message: The message that is to be answered; it may have been stored already.
+        message: The message to answer, which may have been stored already.
     """
-    reader = _Reader(gateway, wanted)
+    reader = _Reader(gateway, request)
     if conversation is not None:
-        reader.attempt("history", lambda: reader.history(conversation, message))
+        reader.attempt("history", lambda: reader.read_history(conversation, message))
     if query.strip():
-        reader.attempt("memories", lambda: reader.memories(query))
-        if wanted.hits and hasattr(gateway, "recall_history"):
-            reader.attempt("recalled", lambda: reader.recalled(query, conversation))
-        if hasattr(gateway, "recall_offline") and any(
-            each["part"] == "memories" for each in reader.found.errors
-        ):
-            reader.offline(query)
-    return reader.found
+        reader.attempt("memories", lambda: reader.read_memories(query))
+        if request.hits and hasattr(gateway, "recall_history"):
+            reader.attempt("recalled", lambda: reader.read_recalled(query, conversation))
+        if hasattr(gateway, "recall_offline") and reader.has_failed("memories"):
+            reader.read_memories_offline(query)
+    return reader.gathered
 
 
 class _Reader:
     """Reads one part after another."""
 
-    def __init__(self, gateway: "MemoryGateway", wanted: Wanted) -> None:
-        self._gateway, self._wanted = gateway, wanted
-        self.found = Gathered()
-        self._latest: str | None = None  # the id of the message, if it is stored
+    def __init__(self, gateway: "MemoryGateway", request: Request) -> None:
+        self._gateway, self._request = gateway, request
+        self.gathered = Gathered()
+        self._message_id: str | None = None  # of the message to answer, if it is stored
         self._unreachable: ConnectionError | None = None
 
     def attempt(self, part: str, read: Callable[[], None]) -> None:
-        """Read a part; if that fails, add the reason to the errors. Where nobody answered, nobody
-        is asked again.
+        """Read a part; if that fails, record the error. A gateway that did not answer is not asked
+        again.
         """
         try:
             if self._unreachable is not None:
                 raise self._unreachable
             read()
-        except Exception as exc:  # noqa: BLE001 - an answer never fails for what is remembered
+        except Exception as exc:  # noqa: BLE001 - a failing memory must not stop an answer
             if isinstance(exc, ConnectionError):
                 self._unreachable = exc
-            self._failed(part, exc)
+            self._record_error(part, exc)
 
-    def _failed(self, part: str, exc: Exception) -> None:
-        event(
-            _log,
-            logging.ERROR,
-            "context degraded",
-            part=part,
-            error=str(exc),
-            kind=type(exc).__name__,
-        )
-        self.found.errors.append(
-            {"part": part, "error": " ".join(str(exc).split()) or type(exc).__name__}
-        )
+    def has_failed(self, part: str) -> bool:
+        """Return whether a part could not be read."""
+        return any(error["part"] == part for error in self.gathered.errors)
 
-    def history(self, conversation_id: str, latest: str) -> None:
-        """Read the last turns, without the latest message."""
+    def _record_error(self, part: str, exc: Exception) -> None:
+        kind = type(exc).__name__
+        event(_log, logging.ERROR, "context degraded", part=part, error=str(exc), kind=kind)
+        error = " ".join(str(exc).split()) or kind
+        self.gathered.errors.append({"part": part, "error": error})
 
-        def read(n: int) -> tuple[list[Document], Admitted]:
-            found = list(self._gateway.tail_history(conversation_id, n))
-            earlier = found
-            if found and _is_latest(found[-1], latest):
-                self._latest, earlier = str(found[-1].get("id")), found[:-1]
-            return found, admission.turns(earlier, self._wanted.rules, named=True)
+    def read_history(self, conversation_id: str, message: str) -> None:
+        """Read the last turns, without the message to answer."""
 
-        most = self._wanted.tail
-        self.found.history = self._each(turn_of, self._enough(read, most, most))[-most:]
+        def read(n: int) -> tuple[int, Admitted]:
+            documents = list(self._gateway.tail_history(conversation_id, n))
+            earlier = documents
+            if documents and _is_message(documents[-1], message):
+                self._message_id, earlier = str(documents[-1].get("id")), documents[:-1]
+            return len(documents), admission.admit_turns(earlier, self._request.rules, named=True)
 
-    def memories(self, query: str) -> None:
+        limit = self._request.tail
+        self.gathered.history = self._parse(turn_of, self._read_enough(read, limit, limit))[-limit:]
+
+    def read_memories(self, query: str) -> None:
         """Read the memories, best first."""
-        most = self._wanted.memories
+        limit = self._request.memories
 
-        def read(n: int) -> tuple[list[Document], Admitted]:
-            found = self._gateway.recall_memory(query, n, self._wanted.min_confidence)
-            return found, admission.memories(found, self._wanted.rules, most)
+        def read(n: int) -> tuple[int, Admitted]:
+            documents = self._gateway.recall_memory(query, n, self._request.min_confidence)
+            return len(documents), admission.admit_memories(documents, self._request.rules, limit)
 
-        # Twice as many as are wanted, so that there are others to divide the room among.
-        admitted = self._enough(read, most, min(2 * most, MAX_LIMIT))
-        self.found.memories = self._each(
-            lambda found: (item_of(found), float(found["similarity"])), admitted
-        )
+        # Ask for twice as many, so that there are several writers to divide the room among.
+        documents = self._read_enough(read, limit, min(2 * limit, MAX_LIMIT))
+        self.gathered.memories = self._parse(_memory_with_similarity, documents)
 
-    def offline(self, query: str) -> None:
-        """Take what the gateway knows without its store."""
-        wanted = self._wanted
+    def read_memories_offline(self, query: str) -> None:
+        """Read the memories that the gateway knows without its store."""
+        limit, rules = self._request.memories, self._request.rules
         try:
-            found = self._gateway.recall_offline(query, 2 * wanted.memories, wanted.min_confidence)  # type: ignore[attr-defined]
-            admitted = self._admitted(admission.memories(found, wanted.rules, wanted.memories))
-        except Exception as exc:  # noqa: BLE001 - as in `attempt`
-            self._failed("scratchpad", exc)
-            return
-        self.found.memories = self._each(
-            lambda each: (item_of(each), float(each["similarity"])), admitted
-        )
-
-    def recalled(self, query: str, conversation_id: str | None) -> None:
-        """Read the turns that answer, and those beside the best."""
-        most, named = self._wanted.hits, conversation_id is not None
-
-        def read(n: int) -> tuple[list[Document], Admitted]:
-            found = self._gateway.recall_history(query, n, conversation_id)
-            others = [document for document in found if document.get("id") != self._latest]
-            return found, admission.turns(others, self._wanted.rules)
-
-        def read_own(n: int) -> tuple[list[Document], Admitted]:
-            found = self._gateway.recall_history(query, n, own=True)
-            own = [document for document in found if _is_own(document)]
-            return found, admission.turns(own, self._wanted.rules)
-
-        documents = self._enough(read, most, most)
-        if (
-            not named and len(documents) >= most and not all(map(_is_own, documents))
-        ):  # others may crowd out one's own
-            known = {document["id"] for document in documents}
-            documents += [
-                each for each in self._enough(read_own, most, most) if each["id"] not in known
-            ]
-        admitted = admission.recalled(documents, self._wanted.rules, most, named=named)
-        hits = self._each(turn_of, self._admitted(admitted))
-        self.found.recalled = recalling.by_need(hits, self._beside(hits[:BESIDE_HITS], named=named))
-
-    def _beside(self, hits: Sequence[HistoryTurn], *, named: bool) -> list[HistoryTurn]:
-        """Return the turns before and after hits that are of their sessions; without a name none of
-        other writers.
-        """
-        places = {recalling.place_of(turn): turn for turn in hits}
-        read: list[HistoryTurn] = []
-        for conversation, first, last in _stretches(sorted(places)):
-            start = max(0, first - recalling.BESIDE)
-            found = self._gateway.read_history(
-                conversation, start, last + recalling.BESIDE - start + 1
+            documents = self._gateway.recall_offline(  # type: ignore[attr-defined]
+                query, 2 * limit, self._request.min_confidence
             )
-            others = [document for document in found if document.get("id") != self._latest]
-            others = [document for document in others if named or _is_own(document)]
-            read += self._each(turn_of, self._admitted(admission.turns(others, self._wanted.rules)))
-        return [
-            turn for turn in read if any(_together(turn, hit) for hit in _hits_beside(turn, places))
-        ]
+            admitted = self._take(admission.admit_memories(documents, rules, limit))
+        except Exception as exc:  # noqa: BLE001 - as in `attempt`
+            self._record_error("scratchpad", exc)
+            return
+        self.gathered.memories = self._parse(_memory_with_similarity, admitted)
 
-    def _admitted(self, admitted: Admitted) -> list[Document]:
-        self.found.left_out += admitted.left_out
+    def read_recalled(self, query: str, conversation_id: str | None) -> None:
+        """Read the turns that answer, and the neighbours of the best ones."""
+        limit, rules, named = self._request.hits, self._request.rules, conversation_id is not None
+
+        def read(n: int) -> tuple[int, Admitted]:
+            documents = self._gateway.recall_history(query, n, conversation_id)
+            return len(documents), admission.admit_turns(self._without_message(documents), rules)
+
+        def read_own(n: int) -> tuple[int, Admitted]:
+            documents = self._gateway.recall_history(query, n, own=True)
+            return len(documents), admission.admit_turns(list(filter(_is_own, documents)), rules)
+
+        documents = self._read_enough(read, limit, limit)
+        if not named and len(documents) >= limit and not all(map(_is_own, documents)):
+            # Others may have crowded out the reader's own turns.
+            ids = {document["id"] for document in documents}
+            own = self._read_enough(read_own, limit, limit)
+            documents += [document for document in own if document["id"] not in ids]
+        selected = admission.select_recalled(documents, rules, limit, named=named)
+        hits = self._parse(turn_of, self._take(selected))
+        neighbours = self._read_neighbours(hits[:HITS_WITH_NEIGHBOURS], named=named)
+        self.gathered.recalled = order_by_need(hits, neighbours)
+
+    def _read_neighbours(self, hits: Sequence[HistoryTurn], *, named: bool) -> list[HistoryTurn]:
+        """Return the turns before and after hits, of the same sessions; only the reader's own ones
+        unless the conversation was named.
+        """
+        hits_by_place = {place_of(turn): turn for turn in hits}
+        turns: list[HistoryTurn] = []
+        for conversation, first, last in _stretches(sorted(hits_by_place)):
+            start = max(0, first - NEIGHBOURS)
+            count = last + NEIGHBOURS - start + 1
+            documents = self._without_message(
+                self._gateway.read_history(conversation, start, count)
+            )
+            if not named:
+                documents = list(filter(_is_own, documents))
+            admitted = self._take(admission.admit_turns(documents, self._request.rules))
+            turns += self._parse(turn_of, admitted)
+        return [turn for turn in turns if _is_neighbour(turn, hits_by_place)]
+
+    def _without_message(self, documents: Sequence[Document]) -> list[Document]:
+        return [document for document in documents if document.get("id") != self._message_id]
+
+    def _take(self, admitted: Admitted) -> list[Document]:
+        """Return admitted documents, and record what was left out."""
+        self.gathered.left_out += admitted.left_out
         return admitted.documents
 
-    def _enough(
-        self, read: Callable[[int], tuple[list[Document], Admitted]], wanted: int, n: int
+    def _read_enough(
+        self, read: Callable[[int], tuple[int, Admitted]], wanted: int, n: int
     ) -> list[Document]:
-        """Return what may be shown; ask for more while what is left out takes the place of what is
-        wanted.
+        """Return admitted documents; read more while those left out take the place of wanted ones.
+
+        Args:
+            read: Reads up to a number of documents; returns how many there were, and the admitted
+                ones.
+            wanted: The number of admitted documents that is enough.
+            n: The number of documents to read first.
         """
         while True:
-            found, admitted = read(n)
-            if len(admitted.documents) >= wanted or len(found) < n or n == MAX_LIMIT:
-                return self._admitted(admitted)
+            count, admitted = read(n)
+            if len(admitted.documents) >= wanted or count < n or n == MAX_LIMIT:
+                return self._take(admitted)
             n = min(MAX_LIMIT, 2 * n)
 
-    def _each(
-        self, read: Callable[[Document], _Part], documents: Sequence[Document]
-    ) -> list[_Part]:
-        """Return what each document holds; one that can't be read is left out and logged."""
-        found = []
+    def _parse(
+        self, parse: Callable[[Document], Part], documents: Sequence[Document]
+    ) -> list[Part]:
+        """Return the parsed documents; malformed ones are logged and left out."""
+        parsed: list[Part] = []
         for document in documents:
             try:
-                found.append(read(document))
+                parsed.append(parse(document))
             except (KeyError, TypeError, ValueError) as exc:
-                event(
-                    _log, logging.WARNING, "document left out", error=f"{type(exc).__name__}: {exc}"
-                )
-        return found
+                error = f"{type(exc).__name__}: {exc}"
+                event(_log, logging.WARNING, "document left out", error=error)
+        return parsed
 
 
-def _stretches(places: Sequence[recalling.Place]) -> list[tuple[str, int, int]]:
-    """Return conversations with the first and the last place of hits that are close to one
-    another.
+def order_by_need(
+    hits: Sequence[HistoryTurn], neighbours: Sequence[HistoryTurn]
+) -> list[HistoryTurn]:
+    """Return hits, best first, and among them their neighbours, each once.
+
+    Args:
+        hits: The turns that answer the question, best first.
+        neighbours: Turns that may be neighbours of hits.
     """
+    turns = {place_of(turn): turn for turn in (*neighbours, *hits)}
+    ranks: dict[Place, tuple[int, int]] = {}
+    for rank, turn in enumerate(hits):
+        ranks.setdefault(place_of(turn), (rank, 0))
+    for rank, turn in enumerate(hits):
+        for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
+            place = turn.conversation_id, turn.turn_index + offset
+            ranks.setdefault(place, (rank + NEIGHBOURS_AFTER, offset))
+    ordered = sorted(ranks, key=lambda place: ranks[place])
+    return [turns[place] for place in ordered if place in turns]
+
+
+def _stretches(places: Sequence[Place]) -> list[tuple[str, int, int]]:
+    """Return the conversation, first index and last index of each group of adjacent hits."""
     stretches: list[tuple[str, int, int]] = []
     for conversation, index in places:
-        if stretches and stretches[-1][0] == conversation and index - stretches[-1][2] <= FAR:
-            stretches[-1] = (conversation, stretches[-1][1], index)
-        else:
-            stretches.append((conversation, index, index))
+        if stretches:
+            previous, first, last = stretches[-1]
+            if previous == conversation and index - last <= MAX_GAP:
+                stretches[-1] = (conversation, first, index)
+                continue
+        stretches.append((conversation, index, index))
     return stretches
 
 
-def _hits_beside(turn: HistoryTurn, hits: dict[recalling.Place, HistoryTurn]) -> list[HistoryTurn]:
-    near = range(turn.turn_index - recalling.BESIDE, turn.turn_index + recalling.BESIDE + 1)
-    return [hits[turn.conversation_id, at] for at in near if (turn.conversation_id, at) in hits]
+def _is_neighbour(turn: HistoryTurn, hits: Mapping[Place, HistoryTurn]) -> bool:
+    """Return whether a turn is next to a hit, and in its session."""
+    for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
+        hit = hits.get((turn.conversation_id, turn.turn_index + offset))
+        if hit is not None and _is_same_session(turn, hit):
+            return True
+    return False
 
 
-def _together(one: HistoryTurn, other: HistoryTurn) -> bool:
-    return timedelta() <= abs(moment(one.ts) - moment(other.ts)) <= SESSION_PAUSE
+def _is_same_session(turn: HistoryTurn, other: HistoryTurn) -> bool:
+    pause = abs(parse_time(turn.ts) - parse_time(other.ts))
+    return timedelta() <= pause <= SESSION_PAUSE
 
 
 def _is_own(document: Document) -> bool:
     return bool(document.get("own", True))
 
 
-def _is_latest(document: Document, latest: str) -> bool:
-    """Return whether the last turn is the message that is to be answered."""
+def _memory_with_similarity(document: Document) -> tuple[MemoryItem, float]:
+    return item_of(document), float(document["similarity"])
+
+
+def _is_message(document: Document, message: str) -> bool:
+    """Return whether the last turn is the message to answer."""
     text = document.get("text")
-    return (
-        isinstance(text, str)
-        and document["metadata"].get("role") == "user"
-        and _said(text) == _said(latest)
-    )
+    if not isinstance(text, str) or document["metadata"].get("role") != "user":
+        return False
+    return _words(text) == _words(message)
 
 
-def _said(text: str) -> list[str]:
-    """Return the words of a message, to compare it with a stored one."""
+def _words(text: str) -> list[str]:
     return unicodedata.normalize("NFC", text)[:MAX_TURN_CHARACTERS].split()

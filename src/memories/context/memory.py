@@ -1,4 +1,4 @@
-"""`AgentMemory`: the flows of the conversation specification: start, append, remember, build a
+"""`AgentMemory`: the flows of the conversation specification: start, append, remember, and build a
 context.
 """
 
@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 
 from memories.config import load_config
-from memories.context.backend import MCPError, UnsupportedEndpoint
 from memories.context.context import ContextBuilder
 from memories.context.gateway import MemoryGateway, new_message_id
 from memories.context.policy import MEMORY_TYPES, MemoryPolicy, window_key
+from memories.context.protocol import MCPError, UnsupportedEndpoint
 from memories.core import logs
 from memories.core.times import to_iso
 from memories.settings import Config
@@ -21,19 +21,23 @@ from memories.settings import Config
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5
 COLLECTIONS = ["history", "memory"]
-_PROBE = "health"  # the conversation and the window that a health check looks at
+_PROBE = "health"  # the conversation and the window that a health check reads
 _log = logging.getLogger(__name__)
 
 
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 class Offered(NamedTuple):
-    """What became of a memory that was offered: its id, or why it is not stored."""
+    """Result of offering a memory: its id, or the reason why it is not stored."""
 
     id: str | None
     reason: str = ""
 
 
 class AgentMemory:
-    """What an agent needs around each message. A failing memory is logged and never stops the
+    """The memory of an agent that answers messages. Its failures are logged and never stop the
     agent.
 
     memory = AgentMemory.start()
@@ -48,9 +52,9 @@ class AgentMemory:
         gateway: MemoryGateway,
         builder: ContextBuilder,
         policy: MemoryPolicy,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = _utc_now,
     ) -> None:
-        """Put the parts together; `start` makes them from the settings.
+        """Assemble the parts; `start` makes them from the settings.
 
         Args:
             gateway: Stores and finds.
@@ -65,38 +69,29 @@ class AgentMemory:
     def start(
         cls, config: Config | None = None, *, pause: Callable[[float], None] = time.sleep
     ) -> Self:
-        """Open the memory that the settings name, and make sure that it answers.
+        """Open the memory of the settings, and make sure that it answers.
 
-        If nobody answers it tries again, five times in all, with pauses that double. If `LOG_LEVEL`
-        is set, it logs to standard error.
+        It tries five times in all, with pauses that double. If `LOG_LEVEL` is set, it logs to
+        standard error.
 
         Args:
             config: The settings. [default: the environment and the files]
-            pause: Waits for that many seconds.
+            pause: Waits for a number of seconds.
 
         Raises:
-            ConnectionError: Nobody answered.
-            MCPError: The collections can't be made.
+            ConnectionError: The memory did not answer.
+            MCPError: The collections can't be created.
             ConfigError: A setting is not acceptable.
         """
         config = config or load_config()
         if config.sources["log_level"] != "default":
             logs.enable(config.log_level)
         gateway = MemoryGateway(config.mcp_endpoint)
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                gateway.ensure_collections(COLLECTIONS)
-                break
-            except (ConnectionError, MCPError) as exc:
-                if (
-                    attempt == ATTEMPTS
-                    or not isinstance(exc, ConnectionError)
-                    or isinstance(exc, UnsupportedEndpoint)
-                ):
-                    gateway.close()
-                    raise
-                gateway.settle()  # while a late attempt still runs, the next one would fail at once
-                pause(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+        try:
+            _connect(gateway, pause)
+        except (ConnectionError, MCPError):
+            gateway.close()
+            raise
         logs.event(
             _log, logging.INFO, "ready", endpoint=config.mcp_endpoint, collections=COLLECTIONS
         )
@@ -115,32 +110,31 @@ class AgentMemory:
         message_id: str | None = None,
         channel: str | None = None,
     ) -> str | None:
-        """Append a message to its conversation; what can't be stored now waits in the gateway's
-        queue.
+        """Append a message to its conversation; the gateway queues it if it can't be stored now.
 
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: What was said. Only the first 1,000,000 characters are kept, of a Chroma server
-                100,000, and what is not text (a NUL, half a character) becomes U+FFFD; both are
-                logged.
+            text: The text. Only the first 1,000,000 characters are kept, 100,000 on a Chroma
+                server, and NUL and lone surrogates become U+FFFD; both are logged.
             ts: When it was said. [default: now]
-            message_id: Its id in the conversation: a second turn with the same one is not stored
-                again.
+            message_id: An id that is unique in the conversation: a second turn with the same id is
+                not stored.
             channel: Where it came from.
 
         Returns:
             The turn's id; None if it was queued or is not acceptable, and the log says which.
         """
         try:
-            at, named = ts or to_iso(self._clock()), message_id or new_message_id()
-            said = _storable(text, self.gateway.most_characters)
+            said_at = ts or to_iso(self._clock())
+            message_id = message_id or new_message_id()
+            text = _storable(text, self.gateway.most_characters)
             return self.gateway.append_history(
-                conversation_id, role, said, 0, at, named, channel, long=True
+                conversation_id, role, text, 0, said_at, message_id, channel, long=True
             )
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
+        except Exception as exc:  # noqa: BLE001 - whatever fails, the agent continues
             queued = getattr(exc, "queued", False)
-            _failed("turn not stored", exc, conversation_id=conversation_id, queued=queued)
+            _log_failure("turn not stored", exc, conversation_id=conversation_id, queued=queued)
             return None
 
     def remember(  # noqa: PLR0913 - the fields of a memory
@@ -155,24 +149,30 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> str | None:
-        """Store a memory, if the policy allows it; `offer` also tells why one is not stored.
+        """Store a memory if the policy allows it; `offer` also returns why one is not stored.
 
         Args:
-            text: What to remember.
+            text: The text.
             memory_type: `preference`, `fact`, `project` or `decision`.
-            confidence: How sure the agent is, 0 to 1.
+            confidence: The agent's confidence, 0 to 1.
             conversation_id: The conversation that it comes from.
-            entities: People and things it is about, separated by commas.
+            entities: The people and things that it is about, separated by commas.
             source: `chat`, `tool` or `import`.
             tags: Words, separated by commas.
-            window: The window that it counts in. [default: the conversation and the hour]
+            window: The window that counts it. [default: the conversation and the hour]
 
         Returns:
             The memory's id; None if it is not stored, and the log says why.
         """
-        given = {"entities": entities, "source": source, "tags": tags, "window": window}
         return self.offer(
-            text, memory_type, confidence, conversation_id=conversation_id, **given
+            text,
+            memory_type,
+            confidence,
+            conversation_id=conversation_id,
+            entities=entities,
+            source=source,
+            tags=tags,
+            window=window,
         ).id
 
     def offer(  # noqa: PLR0913 - the fields of a memory
@@ -187,19 +187,19 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> Offered:
-        """Do what `remember` does, and return why a memory is not stored: a text of more than 2,000
-        characters, say.
+        """Store a memory as `remember` does, or return why not, such as a text of more than 2,000
+        characters.
 
-        It raises nothing either.
+        It never raises.
         """
         if not self.policy.should_store(memory_type, confidence):
             logs.event(
                 _log, logging.INFO, "memory rejected", type=memory_type, confidence=confidence
             )
-            known = ", ".join(MEMORY_TYPES)
             return Offered(
                 None,
-                f"the policy stores {known} with a confidence of {self.policy.min_confidence:g} or more",
+                f"the policy stores {', '.join(MEMORY_TYPES)} with a confidence of "
+                f"{self.policy.min_confidence:g} or more",
             )
         now = self._clock()
         try:
@@ -211,16 +211,17 @@ class AgentMemory:
                     )
                     return Offered(
                         None,
-                        f"the policy stores {self.policy.max_per_window} memories in a window at most",
+                        f"the policy stores {self.policy.max_per_window} memories in a window at "
+                        "most",
                     )
-                stored = self.gateway.write_memory(
+                memory_id = self.gateway.write_memory(
                     text, memory_type, confidence, to_iso(now),
                     conversation_id, entities, source, tags, window=window,
                 )  # fmt: skip
-                return Offered(stored)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
-            _failed("memory not stored", exc, type=memory_type)
-            return Offered(None, _reason(exc))
+                return Offered(memory_id)
+        except Exception as exc:  # noqa: BLE001 - whatever fails, the agent continues
+            _log_failure("memory not stored", exc, type=memory_type)
+            return Offered(None, _one_line(exc))
 
     def context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
         """Return the context for a message; see `ContextBuilder.build_context`."""
@@ -231,7 +232,7 @@ class AgentMemory:
         return self.builder.format_for_prompt(self.context(conversation_id, latest_user_text))
 
     def close(self) -> None:
-        """Release what the gateway holds."""
+        """Close the gateway."""
         self.gateway.close()
 
     def __enter__(self) -> Self:
@@ -245,58 +246,79 @@ class AgentMemory:
         never raises.
 
         Returns:
-            `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or what is wrong with
-            that collection; `queued_turns`, how many turns wait to be stored, and `refused_turns`,
-            how many were put aside for good (if there are any, the memory is degraded), or None if
-            that can't be read; `query_latency_ms`.
+            `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or the problem of that
+            collection; `queued_turns`, the number of turns waiting to be stored, and
+            `refused_turns`, the number set aside for good (if there are any, the memory is
+            degraded), or None if that can't be read; `query_latency_ms`.
         """
-        began = time.perf_counter()
-        history = _trouble(lambda: self.gateway.tail_history(_PROBE, 1))
-        memory = _trouble(lambda: self.gateway.count_window(_PROBE))
-        latency = round((time.perf_counter() - began) * 1000, 2)
-        turns: list[int] = []
-        queue = self.gateway.queue
-        unread = _trouble(lambda: turns.extend((len(queue.entries()), queue.refused_count())))
-        well = not (history or memory or unread or any(turns))
-        if not well:
+        start = time.perf_counter()
+        history = _find_problem(lambda: self.gateway.tail_history(_PROBE, 1))
+        memory = _find_problem(lambda: self.gateway.count_window(_PROBE))
+        latency = round((time.perf_counter() - start) * 1000, 2)
+        queued, refused, queue = self._count_queued()
+        is_healthy = not (history or memory or queue or queued or refused)
+        if not is_healthy:
             logs.event(
-                _log, logging.WARNING, "degraded", history=history, memory=memory, queue=unread
+                _log, logging.WARNING, "degraded", history=history, memory=memory, queue=queue
             )
         return {
-            "status": "healthy" if well else "degraded",
+            "status": "healthy" if is_healthy else "degraded",
             "history": history or "ok",
             "memory": memory or "ok",
-            "queued_turns": None if unread else turns[0],
-            "refused_turns": None if unread else turns[1],
+            "queued_turns": queued,
+            "refused_turns": refused,
             "query_latency_ms": latency,
         }
 
+    def _count_queued(self) -> tuple[int | None, int | None, str | None]:
+        """Return the numbers of queued and of refused turns, and why they can't be read."""
+        try:
+            return len(self.gateway.queue.entries()), self.gateway.queue.refused_count(), None
+        except Exception as exc:  # noqa: BLE001 - a health check reports failures
+            return None, None, _one_line(exc)
 
-def _trouble(look: Callable[[], object]) -> str | None:
-    """Return why a look at the memory fails, in one line; None if it works."""
+
+def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:
+    """Make sure that the memory answers; try again while it does not."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            gateway.ensure_collections(COLLECTIONS)
+        except UnsupportedEndpoint:
+            raise
+        except ConnectionError:
+            if attempt == ATTEMPTS:
+                raise
+            gateway.settle()  # while a late attempt is running, the next one would fail at once
+            pause(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+        else:
+            return
+
+
+def _find_problem(check: Callable[[], object]) -> str | None:
+    """Return why a check fails, in one line; None if it works."""
     try:
-        look()
-    except Exception as exc:  # noqa: BLE001 - a health check tells what it is, and never fails
-        return _reason(exc)
+        check()
+    except Exception as exc:  # noqa: BLE001 - a health check reports failures
+        return _one_line(exc)
     return None
 
 
-def _failed(name: str, exc: Exception, **fields: object) -> None:
-    logs.event(_log, logging.ERROR, name, error=_reason(exc), kind=type(exc).__name__, **fields)
+def _log_failure(name: str, exc: Exception, **fields: object) -> None:
+    logs.event(_log, logging.ERROR, name, error=_one_line(exc), kind=type(exc).__name__, **fields)
 
 
-def _reason(exc: Exception) -> str:
+def _one_line(exc: Exception) -> str:
     return " ".join(str(exc).split()) or type(exc).__name__
 
 
-def _storable(text: str, most: int) -> str:
-    """Return what can be stored of a message; what is not a string is left for the gateway to
-    refuse.
-    """
+def _storable(text: str, max_characters: int) -> str:
+    """Return the storable form of a message; the gateway refuses what is not a string."""
     if not isinstance(text, str):
         return text
     whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    kept = unicodedata.normalize("NFC", whole)[:most] if len(whole) > most // 4 else whole
-    if whole != text or len(kept) == most:
+    kept = whole
+    if len(whole) > max_characters // 4:  # normalizing may make a text up to four times as long
+        kept = unicodedata.normalize("NFC", whole)[:max_characters]
+    if whole != text or len(kept) == max_characters:
         logs.event(_log, logging.WARNING, "message changed to be stored", characters=len(text))
     return kept

@@ -1,5 +1,5 @@
-"""What is worth remembering, and how often: the policy of the conversation specification. Pure; it
-stores nothing.
+"""The memory policy of the conversation specification: which memories to store, and how many. Pure;
+it stores nothing.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from memories.guard.validate import one_line, unit
 
 MEMORY_TYPES = ("preference", "fact", "project", "decision")
 WINDOW = timedelta(hours=1)
-_COUNTED = 1_000  # windows that are counted here, where nothing else counts them
+MAX_WINDOWS = 1_000  # windows that the policy counts itself
 
 
 class MemoryPolicy:
-    """Decides which memories are stored: those of a known type and enough confidence, a few in each
-    window of time.
+    """Decides which memories are stored: those of a known type and with enough confidence, a few
+    per window of time.
     """
 
     def __init__(
@@ -27,10 +27,10 @@ class MemoryPolicy:
         """Set the limits.
 
         Args:
-            min_confidence: The lowest confidence of a memory that is stored, 0 to 1.
-            max_per_window: How many memories are stored in one window at most.
-            count_stored: Returns how many memories of a window are stored, such as
-                `MemoryGateway.count_window`; the limit then holds across processes and restarts.
+            min_confidence: The lowest confidence of a stored memory, 0 to 1.
+            max_per_window: The maximum number of memories per window.
+            count_stored: Returns the number of stored memories of a window, such as
+                `MemoryGateway.count_window`. The limit then holds across processes and restarts.
                 Without it, `enforce_rate_limit` counts its own calls.
 
         Raises:
@@ -38,11 +38,8 @@ class MemoryPolicy:
                 negative.
         """
         self.min_confidence = unit(min_confidence, "min_confidence")
-        if (
-            isinstance(max_per_window, bool)
-            or not isinstance(max_per_window, int)
-            or max_per_window < 0
-        ):
+        is_number = isinstance(max_per_window, int) and not isinstance(max_per_window, bool)
+        if not is_number or max_per_window < 0:
             raise InvalidInput("max_per_window must be a whole number, 0 or more")
         self.max_per_window = max_per_window
         self._count_stored = count_stored
@@ -53,20 +50,19 @@ class MemoryPolicy:
 
         Args:
             memory_type: One of `MEMORY_TYPES`.
-            confidence: How sure its writer is; anything but a number from 0 to 1 is refused.
+            confidence: The writer's confidence; anything but a number from 0 to 1 is refused.
         """
-        known = isinstance(confidence, int | float) and not isinstance(confidence, bool)
-        return (
-            self.validate_memory_type(memory_type)
-            and known
-            and self.min_confidence <= confidence <= 1
-        )
+        if not self.validate_memory_type(memory_type):
+            return False
+        if isinstance(confidence, bool) or not isinstance(confidence, int | float):
+            return False
+        return self.min_confidence <= confidence <= 1
 
     def enforce_rate_limit(self, window_key: str) -> bool:
         """Return whether one more memory may be stored in a window.
 
-        With `count_stored`, what is stored decides, and asking changes nothing. Without it, every
-        True counts as one memory.
+        With `count_stored`, the stored memories decide, and a call changes nothing. Without it,
+        every True counts as one memory.
 
         Args:
             window_key: The name of the window, for example a conversation and an hour: see
@@ -74,12 +70,12 @@ class MemoryPolicy:
         """
         if self._count_stored is not None:
             return self._count_stored(window_key) < self.max_per_window
-        allowed = self._allowed.pop(window_key, 0)
-        under = allowed < self.max_per_window
-        self._allowed[window_key] = allowed + under  # put back as the newest
-        if len(self._allowed) > _COUNTED:
+        count = self._allowed.pop(window_key, 0)
+        is_allowed = count < self.max_per_window
+        self._allowed[window_key] = count + 1 if is_allowed else count  # now the newest entry
+        if len(self._allowed) > MAX_WINDOWS:
             del self._allowed[next(iter(self._allowed))]
-        return under
+        return is_allowed
 
     def validate_memory_type(self, memory_type: str) -> bool:
         """Return whether this is a type of memories."""
@@ -87,12 +83,13 @@ class MemoryPolicy:
 
 
 def window_key(conversation_id: str | None, at: datetime, length: timedelta = WINDOW) -> str:
-    """Return the name of the window that a time falls into.
+    """Return the name of the window at a time.
 
     Args:
-        conversation_id: Each conversation has its own windows; None for what belongs to none.
+        conversation_id: The conversation, each of which has its own windows; None outside of
+            conversations.
         at: An aware time.
-        length: How long a window is.
+        length: The length of a window.
 
     Returns:
         The conversation and the start of the window, such as `standup@2026-05-31T10:00Z`.
@@ -100,8 +97,7 @@ def window_key(conversation_id: str | None, at: datetime, length: timedelta = WI
     Raises:
         InvalidInput: The id of the conversation is not acceptable.
     """
-    beginning = datetime.fromtimestamp(
-        at.timestamp() // length.total_seconds() * length.total_seconds(), UTC
-    )
+    seconds = length.total_seconds()
+    start = datetime.fromtimestamp(at.timestamp() // seconds * seconds, UTC)
     conversation = one_line(conversation_id, "conversation_id") if conversation_id else ""
-    return f"{conversation}@{beginning:%Y-%m-%dT%H:%MZ}"
+    return f"{conversation}@{start:%Y-%m-%dT%H:%MZ}"

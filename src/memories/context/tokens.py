@@ -1,16 +1,16 @@
-"""How many tokens a text has at most, for any of the tokenizers that models have today. Pure.
+"""An upper bound on the number of tokens of a text, for the tokenizers of today's models. Pure.
 
-Three kinds of tokenizers are bounded, and the largest bound counts: byte-level BPE as of GPT-4 and
-GPT-4o, unigram models as of multilingual encoders and Gemma, and WordPiece. A word's pieces in the
-packaged WordPiece vocabulary tell ordinary words from what no tokenizer has as a whole. What each
-class of characters costs in the other two was fitted by linear programming: the least sum for which
-no sample is counted too low, over 2,400 samples of 90 kinds: chats, prose in 50 languages, code,
+It is the largest of three bounds: for byte-level BPE as in GPT-4 and GPT-4o, for unigram models as
+in multilingual encoders and Gemma, and for WordPiece. The pieces of a word in the packaged
+WordPiece vocabulary distinguish ordinary words from those that no tokenizer has as a whole. The
+cost of each class of characters in the other two was fitted by linear programming: the least sum
+that counts no sample too low, over 2,400 samples of 90 kinds: chats, prose in 50 languages, code,
 JSON, logs, identifiers, base64, emoji, signs, and random letters of many scripts.
 """
 
 import re
 import unicodedata
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from functools import cache, lru_cache
 from math import ceil
 from pathlib import Path
@@ -21,11 +21,11 @@ _RUN = re.compile(
 )
 _IS_LATIN = re.compile(f"[{_LATIN}]")
 _INNER_CAPITAL = re.compile("[a-z][A-Z]")
-_PIECE = 18  # letters; the vocabulary has no longer token
+_MAX_PIECE = 18  # letters of the longest token in the vocabulary
 _MARGIN = 1.03
 _SMART = frozenset("’‘“”…—–•")
 
-# The first character of each block, and what a character costs in byte-level BPE and in unigram
+# The first character of each block, and the cost of a character in byte-level BPE and in unigram
 # models.
 _BLOCKS: tuple[tuple[int, float, float], ...] = (
     (0x00, 0.83, 1.08),  # punctuation
@@ -55,7 +55,7 @@ _BLOCKS: tuple[tuple[int, float, float], ...] = (
     (0x3040, 0.9, 0.6),  # kana
     (0x3100, 3.0, 1.3),
     (0x3400, 2.8, 1.3),  # rare Han
-    (0x4E00, 1.05, 1.06),  # Han: see `_of_han`
+    (0x4E00, 1.05, 1.06),  # Han: see `_han_cost`
     (0xA000, 3.0, 1.3),
     (0xAC00, 2.64, 1.0),  # Hangul
     (0xD7B0, 3.0, 1.3),
@@ -66,128 +66,139 @@ _BLOCKS: tuple[tuple[int, float, float], ...] = (
     (0x1FB00, 4.0, 1.3),
 )
 _FIRSTS = [first for first, _, _ in _BLOCKS]
-_HAN, _HANGUL = 0x4E00, 0xAC00
-# What a word costs that is one piece, by its letters: up to 3, up to 7, more; in lower case, and
-# capitalized.
+_HAN = 0x4E00
+# The cost of a word that is one piece: of up to 3 letters, of up to 7, of more.
 _SHORT, _MEDIUM = 3, 7
-_WORD = ((1.07, 0.78), (1.24, 1.22), (1.0, 1.38))
-# more for a long word without a space before it, as in a path: fewer of these are tokens as a whole
-_BARE = 0.3
+_LOWER_CASE = ((1.07, 0.78), (1.24, 1.22), (1.0, 1.38))
 _CAPITALIZED = ((1.16, 0.73), (1.38, 1.0), (1.73, 2.0))
+# The extra cost of a long word without a space before it, as in a path, and of an accented letter.
+_BARE, _ACCENT = 0.3, 0.39
+_SPACE = 0.19  # the cost of a space before a word in a unigram model
+
+
+Cost = tuple[float, float, float]  # tokens in byte-level BPE, in a unigram model, in WordPiece
 
 
 def estimate_tokens(text: str) -> int:
-    """Return an upper bound of the tokens of a text.
+    """Return an upper bound on the number of tokens of a text.
 
-    It held for every sample of 600 characters or more; docs/conversations.md says how close it is.
-    If it must be exact, pass the counter of your model to `ContextBuilder`.
+    It held for every sample of 600 characters or more; docs/conversations.md says how tight it is.
+    For exact numbers, pass the counter of your model to `ContextBuilder`.
     """
     bpe = unigram = pieces = 0.0
     for run in _RUN.findall(text):
-        in_bpe, in_unigram, in_pieces = _cost(run)
-        bpe += in_bpe
-        unigram += in_unigram
-        pieces += in_pieces
+        run_bpe, run_unigram, run_pieces = _run_cost(run)
+        bpe += run_bpe
+        unigram += run_unigram
+        pieces += run_pieces
     return ceil(_MARGIN * max(bpe, unigram, pieces))
 
 
 @lru_cache(maxsize=65_536)
-def _cost(run: str) -> tuple[float, float, float]:
-    """Return what a run of characters of one class costs, with the space before it, in BPE,
-    unigrams and WordPiece.
-    """
-    space = run[0] == " " and len(run) > 1
-    body = run[1:] if space else run
-    beside = 0.19 if space else 0.0
+def _run_cost(run: str) -> Cost:
+    """Return the cost of a run of characters of one class, with the space before it."""
+    has_space = run[0] == " " and len(run) > 1
+    body = run[1:] if has_space else run
     if body.isspace():
-        blanks = body.count(" ")
-        odd = 0 if body[0] == "\n" else len(body) - blanks
-        return (
-            1.34 * odd + 0.6 * (blanks > 1),
-            0.19 * (blanks == 1) + 0.09 * max(0, blanks - 1),
-            0.0,
-        )
+        return _blank_cost(body)
     if _IS_LATIN.match(body):
-        bpe, unigram, pieces = _of_word(body)
-        bare = _BARE if not space and pieces == 1 and len(body) > _MEDIUM else 0.0
-        return bpe + bare, unigram + (beside or 0.19) + bare, pieces
+        return _latin_cost(body, has_space=has_space)
+    space = _SPACE if has_space else 0.0
     if body[0] in "0123456789":
         triples = -(-len(body) // 3)
-        return (
-            1.0 * triples + 0.2 * len(body) + 0.08,
-            1.03 * triples + 0.06 * len(body) + beside,
-            _pieces(body),
-        )
+        bpe = 1.0 * triples + 0.2 * len(body) + 0.08
+        return bpe, 1.03 * triples + 0.06 * len(body) + space, _count_pieces(body)
     bpe = unigram = 0.0
-    for sign in body:
-        in_bpe, in_unigram = _of_sign(sign)
-        bpe, unigram = bpe + in_bpe, unigram + in_unigram
-    return bpe, unigram + (2 * beside), _pieces(body) if body.isalpha() else float(len(body))
+    for character in body:
+        character_bpe, character_unigram = _character_cost(character)
+        bpe += character_bpe
+        unigram += character_unigram
+    pieces = _count_pieces(body) if body.isalpha() else float(len(body))
+    return bpe, unigram + (2 * space), pieces
 
 
-def _of_word(word: str) -> tuple[float, float, float]:
-    """Return what a word of Latin letters costs."""
-    pieces = _pieces(word)
+def _blank_cost(run: str) -> Cost:
+    blanks = run.count(" ")
+    other = 0 if run[0] == "\n" else len(run) - blanks
+    bpe = 1.34 * other
+    if blanks > 1:
+        bpe += 0.6
+    if blanks == 1:
+        return bpe, 0.19, 0.0
+    return bpe, 0.09 * max(0, blanks - 1), 0.0
+
+
+def _latin_cost(word: str, *, has_space: bool) -> Cost:
+    bpe, unigram, pieces = _word_cost(word)
+    bare = _BARE if not has_space and pieces == 1 and len(word) > _MEDIUM else 0.0
+    return bpe + bare, unigram + _SPACE + bare, pieces
+
+
+def _word_cost(word: str) -> Cost:
+    """Return the cost of a word of Latin letters."""
+    pieces = _count_pieces(word)
     accents = 0 if word.isascii() else sum(letter > "\x7f" for letter in word)
     if not pieces:
-        return 1.53 * len(word) + 0.39 * accents, 1.04 * len(word), 1.0
+        return 1.53 * len(word) + _ACCENT * accents, 1.04 * len(word), 1.0
     if len(word) > 1 and word.isupper():
-        return 0.37 * len(word) + 0.39 * accents, 0.73 + 0.26 * len(word), pieces
+        return 0.37 * len(word) + _ACCENT * accents, 0.73 + 0.26 * len(word), pieces
     if pieces == 1:
-        known = _WORD if word.islower() else _CAPITALIZED
-        bpe, unigram = known[(len(word) > _SHORT) + (len(word) > _MEDIUM)]
-        return bpe + 0.39 * accents, unigram, pieces
+        costs = _LOWER_CASE if word.islower() else _CAPITALIZED
+        length_class = bisect_left((_SHORT, _MEDIUM), len(word))
+        bpe, unigram = costs[length_class]
+        return bpe + _ACCENT * accents, unigram, pieces
     capital = 0.0 if word.islower() else 1.0
-    inner = len(_INNER_CAPITAL.findall(word))
-    return (
-        0.63 * pieces + 0.18 * len(word) + 0.74 * capital + 0.39 * accents,
-        0.94 * pieces + 0.28 * capital + 0.29 * inner,
-        pieces,
-    )
+    inner_capitals = len(_INNER_CAPITAL.findall(word))
+    bpe = 0.63 * pieces + 0.18 * len(word) + 0.74 * capital + _ACCENT * accents
+    unigram = 0.94 * pieces + 0.28 * capital + 0.29 * inner_capitals
+    return bpe, unigram, pieces
 
 
-def _of_sign(sign: str) -> tuple[float, float]:
-    if sign in _SMART:
+def _character_cost(character: str) -> tuple[float, float]:
+    """Return the cost of a character that is neither Latin nor a digit, in BPE and in a unigram
+    model.
+    """
+    if character in _SMART:
         return 1.05, 1.05
-    code = ord(sign)
+    code = ord(character)
     first, bpe, unigram = _BLOCKS[bisect_right(_FIRSTS, code) - 1]
-    if first == _HAN:
-        return _of_han(sign), unigram
-    return bpe, unigram
+    return (_han_cost(character) if first == _HAN else bpe), unigram
 
 
-def _of_han(sign: str) -> float:
-    """Return what a Han character costs in BPE: the common ones, as of GB 2312's first level, are
-    one token or two.
+def _han_cost(character: str) -> float:
+    """Return the cost of a Han character in BPE.
+
+    Common characters, those of GB 2312's first level, are one or two tokens.
     """
     try:
-        common = sign.encode("gb2312")[0] <= 0xD7
+        is_common = character.encode("gb2312")[0] <= 0xD7
     except UnicodeEncodeError:
-        common = False
-    return 1.02 if common else 2.75
+        is_common = False
+    return 1.02 if is_common else 2.75
 
 
-def _pieces(word: str) -> float:
-    """Return into how many pieces WordPiece cuts a word; 0 if it does not know a letter of it."""
+def _count_pieces(word: str) -> float:
+    """Return the number of WordPiece tokens of a word; 0 if the vocabulary lacks a letter of it."""
     vocabulary = _vocabulary()
     plain = word.lower()
     if plain not in vocabulary:
-        plain = "".join(
-            sign
-            for sign in unicodedata.normalize("NFD", plain)
-            if unicodedata.category(sign) != "Mn"
-        )
+        plain = _strip_accents(plain)
     if plain in vocabulary:
         return 1.0
-    if not plain or any(sign not in vocabulary for sign in plain):
+    if not plain or any(letter not in vocabulary for letter in plain):
         return 0.0
     count = start = 0
     while start < len(plain):
-        lead = "##" if start else ""
-        ends = range(min(len(plain), start + _PIECE), start, -1)
-        start = next((end for end in ends if f"{lead}{plain[start:end]}" in vocabulary), start + 1)
+        prefix = "##" if start else ""
+        ends = range(min(len(plain), start + _MAX_PIECE), start, -1)
+        start = next((end for end in ends if prefix + plain[start:end] in vocabulary), start + 1)
         count += 1
     return float(count)
+
+
+def _strip_accents(word: str) -> str:
+    decomposed = unicodedata.normalize("NFD", word)
+    return "".join(letter for letter in decomposed if unicodedata.category(letter) != "Mn")
 
 
 @cache

@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 
-from memories.context.recalling import stems
+from memories.context.passages import stems
 from memories.languages.text import normal_form
 
 MAX_TEXT = 200_000

@@ -6,7 +6,7 @@ from memories.errors import InvalidInput, StoreUnreachable
 
 if TYPE_CHECKING:
     from memories.context.gateway import MemoryGateway
-    from memories.context.payloads import Document
+    from memories.context.protocol import Document
     from memories.memories import Memories
 
 

@@ -1,0 +1,87 @@
+"""Passages: the part of a long turn that answers a question best. Pure."""
+
+import copy
+import re
+from collections.abc import Sequence
+
+from memories.context.protocol import HistoryTurn
+from memories.languages.text import normal_form, query_terms
+
+CUT = "…"
+_MAX_ENDING = 3  # letters at the end of a word that differ in its other forms
+_MIN_STEM = 4  # letters that all forms of a word share
+# A sentence or a line, with the space behind it.
+_PIECE = re.compile(r"(?:[^\n.!?。！？]|[.!?](?!\s))*(?:[.!?]|[。！？]+|\n|$)\s*")
+
+
+def stems(query: str) -> list[str]:
+    """Return the stems of the words of a question, by which other forms of them are recognized."""
+    words = (term.rstrip("*") for term in query_terms(query))
+    return list(dict.fromkeys(word[: max(_MIN_STEM, len(word) - _MAX_ENDING)] for word in words))
+
+
+def passage(text: str, words: Sequence[str], size: int) -> str:
+    """Return the part of a text, in whole sentences, that has most of a question's words.
+
+    Rare words count more.
+
+    Args:
+        text: The text.
+        words: The words to look for; see `stems`.
+        size: The maximum length of the part, without the marks of what is left out.
+    """
+    if len(text) <= size:
+        return text
+    spans = [match.span() for match in _PIECE.finditer(text) if match[0]]
+    scores = _score_pieces([normal_form(text[start:end]) for start, end in spans], words)
+    # Begin with the best sentence, the first one among equals, and grow by the better neighbour.
+    first = last = max(range(len(spans)), key=lambda at: (scores[at], -at))
+    while True:
+        neighbours: list[tuple[float, int]] = []
+        if last + 1 < len(spans) and spans[last + 1][1] - spans[first][0] <= size:
+            neighbours.append((scores[last + 1], last + 1))
+        if first > 0 and spans[last][1] - spans[first - 1][0] <= size:
+            neighbours.append((scores[first - 1], first - 1))
+        if not neighbours:
+            break
+        _, best = max(neighbours)
+        first, last = min(first, best), max(last, best)
+    start, end = spans[first][0], min(spans[last][1], spans[first][0] + size)
+    before = CUT if start > 0 else ""
+    after = CUT if end < len(text) else ""
+    return f"{before}{text[start:end].strip()}{after}"
+
+
+def _score_pieces(pieces: Sequence[str], words: Sequence[str]) -> list[float]:
+    """Return the score of each piece of a text: its words, each divided by the pieces that have
+    it.
+    """
+    counts = {word: sum(word in piece for piece in pieces) for word in words}
+    return [sum(1 / counts[word] for word in words if word in piece) for piece in pieces]
+
+
+def shorten(turn: HistoryTurn, words: Sequence[str], size: int) -> HistoryTurn:
+    """Return a turn with a passage of its text; see `passage`."""
+    if len(turn.text) <= size:
+        return turn
+    shorter = copy.copy(turn)
+    shorter.text = passage(turn.text, words, size)
+    return shorter
+
+
+def shorten_to_beginning(turn: HistoryTurn, size: int) -> HistoryTurn:
+    """Return a turn with the beginning of its text."""
+    shorter = copy.copy(turn)
+    shorter.text = f"{turn.text[:size]}{CUT}"
+    return shorter
+
+
+def is_repeated(memory: str, turns: Sequence[str]) -> bool:
+    """Return whether a turn contains a memory word for word.
+
+    Args:
+        memory: The text of the memory.
+        turns: The texts of the turns, in normal form.
+    """
+    text = normal_form(memory).rstrip(".!。 ")
+    return any(text in turn for turn in turns)
