@@ -65,8 +65,7 @@ ORDER = {
     "memories.transfer": "lines pages stats < audit export importing migrate < backup < doctor",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
-    "memories.identity": """git remotes registry captured degraded tokens < namespaces objects prompt < project <
-        place""",
+    "memories.identity": "git registry captured degraded tokens < namespaces prompt project < place",
     "memories.answers": "compare fields < compact shapes < store_shapes",
     "memories.hooks": """files sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events < transcripts hook < proposals < flush""",

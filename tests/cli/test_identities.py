@@ -113,7 +113,7 @@ def test_the_project_of_no_repository_is_refused(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(folder.parent))
     answer = memory("list", "--project", ".")
     assert (answer.code, answer.error) == (
-        2, "the working folder is in no git repository of yours; name the project instead of .",
+        2, "the working folder is not in a git repository of yours; name the project instead of .",
     )  # fmt: skip
 
 

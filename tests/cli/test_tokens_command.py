@@ -48,7 +48,7 @@ def _known(made: dict[str, Any]) -> dict[str, Any]:
         (["x", "--allow", "bob", "--allow", "BOB:r"], "twice"),
         (["x", "--allow", "b/b"], "not usable"),
         (["", "--allow", "bob"], "empty"),
-        (["x", "--allow", "bob", "--expires", "2020-01-01"], "is over"),
+        (["x", "--allow", "bob", "--expires", "2020-01-01"], "is in the past"),
         (["x", "--allow", "bob", "--expires", "soon"], "soon"),
     ],
 )

@@ -17,9 +17,9 @@ from memories import Memories
 from memories.config import load_config
 from memories.core.disk import locked
 from memories.guard.origin import Place
-from memories.identity import objects, place, registry
-from memories.identity.project import Project, identify
-from memories.identity.remotes import name_of
+from memories.identity import git as repositories
+from memories.identity import place, registry
+from memories.identity.project import Project, identify, remote_name
 
 ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -208,7 +208,7 @@ def test_a_project_keeps_its_name_when_its_commits_are_replaced(tmp_path: Path) 
     git(top, "commit", "-q", "--amend", "--allow-empty", "-m", "another")
     git(top, "reflog", "expire", "--expire=now", "--all")
     git(top, "gc", "-q", "--prune=now")
-    assert not objects.has_commit(top / ".git", before)
+    assert not repositories.has_commit(top / ".git", before)
     assert name(top) == "shop"
 
 
@@ -249,20 +249,20 @@ def test_commits_are_found_among_loose_objects_and_in_packs(
         git(top, "repack", "-adfq", "--depth=50", "--window=50")
         git(top, "pack-refs", "--all", "--prune")
     commits = git(top, "rev-list", "HEAD").split()
-    assert objects.latest_commit(top / ".git", None) == commits[0]
-    assert [each for each in commits if not objects.has_commit(top / ".git", each)] == []
+    assert repositories.latest_commit(top / ".git", None) == commits[0]
+    assert [each for each in commits if not repositories.has_commit(top / ".git", each)] == []
     changed = [each[:-1] + ("0" if each[-1] != "0" else "1") for each in commits]
     assert [
         each
         for each in (*changed, "0" * 40, "f" * 64, "", "../x")
-        if objects.has_commit(top / ".git", each)
+        if repositories.has_commit(top / ".git", each)
     ] == []
 
 
 def test_a_shared_clone_has_the_commits_that_it_borrows(tmp_path: Path) -> None:
     top = repository(tmp_path / "shop", commits=3)
     git(tmp_path, "clone", "-q", "--shared", "shop", "copy")
-    assert objects.has_commit(tmp_path / "copy" / ".git", git(top, "rev-parse", "HEAD~2"))
+    assert repositories.has_commit(tmp_path / "copy" / ".git", git(top, "rev-parse", "HEAD~2"))
 
 
 def test_a_project_keeps_its_name_when_a_remote_is_added_changed_and_removed(
@@ -504,7 +504,7 @@ def test_damaged_packs_take_no_name_away(tmp_path: Path) -> None:
         whole = pack.read_bytes()
         for size in (0, 7, 8, 1_000, 1_040):
             pack.write_bytes(whole[:size])
-            assert not objects.has_commit(top / ".git", latest) or pack.suffix != ".idx"
+            assert not repositories.has_commit(top / ".git", latest) or pack.suffix != ".idx"
             assert name(top) == "shop"
 
 
@@ -542,7 +542,7 @@ SAME = "github.com/alice/shop"
     ],
 )  # fmt: skip
 def test_each_way_to_write_a_remote_is_one_name(url: str) -> None:
-    assert name_of(url) == SAME
+    assert remote_name(url) == SAME
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def test_each_way_to_write_a_remote_is_one_name(url: str) -> None:
     ],
 )
 def test_names_of_other_hosts(url: str, expected: str) -> None:
-    assert name_of(url) == expected
+    assert remote_name(url) == expected
 
 
 @pytest.mark.parametrize(
@@ -574,7 +574,7 @@ def test_names_of_other_hosts(url: str, expected: str) -> None:
     ],
 )  # fmt: skip
 def test_what_has_no_name(url: str) -> None:
-    assert name_of(url) is None
+    assert remote_name(url) is None
 
 
 def test_a_place_follows_the_branch_and_the_setting(

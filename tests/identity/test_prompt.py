@@ -178,7 +178,7 @@ def test_no_store_is_opened_if_the_scratchpad_is_up_to_date(
         everybody.create("Lunch is at noon")
     expected = {each.content for each in build(bob, project=None, budget=1500).entries}
     with Memories(namespace="bob") as fresh:
-        monkeypatch.setattr(fresh, "_kept", None)
+        monkeypatch.setattr(fresh, "_raw_store", None)
         monkeypatch.setattr(fresh, "_owns_store", True)
         assert {
             each.content for each in build(fresh, project=None, budget=1500).entries

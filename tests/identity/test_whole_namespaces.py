@@ -385,7 +385,7 @@ def test_what_is_just_being_stored_does_not_bring_a_namespace_back(
             lambda: namespaces.delete(store, config, "bob"),
             lambda: namespaces.move(store, config, "bob", "robert", merge=False),
         ):
-            with pytest.raises(StoreBusy, match="hooks captured"):
+            with pytest.raises(StoreBusy, match="captured events"):
                 change()
         assert namespaces.show(store, config, "bob") == before
     namespaces.delete(store, config, "bob")

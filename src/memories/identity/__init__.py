@@ -1,3 +1,1 @@
-"""Who an agent is, where it works and what it begins with: namespace, project, scratchpad, the
-block of its prompt.
-"""
+"""Who an agent is and where it works: namespaces, projects, the prompt block, and server tokens."""

@@ -1,7 +1,6 @@
-"""What is kept of a namespace beside the store: events of hooks, what sessions were given, reads to
-be counted.
+"""Files that are kept for a namespace beside the store: captured events, sessions, counted reads.
 
-All are JSON lines, which are added under the lock of the file; see `hooks` and `write.accesses`.
+All of them are JSON lines, added under the lock of the file; see `hooks` and `write.accesses`.
 """
 
 import contextlib
@@ -17,145 +16,146 @@ from memories.guard import validate
 from memories.models import SHARED
 from memories.settings import Config
 
-FLUSH_LOCK = ".flush.lock"  # in the inbox: who has it stores what waits there
-_WAIT_SECONDS = 60.0  # that storing what waits may take
-GIVEN_TO = "given_to"  # in a line of a session: whose memories it was given
+FLUSH_LOCK = ".flush.lock"  # in the inbox: its holder stores the waiting events
+GIVEN_TO = "given_to"  # in a line of a session: the namespace whose memories it was shown
+_WAIT_SECONDS = 60.0  # for a flusher to finish
+
+Edit = Callable[[Any], Any]  # returns the new line, or None to remove it
 
 
 @contextlib.contextmanager
 def at_rest(config: Config) -> Iterator[None]:
-    """Keep what hooks captured from being stored meanwhile: it would be stored under a name that is
-    gone.
+    """Keep captured events from being stored meanwhile, under a name that is about to disappear.
 
     Raises:
-        StoreBusy: It is just being stored, for too long.
+        StoreBusy: A flusher is storing events, and does not finish in time.
     """
     inbox = config.home / "inbox"
     if not inbox.is_dir():
         yield
         return
-    with try_lock(inbox / FLUSH_LOCK, _WAIT_SECONDS) as held:
-        if not held:
+    with try_lock(inbox / FLUSH_LOCK, _WAIT_SECONDS) as is_locked:
+        if not is_locked:
             raise StoreBusy(
-                "what hooks captured is just being stored; try again in a minute; nothing was changed"
+                "captured events are being stored; try again in a minute; nothing was changed"
             )
         yield
 
 
 def change(config: Config, name: str, into: str | None, *, dry_run: bool = False) -> int:
-    """Give what is kept of a namespace to another one, or take it out.
+    """Move the files' content of a namespace to another one, or remove it.
 
     Args:
         config: The settings, which name the folder.
         name: The namespace.
-        into: The other one; None to take it out.
+        into: The other namespace; None to remove the content.
         dry_run: Change nothing.
 
     Returns:
         How many events waited.
     """
-
+    inbox = config.home / "inbox"
     for file in sorted(config.home.glob("accesses-*")):
-        _change(file, _read(name, into), dry_run=dry_run)
-    inbox, event = config.home / "inbox", _event(name, into, config.identity or SHARED)
-    count = sum(_change(file, event, dry_run=dry_run) for file in sorted(inbox.glob("*.jsonl")))
-    count += sum(
-        _change(file, event, dry_run=dry_run) for file in sorted((inbox / "refused").glob("*"))
-    )
+        _edit_lines(file, _edit_accesses(name, into), dry_run=dry_run)
+    edit_event = _edit_event(name, into, config.identity or SHARED)
+    count = 0
+    for file in (*sorted(inbox.glob("*.jsonl")), *sorted((inbox / "refused").glob("*"))):
+        count += _edit_lines(file, edit_event, dry_run=dry_run)
     for file in sorted((config.home / "sessions").glob("*")):
-        if _change(file, _known(name, into), dry_run=dry_run) and into is None and not dry_run:
-            _forget_said(inbox / "state" / f"{file.name}.json")
+        changed = _edit_lines(file, _edit_session(name, into), dry_run=dry_run)
+        if changed and into is None and not dry_run:
+            _forget_utterances(inbox / "state" / f"{file.name}.json")
     return count
 
 
-def _event(name: str, into: str | None, otherwise: str) -> Callable[[Any], Any]:
-    """Return what changes an event; one that names no namespace is for that of the settings."""
+def _edit_event(name: str, into: str | None, default: str) -> Edit:
+    """Return the edit of an event; one without a namespace is for that of the settings."""
 
-    def event(line: Any) -> Any:
-        if not isinstance(line, dict) or not _is(line.get("namespace") or otherwise, name):
+    def edit(line: Any) -> Any:
+        if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
             return line
         return None if into is None else {**line, "namespace": into}
 
-    return event
+    return edit
 
 
-def _known(name: str, into: str | None) -> Callable[[Any], Any]:
-    """Return what changes a line of a session."""
+def _edit_session(name: str, into: str | None) -> Edit:
+    """Return the edit of a line of a session."""
 
-    def known(line: Any) -> Any:
-        own = [
-            key
-            for key in (GIVEN_TO, "namespace")
-            if isinstance(line, dict) and _is(line.get(key), name)
-        ]
-        if not own:
+    def edit(line: Any) -> Any:
+        if not isinstance(line, dict):
             return line
-        if (
-            into is None
-        ):  # who was switched off stays so; a session goes on as whoever its hook names
-            return {key: line[key] for key in ("off", "reset") if key in line} or None
-        return {**line, **dict.fromkeys(own, into)}
+        keys = [key for key in (GIVEN_TO, "namespace") if _is_name(line.get(key), name)]
+        if not keys:
+            return line
+        if into is not None:
+            return {**line, **dict.fromkeys(keys, into)}
+        # A switch stays off. The session goes on as the identity that its hook names.
+        return {key: line[key] for key in ("off", "reset") if key in line} or None
 
-    return known
+    return edit
 
 
-def _read(name: str, into: str | None) -> Callable[[Any], Any]:
-    """Return what changes the reads of one search."""
+def _edit_accesses(name: str, into: str | None) -> Edit:
+    """Return the edit of the reads of one search."""
 
-    def read(line: Any) -> Any:
+    def edit(line: Any) -> Any:
         if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
             return line
-        found = [[into, *ref[1:]] if _is(ref[0], name) else ref for ref in line]
-        return [ref for ref in found if ref[0] is not None] or None
+        refs = []
+        for namespace, *address in line:
+            if not _is_name(namespace, name):
+                refs.append([namespace, *address])
+            elif into is not None:
+                refs.append([into, *address])
+        return refs or None
 
-    return read
+    return edit
 
 
-def _is(found: object, name: str) -> bool:
+def _is_name(value: object, name: str) -> bool:
     try:
-        return isinstance(found, str) and validate.canonical_namespace(found) == name
+        return isinstance(value, str) and validate.canonical_namespace(value) == name
     except ValueError:
         return False
 
 
-def _change(file: Path, changed: Callable[[Any], Any], *, dry_run: bool) -> int:
-    """Change the lines of a file; None takes one out. Return how many; what can't be read stays:
-    its reader tells.
-    """
+def _edit_lines(file: Path, edit: Edit, *, dry_run: bool) -> int:
+    """Edit the lines of a file and return how many change; unreadable lines stay for their reader."""
     count = 0
     with contextlib.suppress(FileNotFoundError, IsADirectoryError), file.open("r+b") as stream:
         _lock(stream.fileno())
-        kept: list[bytes] = []
+        lines: list[bytes] = []
         for line in stream.read().splitlines(keepends=True):
             try:
-                told = json.loads(line)
-                now = changed(told)
+                before = json.loads(line)
+                after = edit(before)
             except ValueError:
-                kept.append(line)
+                lines.append(line)
                 continue
-            count += now != told
-            kept += (
-                [line] if now == told else [] if now is None else [json.dumps(now).encode() + b"\n"]
-            )
+            if after == before:
+                lines.append(line)
+                continue
+            count += 1
+            if after is not None:
+                lines.append(json.dumps(after).encode() + b"\n")
         if count and not dry_run:
             stream.seek(0)
-            stream.write(b"".join(kept))
+            stream.write(b"".join(lines))
             stream.truncate()
             stream.flush()
             os.fsync(stream.fileno())
     return count
 
 
-def _forget_said(file: Path) -> None:
-    """Forget the hashes of what was said in a session, but not how far it was read: that would be
-    captured again.
-    """
+def _forget_utterances(file: Path) -> None:
+    """Forget the hashes of a session's utterances, but not how far it was read."""
     try:
-        known = json.loads(read_file(file))
+        progress = json.loads(read_file(file))
     except (FileNotFoundError, ValueError):
         return
     with replacing(file) as stream:
-        stream.write(json.dumps({**known, "last": [], "events": {}, "lines": {}}).encode())
+        stream.write(json.dumps({**progress, "last": [], "events": {}, "lines": {}}).encode())
 
 
 def _lock(fd: int) -> None:

@@ -1,4 +1,4 @@
-"""A gateway that recalls from the scratchpad when its store can't be asked."""
+"""A gateway that recalls from the scratchpad when its store is unreachable."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,14 @@ if TYPE_CHECKING:
 
 
 class WithScratchpad:
-    """A gateway that recalls from the scratchpad when its store can't be asked; all else is the
-    gateway's.
+    """A gateway with the scratchpad as fallback; everything else is forwarded to the gateway.
 
     Attributes:
-        degraded: Whether it had to.
+        degraded: Whether the scratchpad was used.
     """
 
     def __init__(self, gateway: "MemoryGateway", memories: "Memories") -> None:
-        """Take a gateway to the store of a memory."""
+        """Wrap a gateway to the store of some memories."""
         self._gateway, self._memories = gateway, memories
         self.degraded = False
 
@@ -33,23 +32,22 @@ class WithScratchpad:
         return self._gateway.recall_memory(query_text, k, min_confidence)
 
     def recall_offline(self, query_text: str, k: int, min_confidence: float) -> "list[Document]":
-        """Search the scratchpad; it has none where there is no file."""
-        from memories.context.engine import (
-            memory_document,
-        )  # which a search of the store does without
-
+        """Search the scratchpad; without a scratchpad file the result is empty."""
         if not self._memories.has_scratchpad:
             return []
+        from memories.context.engine import memory_document  # not needed while the store answers
+
         try:
-            found = self._memories.search_scratchpad(
+            results = self._memories.search_scratchpad(
                 query_text, offline=True, limit=k, min_confidence=min_confidence
             ).found
-        except InvalidInput:  # a question that no search takes
+        except InvalidInput:  # a query that no search accepts
             return []
         self.degraded = True
-        own = self._memories.namespace
-        return [
-            memory_document(hit)
-            | {"shared": hit.memory.namespace != own, "own": hit.memory.namespace == own}
-            for hit in found.hits
-        ]
+        documents = []
+        for hit in results.hits:
+            document = memory_document(hit)
+            document["own"] = hit.memory.namespace == self._memories.namespace
+            document["shared"] = not document["own"]
+            documents.append(document)
+        return documents

@@ -1,12 +1,16 @@
-"""What the files of a git repository say: where it lies, its configuration, its branch. No process
-is started.
+"""The files of a git repository: where it is, its configuration, branch and commits.
 
-All of it is data: a value names things, and nothing of it is run, and no file of a checkout is read
-but `.git`.
+No git process is started, as it would follow the instructions of the configuration. All values are
+data: they name things and are never run. Of a checkout no file is read except `.git`, and of the
+objects only file names and the indexes of packs; see gitformat-pack(5).
 """
 
+import contextlib
+import mmap
 import os
+import re
 import stat
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +20,18 @@ from memories.core.disk import open_file
 MAX_CONFIG_BYTES = 262_144
 _MAX_POINTER_BYTES = 8_192  # of `.git`, `commondir` and `HEAD`
 _MAX_INCLUDES = 10
+_MAX_REFERENCES_BYTES = 16_777_216
+_MAX_ALTERNATES = 10
+_TRUE = ("1", "true", "yes", "on")
+_ESCAPES = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
+# Main branches: another branch of a clone may have no common history.
+_MAIN = ("main", "master", "trunk", "develop")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_INDEX = b"\xfftOc\0\0\0\2"  # version 2: git has written no other since 2007
+_FANOUT = 8  # bytes before the table of how many names begin with at most each byte
+_NAMES = _FANOUT + 256 * 4
 
-Config = dict[tuple[str, str, str], list[str]]
+Config = dict[tuple[str, str, str], list[str]]  # section, subsection and name: values
 
 
 class Checkout(NamedTuple):
@@ -40,158 +54,147 @@ class Checkout(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A file of a repository can't be read, or is not what git writes."""
+    """A file of a repository can't be read, or git did not write it."""
 
 
 def find(folder: Path) -> Checkout | None:
     """Return the working tree or bare repository that a folder is in, as git finds it.
 
-    It stops at another file system, as git does, and at `GIT_CEILING_DIRECTORIES`. A bare
-    repository inside of a working tree is part of that: its files may have come with a clone, and
+    The search stops at another file system, as in git, and at `GIT_CEILING_DIRECTORIES`. A bare
+    repository inside a working tree is part of that tree: its files may have come with a clone, and
     they would choose the configuration.
 
     Raises:
         Unreadable: There is one that can't be read.
-        OSError: The folder is not there, or can't be read.
+        OSError: The folder does not exist, or can't be read.
     """
     start = Path(os.path.realpath(folder))
-    ceilings = {
-        os.path.realpath(each)
-        for each in os.environ.get("GIT_CEILING_DIRECTORIES", "").split(os.pathsep)
-        if each
-    }
-    across = os.environ.get("GIT_DISCOVERY_ACROSS_FILESYSTEM", "").lower() in (
-        "1",
-        "true",
-        "yes",
-        "on",
-    )
+    variable = os.environ.get("GIT_CEILING_DIRECTORIES", "")
+    ceilings = {os.path.realpath(path) for path in variable.split(os.pathsep) if path}
+    crosses = os.environ.get("GIT_DISCOVERY_ACROSS_FILESYSTEM", "").lower() in _TRUE
     device, bare = start.stat().st_dev, None
-    for at in (start, *start.parents):
-        if at != start and (str(at) in ceilings or not (across or at.stat().st_dev == device)):
-            break
-        if found := _pointed(at):
-            return found
-        if bare is None and _is_repository(at):
-            bare = Checkout(at, at, _common(at))
+    for place in (start, *start.parents):
+        if place != start:
+            is_other_device = place.stat().st_dev != device
+            if str(place) in ceilings or (is_other_device and not crosses):
+                break
+        checkout = _find_worktree(place)
+        if checkout:
+            return checkout
+        if bare is None and _is_repository(place):
+            bare = Checkout(place, place, _common(place))
     return bare
 
 
 def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
-    """Return whether the repository belongs to this user; as for git, `safe.directory` makes
-    exceptions.
+    """Return whether the repository is this user's; `safe.directory` adds exceptions, as in git.
 
     Args:
-        checkout: Where it lies.
-        settings: The user's own configuration; read if it is needed and not given.
+        checkout: The repository.
+        settings: The user's own configuration; read when it is needed and not passed.
     """
     if os.name != "posix":
         return True
-    mine = {os.geteuid(), 0} | (
-        {int(sudo)} if (sudo := os.environ.get("SUDO_UID", "")).isdigit() else set()
-    )
+    users = {os.geteuid(), 0}
+    sudo = os.environ.get("SUDO_UID", "")
+    if sudo.isdigit():
+        users.add(int(sudo))
     try:
-        if all(each.stat().st_uid in mine for each in {checkout.git, checkout.common}):
+        if all(path.stat().st_uid in users for path in (checkout.git, checkout.common)):
             return True
     except OSError:
         return False
-    safe = (user_config() if settings is None else settings).get(("safe", "", "directory"), [])
-    if "" in safe:  # an empty one takes back those before it
-        safe = safe[len(safe) - safe[::-1].index("") :]
-    real = {str(checkout.root), str(checkout.git)}
-    return "*" in safe or any(os.path.realpath(in_home(each)) in real for each in safe)
+    config = user_config() if settings is None else settings
+    safe: list[str] = []
+    for path in config.get(("safe", "", "directory"), []):
+        if path == "":  # it cancels those before it
+            safe.clear()
+        else:
+            safe.append(path)
+    folders = {str(checkout.root), str(checkout.git)}
+    return "*" in safe or any(os.path.realpath(expand_home(path)) in folders for path in safe)
 
 
 def read_config(checkout: Checkout) -> tuple[Config, Config]:
-    """Return the configuration of a repository, and that part of it that no file outside of `.git`
-    can have set.
+    """Return the configuration of a repository, and the part that only files in `.git` have set.
 
     Raises:
         Unreadable: It can't be read, or is too large.
     """
-    own = _parsed(checkout.common / "config")
-    if own.get(("extensions", "", "worktreeconfig"), [""])[-1].lower() in (
-        "true",
-        "yes",
-        "on",
-        "1",
-    ):
+    own = _parse_config(checkout.common / "config")
+    if own.get(("extensions", "", "worktreeconfig"), [""])[-1].lower() in _TRUE:
         file = checkout.git / "config.worktree"
         if file.exists():
-            _add(own, _parsed(file))
+            _extend(own, _parse_config(file))
     whole: Config = {name: list(values) for name, values in own.items()}
     _include(whole, own, checkout.common, [_MAX_INCLUDES])
     return whole, own
 
 
 def user_config() -> Config:
-    """Return what the user's own configuration files say, empty if they can't be read."""
-    found: Config = {}
-    if given := os.environ.get("GIT_CONFIG_GLOBAL"):
-        files = [Path(given)]
+    """Return the user's own configuration, without files that can't be read."""
+    config: Config = {}
+    variable = os.environ.get("GIT_CONFIG_GLOBAL")
+    if variable:
+        files = [Path(variable)]
     else:
         base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-        files = [Path("/etc/gitconfig"), in_home(base) / "git" / "config", in_home("~/.gitconfig")]
+        files = [
+            Path("/etc/gitconfig"),
+            expand_home(base) / "git" / "config",
+            expand_home("~/.gitconfig"),
+        ]
     for file in files:
-        try:
-            _add(found, _parsed(file))
-        except Unreadable:
-            continue  # as if it were not there: nobody can say what it would say
-    return found
+        with contextlib.suppress(Unreadable):
+            _extend(config, _parse_config(file))
+    return config
 
 
-def branch(checkout: Checkout) -> str | None:
-    """Return the branch that is checked out; None for a commit without one, and where it can't be
-    known.
-    """
-    head = reference(checkout)
-    name = (head or "").removeprefix("refs/heads/")
-    return (
-        name
-        if head and name not in (head, ".invalid") and name.isprintable() and len(name) <= 250
-        else None
-    )
+def current_branch(checkout: Checkout) -> str | None:
+    """Return the checked-out branch; None for a detached commit, or if it can't be read."""
+    reference = head_reference(checkout)
+    if reference is None or not reference.startswith("refs/heads/"):
+        return None
+    name = reference.removeprefix("refs/heads/")
+    is_valid = name not in ("", ".invalid") and name.isprintable() and len(name) <= 250
+    return name if is_valid else None
 
 
-def reference(checkout: Checkout) -> str | None:
-    """Return the reference that `HEAD` names, such as `refs/heads/main`; None if it names a
-    commit.
-    """
+def head_reference(checkout: Checkout) -> str | None:
+    """Return the reference that `HEAD` names, such as `refs/heads/main`; None for a commit."""
     try:
-        text = read_text(checkout.git / "HEAD", _MAX_POINTER_BYTES)
+        text = _read_text(checkout.git / "HEAD", _MAX_POINTER_BYTES)
     except Unreadable:
         return None
     kind, _, name = text.partition(":")
     return name.strip() if kind == "ref" else None
 
 
-def read_text(file: Path, most: int) -> str:
-    """Return what a file says.
-
-    Raises:
-        Unreadable: It is not there, no file, can't be read or is larger than `most` bytes.
-    """
-    try:
-        with open_file(file) as stream:
-            data = stream.read(most + 1)
-    except (OSError, ValueError) as exc:
-        raise Unreadable(str(file)) from exc
-    if len(data) > most:
-        raise Unreadable(f"{file} is larger than {most} bytes")
-    return data.decode(errors="replace")
-
-
-def in_home(path: str) -> Path:
-    """Return a path, with the home of a user in the place of `~`; as it is where there is no such
-    user.
-    """
+def expand_home(path: str) -> Path:
+    """Replace `~` with a user's home; a path with an unknown user stays as it is."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
 
 
-def _pointed(folder: Path) -> Checkout | None:
+def _read_text(file: Path, max_bytes: int) -> str:
+    """Return the text of a file.
+
+    Raises:
+        Unreadable: It does not exist, is not a file, can't be read, or is too large.
+    """
+    try:
+        with open_file(file) as stream:
+            data = stream.read(max_bytes + 1)
+    except (OSError, ValueError) as exc:
+        raise Unreadable(str(file)) from exc
+    if len(data) > max_bytes:
+        raise Unreadable(f"{file} is larger than {max_bytes} bytes")
+    return data.decode(errors="replace")
+
+
+def _find_worktree(folder: Path) -> Checkout | None:
     """Return the working tree whose top folder this is."""
     entry = folder / ".git"
     try:
@@ -203,7 +206,7 @@ def _pointed(folder: Path) -> Checkout | None:
     if stat.S_ISDIR(mode):
         git = Path(os.path.realpath(entry))
         return Checkout(folder, git, _common(git)) if _is_repository(git) else None
-    text = read_text(entry, _MAX_POINTER_BYTES).rstrip("\r\n")
+    text = _read_text(entry, _MAX_POINTER_BYTES).rstrip("\r\n")
     if not text.startswith("gitdir: "):
         raise Unreadable(str(entry))
     git = Path(os.path.realpath(folder / text.removeprefix("gitdir: ")))
@@ -223,112 +226,203 @@ def _common(git: Path) -> Path:
     file = git / "commondir"
     if not os.path.lexists(file):
         return git
-    common = Path(os.path.realpath(git / read_text(file, _MAX_POINTER_BYTES).rstrip("\r\n")))
+    path = _read_text(file, _MAX_POINTER_BYTES).rstrip("\r\n")
+    common = Path(os.path.realpath(git / path))
     if not (common / "objects").is_dir():
         raise Unreadable(str(common))
     return common
 
 
-def _parsed(file: Path) -> Config:
+def _parse_config(file: Path) -> Config:
     if not file.exists():
         return {}
-    found: Config = {}
-    for section, subsection, name, value in _lines(read_text(file, MAX_CONFIG_BYTES)):
-        found.setdefault((section, subsection, name), []).append(value)
-    return found
+    config: Config = {}
+    for section, subsection, name, value in _parse_lines(_read_text(file, MAX_CONFIG_BYTES)):
+        config.setdefault((section, subsection, name), []).append(value)
+    return config
 
 
-def _add(to: Config, more: Config) -> None:
+def _extend(config: Config, more: Config) -> None:
     for name, values in more.items():
-        to.setdefault(name, []).extend(values)
+        config.setdefault(name, []).extend(values)
 
 
-def _include(into: Config, found: Config, folder: Path, left: list[int]) -> None:
-    """Add what the files say that a configuration includes; conditions (`includeIf`) are not looked
-    at.
-    """
-    for path in found.get(("include", "", "path"), ()):
+def _include(config: Config, including: Config, folder: Path, left: list[int]) -> None:
+    """Add the files that a configuration includes; conditions (`includeIf`) are ignored."""
+    for path in including.get(("include", "", "path"), ()):
         left[0] -= 1
         if left[0] < 0:
             raise Unreadable("too many included files")
-        file = folder / in_home(path)
-        more = _parsed(file)
-        _add(into, more)
-        _include(into, more, file.parent, left)
+        file = folder / expand_home(path)
+        more = _parse_config(file)
+        _extend(config, more)
+        _include(config, more, file.parent, left)
 
 
-def _lines(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the section, subsection, name and value of each line; names in lower case, as git
-    compares them.
-    """
+def _parse_lines(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield section, subsection, name and value of each line; names in lower case, as in git."""
     section = subsection = ""
     lines = iter(text.removeprefix("\ufeff").split("\n"))
     for line in lines:
-        rest = line.strip()
-        if rest.startswith("["):
-            section, subsection, rest = _header(rest)
-        if not rest or rest[0] in "#;":
+        content = line.strip()
+        if content.startswith("["):
+            section, subsection, content = _parse_header(content)
+        if not content or content[0] in "#;":
             continue
-        name, equals, value = rest.partition("=")
+        name, equals, value = content.partition("=")
         if not equals:
-            name, value = rest.split("#", 1)[0].split(";", 1)[0], "true"
-        while _goes_on(value):
+            name = content.split("#", 1)[0].split(";", 1)[0]
+            yield section, subsection, name.strip().lower(), "true"
+            continue
+        while _is_continued(value):
             value = value[:-1] + next(lines, "").rstrip("\r")
-        yield section, subsection, name.strip().lower(), _value(value) if equals else value
+        yield section, subsection, name.strip().lower(), _parse_value(value)
 
 
-def _header(line: str) -> tuple[str, str, str]:
-    """Return the section and subsection of a header, and what follows it on the line."""
-    quoted, escaped, at = False, False, 1
-    for at in range(1, len(line)):
-        if escaped:
-            escaped = False
-        elif line[at] == "\\":
-            escaped = True
-        elif line[at] == '"':
-            quoted = not quoted
-        elif line[at] == "]" and not quoted:
-            break
-    else:
-        raise Unreadable("a section without an end")
-    name, quote, subsection = line[1:at].partition('"')
+def _parse_header(line: str) -> tuple[str, str, str]:
+    """Return section and subsection of a header, and the content after it on the line."""
+    end = _end_of_header(line)
+    content = line[end + 1 :].strip()
+    name, quote, subsection = line[1:end].partition('"')
     name = name.strip().lower()
-    if quote:
-        plain, skip = [], False
-        for sign in subsection.rstrip().removesuffix('"'):
-            if sign == "\\" and not skip:
-                skip = True
-                continue
-            plain.append(sign)
-            skip = False
-        return name, "".join(plain), line[at + 1 :].strip()
-    name, _, subsection = name.partition(".")
-    return name, subsection, line[at + 1 :].strip()
+    if not quote:
+        name, _, subsection = name.partition(".")
+        return name, subsection, content
+    plain, is_escaped = [], False
+    for sign in subsection.rstrip().removesuffix('"'):
+        if sign == "\\" and not is_escaped:
+            is_escaped = True
+            continue
+        plain.append(sign)
+        is_escaped = False
+    return name, "".join(plain), content
 
 
-def _goes_on(value: str) -> bool:
-    return (len(value) - len(value.rstrip("\\"))) % 2 == 1
+def _end_of_header(line: str) -> int:
+    """Return the position of the bracket that closes a header.
+
+    Raises:
+        Unreadable: The header is not closed.
+    """
+    is_quoted = is_escaped = False
+    for position, sign in enumerate(line):
+        if is_escaped:
+            is_escaped = False
+        elif sign == "\\":
+            is_escaped = True
+        elif sign == '"':
+            is_quoted = not is_quoted
+        elif sign == "]" and not is_quoted:
+            return position
+    raise Unreadable("a section without an end")
 
 
-_ESCAPES = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
+def _is_continued(value: str) -> bool:
+    backslashes = len(value) - len(value.rstrip("\\"))
+    return backslashes % 2 == 1
 
 
-def _value(text: str) -> str:
-    """Return a value without quotes, escapes, comments and the spaces around it."""
-    made: list[str] = []
-    kept, quoted, signs = 0, False, iter(text.strip())
+def _parse_value(text: str) -> str:
+    """Return a value without quotes, escapes, comments and surrounding spaces."""
+    parsed: list[str] = []
+    length, is_quoted, signs = 0, False, iter(text.strip())  # length: up to the last non-space
     for sign in signs:
         if sign == "\\":
             escape = next(signs, "")
-            made.append(_ESCAPES.get(escape, escape))
+            parsed.append(_ESCAPES.get(escape, escape))
         elif sign == '"':
-            quoted = not quoted
-            kept = len(made)
+            is_quoted = not is_quoted
+            length = len(parsed)
             continue
-        elif sign in "#;" and not quoted:
+        elif sign in "#;" and not is_quoted:
             break
         else:
-            made.append(sign)
-        if quoted or not sign.isspace():
-            kept = len(made)
-    return "".join(made[:kept])
+            parsed.append(sign)
+        if is_quoted or not sign.isspace():
+            length = len(parsed)
+    return "".join(parsed[:length])
+
+
+def latest_commit(common: Path, head: str | None) -> str | None:
+    """Return the commit at the tip of the main branch, or else of the branch that `HEAD` names.
+
+    Args:
+        common: The folder that the working trees of the repository share.
+        head: The reference that its `HEAD` names.
+    """
+    packed: dict[str, str] | None = None
+    names: list[str | None] = [f"refs/heads/{branch}" for branch in _MAIN]
+    for name in (*names, head):
+        if name is None or ".." in name or not name.startswith("refs/"):
+            continue
+        with contextlib.suppress(Unreadable):
+            commit = _read_text(common / name, 256).strip()
+            if _COMMIT.fullmatch(commit):
+                return commit
+        if packed is None:
+            packed = _packed_references(common)
+        if name in packed:
+            return packed[name]
+    return None
+
+
+def _packed_references(common: Path) -> dict[str, str]:
+    try:
+        text = _read_text(common / "packed-refs", _MAX_REFERENCES_BYTES)
+    except Unreadable:
+        return {}
+    references = {}
+    for line in text.splitlines():
+        commit, space, name = line.partition(" ")
+        if space and _COMMIT.fullmatch(commit):
+            references[name] = commit
+    return references
+
+
+def has_commit(common: Path, commit: str) -> bool:
+    """Return whether a repository has a commit."""
+    if not _COMMIT.fullmatch(commit):
+        return False
+    with contextlib.suppress(OSError, ValueError, struct.error):
+        for folder in _object_folders(common / "objects", [_MAX_ALTERNATES]):
+            if (folder / commit[:2] / commit[2:]).is_file():
+                return True
+            for index in (folder / "pack").glob("*.idx"):
+                if _is_listed(index, bytes.fromhex(commit)):
+                    return True
+    return False
+
+
+def _is_listed(index: Path, name: bytes) -> bool:
+    """Return whether the index of a pack lists an object."""
+    with index.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[:_FANOUT] != _INDEX:
+            return False
+        counts = struct.unpack_from(">256I", data, _FANOUT)
+        low, high = counts[name[0] - 1] if name[0] else 0, counts[name[0]]
+        while low < high:
+            middle = (low + high) // 2
+            start = _NAMES + middle * len(name)
+            candidate = data[start : start + len(name)]
+            if candidate == name:
+                return True
+            if candidate < name:
+                low = middle + 1
+            else:
+                high = middle
+    return False
+
+
+def _object_folders(objects: Path, left: list[int]) -> Iterator[Path]:
+    """Yield a folder of objects, and those that it borrows from."""
+    left[0] -= 1
+    if left[0] < 0:
+        return
+    yield objects
+    try:
+        text = _read_text(objects / "info" / "alternates", 65_536)
+    except Unreadable:
+        return
+    for line in text.splitlines():
+        if line and line[0] not in '#"':
+            yield from _object_folders(Path(os.path.normpath(objects / line)), left)

@@ -1,4 +1,4 @@
-"""Where a program works, for what it writes; see `Memories`."""
+"""The place that a program works in, for the origin of what it writes; see `Memories`."""
 
 import time
 from collections.abc import Callable
@@ -8,12 +8,11 @@ from memories.errors import InvalidInput
 from memories.guard.origin import Place
 from memories.settings import Config
 
-_FRESH_SECONDS = 2.0  # after which a server looks anew: another branch may be checked out
+_FRESH_SECONDS = 2.0  # then a server looks again: another branch may have been checked out
 
 
 def here(config: Config, folder: Path | None = None) -> Callable[[], Place | None]:
-    """Return what tells the project and the branch of a folder when it is asked: only writing needs
-    to know.
+    """Return a function that returns the project and branch of a folder; only writes call it.
 
     Args:
         config: The settings; with `project_detection` off there is no place.
@@ -22,34 +21,33 @@ def here(config: Config, folder: Path | None = None) -> Callable[[], Place | Non
     if not config.project_detection:
         return lambda: None
 
-    known: Place | None = None
+    current: Place | None = None
     looked_at = -_FRESH_SECONDS
 
     def place() -> Place | None:
-        nonlocal known, looked_at
+        nonlocal current, looked_at
         if time.monotonic() - looked_at >= _FRESH_SECONDS:
-            known, looked_at = _look(folder), time.monotonic()
-        return known
+            current, looked_at = _look(folder), time.monotonic()
+        return current
 
     return place
 
 
 def _look(folder: Path | None) -> Place | None:
-    from memories.identity.project import identify  # reading does without it
+    from memories.identity.project import identify  # not needed for reading
 
     try:
         project = identify(folder or Path.cwd())
     except FileNotFoundError:
-        return None  # the working folder was removed under us
+        return None  # the working folder has been removed
     return None if project is None else Place(project.name, project.branch)
 
 
 def names_of(project: str | None) -> tuple[str, ...]:
-    """Return every name of a project that somebody named, the one in use first: `.` is that of the
-    working folder.
+    """Return all names of a project, the current one first; `.` is that of the working folder.
 
     Args:
-        project: What was given; nothing, and blanks, stand for no project.
+        project: The name that a user gave; None and blanks mean no project.
 
     Raises:
         InvalidInput: The working folder is in no repository.
@@ -64,10 +62,10 @@ def names_of(project: str | None) -> tuple[str, ...]:
     if name == ".":
         from memories.identity.project import identify
 
-        found = identify(Path.cwd())
-        if found is None:
+        identified = identify(Path.cwd())
+        if identified is None:
             raise InvalidInput(
-                "the working folder is in no git repository of yours; name the project instead of ."
+                "the working folder is not in a git repository of yours; name the project instead of ."
             )
-        name = found.name
+        name = identified.name
     return tuple(registry.names_of(name, registry.aliases(registers())))

@@ -1,30 +1,51 @@
 """The project that a folder belongs to, from its git repository; see docs/identity.md.
 
-A repository's files are data. Its name comes from what only its user writes: `.git` and the user's
-own folder.
+A repository's files are data. The name comes only from what the user writes: `.git` and the user's
+own folder. The name of a remote never contains a user or a password.
 """
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.identity import git, registry, remotes
+from memories.identity import git, registry
 from memories.identity.git import Checkout, Unreadable
 from memories.identity.registry import Known
 
-MOST_CHARACTERS = 256  # of the value of a tag
-_MAX_CLONES = 5  # of clones of clones on this machine
-_SHORT = 12  # digits of a commit or a hash in a name
+MAX_CHARACTERS = 256  # of the value of a tag
+_MAX_CLONES = 5  # how many clones of clones on this machine are followed
+_MAX_FOLDER_NAME = 100  # characters
+_DIGITS = 12  # of a hash in a name
+_NAME_SETTING = ("memories", "project")  # section and name
+
+MAX_REMOTE_CHARACTERS = 200
+# Other names of the same host.
+_HOST_ALIASES = {
+    "www.github.com": "github.com",
+    "ssh.github.com": "github.com",
+    "altssh.gitlab.com": "gitlab.com",
+    "altssh.bitbucket.org": "bitbucket.org",
+    "ssh.dev.azure.com": "dev.azure.com",
+    "vs-ssh.visualstudio.com": "dev.azure.com",
+}
+# Hosts that ignore the case of a path; elsewhere `A/x` and `a/x` are two repositories.
+_CASELESS = ("github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "dev.azure.com")
+_DEFAULT_PORTS = {"http": "80", "https": "443", "git": "9418", "ftp": "21", "ftps": "990"}
+_SSH = ("ssh", "git+ssh", "ssh+git")
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)/(.*)", re.I | re.S)
+_SCP = re.compile(r"(?:[^/@:\[\]]*@)?(\[[0-9a-f:.]+\]|[^/:@\[\]]{2,}):(?!:|//)(.+)", re.I | re.S)
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^:@\[\]]+)(?::(\d*))?", re.I)
 
 
 class Project(NamedTuple):
-    """A project, and how far it was followed.
+    """A project.
 
     Attributes:
-        name: What stands in the tag `project`.
+        name: The value of the tag `project`.
         root: The top folder of the working tree.
-        branch: The branch that is checked out; None for a commit without one.
+        branch: The branch that is checked out; None for a detached commit.
         worktree: The name of a linked working tree; None for the main one.
     """
 
@@ -37,14 +58,14 @@ class Project(NamedTuple):
 def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> Project | None:
     """Return the project that a folder belongs to.
 
-    Working trees, clones and folders inside of them are one project. Its name is the one that the
-    repository's own configuration gives it (`git config memories.project NAME`), else the one that
-    it had before, else that of its remote (`github.com/owner/name`), else its folder's name, with a
-    hash if another project has that name.
+    Working trees, clones and folders inside them are one project. Its name is the one in the
+    repository's own configuration (`git config memories.project NAME`), else the one that it had
+    before, else that of its remote (`github.com/owner/name`), else its folder's name, with a hash
+    if another project has that name.
 
     Args:
         folder: Any folder.
-        home: Where the user's aliases are kept; by default beside `config.toml`.
+        home: The folder of the user's aliases; by default beside `config.toml`.
         record: Remember the name, so that the project keeps it when a remote is added or changed.
 
     Returns:
@@ -58,202 +79,253 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
         if checkout is None or not git.is_trusted(checkout):
             return None
         config, own = git.read_config(checkout)
-    except (Unreadable, OSError, ValueError):  # a path may be no text, or too long
+    except (Unreadable, OSError, ValueError):  # a path may not be text, or may be too long
         return None
     if home is None:
         from memories.config import registers
 
         home = registers()
-    name = _chosen(own, checkout, folder)
+    name = _chosen_name(own, checkout, folder)
     if name is None:
-        name = _remembered(checkout, config, home, record, _MAX_CLONES)
+        name = _Naming(home, record=record).name(checkout, config)
     name = registry.resolve(name, registry.aliases(home))
     scope = own.get(("memories", "", "scope"), [""])[-1].lower()
     if scope == "worktree" and checkout.worktree:
         name = f"{name}#{checkout.worktree}"
     elif scope == "clone":
-        name = f"{name}#{_hash(checkout.common)[:_SHORT]}"
-    return Project(name[:MOST_CHARACTERS], checkout.root, git.branch(checkout), checkout.worktree)
+        name = f"{name}#{_short_hash(str(checkout.common))}"
+    branch = git.current_branch(checkout)
+    return Project(name[:MAX_CHARACTERS], checkout.root, branch, checkout.worktree)
 
 
-def _chosen(own: git.Config, checkout: Checkout, folder: Path) -> str | None:
-    """Return the name that the repository's own configuration gives the project, or a folder in
-    it.
-    """
-    named = {
-        sub: values[-1].strip()
-        for (section, sub, name), values in own.items()
-        if (section, name) == _PROJECT
+def _chosen_name(own: git.Config, checkout: Checkout, folder: Path) -> str | None:
+    """Return the name that the repository's own configuration gives the project, or a folder of it."""
+    names = {
+        subfolder: values[-1].strip()
+        for (section, subfolder, setting), values in own.items()
+        if (section, setting) == _NAME_SETTING
     }
-    if not named:
+    if not names:
         return None
     real = Path(os.path.realpath(folder))
     parts = real.relative_to(checkout.root).parts if real.is_relative_to(checkout.root) else ()
     for length in range(len(parts), -1, -1):
-        name = named.get("/".join(parts[:length]), "")
-        if 0 < len(name) <= MOST_CHARACTERS and name.isprintable():
+        name = names.get("/".join(parts[:length]), "")
+        if 0 < len(name) <= MAX_CHARACTERS and name.isprintable():
             return name
     return None
 
 
-_PROJECT = ("memories", "project")
+class _Naming:
+    """Names repositories that their configuration does not name, and remembers the names."""
+
+    def __init__(self, home: Path, *, record: bool) -> None:
+        self._home, self._record = home, record
+
+    def name(self, checkout: Checkout, config: git.Config, clones: int = _MAX_CLONES) -> str:
+        """Return the earlier name, if the repository is known, else its current one.
+
+        Args:
+            checkout: The repository.
+            config: Its configuration.
+            clones: How many clones on this machine are still followed to their source.
+        """
+        remote = self._remote(checkout, config, clones)
+        known = registry.repository(self._home, checkout.common)
+        if known and remote and known.remote == remote:
+            return known.name
+        seen = _examine(checkout, remote)
+        if known and _is_same(known, seen):
+            if known.remote == remote and known.commit:
+                return known.name  # nothing is new
+            if self._record and remote and not registry.in_use(self._home, remote):
+                registry.set_alias(self._home, remote, known.name)
+            seen = seen._replace(name=known.name)
+        elif remote is None:
+            return self._name_by_folder(seen, is_taken=known is not None)
+        self._remember(seen)
+        return seen.name
+
+    def _name_by_folder(self, seen: Known, *, is_taken: bool) -> str:
+        """Return the name of a repository without a remote that is new in its folder.
+
+        Args:
+            seen: The repository, with the name of its folder.
+            is_taken: Another repository was in this folder, and may have its name.
+        """
+        moved = self._find_moved(seen)
+        if moved:
+            seen = seen._replace(name=moved.name)
+        elif is_taken or (not self._record and registry.in_use(self._home, seen.name)):
+            seen = seen._replace(name=_unique_name(seen))
+        elif self._record:
+            return registry.remember_first(self._home, seen, _unique_name(seen)).name
+        self._remember(seen)
+        return seen.name
+
+    def _remember(self, seen: Known) -> None:
+        if self._record:
+            registry.remember(self._home, seen)
+
+    def _find_moved(self, seen: Known) -> Known | None:
+        """Return the known repository without a remote that was moved here."""
+        for known in registry.repositories(self._home):
+            if known.remote or not known.commit or os.path.lexists(known.folder):
+                continue
+            if git.has_commit(Path(seen.folder), known.commit):
+                return known
+        return None
+
+    def _remote(self, checkout: Checkout, config: git.Config, clones: int) -> str | None:
+        """Return the name of the remote that a repository was cloned from; None without one."""
+        urls = {
+            remote: values[0]
+            for (section, remote, setting), values in config.items()
+            if (section, setting) == ("remote", "url") and values[0]
+        }
+        if not urls:
+            return None
+        remotes = [remote for remote in ("origin", "upstream", *sorted(urls)) if remote in urls]
+        url = urls[remotes[0]].strip()
+        name = remote_name(url)
+        if name is None or "." not in name.partition("/")[0]:  # perhaps a short form of an address
+            url = _expand(url, config) or _expand(url, git.user_config()) or url
+            name = remote_name(url)
+        if name is not None or clones == 0:
+            return name
+        path = _local_path(url)
+        if not path:
+            return None
+        return self._source(checkout.root / git.expand_home(path), checkout, clones)
+
+    def _source(self, path: Path, clone: Checkout, clones: int) -> str | None:
+        """Return the project that a repository was cloned from on this machine."""
+        try:
+            for place in (path, path.with_name(f"{path.name}.git")):
+                source = git.find(place) if place.is_dir() else None
+                if source is None or source.common == clone.common:
+                    continue
+                if os.path.realpath(place) in (str(source.root), str(source.git)):
+                    if not git.is_trusted(source):
+                        return None
+                    return self.name(source, git.read_config(source)[0], clones - 1)
+        except (Unreadable, OSError, ValueError):
+            return None  # it does not exist any more
+        return None
 
 
-def _remembered(
-    checkout: Checkout, config: git.Config, home: Path, record: bool, clones: int
-) -> str:
-    """Return the name that the project had before, if this is the same repository, else the one
-    that it has now.
-    """
+def _examine(checkout: Checkout, remote: str | None) -> Known:
+    """Return the facts about a repository, with the name that it has if it was never seen."""
     common = checkout.common
-    remote = _remote(checkout, config, home, record, clones)
-    known = registry.repository(home, common)
-    if known and remote and known.remote == remote:
-        return known.name
-    seen = _look(checkout, remote)
-    if known and _is_same(known, seen):
-        if known.remote == remote and known.commit:
-            return known.name  # nothing is new
-        if record and remote and not registry.in_use(home, remote):
-            registry.set_alias(home, remote, known.name)
-        seen = seen._replace(name=known.name)
-    elif remote is None:
-        return _named_by_folder(home, seen, record, is_taken=known is not None)
-    if record:
-        registry.remember(home, seen)
-    return seen.name
-
-
-def _named_by_folder(home: Path, seen: Known, record: bool, *, is_taken: bool) -> str:
-    """Return the name of a project without a remote that is new here, or was in another place
-    before.
-
-    Args:
-        home: Where names are remembered.
-        seen: The repository, with the name of its folder.
-        record: Remember the name.
-        is_taken: Another repository was in this place, which may have the name of the folder.
-    """
-    if moved := _moved(home, seen):
-        seen = seen._replace(name=moved.name)
-    elif is_taken or (not record and registry.in_use(home, seen.name)):
-        seen = seen._replace(name=_unique(seen))
-    elif record:
-        return registry.remember_first(home, seen, _unique(seen)).name
-    if record:
-        registry.remember(home, seen)
-    return seen.name
-
-
-def _unique(seen: Known) -> str:
-    digest = hashlib.sha256(
-        f"{seen.folder}\0{seen.number}".encode(errors="surrogateescape")
-    ).hexdigest()
-    return f"{seen.name}-{digest[:_SHORT]}"
-
-
-def _look(checkout: Checkout, remote: str | None) -> Known:
-    """Return what is to be known of a repository, with the name that it has without a past."""
-    from memories.identity import objects
-
-    common = checkout.common
-    folder = (
-        common.parent if common.name.startswith(".") else common
-    )  # .git, and .bare beside working trees
-    plain = "".join(
-        sign if sign.isprintable() else "_" for sign in folder.name.removesuffix(".git")
-    ).strip()
-    commit = objects.latest_commit(common, git.reference(checkout._replace(git=common)))
-    return Known(
-        str(common), remote or plain[:100] or "project", remote, commit, common.stat().st_ino
-    )
+    # .git, and .bare beside working trees
+    folder = common.parent if common.name.startswith(".") else common
+    plain = folder.name.removesuffix(".git")
+    plain = "".join(sign if sign.isprintable() else "_" for sign in plain).strip()
+    name = remote or plain[:_MAX_FOLDER_NAME] or "project"
+    commit = git.latest_commit(common, git.head_reference(checkout._replace(git=common)))
+    return Known(str(common), name, remote, commit, common.stat().st_ino)
 
 
 def _is_same(known: Known, seen: Known) -> bool:
-    """Return whether the repository is still the one that was seen in this place."""
-    if known.commit and _has(Path(seen.folder), known.commit):
+    """Return whether a repository is the one that was seen in its folder before."""
+    if known.commit and git.has_commit(Path(seen.folder), known.commit):
         return True
-    is_same_folder = known.number == seen.number
-    return is_same_folder and (
-        known.commit is None or known.remote == seen.remote
-    )  # git removes commits in time
+    if known.number != seen.number:
+        return False
+    return known.commit is None or known.remote == seen.remote  # git removes old commits
 
 
-def _moved(home: Path, seen: Known) -> Known | None:
-    """Return what is remembered of a repository without a remote that was in another place, which
-    is gone.
-    """
-    for known in registry.repositories(home):
-        if known.remote or not known.commit or os.path.lexists(known.folder):
+def _unique_name(seen: Known) -> str:
+    place = f"{seen.folder}\0{seen.number}"
+    return f"{seen.name}-{_short_hash(place)}"
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
+
+
+def _expand(url: str, config: git.Config) -> str | None:
+    """Expand the beginning of a URL by the longest `url.BASE.insteadOf`; None if none fits."""
+    longest, base = "", ""
+    for (section, replacement, setting), values in config.items():
+        if (section, setting) != ("url", "insteadof"):
             continue
-        if _has(Path(seen.folder), known.commit):
-            return known
-    return None
+        for short in values:
+            if url.startswith(short) and len(short) > len(longest):
+                longest, base = short, replacement
+    return base + url.removeprefix(longest) if longest else None
 
 
-def _has(common: Path, commit: str) -> bool:
-    from memories.identity import objects
+def remote_name(url: str) -> str | None:
+    """Return the name of a remote, such as `github.com/owner/repository`.
 
-    return objects.has_commit(common, commit)
+    Args:
+        url: The address of the remote in git: a URL, or `user@host:path`.
 
-
-def _remote(
-    checkout: Checkout, config: git.Config, home: Path, record: bool, clones: int
-) -> str | None:
-    """Return the name of the remote that a repository was cloned from; None without one that has a
-    name.
+    Returns:
+        The same name for https, ssh and `user@host:path`, without a user, a password and the
+        options of a URL. None for an address without host and path, and for a path on this machine.
     """
-    urls = {
-        sub: values[0]
-        for (section, sub, name), values in config.items()
-        if (section, name) == ("remote", "url")
-    }
-    chosen = next((each for each in ("origin", "upstream", *sorted(urls)) if urls.get(each)), None)
-    if chosen is None:
-        return None
-    url = urls[chosen].strip()
-    name = remotes.name_of(url)
-    if (
-        name is None or "." not in name.partition("/")[0]
-    ):  # perhaps a short form that stands for an address
-        url = _expanded(url, config) or _expanded(url, git.user_config()) or url
-        name = remotes.name_of(url)
-    if name is not None or clones == 0:
-        return name
-    path = remotes.local_path(url)
-    return path and _source(checkout.root / git.in_home(path), checkout, home, record, clones)
-
-
-def _expanded(url: str, config: git.Config) -> str | None:
-    """Return a URL with the beginning that `url.BASE.insteadOf` gives it."""
-    bases = [
-        (short, sub)
-        for (section, sub, name), values in config.items()
-        if (section, name) == ("url", "insteadof")
-        for short in values
-        if short and url.startswith(short)
-    ]
-    short, base = max(bases, key=lambda each: len(each[0]), default=("", ""))
-    return base + url.removeprefix(short) if short else None
-
-
-def _source(path: Path, clone: Checkout, home: Path, record: bool, clones: int) -> str | None:
-    """Return the name of the project that a repository was cloned from on this machine."""
-    try:
-        for each in (path, path.with_name(f"{path.name}.git")):
-            found = git.find(each) if each.is_dir() else None
-            if (
-                found
-                and found.common != clone.common
-                and os.path.realpath(each) in (str(found.root), str(found.git))
-            ):
-                if not git.is_trusted(found):
-                    return None
-                return _remembered(found, git.read_config(found)[0], home, record, clones - 1)
-    except (Unreadable, OSError, ValueError):
-        return None  # it is not there any more
+    if match := _URL.fullmatch(url):
+        return _name_of_url(match[1].lower(), match[2], match[3])
+    if match := _SCP.fullmatch(url):
+        return _join(match[1], "", match[2])
     return None
 
 
-def _hash(folder: Path) -> str:
-    return hashlib.sha256(str(folder).encode(errors="surrogateescape")).hexdigest()
+def _name_of_url(scheme: str, authority: str, path: str) -> str | None:
+    if scheme not in _DEFAULT_PORTS and scheme not in _SSH:
+        return None
+    address = _AUTHORITY.fullmatch(authority.rpartition("@")[2])
+    if not address:  # such as a password with a slash in it, whose end is unknown
+        return None
+    host, port = address[1], address[2] or ""
+    path = re.split(r"[?#]", path, maxsplit=1)[0]
+    if scheme in _SSH:
+        port = ""  # hosts that are also reached by https have another port for ssh
+    else:
+        path = _unquote(path)
+    if port == _DEFAULT_PORTS.get(scheme):
+        port = ""
+    return _join(host, port, path)
+
+
+def _local_path(url: str) -> str | None:
+    """Return the path of a remote on this machine; None for a remote elsewhere."""
+    if url.lower().startswith("file://"):
+        host, slash, path = url[len("file://") :].partition("/")
+        return _unquote(slash + path) if host.lower() in ("", "localhost") else None
+    if "://" in url or "::" in url or not url:
+        return None
+    return None if _SCP.fullmatch(url) and not url.startswith((".", "/")) else url
+
+
+def _unquote(path: str) -> str:
+    if "%" not in path:
+        return path
+    from urllib.parse import unquote  # costs more than everything else here
+
+    return unquote(path, errors="replace")
+
+
+def _join(host: str, port: str, path: str) -> str | None:
+    host = host.lower().rstrip(".")
+    host = _HOST_ALIASES.get(host, host)
+    if host.endswith(".visualstudio.com"):
+        path, host = f"{host.partition('.')[0]}/{path}", "dev.azure.com"
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if host == "dev.azure.com":
+        parts = [part for part in parts if part not in ("_git", "v3", "DefaultCollection")]
+    elif len(parts) == 3 and parts[0] == "scm":  # only in https addresses of Bitbucket Server
+        del parts[0]
+    if parts:
+        parts[-1] = parts[-1].removesuffix(".git")
+    if not parts or not parts[-1] or ".." in parts:
+        return None
+    if any("@" in part and ":" in part for part in parts):
+        return None
+    name = "/".join((f"{host}:{port}" if port else host, *parts))
+    if host in _CASELESS:
+        name = name.lower()
+    is_plain = name.isprintable() and "\\" not in name and len(name) <= MAX_REMOTE_CHARACTERS
+    return name if is_plain else None

@@ -1,7 +1,6 @@
-"""What is remembered of projects, for one user: which name each repository has, and which names
-mean the same project.
+"""Register of a user's projects: the name of each repository, and aliases.
 
-It lies beside the user's `config.toml`, where nothing that a repository brings can reach.
+It is beside the user's `config.toml`, out of reach of anything that a repository brings.
 """
 
 import contextlib
@@ -14,19 +13,19 @@ from typing import NamedTuple
 from memories.core.disk import locked, make_folder, read_file, replacing
 from memories.errors import ConfigError, InvalidInput
 
-_FOLDER = ".projects"  # no namespace begins with a dot, and folders of namespaces may lie beside it
+_FOLDER = ".projects"  # namespaces do not start with a dot; their folders may be beside it
 _ALIASES = "aliases.json"
 
 
 class Known(NamedTuple):
-    """What is remembered of a repository.
+    """A repository that was seen before.
 
     Attributes:
         folder: Its common folder.
-        name: The name that its project got first.
-        remote: The name of its remote then or since; None without one.
-        commit: A commit that it had, which tells it from another repository in the same place.
-        number: The number of its folder in the file system, for one without commits.
+        name: The first name of its project.
+        remote: The name of its last remote; None without one.
+        commit: A commit of it, which distinguishes it from another repository in the same place.
+        number: The inode number of its folder, for a repository without commits.
     """
 
     folder: str
@@ -37,23 +36,23 @@ class Known(NamedTuple):
 
 
 def repository(home: Path, folder: Path) -> Known | None:
-    """Return what is remembered of the repository in a folder."""
+    """Return the repository that was last seen in a folder."""
     return _read(_file(home, folder))
 
 
 def remember(home: Path, known: Known) -> None:
-    """Remember a repository. Where nothing can be written, it is looked at again each time."""
+    """Remember a repository; if the file can't be written, it is examined again each time."""
     with contextlib.suppress(OSError):
         make_folder(home / _FOLDER)
         _write(home, known)
 
 
 def remember_first(home: Path, known: Known, other: str) -> Known:
-    """Remember a repository by its name, or by the other one if a project has that name already.
+    """Remember a new repository by its name, or by another one if a project has that name already.
 
     Returns:
-        What is remembered now, perhaps by another process. Where nothing can be written, the
-        repository with the other name, since nothing would keep the next one from the same name.
+        The remembered repository, perhaps from another process. If the file can't be written, the
+        repository with the other name, since nothing keeps the next one from getting the same name.
     """
     try:
         make_folder(home / _FOLDER)
@@ -68,24 +67,14 @@ def remember_first(home: Path, known: Known, other: str) -> Known:
     return known
 
 
-def _write(home: Path, known: Known) -> None:
-    with replacing(_file(home, Path(known.folder))) as stream:
-        stream.write(json.dumps(known._asdict()).encode())
-
-
-def forget_folder(home: Path, folder: Path) -> None:
-    """Forget what is remembered of a repository."""
-    _file(home, folder).unlink(missing_ok=True)
-
-
 def repositories(home: Path) -> Iterator[Known]:
-    """Yield what is remembered, in order of names."""
-    found = (_read(file) for file in (home / _FOLDER).glob("*.json") if file.name != _ALIASES)
-    yield from sorted(each for each in found if each is not None)
+    """Yield all remembered repositories, in order of their folders."""
+    files = (file for file in (home / _FOLDER).glob("*.json") if file.name != _ALIASES)
+    yield from sorted(known for file in files if (known := _read(file)) is not None)
 
 
 def aliases(home: Path) -> dict[str, str]:
-    """Return the names that mean another project, each with the name of that.
+    """Return the names that mean another project, each with the name of that project.
 
     Raises:
         ConfigError: The file can't be read.
@@ -98,81 +87,81 @@ def aliases(home: Path) -> dict[str, str]:
     except OSError as exc:
         raise ConfigError(f"cannot read {file}: {exc}") from exc
     try:
-        found = json.loads(data)
+        names = json.loads(data)
     except ValueError as exc:
         raise ConfigError(f"{file} is not JSON ({exc}); repair or remove it") from exc
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise ConfigError(f"{file} is not an object of names; repair or remove it")
-    return found
+    return names
 
 
-def resolve(name: str, known: dict[str, str]) -> str:
-    """Return the project that a name means."""
-    for _ in range(len(known)):
-        if name not in known:
+def resolve(name: str, aliases: dict[str, str]) -> str:
+    """Return the name of the project that a name means."""
+    for _ in range(len(aliases)):
+        if name not in aliases:
             break
-        name = known[name]
+        name = aliases[name]
     return name
 
 
-def names_of(name: str, known: dict[str, str]) -> list[str]:
-    """Return every name of the project that a name means, its own first."""
-    own = resolve(name, known)
-    return [own, *sorted(alias for alias in known if alias != own and resolve(alias, known) == own)]
+def names_of(name: str, aliases: dict[str, str]) -> list[str]:
+    """Return all names of the project that a name means, its own first."""
+    own = resolve(name, aliases)
+    others = [alias for alias in aliases if alias != own and resolve(alias, aliases) == own]
+    return [own, *sorted(others)]
 
 
 def set_alias(home: Path, alias: str, name: str | None) -> str | None:
-    """Let a name mean another project from now on.
+    """Make a name mean another project.
 
     Args:
         home: The user's folder.
         alias: The name.
-        name: The project that it means; None for none but its own.
+        name: The project that it means; None to remove the alias.
 
     Returns:
-        What it meant before, if that was another project.
+        The project that it meant before; None if it was not an alias.
 
     Raises:
         InvalidInput: The two would mean each other.
     """
     make_folder(home / _FOLDER)
     with locked(home / _FOLDER / ".aliases.lock"):
-        known = aliases(home)
-        before = known.pop(alias, None)
+        names = aliases(home)
+        before = names.pop(alias, None)
         if name is not None:
-            if resolve(name, known) == alias:
+            if resolve(name, names) == alias:
                 raise InvalidInput(f'"{name}" already means "{alias}"; remove that alias first')
-            known[alias] = name
+            names[alias] = name
+        data = json.dumps(names, indent=2, sort_keys=True, ensure_ascii=False)
         with replacing(home / _FOLDER / _ALIASES) as stream:
-            stream.write(
-                json.dumps(known, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
-            )
+            stream.write(data.encode() + b"\n")
     return before
 
 
 def in_use(home: Path, name: str) -> bool:
-    """Return whether a name is known already: of a repository, or as an alias."""
-    known = aliases(home)
-    return (
-        name in known
-        or name in known.values()
-        or any(each.name == name for each in repositories(home))
-    )
+    """Return whether a repository, an alias, or the project of an alias has a name already."""
+    names = aliases(home)
+    if name in names or name in names.values():
+        return True
+    return any(known.name == name for known in repositories(home))
 
 
 def _file(home: Path, folder: Path) -> Path:
-    return (
-        home
-        / _FOLDER
-        / f"{hashlib.sha256(str(folder).encode(errors='surrogateescape')).hexdigest()[:24]}.json"
-    )
+    digest = hashlib.sha256(str(folder).encode(errors="surrogateescape")).hexdigest()
+    return home / _FOLDER / f"{digest[:24]}.json"
+
+
+def _write(home: Path, known: Known) -> None:
+    with replacing(_file(home, Path(known.folder))) as stream:
+        stream.write(json.dumps(known._asdict()).encode())
 
 
 def _read(file: Path) -> Known | None:
-    """Return what a file remembers; None without one, and for one that nothing can be read from."""
+    """Return the repository of a file; None if there is no file, or it is damaged."""
     try:
         fields = json.loads(read_file(file))
-        found = Known(*(fields[name] for name in Known._fields))  # earlier versions wrote more
+        known = Known(*(fields[name] for name in Known._fields))  # earlier versions wrote more
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return found if isinstance(found.name, str) and isinstance(found.folder, str) else None
+    return known if isinstance(known.name, str) and isinstance(known.folder, str) else None

@@ -1,5 +1,6 @@
-"""Tokens of the server: who may ask it for what. The file holds only their hashes; `memory tokens`
-writes it.
+"""Tokens of the server: who may read or write which namespaces.
+
+`memory tokens` writes the file, which contains only hashes of the tokens.
 """
 
 import hashlib
@@ -19,15 +20,16 @@ from memories.errors import ConfigError, InvalidInput, NotFound
 from memories.guard.validate import namespace as checked_namespace
 from memories.guard.validate import one_line
 
-PREFIX = "mem_"  # so that scanners, and our own redaction, know a token when they see one
-ALL = "*"  # every namespace that has no grant of its own
+PREFIX = "mem_"  # so that scanners, and our own redaction, recognize a token
+ALL = "*"  # every namespace without a grant of its own
 LEVELS: Mapping[str, int] = {"r": 1, "rw": 2, "admin": 3}
 _FILE, _OWN = "tokens.json", "server.token"
 _MAX_TOKENS = 1_000
+_TIMES = ("created_at", "expires_at", "last_used_at")
 
 
 class Token(NamedTuple):
-    """What is known of a token; the token itself is told once, when it is made.
+    """A token as it is stored; the secret itself is shown once, when it is created.
 
     Attributes:
         namespaces: For each namespace, or `*` for all others, `r`, `rw` or `admin`.
@@ -41,31 +43,28 @@ class Token(NamedTuple):
     expires_at: datetime | None
     last_used_at: datetime | None
 
-    def expired(self, now: datetime) -> bool:
+    def is_expired(self, now: datetime) -> bool:
         """Return whether it is no longer valid."""
         return self.expires_at is not None and self.expires_at <= now
 
 
 def digest(token: str) -> str:
-    """Return the hash under which a token is kept; it is random, so no salt is needed."""
+    """Return the hash that is stored of a token; tokens are random, so it needs no salt."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def parse_grants(given: Sequence[str]) -> dict[str, str]:
-    """Return what is granted by texts such as `bob:rw`, `shared:r` or `*:admin`; a bare name may be
-    read and written.
+def parse_grants(texts: Sequence[str]) -> dict[str, str]:
+    """Parse grants such as `bob:rw`, `shared:r` or `*:admin`; a bare name means `rw`.
 
     Raises:
-        InvalidInput: One is not of that form, or a namespace stands there twice.
+        InvalidInput: One has another form, or a namespace is granted twice.
     """
     grants: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         name, separator, level = text.partition(":")
         level = level if separator else "rw"
         if level not in LEVELS:
-            raise InvalidInput(
-                f'"{text}" grants nothing that is known; write NAMESPACE:r, :rw or :admin'
-            )
+            raise InvalidInput(f'"{text}" is not a grant; write NAMESPACE:r, :rw or :admin')
         name = name if name == ALL else checked_namespace(name)
         if name in grants:
             raise InvalidInput(f"namespace {name} is granted twice; name it once")
@@ -78,53 +77,54 @@ def parse_grants(given: Sequence[str]) -> dict[str, str]:
 def create(
     home: Path, name: str, grants: Mapping[str, str], expires_at: datetime | None = None
 ) -> tuple[str, Token]:
-    """Make a token; return it with what is kept of it.
+    """Create a token; return the secret and what is stored.
 
     Args:
         home: The folder of the file.
-        name: What it is called: what is written with it tells this name.
+        name: Its name, which appears in the origin of what it writes.
         grants: See `Token.namespaces`.
-        expires_at: When it ends, if it does.
+        expires_at: When it expires, if it does.
 
     Raises:
-        InvalidInput: The name is not acceptable or in use, or the time is over.
+        InvalidInput: The name is not acceptable or in use, or the time is in the past.
     """
     now = datetime.now(UTC)
     name = one_line(name, "name")
     if expires_at is not None and expires_at <= now:
-        raise InvalidInput(f"{to_iso(expires_at)} is over; give a time to come")
+        raise InvalidInput(f"{to_iso(expires_at)} is in the past; give a time in the future")
     secret = PREFIX + secrets.token_urlsafe(32)
-    made = Token(secrets.token_hex(4), name, digest(secret), dict(grants), now, expires_at, None)
-    with _changing(home) as known:
-        if any(each.name == name for each in known):
+    token = Token(secrets.token_hex(4), name, digest(secret), dict(grants), now, expires_at, None)
+    with _change(home) as tokens:
+        if any(other.name == name for other in tokens):
             raise InvalidInput(
                 f'there is a token "{name}"; revoke it first, or choose another name'
             )
-        if len(known) >= _MAX_TOKENS:
+        if len(tokens) >= _MAX_TOKENS:
             raise InvalidInput(f"there are {_MAX_TOKENS} tokens, the limit; revoke one")
-        known.append(made)
-    return secret, made
+        tokens.append(token)
+    return secret, token
 
 
-def revoke(home: Path, which: str) -> Token:
+def revoke(home: Path, id_or_name: str) -> Token:
     """Remove the token with this id or name.
 
     Raises:
         NotFound: There is none.
     """
-    with _changing(home) as known:
-        found = next((each for each in known if which in (each.id, each.name)), None)
-        if found is None:
-            raise NotFound(f'there is no token "{which}"; memory tokens list shows them')
-        known.remove(found)
-    return found
+    with _change(home) as tokens:
+        for token in tokens:
+            if id_or_name in (token.id, token.name):
+                tokens.remove(token)
+                return token
+        raise NotFound(f'there is no token "{id_or_name}"; memory tokens list shows them')
 
 
-def used(home: Path, when: Mapping[str, datetime]) -> None:
-    """Note when tokens were last used, each by its id."""
-    with _changing(home) as known:
-        known[:] = [
-            each._replace(last_used_at=when.get(each.id, each.last_used_at)) for each in known
+def record_use(home: Path, used_at: Mapping[str, datetime]) -> None:
+    """Record when tokens were last used, by their ids."""
+    with _change(home) as tokens:
+        tokens[:] = [
+            token._replace(last_used_at=used_at.get(token.id, token.last_used_at))
+            for token in tokens
         ]
 
 
@@ -139,7 +139,7 @@ def read(home: Path) -> list[Token]:
         if doubt := others_may_write(file):
             raise ConfigError(f"{file} {doubt}")
         rows = json.loads(read_file(file))["tokens"]
-        return [_token(row) for row in rows]
+        return [_parse(row) for row in rows]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as exc:
@@ -149,25 +149,24 @@ def read(home: Path) -> list[Token]:
 
 
 def stamp(home: Path) -> tuple[int, int, int]:
-    """Return what changes with the file, so that a server that looks at it needs no restart."""
+    """Return a value that changes with the file, so that a server need not restart."""
     try:
-        found = (home / _FILE).stat()
+        status = (home / _FILE).stat()
     except FileNotFoundError:
         return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def own_file(home: Path) -> Path:
-    """Return where the token of the server's user is kept; see `own`."""
+    """Return the file with the token of the server's user; see `own`."""
     return home / _OWN
 
 
 def own(home: Path) -> str:
-    """Return the token of the user who runs the server, which may do everything; it is made if it
-    is not there.
+    """Return the token of the user who runs the server, which may do everything.
 
-    It is kept as it is, in a file that nobody else can read: the command and the page's link take
-    it from there.
+    It is created if it does not exist, and stored as it is, in a file that nobody else can read:
+    the command and the link to the page take it from there.
 
     Raises:
         ConfigError: The file is empty, or others may read or write it.
@@ -181,46 +180,45 @@ def own(home: Path) -> str:
     return read_secret(file)
 
 
-def found(known: Sequence[Token], token: str, now: datetime) -> Token | None:
-    """Return which token somebody shows; None if it is unknown or has expired. It takes as long for
-    any of them.
-    """
-    shown, match = digest(token), None
-    for each in known:
-        if hmac.compare_digest(each.hash, shown):
-            match = each
-    return None if match is None or match.expired(now) else match
+def match(tokens: Sequence[Token], secret: str, now: datetime) -> Token | None:
+    """Return the token of a secret; None if it is unknown or expired. Takes constant time."""
+    shown = digest(secret)
+    matching = None
+    for token in tokens:
+        if hmac.compare_digest(token.hash, shown):
+            matching = token
+    return None if matching is None or matching.is_expired(now) else matching
 
 
 def shape(token: Token) -> dict[str, Any]:
     """Return the JSON of a token, without its hash."""
-    times = {name: getattr(token, name) for name in ("created_at", "expires_at", "last_used_at")}
-    return {
+    fields: dict[str, Any] = {
         "id": token.id,
         "name": token.name,
         "namespaces": dict(token.namespaces),
-        **{name: at and to_iso(at) for name, at in times.items()},
     }
+    for name in _TIMES:
+        moment = getattr(token, name)
+        fields[name] = None if moment is None else to_iso(moment)
+    return fields
 
 
 @contextmanager
-def _changing(home: Path) -> Iterator[list[Token]]:
+def _change(home: Path) -> Iterator[list[Token]]:
+    """Lock the file, yield its tokens, and write them back."""
     make_folder(home)
     with locked(home / f"{_FILE}.lock"):
-        known = read(home)
-        yield known
+        tokens = read(home)
+        yield tokens
+        rows = [{**shape(token), "hash": token.hash} for token in tokens]
         with replacing(home / _FILE) as stream:
-            rows = [shape(each) | {"hash": each.hash} for each in known]
             stream.write(json.dumps({"tokens": rows}, indent=1).encode())
 
 
-def _token(row: Mapping[str, Any]) -> Token:
+def _parse(row: Mapping[str, Any]) -> Token:
     now = datetime.now(UTC)
-    times = [
-        row[name] and parse_time(row[name], now)
-        for name in ("created_at", "expires_at", "last_used_at")
-    ]
+    times = [row[name] and parse_time(row[name], now) for name in _TIMES]
     grants = {str(name): str(level) for name, level in row["namespaces"].items()}
     if not all(level in LEVELS for level in grants.values()):
-        raise ValueError(f"token {row['id']} grants what is not known")
+        raise ValueError(f"token {row['id']} has an unknown level")
     return Token(str(row["id"]), str(row["name"]), str(row["hash"]), grants, *times)

@@ -199,7 +199,7 @@ class Access:
             return OWNER
         if token.startswith(tokens.PREFIX):
             now = datetime.now(UTC)
-            match = tokens.found(self._read_tokens(), token, now)
+            match = tokens.match(self._read_tokens(), token, now)
             return None if match is None else self._record_use(match, now)
         return None if self._verify is None else self._verify(token)
 
@@ -228,7 +228,7 @@ class Access:
             used_at, self._used_at = self._used_at, {}
             self._flushed = time.monotonic()
         if used_at:
-            tokens.used(self._home, used_at)
+            tokens.record_use(self._home, used_at)
 
     def session(self, token: str) -> str | None:
         """Return the signed value of a session cookie for the owner of a token; None if the token
@@ -257,7 +257,7 @@ class Access:
             return OWNER._replace(browser=True)
         now = datetime.now(UTC)
         for token in self._read_tokens():
-            if token.id == token_id and not token.expired(now):
+            if token.id == token_id and not token.is_expired(now):
                 return self._record_use(token, now)._replace(browser=True)
         return None
 
