@@ -70,8 +70,8 @@ ORDER = {
     "memories.hooks": """files sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events < transcripts hook < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < entries < connect < status",
-    "memories.cli": """output < text < session < complete < options < backup bulk < memories
-        search turns stores status serve identities < scratchpad capture connect review < app""",
+    "memories.cli": """output complete < text app editor < options < backup bulk < memories search turns
+        stores status serve identities < agents connect review""",
     "memories.mcp": "answers < tools < server < stdio",
     "memories.warm": "client < manage",
     "memories.integrations": "amplifier anthropic chat langchain langgraph openai",

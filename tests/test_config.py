@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memories.answers import store_shapes
-from memories.cli import text as texts
+from memories.cli import status as status_commands
 from memories.config import cache_folder, load_config, registers
 from memories.core import trust
 from memories.core.urls import without_password
@@ -167,7 +167,7 @@ def test_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
     key = getattr(config, variable.lower())
     assert key.reveal() == "sk-secret"
     assert f"{key} {key!r} {config}".count("sk-secret") == 0
-    for shown in (store_shapes.config(config), texts.config(config)):
+    for shown in (store_shapes.config(config), status_commands.render_config(config)):
         assert "sk-secret" not in str(shown)
         assert "***" in str(shown)
 

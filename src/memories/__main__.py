@@ -1,6 +1,4 @@
-"""The front door of the `memory` command; it imports nothing heavy before it knows what is
-asked.
-"""
+"""The entry point of the `memory` command; it imports nothing heavy before it knows the command."""
 
 import gc
 import os
@@ -15,69 +13,66 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
 
+# Imports make many objects that stay; collecting them costs a tenth of a command.
+_GC_THRESHOLD = 100_000
+
 
 def main() -> None:
     """Run the command; exit with one of the codes that its help lists."""
-    if sys.argv[1:2] == ["hook"] and not {"-h", "--help"} & {
-        *sys.argv[2:]
-    }:  # an agent waits for it
+    arguments = sys.argv[1:]
+    is_help = "-h" in arguments or "--help" in arguments
+    if arguments[:1] == ["hook"] and not is_help:  # an agent waits for it
         from memories.hooks.hook import main as run_hook
 
-        run_hook(sys.argv[2:], _recalled, _start)
-    gc.set_threshold(
-        100_000
-    )  # imports make many objects that stay: looking through them costs a tenth of a command
+        run_hook(arguments[1:], _recall, _start_server)
+    gc.set_threshold(_GC_THRESHOLD)
     try:
         _open_missing_streams()
-        code = ask(sys.argv[1:])
-    except KeyboardInterrupt:  # at any moment, also while modules are being imported
-        code = _interrupted()
+        code = ask(arguments)
+    except KeyboardInterrupt:  # at any moment, also during imports
+        code = _report_interrupt()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            continue  # what can't be written was reported, or its reader has left
-    _start_wanted(sys.argv[1:])
-    # The store is closed and all is said: taking the interpreter down piece by piece would cost
-    # another 15 ms.
+            continue  # the error was reported, or the reader has left
+    _start_wanted_server(arguments)
+    # The store is closed; taking the interpreter down would cost another 15 ms.
     os._exit(code)
 
 
-def _recalled(asked: bytes) -> bytes | None:
-    """Have the server of the store recall what a hook asks for; None if the hook has to do that."""
+def _recall(request: bytes) -> bytes | None:
+    """Ask the server of the store to answer a hook; None if the hook has to do it itself."""
     from memories import __version__
     from memories.warm import client
 
-    return client.recalled(asked, __version__)
+    return client.recall(request, __version__)
 
 
 def ask(arguments: list[str]) -> int:
-    """Have the server of the store run the command, or else run it here; return the exit code."""
+    """Ask the server of the store to run the command, else run it here; return the exit code."""
     from memories import __version__
     from memories.warm import client
 
     try:
         code = client.ask(arguments, __version__)
-    except client.Lost as lost:
-        if lost.once:  # with this id it is stored once, whatever the server has done
-            return answer(arguments, None, lost.once)[0]
+    except client.AnswerLost as lost:
+        if lost.create_id:  # with this id the memory is stored once, whatever the server has done
+            return answer(arguments, None, lost.create_id)[0]
         from memories.cli import output
 
-        return output.fail(client.LOST, 1)
+        return output.print_error(client.LOST, 1)
     return run(arguments) if code is None else code
 
 
-def _start_wanted(arguments: list[str]) -> None:
-    """Start a server for the store of the command that was just run here, if a setting wants
-    one.
-    """
-    session = sys.modules.get("memories.cli.session")
-    if session is not None and session.WANTED and arguments[:1] != ["serve"]:
-        _start(session.WANTED[-1])
+def _start_wanted_server(arguments: list[str]) -> None:
+    """Start a server for the store of the command, if a setting asks for one."""
+    options = sys.modules.get("memories.cli.options")
+    if options is not None and options.STORES_TO_SERVE and arguments[:1] != ["serve"]:
+        _start_server(options.STORES_TO_SERVE[-1])
 
 
-def _start(store: str) -> None:
-    """Start a server of a store."""
+def _start_server(store: str) -> None:
     from memories.warm.client import start
 
     start(store)
@@ -85,54 +80,52 @@ def _start(store: str) -> None:
 
 def answer(
     arguments: "Sequence[str]",
-    opened: "Callable[[Config, bool], Memories] | None" = None,
-    once: str = "",
+    open_memory: "Callable[[Config, bool], Memories] | None" = None,
+    create_id: str = "",
 ) -> tuple[int, str]:
-    """Run the command as a server does, or as one whose server was lost.
+    """Run the command for a client of a server, or again after a server was lost.
 
     Args:
-        arguments: Of the command.
-        opened: Gives it its memory.
-        once: The id of the memory that it creates.
+        arguments: The arguments of the command.
+        open_memory: Opens its memory.
+        create_id: The id of the memory that it creates.
 
     Returns:
-        The exit code, and what it changed, as a part of a sentence.
+        The exit code, and what it changed, as part of a sentence.
     """
-    if arguments[:1] == ["hook"]:  # no command, but what a hook asks of a server
+    if arguments[:1] == ["hook"]:  # a request of a hook, not a command
         from memories.hooks.recall import answer_as_server
 
-        sys.stdout.write(answer_as_server(sys.stdin.buffer.read(), opened))
+        sys.stdout.write(answer_as_server(sys.stdin.buffer.read(), open_memory))
         return 0, ""
-    from memories.cli import output, session
+    from memories.cli import options, output
 
-    session.OPENED.set(opened)
-    session.ONCE.set(once)
+    options.OPEN_MEMORY.set(open_memory)
+    options.CREATE_ID.set(create_id)
     code = run(arguments)
-    return code, output.changed() or ""
+    return code, output.change() or ""
 
 
 def run(arguments: "Sequence[str]") -> int:
-    """Run the command with these arguments; print its answer or its error, and return the exit
-    code.
-    """
+    """Run the command in this process and print its answer or its error; return the exit code."""
     from memories.cli import output
     from memories.errors import MemoriesError
 
-    output.begin()
+    output.begin_run()
     try:
-        answer = _answer(arguments)
-        sys.stdout.flush()  # here, so that a reader who left is noticed
+        code = _run(arguments)
+        sys.stdout.flush()  # here, to notice a reader who has left
     except (MemoriesError, OSError, MemoryError) as exc:
-        return output.failed(exc)
+        return output.report_error(exc)
     except ImportError as exc:
-        if "failed to map segment" not in str(exc):  # as a loader says that a library had no memory
+        if "failed to map segment" not in str(exc):  # the loader's words for a lack of memory
             raise
-        return output.failed(MemoryError())
-    return answer if isinstance(answer, int) else 0
+        return output.report_error(MemoryError())
+    return code if isinstance(code, int) else 0
 
 
-def _answer(arguments: "Sequence[str]") -> object:
-    """Do what was asked; return the exit code, or something else for 0."""
+def _run(arguments: "Sequence[str]") -> object:
+    """Run the command; return the exit code, or any other value for 0."""
     first = arguments[0] if arguments else "--help"
     if first in ("--help", "-h", "--version") and "_MEMORY_COMPLETE" not in os.environ:
         from memories import __version__
@@ -142,69 +135,74 @@ def _answer(arguments: "Sequence[str]") -> object:
         return 0
     from memories.cli.app import run as run_command
 
-    answer = run_command(arguments)
-    if isinstance(answer, tuple):
-        starts: dict[str, Callable[..., object]] = {
-            "ServeMCP": _serve_mcp,
-            "StartChat": _chat,
-            "Serve": _serve,
-            "Manage": _manage,
-        }
-        return starts[type(answer).__name__](*answer)
-    return answer
+    result = run_command(arguments)
+    if not isinstance(result, tuple):
+        return result
+    programs: dict[str, Callable[..., object]] = {
+        "StartServer": _serve,
+        "ManageServer": _manage,
+        "StartMCP": _serve_mcp,
+        "StartChat": _chat,
+    }
+    return programs[type(result).__name__](*result)
 
 
 def load_commands() -> None:
-    """Import what the commands that a server answers need."""
+    """Import the modules that a server needs to answer commands and hooks."""
     from importlib import import_module
 
     from memories.cli import COMMANDS
 
     for module in ("app", "text", *dict.fromkeys(name for name, _, _ in COMMANDS.values())):
         import_module(f"memories.cli.{module}")
-    for module in ("recall", "recall_prompt"):  # and those that a hook asks for
+    for module in ("recall", "recall_prompt"):
         import_module(f"memories.hooks.{module}")
 
 
-def _serve(config: "Config", asked: "Mapping[str, Any]") -> int:
-    """Start the server that a command asked for, by its name: its folder can be deleted."""
+# --- long-running programs
+# ----------------------------------------------------------------------------------------------------
+
+
+def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
+    """Start the server. It is imported by name, since its folder may be deleted."""
     from importlib import import_module
 
-    request = import_module("memories.server.sockets").ServeOptions(**asked)
+    request = import_module("memories.server.sockets").ServeOptions(**options)
     serve: Callable[..., int] = import_module("memories.server.serve").serve
     return serve(config, request, answer, load_commands)
 
 
-def _manage(config: "Config", how: str) -> int:
-    """Do what a command asked about a server."""
+def _manage(config: "Config", action: str) -> int:
+    """Show or stop a running server, or remove what `serve --install` wrote."""
+    from functools import partial
+
     from memories.cli.output import emit, note
     from memories.warm import manage
 
-    if how in ("status", "stop"):
-        told = manage.asked(config, how) or {"running": False}
-        told = {**told, "running": False, "stopped": told["running"]} if how == "stop" else told
-        rows = [f"{name}: {value}" for name, value in told.items() if value is not None]
-        emit(told, lambda: "\n".join(rows))
-        return 0 if told["running"] or how == "stop" else 1
-    unit = manage.uninstall(config)
-    if unit is None:
-        note("It is not installed.")
-        return 1
-    shown = "\n  ".join([f"{unit.path} removed.\nNow run:", *unit.stop])
-    emit(
-        {"file": str(unit.path), "done": "removed", "text": unit.text, "commands": unit.stop},
-        lambda: shown,
-    )
-    return 0
+    if action == "uninstall":
+        unit = manage.uninstall(config)
+        if unit is None:
+            note("It is not installed.")
+            return 1
+        text = "\n  ".join([f"{unit.path} removed.\nNow run:", *unit.stop])
+        shape = {"file": str(unit.path), "done": "removed", "text": unit.text}
+        emit({**shape, "commands": unit.stop}, partial(str, text))
+        return 0
+    status = manage.send(config, action) or {"running": False}
+    if action == "stop":
+        status = {**status, "running": False, "stopped": status["running"]}
+    rows = [f"{name}: {value}" for name, value in status.items() if value is not None]
+    emit(status, partial(str, "\n".join(rows)))
+    return 0 if status["running"] or action == "stop" else 1
 
 
 def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
-    """Start the server that a command asked for."""
+    """Start the MCP server."""
     import signal
 
     from memories.cli.output import note
 
-    # the SDK makes many objects that stay: without looking through them it is there 70 ms earlier
+    # The SDK makes many objects that stay; without collecting them it loads 70 ms faster.
     gc.disable()
     from memories.mcp.stdio import serve
 
@@ -212,42 +210,42 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
     gc.enable()
     if sys.stdin.isatty():
         note("This command speaks MCP; a client should start it. Press Ctrl-D to end it.")
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # the SDK would wait for another line first; nothing is lost by that
+    # The SDK would wait for another line first; nothing is lost by ending at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     serve(config, shared=shared, read_only=read_only)
 
 
 def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, live: bool) -> int:
-    """Start the chat that a command asked for."""
+    """Start the chat."""
     from importlib import import_module
 
     start: Callable[..., int] = import_module("memories.integrations.chat").start
     return start(config, root, env_file, demo=demo, live=live)
 
 
-def _interrupted() -> int:
+# --- process
+# ----------------------------------------------------------------------------------------------------
+
+
+def _report_interrupt() -> int:
     import signal
 
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # an impatient second Ctrl-C must not cut the sentence off
+    # An impatient second Ctrl-C must not cut the sentence off.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from memories.cli import output
 
-    return output.interrupted()
+    return output.report_interrupt()
 
 
 def _open_missing_streams() -> None:
-    """Give a process that was started with a standard stream closed an empty one, before a file
-    takes its number.
+    """Open an empty stream for each closed one, before a file takes its number.
 
-    Writing to a standard output that was closed fails, so that a command which changes something
-    says what it did.
+    Writing to a closed standard output still fails, so that a command reports what it changed.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             fd = os.open(os.devnull, os.O_RDWR if name == "stderr" else os.O_RDONLY)
-            if fd != number:  # an earlier one is still to come
+            if fd != number:  # an earlier stream is missing, too
                 os.dup2(fd, number)
                 os.close(fd)
             setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end

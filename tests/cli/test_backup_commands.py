@@ -144,7 +144,7 @@ def test_keep_removes_the_oldest_backups_of_this_store_only(memory: Command, fol
     for wrong in ("0", "-1", "x", "10001"):
         assert (
             memory("backup", "all", "--keep", wrong).error
-            == "--keep must be a whole number from 1 to 10000"
+            == f'--keep must be a whole number from 1 to 10000, not "{wrong}"'
         )
     assert memory("backup", "mine.db", "--keep", "1").code == 2
 

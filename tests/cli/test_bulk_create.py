@@ -92,7 +92,7 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
         ('{"content": 5}', 'it has no text under "content"'),
         ('{"content": ""}', "content is empty"),
         ('{"content": "a", "mood": "b"}', 'it has the key "mood"; use content, tags, decay'),
-        ('{"content": "a", "tags": ["b"]}', 'its "tags" are no JSON object'),
+        ('{"content": "a", "tags": ["b"]}', 'its "tags" are not a JSON object'),
         ('{"content": "a", "tags": {"b": 1}}', 'tag "b" has a value of type int; give text'),
         ('{"content": "a", "project": 7}', 'tag "project" has a value of type int; give text'),
         ('{"content": "a", "decay": "never"}', "decay must be stable, contextual, reinforceable"),
@@ -182,7 +182,7 @@ def test_a_line_that_is_too_long_is_skipped(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "MAX_LINE_BYTES", 100)
-    monkeypatch.setattr(bulk, "_PIECE", 7)
+    monkeypatch.setattr(bulk, "_READ_BYTES", 7)
     lines, counts = told(
         memory("create", "--lines", "-", stdin=f"one\n{'x' * 5000}\n{'y' * 101}\n{'z' * 100}").out
     )
@@ -258,9 +258,7 @@ def test_what_was_told_is_stored_when_it_is_interrupted(folder: Path) -> None:
     out, err = running.communicate(timeout=300)
     assert (running.returncode, out) == (1, b"")
     error = json.loads(err)["error"]
-    assert error.startswith(
-        "up to line 60 all is stored that was acceptable, but it was interrupted"
-    )
+    assert error.startswith("up to line 60 all acceptable lines are stored, but it was interrupted")
     assert error.endswith("running it again stores nothing twice")
     with Memories() as memories:
         assert {found.id for found in memories.list(limit=1000).memories} == {

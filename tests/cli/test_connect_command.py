@@ -181,7 +181,7 @@ def test_entries_have_the_form_that_the_host_documents(
 @pytest.mark.parametrize("host", load_hosts())
 def test_an_empty_home_is_empty_again(host: str, memory: Command, user: Path) -> None:
     answer = memory("connect", host, "--capture").json["connected"][0]
-    assert any("was not found here" in note for note in answer["notes"])
+    assert any("is not installed here" in note for note in answer["notes"])
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in everything(user))
     memory("disconnect", host)
     assert everything(user) == {}

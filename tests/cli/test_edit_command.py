@@ -83,9 +83,9 @@ def test_what_is_not_changed_makes_no_version(
     [
         (
             "file.write_text('')",
-            "what was saved is empty; nothing was changed; memory delete removes a memory",
+            "the saved file is empty; nothing was changed; memory delete removes a memory",
         ),
-        ("file.write_text(' \\n\\n')", "what was saved is empty"),
+        ("file.write_text(' \\n\\n')", "the saved file is empty"),
         ("file.unlink()", "the file was removed, so there is no new text; nothing was changed"),
         ("sys.exit(3)", "ended with exit code 3; nothing was changed"),
     ],
@@ -109,7 +109,7 @@ def test_what_is_no_new_text_changes_nothing(
 @pytest.mark.parametrize(
     "case",
     [
-        ("file.write_bytes(b'caf\\xe9')", "what was saved is not UTF-8 (byte 3)"),
+        ("file.write_bytes(b'caf\\xe9')", "the saved file is not UTF-8 (byte 3)"),
         ("file.write_text('a' * 2_000_000)", "the limit is 1048576"),
         (
             "os.system(f\"'{sys.executable}' -m memories update $NAME Daily >/dev/null\"); file.write_text('Mine')",
@@ -154,7 +154,7 @@ def test_line_ends_of_another_system_are_no_change(
     [
         (
             {"EDITOR": "'vim"},
-            "EDITOR can't be read (No closing quotation); write the quotes in pairs",
+            "EDITOR can't be parsed (No closing quotation); balance its quotes",
         ),
         (
             {"VISUAL": "/no/such/editor", "EDITOR": "true"},
@@ -183,7 +183,7 @@ def test_without_a_terminal_it_says_what_to_do(memory: Command, stored: Callable
         f"there is no terminal to edit on; give the new text: memory update {name} CONTENT, or - to read it"
     )
     assert memory("edit", "f" * 8).error == "Memory not found"
-    assert memory("edit", name, name[:18]).error == "one memory is edited at a time; give one ID"
+    assert memory("edit", name, name[:18]).error == "edit takes one memory at a time; give one ID"
 
 
 def test_a_memory_of_another_namespace_is_not_edited(
@@ -192,7 +192,7 @@ def test_a_memory_of_another_namespace_is_not_edited(
     name = stored("Deploys happen on Tuesdays")
     answer = terminal("edit", name, "-n", "bob", env={"EDITOR": "false"})
     assert answer.code == 1
-    assert "Memory is in namespace shared; edit it from there: add -n shared" in answer.out
+    assert "Memory is in namespace shared; edit it there: add -n shared" in answer.out
 
 
 def test_the_library_updates_only_the_version_that_was_read() -> None:

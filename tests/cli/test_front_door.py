@@ -117,7 +117,7 @@ def test_ctrl_c_while_standard_input_is_awaited(folder: Path) -> None:
 _WAITING = """
 import sys
 from memories.__main__ import main
-from memories.cli import session
+from memories.cli import options
 
 class Waiting:
     def read(self, size):
@@ -127,7 +127,7 @@ class Waiting:
 class Stdin:
     buffer = Waiting()
 
-true_stdin, session.sys = sys.stdin, type("sys", (), {"stdin": Stdin})
+true_stdin, options.sys = sys.stdin, type("sys", (), {"stdin": Stdin})
 sys.stdin = true_stdin
 main()
 """

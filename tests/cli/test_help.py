@@ -15,8 +15,7 @@ import pytest
 from forked import Forked
 from memories import __version__
 from memories.cli import COMMANDS, help_page
-from memories.cli.app import app
-from memories.cli.options import TIME
+from memories.cli.app import TIME, app
 from memories.guard.validate import MAX_LIMIT
 from memories.settings import SETTINGS
 

@@ -187,15 +187,15 @@ def test_a_merge_tags_anew_and_can_be_undone(memory: Command, shop: Path) -> Non
     ("words", "said"),
     [
         (["alias", "one"], "projects alias takes 2 names, not 1"),
-        (["alias", "one", "one"], '"one" is a name of "one" already; give two projects'),
-        (["unalias", "one"], '"one" is no alias; memory projects lists them'),
+        (["alias", "one", "one"], '"one" is already a name of "one"; give two projects'),
+        (["unalias", "one"], '"one" is not an alias; memory projects lists them'),
         (["paint"], 'projects has no action "paint"; use list, show, alias, unalias, merge'),
         (["list", "--dry-run"], "projects list has neither --dry-run nor --show; leave them out"),
         (
             ["alias", "a\nb", "c"],
             'value of tag "project" has a line break or another control character',
         ),
-        (["show", "/"], "/ is in no git repository of yours, so it is of no project"),
+        (["show", "/"], "/ is in no git repository of yours, so it has no project"),
     ],
 )
 def test_wrong_words_about_projects_get_one_sentence(
@@ -209,7 +209,7 @@ def test_two_names_can_not_mean_each_other(memory: Command) -> None:
     memory("projects", "alias", "a", "b")
     assert (
         memory("projects", "alias", "b", "a").error
-        == '"a" is a name of "b" already; give two projects'
+        == '"a" is already a name of "b"; give two projects'
     )
 
 

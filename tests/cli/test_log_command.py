@@ -131,7 +131,7 @@ def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) ->
         ),
         (
             ("--verify", "--action", "create"),
-            "--verify checks the whole log; leave out what narrows it",
+            "--verify checks the whole log; leave out the filters",
         ),
         (("--action", "read"), '"read" is not an action; use create, update'),
         (("--limit", "0"), "limit"),

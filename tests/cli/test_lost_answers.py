@@ -173,7 +173,7 @@ def test_what_was_not_stored_is_not_said_to_be(
 ) -> None:
     known = stored("the ferry is red")
     answer = process("create", "the ferry is red", shell=">/dev/full")
-    assert answer.error.startswith(f"nothing new was stored, it is there as {known}{UNPRINTED}")
+    assert answer.error.startswith(f"nothing new was stored, it exists as {known}{UNPRINTED}")
     assert "stored" not in process("create", "", shell=">/dev/full").error
     assert "stored" not in process("list", shell=">/dev/full").error
     assert memory("list").json["count"] == 1

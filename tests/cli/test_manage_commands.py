@@ -65,7 +65,7 @@ def test_status_of_a_store_that_can_not_be_created_says_so(memory: Command, outp
     shown = memory("status", "--format", output, env=env)
     assert (shown.code, shown.err) == (1, "")
     assert "cannot create /proc/memories/memories.db: " in shown.out
-    assert "set MEMORY_HOME or MEMORY_STORE to a place that can be written" in shown.out
+    assert "set MEMORY_HOME or MEMORY_STORE to a writable place" in shown.out
     assert "unhealthy" in shown.out
     assert memory("create", "content", env=env).code == 1
 

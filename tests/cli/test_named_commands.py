@@ -147,7 +147,7 @@ def test_ids_from_standard_input_are_tagged(memory: Command, three: list[str]) -
         (("delete", "--key", "a", "--where", "a = b"), "--key and --where do not go together"),
         (
             ("history", "a" * 8, "b" * 8),
-            "the history of one memory is shown at a time; give one ID",
+            "history shows one memory at a time; give one ID",
         ),
         (("restore", "./a.db", "./b.db"), "a store is restored from one FILE; give it alone"),
     ],

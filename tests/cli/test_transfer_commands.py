@@ -112,8 +112,8 @@ def test_a_full_disk_names_the_file_and_the_remedy(memory: Command, folder: Path
         answer = memory("export", "--output", "disk/backup.jsonl")
         assert answer.code == 1
         assert answer.error == (
-            "cannot write disk/backup.jsonl: No space left on device; make room on its disk and try again, or name "
-            "another one; it is as it was before"
+            "cannot write disk/backup.jsonl: No space left on device; make room on its disk and try again; "
+            "nothing was written; name another file"
         )
         assert [found.name for found in (folder / "disk").iterdir()] == ["filler"]
 
@@ -243,7 +243,7 @@ def test_conflicts_are_told_and_change_nothing(memory: Command) -> None:
             }
         ]
     shown = memory("import", "-", "--format", "text", stdin=changed)
-    assert "1 conflict with what is there" in shown.out
+    assert "1 conflict with existing records" in shown.out
     assert "line 2: history standup (0) of shared: another record has this address" in shown.out
     assert memory("export").out == exported
 

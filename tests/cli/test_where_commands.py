@@ -113,7 +113,7 @@ def test_where_nothing_meets_it_the_command_says_so_and_succeeds(memory: Command
         answer = memory(*command, "--where", "type = rule")
         assert (answer.code, answer.json["count"]) == (0, 0)
         told = memory(*command, "--where", "type = rule", "--format", "text")
-        assert told.out == "Nothing meets it; nothing was changed.\n"
+        assert told.out == "Nothing matches; nothing was changed.\n"
 
 
 def test_an_answer_for_people_names_the_first_and_the_way_back(
@@ -158,7 +158,10 @@ def test_an_answer_for_people_names_the_first_and_the_way_back(
             ("tags", "merge", "a=b", "c"),
             '"a=b" and "c" must both be keys, or both be tags such as type=fact',
         ),
-        (("tags", "paint", "red"), '"paint" is no change of tags; use set, remove, rename, merge'),
+        (
+            ("tags", "paint", "red"),
+            '"paint" is not a change of tags; use set, remove, rename, merge',
+        ),
         (("tags", "set", "=by=x"), 'tag "=by=x" is not of the form key=value'),
         (("rollback",), "Missing option '--to'; see memory rollback --help"),
         (("rollback", "--to", "2100-01-01"), "is in the future"),
@@ -219,7 +222,7 @@ def test_tags_are_renamed_and_merged(memory: Command) -> None:
     refused = memory("tags", "rename", "type=fact", "type=preference").error
     assert (
         refused
-        == '"type=preference" is in use; to make them one: memory tags merge OLD type=preference'
+        == '"type=preference" is in use; to merge them: memory tags merge OLD type=preference'
     )
     planned = memory("tags", "merge", "type=fact", "type=preference", "--dry-run").json
     assert planned["counts"] == {"tag": 2}

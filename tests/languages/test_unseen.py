@@ -28,7 +28,7 @@ def test_it_is_written_out_everywhere(
     sign: str, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     text = sentence(sign)
-    output.begin()
+    output.begin_run()
     output.set_format("json")
     output.emit({"content": text}, lambda: "")
     printed = capsysbinary.readouterr().out.decode()

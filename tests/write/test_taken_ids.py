@@ -89,8 +89,8 @@ def test_every_surface_says_why_it_was_refused(memories: Memories) -> None:
         REASON,
     )
     assert json.loads(json.dumps(shape))["note"] == REASON
-    assert REASON in text.created(refused)
-    assert "similar" not in text.created(refused)
+    assert REASON in text.create_result(refused)
+    assert "similar" not in text.create_result(refused)
     assert compact.create_result(memories, refused) == f"not stored: {REASON}"
 
 

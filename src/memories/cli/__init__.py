@@ -1,10 +1,10 @@
-"""The `memory` command: it parses, calls one method of `Memories`, and prints what comes back.
+"""The `memory` command: it parses, calls one method of `Memories`, and prints the result.
 
-Here is only the table of commands and the page that lists them, so that neither click nor any
-command is loaded for it.
+This module has only the table of commands and the page that lists them, so that the page loads
+neither click nor any command.
 """
 
-# Each command: the module that defines it, what one wants to do with it, and its help in one line.
+# Each command: the module that defines it, its heading on the page, and its help in one line.
 COMMANDS = {
     "create": ("memories", "Remember", "Store a memory, unless it is already there."),
     "search": ("search", "Recall", "Find memories or conversation turns, best match first."),
@@ -31,16 +31,20 @@ COMMANDS = {
     "forget": ("memories", "Change", "Erase a memory for good, every version of it."),
     "turns": ("turns", "Conversations", "Add, read and erase what was said in conversations."),
     "context": ("turns", "Agents", "Assemble what a model needs to answer a message."),
-    "prompt": ("scratchpad", "Agents", "Print the block that a session's prompt begins with."),
-    "scratchpad": ("scratchpad", "Agents", "Show and change what a session begins with."),
-    "hook": ("capture", "Agents", "Serve an event of an agent's host."),
-    "capture": ("capture", "Agents", "Store what hooks captured, or show what waits."),
-    "off": ("capture", "Agents", "Switch hooks off: nothing is recalled or captured by itself."),
-    "on": ("capture", "Agents", "Switch hooks on again, where memory off switched them off."),
+    "prompt": ("agents", "Agents", "Print the block that a session's prompt begins with."),
+    "scratchpad": ("agents", "Agents", "Show and change what a session begins with."),
+    "hook": ("agents", "Agents", "Serve an event of an agent's host."),
+    "capture": ("agents", "Agents", "Store what hooks captured, or show what waits."),
+    "off": ("agents", "Agents", "Switch hooks off: nothing is recalled or captured by itself."),
+    "on": ("agents", "Agents", "Switch hooks on again, where memory off switched them off."),
     "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
-    "serve": ("serve", "Agents", "Make the command fast, and serve programs over HTTP."),
-    "connect": ("connect", "Agents", "Plug the memory into agents: their MCP server and hooks."),
-    "disconnect": ("connect", "Agents", "Take the memory out of agents again."),
+    "serve": (
+        "serve",
+        "Agents",
+        "Run a local server: faster commands, an HTTP API and a web page.",
+    ),
+    "connect": ("connect", "Agents", "Connect agents to the memory: their MCP server and hooks."),
+    "disconnect": ("connect", "Agents", "Disconnect agents from the memory."),
     "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
     "status": (
         "status",
@@ -103,7 +107,7 @@ Defaults:
 Exit codes:
   0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged
   records were left out, or the store was out of reach and the scratchpad
-  answered. Storing the same text again is done: "stored": false.
+  answered. Storing the same text again exits 0 with "stored": false.
 
 Examples:
   memory create "The user prefers Python" --type preference
@@ -111,9 +115,7 @@ Examples:
 
 
 def help_page() -> str:
-    """Return the page that `memory --help` shows: the commands by purpose, and what holds for all
-    of them.
-    """
+    """Return the page of `memory --help`: the commands by purpose, and the common rules."""
     groups: dict[str, list[str]] = {}
     for name, (_, group, help_line) in COMMANDS.items():
         groups.setdefault(group, []).append(f"  {name:<10}  {help_line}")

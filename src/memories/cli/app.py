@@ -1,26 +1,31 @@
-"""The commands as one click group, each loaded when it is asked for."""
+"""The click application: it finds a command, runs it, and lays out its help."""
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
 from memories.cli import COMMANDS, help_page
 from memories.errors import InvalidInput
 
+TIME = (
+    "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), how long ago (30m, 12h, "
+    '7d, 2w, 3mo), or words ("yesterday", "last week"). Without a time zone it is local time.'
+)
+
 
 class App(click.Group):
-    """Finds a command in the table of `memories.cli` and imports only the module that defines
-    it.
-    """
+    """Finds a command in the table of `memories.cli` and imports only the module that defines it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands, by purpose."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return a command; None if there is none of that name."""
+        """Return a command, or None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"{__package__}.{COMMANDS[cmd_name][0]}")
@@ -32,39 +37,170 @@ class App(click.Group):
         return help_page()
 
 
-# Click suggests the nearest of these names for one that is misspelled; the commands themselves come
-# from `get_command`.
+# Click suggests these names for a misspelled one; `get_command` returns the commands themselves.
 _NAMES: dict[str, click.Command] = dict.fromkeys(COMMANDS, click.Command(None))
 app = App("memory", commands=_NAMES, context_settings={"help_option_names": ["-h", "--help"]})
 
 
 def run(arguments: Sequence[str]) -> object:
-    """Run a command; return its exit code, or something else for 0.
+    """Run a command; return its exit code, or any other value for 0.
 
     Raises:
-        InvalidInput: Click can't make sense of the arguments; the message says why, and where to
-            read on.
+        InvalidInput: Click rejects the arguments. The message says why, and where to read on.
     """
     if "_MEMORY_COMPLETE" in os.environ:
-        from click.shell_completion import add_completion_class
-
-        from memories.cli.complete import Bash
-
-        add_completion_class(Bash)
-        try:
-            return app.main(list(arguments), prog_name="memory", standalone_mode=False)
-        except SystemExit as exc:  # how click ends when it has told a shell what fits
-            return exc.code
+        return _complete(arguments)
     try:
-        # Not `app.main`, which would print a blank line of its own when it is interrupted.
+        # `app.main` would print a blank line of its own at Ctrl-C.
         with app.make_context("memory", list(arguments)) as context:
             return app.invoke(context)
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
-        where = exc.ctx.command_path if isinstance(exc, click.UsageError) and exc.ctx else "memory"
-        unknown = isinstance(exc, click.NoSuchOption) and not exc.possibilities
-        literal = "; if it is text, put -- before it" if unknown else ""
-        raise InvalidInput(
-            f"{exc.format_message().rstrip('.')}{literal}; see {where} --help"
-        ) from exc
+        raise InvalidInput(_describe(exc)) from exc
+
+
+def _describe(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    path = "memory"
+    if isinstance(error, click.UsageError) and error.ctx:
+        path = error.ctx.command_path
+    if isinstance(error, click.NoSuchOption) and not error.possibilities:
+        message += "; if it is text, put -- before it"
+    return f"{message}; see {path} --help"
+
+
+def _complete(arguments: Sequence[str]) -> object:
+    from click.shell_completion import add_completion_class
+
+    from memories.cli.complete import Bash
+
+    add_completion_class(Bash)
+    try:
+        return app.main(list(arguments), prog_name="memory", standalone_mode=False)
+    except SystemExit as exc:  # click exits after it has printed the completions
+        return exc.code
+
+
+def completing(kind: str) -> Callable[..., Any]:
+    """Return the completion of a value to names in the store; see `complete.completion`."""
+
+    def complete(*arguments: Any) -> Any:
+        from memories.cli.complete import completion  # only shells ask for it
+
+        return completion(kind)(*arguments)
+
+    return complete
+
+
+class Option(click.Option):
+    """An option in a section of the help, whose value may be parsed and put into a group.
+
+    An option that takes one value may be given only once: click would silently use the last one.
+    """
+
+    def __init__(
+        self,
+        *declarations: Any,
+        section: str = "Options",
+        values: Sequence[str] = (),
+        kind: str = "",
+        parse: Callable[[str], Any] | None = None,
+        group: str = "",
+        **settings: Any,
+    ) -> None:
+        """Define the option.
+
+        Args:
+            *declarations: See `click.Option`.
+            section: Its heading in the help.
+            values: Words that a shell completes its value to; other values are accepted as well.
+            kind: What a shell completes its value to otherwise; see `completing`.
+            parse: Converts the text of a value.
+            group: The parameter of the command that collects this option with others in a dict;
+                empty if the option is a parameter itself.
+            **settings: See `click.Option`.
+        """
+        self.section = section
+        self.parse = parse
+        self.group = group
+        self.is_single = not settings.get("is_flag") and not settings.get("multiple")
+        if values:
+            settings["shell_complete"] = functools.partial(_complete_word, values)
+        if kind:
+            settings["shell_complete"] = completing(kind)
+        if self.is_single:
+            settings["multiple"] = True
+        if group:
+            settings["expose_value"] = False
+        super().__init__(*declarations, callback=self._accept, **settings)
+
+    def collect(self, context: click.Context, value: Any) -> None:
+        """Put the value into the group of the option; None stands for an option not given."""
+        group = context.params.setdefault(self.group, {})
+        if value is not None:
+            group[self.name] = value
+
+    def _accept(self, context: click.Context, _option: click.Parameter, value: Any) -> Any:
+        if self.is_single:
+            if len(value) > 1:
+                name = max(self.opts, key=len)
+                raise click.UsageError(f"{name} is given twice; give it once", context)
+            value = value[0] if value else None
+            if self.parse is not None and value is not None:
+                value = self.parse(value)
+        if self.group:
+            self.collect(context, value)
+        return value
+
+
+def _complete_word(
+    words: Sequence[str], _context: click.Context, _option: click.Parameter, beginning: str
+) -> list[str]:
+    return [word for word in words if word.startswith(beginning)]
+
+
+class _Page:
+    """Lays out the help of a command: options by section, the meaning of TIME, and examples."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = self.get_params(ctx)  # type: ignore[attr-defined]
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for option in options:
+            if isinstance(option, click.Option) and (row := option.get_help_record(ctx)):
+                # Click's own --help has no section; it comes last.
+                section = getattr(option, "section", "Output" if sections else "Options")
+                sections.setdefault(section, []).append(row)
+        for name, rows in sections.items():
+            with formatter.section(name):
+                formatter.write_dl(rows)
+        if any(option.metavar == "TIME" for option in options):
+            formatter.write_paragraph()
+            formatter.write_text(TIME)
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {line}\n" for line in self.epilog.splitlines()))  # type: ignore[attr-defined]
+
+
+class Command(_Page, click.Command):
+    """A command; its epilog is its examples, one a line."""
+
+
+class Group(_Page, click.Group):
+    """A group of commands, listed in the order of their definition."""
+
+    command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options."""
+        self.format_commands(ctx, formatter)
+        super().format_options(ctx, formatter)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of the commands."""
+        return list(self.commands)
+
+
+command = functools.partial(click.command, cls=Command)
+option = functools.partial(click.option, cls=Option)

@@ -1,29 +1,28 @@
 """Commands that keep a store safe: backup, doctor, and the part of restore that reads a file."""
 
-import functools
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from memories.answers import store_shapes
+from memories.cli.app import command, option
 from memories.cli.options import (
-    command,
+    ProgressBar,
     format_option,
-    option,
     store_option,
-    whole_number,
+    whole_number_or,
     with_settings,
 )
-from memories.cli.output import emit, note
-from memories.cli.session import Bar, texts
+from memories.cli.output import emit, note, safe
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import OWN_FOLDERS
@@ -31,20 +30,25 @@ from memories.stores.records import Finding
 
 if TYPE_CHECKING:
     from memories.settings import Config
-    from memories.transfer.doctor import Examined
+    from memories.transfer.doctor import Examined, Salvaged
 
 _KEEP = "--keep must be a whole number from 1 to 10000"
+_MAX_LOST = 100  # lost records that are listed
+_MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
+
+
+# --- backup and restore
+# ----------------------------------------------------------------------------------------------------
 
 
 @command(epilog="memory backup\nmemory backup /mnt/disk/memories --keep 14")
 @click.argument("target", metavar="[FILE|DIR]", required=False)
 @option(
-    "--keep",
-    metavar="N",
+    "--keep", metavar="N", parse=whole_number_or(_KEEP),
     help="In DIR, remove older backups of this store than the newest N. [default: none]",
-)
+)  # fmt: skip
 @with_settings(store_option, format_option)
-def backup(config: "Config", target: str | None, keep: str | None) -> None:
+def backup(config: "Config", target: str | None, keep: int | None) -> None:
     """Copy the whole store into a file, and verify the copy.
 
     Others may write meanwhile. In DIR the file gets a name with its store and time; by default DIR
@@ -54,63 +58,83 @@ def backup(config: "Config", target: str | None, keep: str | None) -> None:
     from memories.transfer.backup import back_up
     from memories.write.queue import waiting
 
-    kept = whole_number(keep, _KEEP)
-    if kept is not None and not 1 <= kept <= 10_000:
-        raise InvalidInput(_KEEP)
-    with Bar() as bar:
-        done = back_up(config, target, keep=kept, now=datetime.now(UTC), progress=bar)
+    if keep is not None and not 1 <= keep <= 10_000:
+        raise InvalidInput(f'{_KEEP}, not "{keep}"')
+    with ProgressBar() as bar:
+        result = back_up(config, target, keep=keep, now=datetime.now(UTC), progress=bar)
     queued = waiting(config)
-    answer = store_shapes.backup_result(done, config.store, queued)
-    emit(answer, lambda: texts().backed_up(answer))
+    answer = store_shapes.backup_result(result, config.store, queued)
+    emit(answer, partial(_render_backup, answer))
     if queued:
         note(
-            f"{queued} turns wait in the retry queue and are not in the backup; they are stored when an agent goes on."
+            f"{queued} turns wait in the retry queue and are not in the backup; they are stored "
+            "when an agent goes on."
         )
 
 
+def _render_backup(answer: Mapping[str, Any]) -> str:
+    lines = [f"Backed up and verified: {answer['records']} records in {answer['backup']}."]
+    lines += [f"Removed {file}" for file in answer["removed"]]
+    return "\n".join(map(safe, lines))
+
+
 def restore_store(config: "Config", file: str, *, replace: bool) -> None:
-    """Make the store of the settings from a file, and say so."""
+    """Restore the store of the settings from a file, and print the result."""
     from memories.embedders import open_embedder
     from memories.scratchpad.file import mark_all_stale
     from memories.transfer.backup import restore
 
     embedder = open_embedder(config.embedder, config)
-    with Bar() as bar:
-        done = restore(
-            config, Path(file), embedder, replace=replace, now=datetime.now(UTC), progress=bar
-        )
+    now = datetime.now(UTC)
+    with ProgressBar() as bar:
+        restored = restore(config, Path(file), embedder, replace=replace, now=now, progress=bar)
     mark_all_stale(config.home)
-    answer = store_shapes.restore_result(done, file, config.store)
-    emit(answer, lambda: texts().restored(answer))
-    if done.unchecked:
+    answer = store_shapes.restore_result(restored, file, config.store)
+    emit(answer, partial(_render_restore, answer))
+    if restored.unchecked:
         note(f"Note: {store_shapes.HINT_UNCHECKED}.")
 
 
+def _render_restore(answer: Mapping[str, Any]) -> str:
+    made = f", made at {answer['made_at']}" if answer["made_at"] else ""
+    lines = [f"Restored and verified: {answer['records']} records from {answer['restored']}{made}."]
+    if answer["without_vector"]:
+        lines.append(f"{answer['without_vector']} have no vector; memory reembed adds them.")
+    if answer["kept"]:
+        lines.append(
+            f"The store from before is kept as {answer['kept']}; remove it when you no longer need "
+            "it."
+        )
+    return "\n".join(map(safe, lines))
+
+
+# --- doctor
+# ----------------------------------------------------------------------------------------------------
+
+
 @command(
-    epilog="memory doctor --deep\nmemory doctor --fix\nmemory doctor --secrets\nmemory doctor --salvage saved.jsonl"
+    epilog="memory doctor --deep\nmemory doctor --fix\nmemory doctor --secrets\n"
+    "memory doctor --salvage saved.jsonl"
 )
-@option("--deep", is_flag=True, help="Look at everything in the store, however long it takes.")
+@option("--deep", is_flag=True, help="Check everything in the store, however long it takes.")
 @option(
-    "--fix",
-    is_flag=True,
-    help="Make again what is derived and wrong (indexes, vectors), after a backup.",
-)
+    "--fix", is_flag=True,
+    help="Rebuild derived data that is wrong (indexes, vectors), after a backup.",
+)  # fmt: skip
 @option(
-    "--secrets",
-    is_flag=True,
-    help="Also look for secrets that were stored; name where they are, never what.",
-)
+    "--secrets", is_flag=True,
+    help="Also find stored secrets; shows where they are, never the secrets themselves.",
+)  # fmt: skip
 @option(
-    "--salvage",
-    metavar="FILE",
-    help="Write every sound record to FILE, an export, and name the others.",
-)
+    "--salvage", metavar="FILE",
+    help="Write every sound record to FILE, an export, and list the others.",
+)  # fmt: skip
 @with_settings(store_option, format_option)
 def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:
     """Find out what is wrong with a store, and what to do.
 
-    Nothing is changed without --fix, and that leaves records as they are. Exits 1 if something is
-    wrong.
+    Nothing is changed without --fix, and that leaves records as they are. Exits 1 if it finds a
+    problem.
     """
     from memories.transfer.doctor import examine
     from memories.transfer.doctor import fix as run_fix
@@ -120,185 +144,208 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
         raise InvalidInput("--fix and --salvage can't be combined; salvage first")
     if secrets and (fix or salvage is not None):
         raise InvalidInput(
-            "--secrets only finds; each finding tells the command that erases it, so leave the others out"
+            "--secrets only finds secrets; run it without --fix and --salvage, and erase each with "
+            "the command that its finding names"
         )
-    with Bar() as bar:
+    with ProgressBar() as bar:
         if salvage is not None:
-            saved = run_salvage(config, Path(salvage), progress=bar)
-            emit(
-                store_shapes.salvage_result(saved, salvage),
-                lambda: texts().salvaged(saved, salvage),
-            )
-            return 1 if saved.lost else 0
-        found = examine(config, deep=deep)
-        look_around(config, found)
+            salvaged = run_salvage(config, Path(salvage), progress=bar)
+            answer = store_shapes.salvage_result(salvaged, salvage)
+            emit(answer, partial(_render_salvage, salvaged, salvage))
+            return 1 if salvaged.lost else 0
+        examined = examine(config, deep=deep)
+        examine_surroundings(config, examined)
         fixed = None
         if fix:
-            fixed = run_fix(config, found.findings, now=datetime.now(UTC), progress=bar)
-            found = examine(config, deep=deep)
-            look_around(config, found)
+            fixed = run_fix(config, examined.findings, now=datetime.now(UTC), progress=bar)
+            examined = examine(config, deep=deep)
+            examine_surroundings(config, examined)
         if secrets:
             from memories.transfer.doctor import find_secrets
             from memories.write.queue import lines_of
 
-            found.findings.extend(find_secrets(config, lines_of(config), bar))
-    answer = store_shapes.doctor_result(found, fixed)
-    emit(answer, lambda: texts().examined(answer))
-    return 1 if found.findings else 0
+            examined.findings.extend(find_secrets(config, lines_of(config), bar))
+    answer = store_shapes.doctor_result(examined, fixed)
+    emit(answer, partial(_render_doctor, answer))
+    return 1 if examined.findings else 0
 
 
-def look_around(config: "Config", found: "Examined") -> None:
-    """Look at what is not the store's: the queue, the hooks, the model, the settings, and which
-    program runs.
-    """
+def _render_doctor(answer: Mapping[str, Any]) -> str:
+    from memories.cli.text import DIM, GREEN, YELLOW, paint, table
+
+    findings = answer["findings"]
+    lines = [paint(GREEN, "Nothing is wrong.")]
+    if findings:
+        lines = [paint(YELLOW, f"{len(findings)} things are wrong:")]
+    for number, finding in enumerate(findings, 1):
+        lines.append(f"{number:>2}  {safe(finding['what'])}")
+        if finding["remedy"]:
+            lines.append(f"    {paint(DIM, safe(finding['remedy']))}")
+    lines += [f"Repaired: {safe(repair)}" for repair in answer.get("repaired", ())]
+    if answer.get("backup"):
+        lines.append(f"The store from before is in {safe(answer['backup'])}")
+    facts = []
+    for name, value in answer.items():
+        if name not in ("status", "findings", "repaired", "backup") and value is not None:
+            facts.append((name.replace("_", " "), safe(_describe_fact(value))))
+    return "\n".join([*lines, table(facts)])
+
+
+def _describe_fact(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {part}" for name, part in value.items()) or "-"
+    return (", ".join(map(str, value)) or "-") if isinstance(value, list) else str(value)
+
+
+def _render_salvage(salvaged: "Salvaged", file: str) -> str:
+    lines = [f"Saved {salvaged.saved} records to {file}; memory restore reads it."]
+    if salvaged.lost:
+        lines.append(f"{len(salvaged.lost)} could not be saved:")
+    for what, ref in salvaged.lost[:_MAX_LOST]:
+        place = ""
+        if ref:
+            place = f" ({ref.collection} {ref.group} ({ref.position}) of {ref.namespace})"
+        lines.append(f"  {what}{place}")
+    if len(salvaged.lost) > _MAX_LOST:
+        lines.append("  …")
+    return "\n".join(map(safe, lines))
+
+
+# --- doctor: around the store
+# ----------------------------------------------------------------------------------------------------
+
+
+def examine_surroundings(config: "Config", examined: "Examined") -> None:
+    """Examine the queue, the hooks, the model, the settings and the program."""
     from memories.hooks.runs import examine as examine_hooks
     from memories.settings import SETTINGS
     from memories.write.queue import refused, waiting
 
-    found.facts["queued"] = waiting(config)
-    aside = refused(config)
-    found.findings.extend(
-        Finding(
-            f"{count} queued turns were refused for good and lie in {file}",
-            f"read them, then run: rm {file}",
-        )
-        for file, count in aside.items()
-    )
-    facts, findings = examine_hooks(str(config.home))
-    found.facts.update(facts)
-    found.findings.extend([*findings, *examine_home(config)])
-    _look_at_model(config.embedder, found)
-    found.facts["settings"] = {
-        setting.name: config.sources[setting.name]
-        for setting in SETTINGS
-        if config.sources[setting.name] != "default"
-    }
-    _look_for_program(found)
-    _look_at_hosts(found)
+    facts, findings = examined.facts, examined.findings
+    facts["queued"] = waiting(config)
+    for file, count in refused(config).items():
+        problem = f"{count} queued turns were refused for good and are in {file}"
+        findings.append(Finding(problem, f"read them, then run: rm {file}"))
+    hook_facts, hook_findings = examine_hooks(str(config.home))
+    facts.update(hook_facts)
+    findings.extend([*hook_findings, *examine_home(config)])
+    _examine_model(config.embedder, examined)
+    sources = {setting.name: config.sources[setting.name] for setting in SETTINGS}
+    facts["settings"] = {name: source for name, source in sources.items() if source != "default"}
+    _examine_program(examined)
+    _examine_hosts(examined)
 
 
-def _look_at_hosts(found: "Examined") -> None:
-    """Look which agents are connected, and whether what they start is there."""
+def _examine_hosts(examined: "Examined") -> None:
+    """Examine which agents are connected, and whether the programs that they start exist."""
     from memories.config import registers
     from memories.connect.connect import Connector
     from memories.connect.hosts import Where
     from memories.connect.status import describe_problem, find_connections
 
     try:
-        every = find_connections(Connector(Where(Path.home(), os.environ), registers()), None)
+        connected = find_connections(Connector(Where(Path.home(), os.environ), registers()), None)
     except InvalidInput:
-        return  # the register is damaged, which the look at the home tells
-    found.facts["connected"] = sorted(
-        f"{each.host} in {each.root}" if each.root else each.host for each in every
+        return  # the register is damaged; `examine_home` reports it
+    examined.facts["connected"] = sorted(
+        f"{connection.host} in {connection.root}" if connection.root else connection.host
+        for connection in connected
     )
-    found.findings.extend(Finding(*describe_problem(each)) for each in every if each.problem)
+    for connection in connected:
+        if connection.problem:
+            examined.findings.append(Finding(*describe_problem(connection)))
 
 
-def _look_at_model(embedder: str, found: "Examined") -> None:
-    """Look whether the files of a packaged model are what was packaged."""
-    package = {"minilm": "memoriae", "e5": "memoriae-e5"}.get(embedder)
+def _examine_model(embedder: str, examined: "Examined") -> None:
+    """Compare the files of a packaged model with its package."""
+    package = _MODEL_PACKAGES.get(embedder)
     if package is None:
         return
     altered = import_module(f"memories.embedders.{embedder}").altered_files()
-    found.facts["model_files"] = "altered" if altered else "as packaged"
-    found.findings.extend(
-        Finding(
-            f"{file} of the packaged model is missing or was altered", f"install {package} again"
-        )
-        for file in altered
-    )
+    examined.facts["model_files"] = "altered" if altered else "as packaged"
+    for file in altered:
+        problem = f"{file} of the packaged model is missing or was altered"
+        examined.findings.append(Finding(problem, f"install {package} again"))
 
 
-def _look_for_program(found: "Examined") -> None:
-    """Look which `memory` is first on PATH: an agent starts that one."""
+def _examine_program(examined: "Examined") -> None:
+    """Examine which `memory` is first on PATH, since agents start that one."""
     first, ours = shutil.which("memory"), Path(sys.executable).with_name("memory")
-    same = first is not None and ours.exists() and Path(first).samefile(ours)
-    found.facts["program"] = {"python": sys.executable, "first_on_path": first, "is_this_one": same}
-    if first is None or same:
+    is_ours = first is not None and ours.exists() and Path(first).samefile(ours)
+    examined.facts["program"] = {
+        "python": sys.executable,
+        "first_on_path": first,
+        "is_this_one": is_ours,
+    }
+    if first is None or is_ours:
         return
     try:
         is_memories = b"memories" in Path(first).read_bytes()[:4096]
     except OSError:
         is_memories = False
     if not is_memories:
-        found.findings.append(
-            Finding(
-                f"{first}, the first memory on PATH, is another program",
-                f"put {ours.parent} before it in PATH",
-            )
-        )
-
-
-_PARTS = (
-    "-wal",
-    "-shm",
-    "-journal",
-    ".lock",
-)  # of a SQLite store, which can't be written without them
+        problem = f"{first}, the first memory on PATH, is another program"
+        examined.findings.append(Finding(problem, f"put {ours.parent} before it in PATH"))
 
 
 def examine_home(config: "Config") -> list[Finding]:
-    """Return what is wrong with the files beside the store; a remedy is what the reader of the file
-    proposes.
-    """
+    """Return the problems of the files beside the store; reading each shows its problem."""
     from memories.config import registers
     from memories.connect.files import load_receipts
     from memories.core.trust import approved_files, read_secret
     from memories.identity import tokens
-    from memories.scratchpad import file
+    from memories.scratchpad import file as scratchpad
     from memories.transfer.export import own_key
 
     folder, own_token = registers(), tokens.own_file(config.home)
-    looks: list[Callable[[], object]] = [
-        lambda: tokens.read(config.home),
-        lambda: read_secret(own_token) if own_token.exists() else None,
-        lambda: approved_files(folder),
-        lambda: load_receipts(folder),
-        lambda: own_key(folder),
-    ]
-    looks += [functools.partial(file.load, config.home, name) for name in _folders(config.home)]
-    findings = list(_in_the_place_of_files(config))
-    for look in looks:
+    reads: list[Callable[[], object]] = [partial(tokens.read, config.home)]
+    if own_token.exists():
+        reads.append(partial(read_secret, own_token))
+    reads += [partial(read, folder) for read in (approved_files, load_receipts, own_key)]
+    reads += [partial(scratchpad.load, config.home, name) for name in _folders(config.home)]
+    findings = list(_folders_instead_of_files(config))
+    for read in reads:
         try:
-            look()
+            read()
         except (MemoriesError, OSError) as exc:
-            what, _, remedy = str(exc).partition("; ")
-            findings.append(Finding(what, remedy))
+            problem, _, remedy = str(exc).partition("; ")
+            findings.append(Finding(problem, remedy))
     return findings
 
 
 def _folders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder that may be those of namespaces."""
+    """Return the names of the folders that may be those of namespaces."""
     if not folder.is_dir():
         return []
-    with os.scandir(folder) as found:
+    with os.scandir(folder) as entries:
         return sorted(
-            each.name for each in found if each.is_dir() and not each.name.startswith(".")
+            entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
         )
 
 
-def _in_the_place_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield the folders that have the name of a file of the program or of its store, and where to
-    move them.
-    """
+def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
+    """Yield the folders that have the name of a file of the program or its store."""
     from memories.config import is_own_name
 
+    folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}
+    needed = set()
     store = local_path(config.store)
-    parts = (
-        {}
-        if store is None
-        else {f"{store}{end}": True for end in _PARTS} | {f"{store}-requests": False}
-    )
-    homes = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}
-    for path in sorted(homes | {Path(part) for part in parts if Path(part).is_dir()}):
+    if store is not None:
+        # A SQLite store can't be written without these.
+        needed = {Path(f"{store}{end}") for end in ("-wal", "-shm", "-journal", ".lock")}
+        parts = {*needed, Path(f"{store}-requests")}
+        folders |= {part for part in parts if part.is_dir()}
+    for path in sorted(folders):
         if path == store or path.name in OWN_FOLDERS:
             continue
-        what = f"{path} is a folder in the place of a file"
-        what += ", so nothing can be written to the store" if parts.get(str(path)) else ""
-        remedy = f"run: {shlex.join(['mv', str(path), str(path.with_name(f'.{path.name}.moved'))])}"
+        problem = f"{path} is a folder in the place of a file"
+        if path in needed:
+            problem += ", so nothing can be written to the store"
+        moved = path.with_name(f".{path.name}.moved")
+        remedy = f"run: {shlex.join(['mv', str(path), str(moved)])}"
         if (path / "scratchpad.yaml").exists():
             remedy += f"; its memories are in the store: memory namespaces rename {path.name} NEW"
-        yield Finding(what, remedy)
+        yield Finding(problem, remedy)
 
 
 COMMANDS = (backup, doctor)

@@ -1,6 +1,4 @@
-"""Commands on several memories: those that are named, all that meet an expression, or many from a
-file; rollback.
-"""
+"""Commands on several memories: those selected by id or key, by --where, or new ones from lines."""
 
 import contextlib
 import io
@@ -8,27 +6,36 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 import click
 
 from memories.answers import shapes
+from memories.cli.app import command, option
 from memories.cli.options import (
-    command,
     dry_run_option,
     in_session,
-    option,
+    parse_whole_number,
+    read_argument,
     show_option,
+    text,
     where_option,
-    whole_number,
 )
-from memories.cli.output import changing, confirm, emit, emit_lines, note, safe, so_far
-from memories.cli.session import read_argument, texts
+from memories.cli.output import (
+    begin_change,
+    confirm,
+    emit,
+    emit_lines,
+    note,
+    record_change,
+    safe,
+)
 from memories.core.batches import by_weight
 from memories.core.times import parse_span
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
-from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, read_json, shown
+from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, parse_tag, read_json, shown
 from memories.identity.place import names_of
 from memories.models import KNOWN_TAGS, Draft
 
@@ -41,163 +48,181 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_SHOWN = 10
-_ERRORS = 20  # that are told one by one
-_MAX_INPUT_BYTES = 4_194_304  # of ids
+REFUSED, NOT_STORED = 1, 3  # exit codes
+MAX_LINE_BYTES = 8 * MAX_CONTENT_BYTES  # a character may take six times as many bytes in JSON
+_MAX_BATCH_BYTES = 4_194_304
+_MAX_ERRORS = 20  # errors that are printed
+_MAX_ID_BYTES = 4_194_304
+_READ_BYTES = 65_536
+_SHOWN_BY_DEFAULT = 10
 _SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
 
 
-class Named(NamedTuple):
-    """The memories that a command line names.
+# --- selected memories
+# ----------------------------------------------------------------------------------------------------
+
+
+class Selection(NamedTuple):
+    """The memories that a command line selects.
 
     Attributes:
-        ids: Their ids as they were given, each once.
-        several: Whether the answer is a list: more than one was given, or they came from standard
-            input.
+        ids: Their ids as they were written, each once.
+        is_list: Whether the answer is a list: there are several ids, or standard input has them.
     """
 
     ids: Sequence[str]
-    several: bool
+    is_list: bool
 
 
-def named(
-    memories: "Memories", given: Sequence[str], key: str | None = None, project: str | None = None
-) -> Named:
-    """Return the memories that are named by their ids, by `-` for ids on standard input, or by a
-    key.
+def select(
+    memories: "Memories",
+    arguments: Sequence[str],
+    key: str | None = None,
+    project: str | None = None,
+) -> Selection:
+    """Return the memories selected by ids, by `-` for ids on standard input, or by a key.
 
     Raises:
-        InvalidInput: None is, or some in two ways.
+        InvalidInput: None is selected, or some in two ways.
         NotFound: None has the key.
     """
-    names = names_of(project)
+    projects = names_of(project)
     if key is not None:
-        if given:
+        if arguments:
             raise InvalidInput("ID and --key do not go together; give one of them")
-        return Named([_with_key(memories, key, names)], several=False)
-    if names:
-        raise InvalidInput("--project goes with --key here, for each project has keys of its own")
-    if not given:
+        return Selection([_id_of_key(memories, key, projects)], is_list=False)
+    if projects:
+        raise InvalidInput("--project goes with --key here, since each project has its own keys")
+    if not arguments:
         raise click.UsageError("Missing argument 'ID', or --key.")
-    ids = [name for each in given for name in (ids_from_input() if each == "-" else [each])]
+    ids: list[str] = []
+    for argument in arguments:
+        ids += read_ids() if argument == "-" else [argument]
     if not ids:
         raise InvalidInput("standard input has no ids; write one on each line")
-    return Named(list(dict.fromkeys(ids)), several=len(given) > 1 or "-" in given)
+    is_list = len(arguments) > 1 or "-" in arguments
+    return Selection(list(dict.fromkeys(ids)), is_list)
 
 
-def _with_key(memories: "Memories", key: str, names: Sequence[str]) -> str:
-    """Return the id of the memory that has a key, under the first of the project's names that has
-    it.
-    """
-    for name in names[:-1]:
+def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
+    """Return the id of the memory with a key, under the first name of the project that has it."""
+    for name in projects[:-1]:
         with contextlib.suppress(NotFound):
             return memories.id_of_key(key, project=name)
-    return memories.id_of_key(key, project=names[-1] if names else None)
+    return memories.id_of_key(key, project=projects[-1] if projects else None)
 
 
-def ids_from_input() -> list[str]:
-    """Return the ids on standard input, which stand between blanks or line ends."""
-    return read_argument("-", "ids", _MAX_INPUT_BYTES).split()
+def read_ids() -> list[str]:
+    """Return the ids on standard input, separated by blanks or line ends."""
+    return read_argument("-", "ids", _MAX_ID_BYTES).split()
 
 
-def each_of(
-    memories_named: Named,
+def for_each(
+    selection: Selection,
     run: "Callable[[str], Result]",
     shape: "Callable[[Result], dict[str, Any]]",
     text: "Callable[[Result], str]",
-    done: str = "",
+    verb: str = "",
     compact: "Callable[[Result], str] | None" = None,
 ) -> int:
-    """Do something to each memory that is named, and print the answers; return the exit code.
+    """Run a function for each selected memory and print the results; return the exit code.
 
-    One that can't be found or changed is told, and costs no other one its answer.
+    An error about one memory is printed and does not stop the others.
 
     Args:
-        memories_named: Which.
-        run: Does it.
-        shape: Makes the JSON of one.
-        text: Makes the text of one.
-        done: What it is to have been done to, such as `deleted`, if it changes anything.
-        compact: Makes the text of one for a model; by default that is the JSON.
+        selection: The memories.
+        run: Takes an id.
+        shape: Returns the JSON of a result.
+        text: Returns the text of a result.
+        verb: What happens to a memory, such as `deleted`; empty if nothing is changed.
+        compact: Returns the text of a result for a model; by default models get the JSON.
     """
-    if not memories_named.several:
-        [only] = memories_named.ids
-        result = (
-            changing(lambda: run(only), lambda found: _was(shape(found), done))
-            if done
-            else run(only)
-        )
-        emit(shape(result), lambda: text(result), compact=compact and (lambda: compact(result)))
+    if not selection.is_list:
+        if verb:
+            begin_change()
+        result = run(selection.ids[0])
+        answer = shape(result)
+        if verb:
+            version = f", version {answer['version']}" if verb == "updated" else ""
+            record_change(f"{answer['id']} was {verb}{version}")
+        emit(answer, partial(text, result), compact=compact and partial(compact, result))
         return 0
-    results: list[Result] = []
-    errors: list[dict[str, str]] = []
-    for name in memories_named.ids:
-        if done:
-            so_far(
-                f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest"
-            )
-        try:
-            results.append(run(name))
-        except (
-            RequestError,
-            StoreDamaged,
-        ) as exc:  # one that is damaged costs no other one its answer either
-            errors.append({"id": name, "error": str(exc)})
-    if done:
-        so_far(
-            f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest"
-        )
-    told = {"results": [shape(result) for result in results], "count": len(results)}
+
+    results, errors = _run_each(selection.ids, run, verb)
+    answer = {"results": [shape(result) for result in results], "count": len(results)}
+    if errors:
+        answer["errors"] = [{"id": name, "error": error} for name, error in errors.items()]
     emit(
-        told | ({"errors": errors} if errors else {}),
-        lambda: "\n\n".join(map(text, results)) or "Nothing here.",
-        compact=compact and (lambda: "\n".join(map(compact, results))),
+        answer,
+        partial(_join, text, results, "\n\n", "Nothing here."),
+        compact=compact and partial(_join, compact, results, "\n", ""),
     )
-    for error in errors[:_ERRORS]:
-        note(f"{error['id']}: {error['error']}")
-    if len(errors) > _ERRORS:
-        note(f"and {len(errors) - _ERRORS} more")
+    for name, error in list(errors.items())[:_MAX_ERRORS]:
+        note(f"{name}: {error}")
+    if len(errors) > _MAX_ERRORS:
+        note(f"and {len(errors) - _MAX_ERRORS} more")
     return 1 if errors else 0
 
 
-def _was(answer: Mapping[str, Any], done: str) -> str:
-    """Return what was done to a memory, as a part of a sentence."""
-    return f"{answer['id']} was {done}" + (
-        f", version {answer['version']}" if done == "updated" else ""
-    )
+def _run_each(
+    ids: Sequence[str], run: "Callable[[str], Result]", verb: str
+) -> tuple[list[Result], dict[str, str]]:
+    """Return the results, and the errors by id."""
+    results: list[Result] = []
+    errors: dict[str, str] = {}
+    for name in ids:
+        if verb:
+            _record_progress(len(results), len(ids), verb)
+        try:
+            results.append(run(name))
+        except (RequestError, StoreDamaged) as exc:
+            errors[name] = str(exc)
+    if verb:
+        _record_progress(len(results), len(ids), verb)
+    return results, errors
 
 
-def some_or_where(given: Sequence[str], key: str | None, where: str | None, dry_run: bool) -> None:
-    """Check that a command is given memories by name, or an expression.
+def _record_progress(count: int, total: int, verb: str) -> None:
+    record_change(f"{count} of {total} were {verb}; running it again does the rest")
+
+
+def _join(
+    render: "Callable[[Result], str]", results: Sequence[Result], separator: str, empty: str
+) -> str:
+    return separator.join(map(render, results)) or empty
+
+
+# --- memories that match --where
+# ----------------------------------------------------------------------------------------------------
+
+
+def check_selection(
+    arguments: Sequence[str], key: str | None, where: str | None, dry_run: bool
+) -> None:
+    """Check that a command names memories or has an expression.
 
     Raises:
-        InvalidInput: It is given both, or neither, or --dry-run for some that are named.
+        InvalidInput: It has both, or neither, or --dry-run for named memories.
     """
-    if (given or key is not None) and where is not None:
-        raise InvalidInput(
-            f"{'ID' if given else '--key'} and --where do not go together; give one of them"
-        )
-    if not given and key is None and where is None:
+    if (arguments or key is not None) and where is not None:
+        name = "ID" if arguments else "--key"
+        raise InvalidInput(f"{name} and --where do not go together; give one of them")
+    if not arguments and key is None and where is None:
         raise click.UsageError("Missing argument 'ID', or --where.")
     if dry_run and where is None:
         raise InvalidInput("--dry-run goes with --where; memory get shows one memory")
 
 
-def delete_where(memories: "Memories", where: str, show: str | None, *, dry_run: bool) -> int:
-    """Delete what meets an expression."""
-    return told(memories, lambda: memories.delete_where(where, dry_run=dry_run), show)
-
-
 def forget_where(
     memories: "Memories", where: str, scope: str, show: str | None, *, dry_run: bool, yes: bool
 ) -> int:
-    """Erase what meets an expression, after a question."""
+    """Erase all that match an expression, after a question; return the exit code."""
     if not dry_run and not yes:
         planned = memories.forget_where(where, scope=scope, dry_run=True)
-        count = planned.counts.get("forget", 0)
-        if count and not confirm(texts().forget_many_question(planned)):
+        if planned.counts.get("forget") and not confirm(text.forget_many_question(planned)):
             return 1
-    return told(memories, lambda: memories.forget_where(where, scope=scope, dry_run=dry_run), show)
+    run = partial(memories.forget_where, where, scope=scope, dry_run=dry_run)
+    return change_many(memories, run, show)
 
 
 def change_tags(
@@ -208,96 +233,90 @@ def change_tags(
     *,
     dry_run: bool,
 ) -> int:
-    """Set, remove, rename or merge tags; the first word says which."""
-    from memories.guard.validate import parse_tag
-
-    change, *given = words
+    """Set, remove, rename or merge tags, as the first word says; return the exit code."""
+    verb, *names = words
     tags: Mapping[str, str] = {}
     renamed: Mapping[str, str] = {}
-    if change == "set":
-        tags = dict(map(parse_tag, given))
-    elif change in ("rename", "merge"):
-        if len(given) < 2 or (change == "rename" and len(given) > 2):
-            many = "OLD… NEW" if change == "merge" else "OLD NEW"
-            raise InvalidInput(f"{change} takes {many}: keys, or tags such as type=fact")
-        *old, new = given
-        if change == "rename":
-            _refuse_used(memories, new)
+    if verb == "set":
+        tags = dict(map(parse_tag, names))
+    elif verb in ("rename", "merge"):
+        if len(names) < 2 or (verb == "rename" and len(names) > 2):
+            usage = "OLD… NEW" if verb == "merge" else "OLD NEW"
+            raise InvalidInput(f"{verb} takes {usage}: keys, or tags such as type=fact")
+        *old, new = names
+        if verb == "rename":
+            _require_unused(memories, new)
         renamed = dict.fromkeys(old, new)
-    removed = given if change == "remove" else []
-    return told(
-        memories,
-        lambda: memories.tag_where(
-            where, tags=tags, remove_tags=removed, rename_tags=renamed, dry_run=dry_run
-        ),
-        show,
+    run = partial(
+        memories.tag_where,
+        where,
+        tags=tags,
+        remove_tags=names if verb == "remove" else [],
+        rename_tags=renamed,
+        dry_run=dry_run,
     )
+    return change_many(memories, run, show)
 
 
-def _refuse_used(memories: "Memories", new: str) -> None:
-    """Refuse to give tags a name that others have already: they could not be told apart afterwards.
+def _require_unused(memories: "Memories", tag: str) -> None:
+    """Require that no memory has a tag, since renamed tags would be mixed with it for good.
 
     Raises:
         InvalidInput: It is in use.
     """
     from shlex import quote
 
-    key, _, value = new.partition("=")
-    used = memories.tags(key)
-    if (value in used) if "=" in new else used:
-        raise InvalidInput(
-            f'"{new}" is in use; to make them one: memory tags merge OLD {quote(new)}'
-        )
+    key, equals, value = tag.partition("=")
+    values = memories.tags(key)
+    is_used = value in values if equals else bool(values)
+    if is_used:
+        raise InvalidInput(f'"{tag}" is in use; to merge them: memory tags merge OLD {quote(tag)}')
 
 
-def told(memories: "Memories", run: "Callable[[], Affected]", show: str | None) -> int:
-    """Do it and say what was done; return the exit code."""
-    shown = _SHOWN if show is None else whole_number(show, _SHOW) or 0
-    if shown > MAX_LIMIT:
+def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str | None) -> int:
+    """Run a change of many memories and print its result; return the exit code."""
+    limit = _SHOWN_BY_DEFAULT if show is None else parse_whole_number(show, _SHOW)
+    if limit > MAX_LIMIT:
         raise InvalidInput(_SHOW)
-    done = changing(
-        run, lambda done: f"{shapes.summarize(done)}; running it again does what is left"
+    begin_change()
+    affected = run()
+    record_change(f"{shapes.summarize(affected)}; running it again does what is left")
+    undo = _undo(memories, affected)
+    emit(
+        shapes.bulk_result(affected, undo, limit), partial(text.bulk_result, affected, undo, limit)
     )
-    undo = _undo(memories, done)
-    emit(shapes.bulk_result(done, undo, shown), lambda: texts().affected(done, undo, shown))
-    tell_copies(done.also_in)
-    return 1 if done.counts.get("left") else 0
+    note_copies(affected.also_in)
+    return 1 if affected.counts.get("left") else 0
 
 
-def tell_copies(also_in: Sequence[str]) -> None:
-    """Say where what was forgotten may still be."""
-    if also_in:
+def note_copies(files: Sequence[str]) -> None:
+    """Note which files may still hold what was forgotten."""
+    if files:
         note(
-            f"Backups, and copies from an upgrade, a move or a server, may still hold it: {', '.join(also_in)}"
+            "Backups, and copies from an upgrade, a move or a server, may still hold it: "
+            + ", ".join(files)
         )
 
 
-def _undo(memories: "Memories", done: "Affected") -> str | None:
-    """Return the command that undoes it."""
+def _undo(memories: "Memories", affected: "Affected") -> str | None:
+    """Return the command that undoes a change, if there is one."""
     from shlex import quote
 
     from memories.core.times import to_iso
     from memories.models import SHARED
 
-    if done.undo_to is None:
+    if affected.undo_to is None:
         return None
     namespace = "" if memories.namespace == SHARED else f" --namespace {memories.namespace}"
-    return (
-        f"memory rollback{namespace} --to {to_iso(done.undo_to)} --where {quote(done.undo_where)}"
-    )
+    time = to_iso(affected.undo_to)
+    return f"memory rollback{namespace} --to {time} --where {quote(affected.undo_where)}"
 
 
 @command(
     epilog='memory rollback --to "2 hours ago" --dry-run\n'
     "memory rollback --to 2026-05-01T09:00 --where 'by = claude-code'"
 )
-@option(
-    "--to",
-    "to",
-    metavar="TIME",
-    required=True,
-    help="The time to go back to; a date means its beginning.",
-)
+@option("--to", metavar="TIME", required=True, help="The time to go back to; a date is its start.")
 @where_option
 @dry_run_option
 @show_option
@@ -307,36 +326,30 @@ def rollback(
 ) -> int:
     """Put memories back as they were at a time.
 
-    What was created since is deleted, what was changed gets a version that says what it said, what
-    was deleted or replaced is restored. Nothing is lost: the answer names the command that undoes
-    it. Turns stay as they are. With --where, only memories of which a version since then, or else
-    the latest one, meets it. Exits 1 if some could not be put back.
+    It deletes memories created since, restores those deleted or replaced, and adds a version with
+    the old text to those changed. Nothing is lost: the answer names the command that undoes it.
+    Turns stay as they are. With --where, only memories that match, now or in any version since
+    TIME. Exits 1 if some could not be put back.
     """
-    return told(memories, lambda: memories.rollback(to, where=where, dry_run=dry_run), show)
+    return change_many(memories, partial(memories.rollback, to, where=where, dry_run=dry_run), show)
 
 
-REFUSED, NOT_STORED = 1, 3  # exit codes
-MAX_LINE_BYTES = (
-    8 * MAX_CONTENT_BYTES
-)  # as JSON, a character may take six times the bytes that it has as text
-_HEAVIEST = 4_194_304  # bytes of the lines of a batch
-_PIECE = 65_536
-_NAMES = {
-    "text": "content",
-    "decay_policy": "decay",
-    "ts": "created_at",
-}  # as other programs and answers call them
+# --- new memories from lines
+# ----------------------------------------------------------------------------------------------------
+
+# Names of fields in other programs, and in answers.
+_ALIASES = {"text": "content", "decay_policy": "decay", "ts": "created_at"}
 _FIELDS = ("content", "tags", "decay", "key", "supersedes", "confidence", "created_at", "source")
-_TOLD = ("id", "stored", "merged", "duplicates", "similar_to", "corrects", "redacted", "note")
+_ANSWERED = ("id", "stored", "merged", "duplicates", "similar_to", "corrects", "redacted", "note")
 
 
 class Plan(NamedTuple):
     """How lines become memories.
 
     Attributes:
-        as_json: Each line is a JSON object; otherwise it is the content.
-        default: What holds for lines that say nothing else.
-        force: Store them without comparing them with what is there.
+        as_json: Whether each line is a JSON object; otherwise it is the content.
+        default: The values for fields that a line leaves out.
+        force: Store them without comparing them with existing memories.
         redact: Take out secrets.
     """
 
@@ -347,7 +360,7 @@ class Plan(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line: its number, its size, and what is to be stored, or why nothing is."""
+    """A line: its number, its size, and its draft or the reason why it has none."""
 
     number: int
     size: int
@@ -356,106 +369,118 @@ class _Line(NamedTuple):
 
 
 def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
-    """Store what stands on the lines of a file, or of standard input if it is `-`; return the exit
-    code.
+    """Store the lines of a file, or of standard input if it is `-`; return the exit code.
 
-    What is printed as stored is stored: each batch is told after its transaction has ended. A line
-        that is refused
-    costs no other one.
+    Each batch is reported after its transaction, so a line that is printed as stored is stored. A
+    refused line does not stop the others.
     """
     from memories.write.create import BATCH, BATCH_COMPARED
 
     counts = {"lines": 0, "stored": 0, "known": 0, "duplicates": 0, "refused": 0}
-    most = BATCH if plan.force else BATCH_COMPARED
+    limit = BATCH if plan.force else BATCH_COMPARED
     again = "twice, for --force compares nothing" if plan.force else "nothing twice"
-    last = 0
-    with _opened(file) as stream:
-        for lines in _arriving(stream, plan):
-            for batch in by_weight(lines, lambda line: line.size, most=most, heaviest=_HEAVIEST):
-                told = (
-                    f"up to line {last} all is stored as printed"
-                    if last
-                    else "no line was told yet"
+    reported = "no line was reported yet"
+    with _open(file) as stream:
+        for lines in _read_lines(stream, plan):
+            for batch in by_weight(lines, _size, most=limit, heaviest=_MAX_BATCH_BYTES):
+                record_change(
+                    f"{reported}; later lines may be stored too, and running it again stores {again}"
                 )
-                so_far(
-                    f"{told}; later lines may be stored too, and running it again stores {again}"
-                )
-                results = _stored(
-                    memories, [line.draft for line in batch if line.draft is not None], plan
-                )
+                drafts = [line.draft for line in batch if line.draft is not None]
+                results = _store(memories, drafts, plan)
                 last = batch[-1].number
-                so_far(
-                    f"up to line {last} all is stored that was acceptable; running it again stores {again}"
+                reported = f"up to line {last} all is stored as printed"
+                record_change(
+                    f"up to line {last} all acceptable lines are stored; running it again stores {again}"
                 )
-                _tell(batch, results, counts)
+                _report(batch, results, counts)
     if not counts["lines"]:
         raise InvalidInput("the input has no lines; write one memory on each")
-    emit(counts, lambda: ", ".join(f"{count} {name}" for name, count in counts.items()))
-    return REFUSED if counts["refused"] else NOT_STORED if counts["duplicates"] else 0
+    emit(counts, partial(_render_counts, counts))
+    if counts["refused"]:
+        return REFUSED
+    return NOT_STORED if counts["duplicates"] else 0
 
 
-def _tell(
-    batch: Sequence[_Line], results: "Sequence[Created | RequestError]", counts: dict[str, int]
-) -> None:
-    """Print what became of each line, in their order, and count it."""
-    left = iter(results)
-    answers: list[dict[str, Any]] = []
-    for line in batch:
-        became = RequestError(line.error) if line.draft is None else next(left)
-        counts["lines"] += 1
-        if isinstance(became, RequestError):
-            counts["refused"] += 1
-            answers.append({"line": line.number, "stored": False, "error": str(became)})
-            continue
-        counts[
-            "stored" if became.stored else "known" if became.memory is not None else "duplicates"
-        ] += 1
-        shape = shapes.create_result(became)
-        told = {name: _brief(shape[name]) for name in _TOLD if name in shape}
-        answers.append({"line": line.number, **told})
-    emit_lines(answers, lambda: [_as_text(answer) for answer in answers])
+def _size(line: _Line) -> int:
+    return line.size
 
 
-def _brief(value: Any) -> Any:
-    """Return a part of an answer without the contents of other memories."""
-    if isinstance(value, list) and value and isinstance(value[0], Mapping):
-        return [
-            {name: each[name] for name in ("id", "similarity", "difference") if name in each}
-            for each in value
-        ]
-    return value
+def _render_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _as_text(answer: Mapping[str, Any]) -> str:
-    what = "stored" if answer["stored"] else "refused" if "error" in answer else "known"
-    why = answer.get("error", "")
-    if answer.get("duplicates"):
-        what, why = "duplicate", f"of {answer['duplicates'][0]['id']}"
-    elif answer.get("corrects"):
-        why = f"corrects {answer['corrects']}"
-    return safe(f"{answer['line']:>7}  {what:<9}  {answer.get('id') or ''}  {why}".rstrip())
-
-
-def _stored(
+def _store(
     memories: "Memories", drafts: Sequence[Draft], plan: Plan
 ) -> "list[Created | RequestError]":
     """Store drafts in one transaction; if one of them is refused, each in its own."""
+    if not drafts:
+        return []
     try:
-        return (
-            [*memories.create_many(drafts, force=plan.force, redact=plan.redact)] if drafts else []
-        )
+        return [*memories.create_many(drafts, force=plan.force, redact=plan.redact)]
     except RequestError as exc:
         if len(drafts) == 1:
             return [exc]
-    return [result for draft in drafts for result in _stored(memories, [draft], plan)]
+    return [result for draft in drafts for result in _store(memories, [draft], plan)]
 
 
-# --- reading
-# ---------------------------------------------------------------------------------------------------------
+def _report(
+    batch: Sequence[_Line], results: "Sequence[Created | RequestError]", counts: dict[str, int]
+) -> None:
+    """Print the result of each line, in order, and count it."""
+    remaining = iter(results)
+    answers = []
+    for line in batch:
+        result = RequestError(line.error) if line.draft is None else next(remaining)
+        counts["lines"] += 1
+        counts[_outcome(result)] += 1
+        answers.append({"line": line.number, **_line_answer(result)})
+    emit_lines(answers, partial(_render_answers, answers))
+
+
+def _outcome(result: "Created | RequestError") -> str:
+    if isinstance(result, RequestError):
+        return "refused"
+    if result.stored:
+        return "stored"
+    return "known" if result.memory is not None else "duplicates"
+
+
+def _line_answer(result: "Created | RequestError") -> dict[str, Any]:
+    if isinstance(result, RequestError):
+        return {"stored": False, "error": str(result)}
+    answer = shapes.create_result(result)
+    return {name: _brief(answer[name]) for name in _ANSWERED if name in answer}
+
+
+def _brief(value: Any) -> Any:
+    """Return a field without the contents of other memories."""
+    if not isinstance(value, list) or not value or not isinstance(value[0], Mapping):
+        return value
+    names = ("id", "similarity", "difference")
+    return [{name: record[name] for name in names if name in record} for record in value]
+
+
+def _render_answers(answers: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [_render_answer(answer) for answer in answers]
+
+
+def _render_answer(answer: Mapping[str, Any]) -> str:
+    outcome, remark = "known", ""
+    if "error" in answer:
+        outcome, remark = "refused", answer["error"]
+    elif answer.get("duplicates"):
+        outcome, remark = "duplicate", f"of {answer['duplicates'][0]['id']}"
+    elif answer["stored"]:
+        outcome = "stored"
+    if answer.get("corrects") and not remark:
+        remark = f"corrects {answer['corrects']}"
+    memory_id = answer.get("id") or ""
+    return safe(f"{answer['line']:>7}  {outcome:<9}  {memory_id}  {remark}".rstrip())
 
 
 @contextlib.contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
+def _open(file: str) -> Iterator[BinaryIO]:
     if file == "-":
         yield sys.stdin.buffer
         return
@@ -467,51 +492,52 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _arriving(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
-    """Yield lines in groups, each as soon as it is there: so a program that writes slowly is
-    answered at once.
-    """
-    begun, number, too_long = bytearray(), 0, False
-    while piece := _some(stream):
-        if not number and not begun and piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
+def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
+    """Yield lines in groups as they arrive, so that a slow writer is answered at once."""
+    partial_line = bytearray()
+    number = 0
+    is_too_long = False
+    while data := _read_available(stream):
+        if not number and not partial_line and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise InvalidInput("the input looks like UTF-16; save it as UTF-8")
-        *whole, rest = piece.split(b"\n")
-        found: list[_Line] = []
-        for part in whole:
+        *complete, rest = data.split(b"\n")
+        lines: list[_Line] = []
+        for end in complete:
             number += 1
-            found += _read(number, bytes(begun + part), plan, too_long=too_long)
-            begun.clear()
-            too_long = False
-        begun += rest
-        if len(begun) > MAX_LINE_BYTES:
-            begun.clear()
-            too_long = True
-        yield found
-    yield [*_read(number + 1, bytes(begun), plan, too_long=too_long)]
+            lines += _parse_line(number, bytes(partial_line + end), plan, is_too_long)
+            partial_line.clear()
+            is_too_long = False
+        partial_line += rest
+        if len(partial_line) > MAX_LINE_BYTES:
+            partial_line.clear()
+            is_too_long = True
+        yield lines
+    yield _parse_line(number + 1, bytes(partial_line), plan, is_too_long)
 
 
-def _some(stream: BinaryIO) -> bytes:
-    """Return what is there already, or else the next that comes; nothing at the end."""
-    return (
-        stream.read1(_PIECE)
-        if isinstance(stream, io.BufferedReader | io.BytesIO)
-        else stream.read(_PIECE)
-    )
+def _read_available(stream: BinaryIO) -> bytes:
+    """Return the bytes that have arrived, waiting for the first; nothing at the end."""
+    if isinstance(stream, io.BufferedReader | io.BytesIO):
+        return stream.read1(_READ_BYTES)
+    return stream.read(_READ_BYTES)
 
 
-def _read(number: int, data: bytes, plan: Plan, *, too_long: bool) -> Iterator[_Line]:
-    """Yield what a line says, if it says anything."""
+def _parse_line(number: int, data: bytes, plan: Plan, is_too_long: bool) -> list[_Line]:
+    """Return a line with its draft or its error; nothing for a blank line."""
     try:
-        if too_long or len(data) > MAX_LINE_BYTES:
+        if is_too_long or len(data) > MAX_LINE_BYTES:
             raise InvalidInput(f"it has more than {MAX_LINE_BYTES} bytes, the limit")
-        text = _decoded(data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data).rstrip("\r")
-        if text.strip():
-            yield _Line(number, len(data), _draft(text, plan))
+        if number == 1:
+            data = data.removeprefix(b"\xef\xbb\xbf")
+        content = _decode(data).rstrip("\r")
+        if not content.strip():
+            return []
+        return [_Line(number, len(data), _draft(content, plan))]
     except InvalidInput as exc:
-        yield _Line(number, 0, None, str(exc))
+        return [_Line(number, 0, None, str(exc))]
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as exc:
@@ -520,53 +546,61 @@ def _decoded(data: bytes) -> str:
         ) from None
 
 
-def _draft(text: str, plan: Plan) -> Draft:
-    """Return the draft that a line describes.
+def _draft(line: str, plan: Plan) -> Draft:
+    """Return the draft of a line.
 
     Raises:
         InvalidInput: It describes none.
     """
     if not plan.as_json:
-        return replace(plan.default, content=text)
+        return replace(plan.default, content=line)
     try:
-        given = read_json(text)
+        value = read_json(line)
     except InvalidInput as exc:
         raise InvalidInput(f"it {exc}") from exc
-    if isinstance(given, str):
-        given = {"content": given}
-    if type(given) is not dict:
+    if isinstance(value, str):
+        value = {"content": value}
+    if type(value) is not dict:
         raise InvalidInput("it is neither a JSON object nor a text in quotes")
-    fields: dict[str, Any] = {}
-    for name, value in given.items():
-        called = _NAMES.get(name, name)
-        if called not in (*_FIELDS, *KNOWN_TAGS):
-            raise InvalidInput(
-                f'it has the key "{shown(name)}"; use {", ".join((*_FIELDS, *KNOWN_TAGS))}'
-            )
-        if called in fields:
-            raise InvalidInput(f'it has "{called}" twice, under both of its names')
-        fields[called] = value
+    fields = _rename_fields(value)
     if not isinstance(fields.get("content"), str):
         raise InvalidInput('it has no text under "content"')
     tags = {**plan.default.tags, **_tags(fields)}
-    plain = {
-        name: fields[name] for name in _FIELDS if fields.get(name) is not None and name != "tags"
-    }
-    if "created_at" in plain:
-        plain["created_at"] = parse_span(str(plain["created_at"]), datetime.now(UTC))[0]
-    return replace(plan.default, **plain, tags=tags)
+    changes = {}
+    for name in _FIELDS:
+        if name != "tags" and fields.get(name) is not None:
+            changes[name] = fields[name]
+    if "created_at" in changes:
+        changes["created_at"] = parse_span(str(changes["created_at"]), datetime.now(UTC))[0]
+    return replace(plan.default, **changes, tags=tags)
+
+
+def _rename_fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a line under our names.
+
+    Raises:
+        InvalidInput: One is unknown, or there under both of its names.
+    """
+    fields: dict[str, Any] = {}
+    for key, field in value.items():
+        name = _ALIASES.get(key, key)
+        if name not in (*_FIELDS, *KNOWN_TAGS):
+            known = ", ".join((*_FIELDS, *KNOWN_TAGS))
+            raise InvalidInput(f'it has the key "{shown(key)}"; use {known}')
+        if name in fields:
+            raise InvalidInput(f'it has "{name}" twice, under both of its names')
+        fields[name] = field
+    return fields
 
 
 def _tags(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of a line; the known ones may stand beside the others, as answers show
-    them.
-    """
+    """Return the tags of a line; known ones may be fields of their own, as in answers."""
     tags = fields.get("tags") or {}
     if type(tags) is not dict:
-        raise InvalidInput('its "tags" are no JSON object')
+        raise InvalidInput('its "tags" are not a JSON object')
     known = {key: fields[key] for key in KNOWN_TAGS if fields.get(key) not in (None, "", False)}
-    if "global" in known:
-        known["global"] = "true" if known["global"] is True else known["global"]
+    if known.get("global") is True:
+        known["global"] = "true"
     return {**tags, **known}
 
 

@@ -1,10 +1,11 @@
-"""What a shell completes words to that only the store knows: ids, keys, tags, names.
+"""Shell completion of names that only the store knows: ids, keys, tags, namespaces.
 
-It is asked while somebody types, so it says nothing, changes nothing, and asks no server.
+It runs while the user types, so it prints no errors, changes nothing, and asks no server.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -15,110 +16,129 @@ from memories.errors import MemoriesError
 if TYPE_CHECKING:
     from memories.memories import Memories
 
-_NEWEST = 1_000  # memories that are looked through for what they have
-_SHOWN = 60  # characters of a text beside an id
+    _Finder = Callable[[Memories, str], list["CompletionItem"]]
+
+_MAX_MEMORIES = 1_000  # the newest ones
+_MAX_EXCERPT = 60  # characters of a text beside an id
 
 
 def completion(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return what click asks for words of a kind: one of `_FINDERS`, or the key of a tag for its
-    values.
-    """
+    """Return click's completion for a kind: one of `_FINDERS`, or the key of a tag for its values."""
+    find: _Finder = _FINDERS.get(kind) or partial(_find_values, kind)
 
     def complete(
-        context: click.Context, _parameter: click.Parameter, begun: str
+        context: click.Context, _parameter: click.Parameter, beginning: str
     ) -> list[CompletionItem]:
-        with contextlib.suppress(MemoriesError, OSError), _opened(context) as memories:
-            find = _FINDERS.get(kind)
-            items = (
-                map(CompletionItem, memories.tags(kind)) if find is None else find(memories, begun)
-            )
-            return [
-                item for item in items if item.value.startswith(begun) and item.value.isprintable()
-            ]
-        return []  # whatever is wrong with the store is told by the command, not while it is typed
+        items: list[CompletionItem] = []
+        # The command itself reports problems of the store.
+        with contextlib.suppress(MemoriesError, OSError), _open(context) as memories:
+            items = find(memories, beginning)
+        return [
+            item for item in items if item.value.startswith(beginning) and item.value.isprintable()
+        ]
 
     return complete
 
 
 @contextlib.contextmanager
-def _opened(context: click.Context) -> "Iterator[Memories]":
-    """Open the store that the words so far name, if it is one on this machine that is there.
+def _open(context: click.Context) -> "Iterator[Memories]":
+    """Open the store that the command line names, if it exists on this machine.
 
     Raises:
-        MemoriesError: It is not, or can't be read.
+        MemoriesError: It does not, or can't be read.
     """
     from memories.config import load_config
     from memories.memories import Memories
     from memories.stores import local_path
 
-    given = {name: context.params.get(name) for name in ("namespace", "store")}
-    config = load_config(given, tell=lambda _: None)
+    flags = {name: context.params.get(name) for name in ("namespace", "store")}
+    config = load_config(flags, tell=_ignore)
     path = local_path(config.store)
     if path is None or not path.exists():
         raise MemoriesError("there is no store on this machine")
-    with Memories(
-        embedder="none", shared=not context.params.get("no_shared"), config=config
-    ) as memories:
+    shared = not context.params.get("no_shared")
+    with Memories(embedder="none", shared=shared, config=config) as memories:
         yield memories
 
 
-def _ids(memories: "Memories", begun: str) -> Iterable[CompletionItem]:
-    newest = [item for item in _listed(memories) if item.value.startswith(begun)]
-    return newest or map(CompletionItem, memories.ids(begun))
+def _ignore(_message: str) -> None:
+    pass
 
 
-def _listed(memories: "Memories", *, deleted: bool = False) -> Iterable[CompletionItem]:
-    found = memories.list(limit=_NEWEST, deleted=deleted).memories
-    return (CompletionItem(each.id, help=" ".join(each.content.split())[:_SHOWN]) for each in found)
+def _find_ids(memories: "Memories", beginning: str) -> list[CompletionItem]:
+    newest = [item for item in _list_ids(memories) if item.value.startswith(beginning)]
+    return newest or [CompletionItem(memory_id) for memory_id in memories.ids(beginning)]
 
 
-def _keys(memories: "Memories", _begun: str) -> Iterable[CompletionItem]:
-    found = memories.list(limit=_NEWEST).memories
-    return map(CompletionItem, sorted({memory.key for memory in found if memory.key}))
+def _find_deleted_ids(memories: "Memories", _beginning: str) -> list[CompletionItem]:
+    return _list_ids(memories, deleted=True)
 
 
-def _tags(memories: "Memories", begun: str) -> Iterable[CompletionItem]:
-    key, sign, _ = begun.partition("=")
-    if not sign:
-        return (CompletionItem(f"{name}=") for name in memories.tags())
-    return (CompletionItem(f"{key}={value}") for value in memories.tags(key))
+def _list_ids(memories: "Memories", *, deleted: bool = False) -> list[CompletionItem]:
+    items = []
+    for memory in memories.list(limit=_MAX_MEMORIES, deleted=deleted).memories:
+        excerpt = " ".join(memory.content.split())[:_MAX_EXCERPT]
+        items.append(CompletionItem(memory.id, help=excerpt))
+    return items
 
 
-_FINDERS: "dict[str, Callable[[Memories, str], Iterable[CompletionItem]]]" = {
-    "ids": _ids,
-    "deleted ids": lambda memories, _: _listed(memories, deleted=True),
-    "keys": _keys,
-    "tags": _tags,
-    "tag keys": lambda memories, _: map(CompletionItem, memories.tags()),
-    "namespaces": lambda memories, _: (
-        CompletionItem(found.name) for found in memories.namespaces()
-    ),
-    "conversations": lambda memories, _: (
-        CompletionItem(each.id) for each in memories.conversations(limit=_NEWEST)
-    ),
+def _find_keys(memories: "Memories", _beginning: str) -> list[CompletionItem]:
+    newest = memories.list(limit=_MAX_MEMORIES).memories
+    return [CompletionItem(key) for key in sorted({memory.key for memory in newest if memory.key})]
+
+
+def _find_tags(memories: "Memories", beginning: str) -> list[CompletionItem]:
+    key, equals, _ = beginning.partition("=")
+    if not equals:
+        return [CompletionItem(f"{name}=") for name in memories.tags()]
+    return [CompletionItem(f"{key}={value}") for value in memories.tags(key)]
+
+
+def _find_tag_keys(memories: "Memories", _beginning: str) -> list[CompletionItem]:
+    return [CompletionItem(key) for key in memories.tags()]
+
+
+def _find_values(key: str, memories: "Memories", _beginning: str) -> list[CompletionItem]:
+    return [CompletionItem(value) for value in memories.tags(key)]
+
+
+def _find_namespaces(memories: "Memories", _beginning: str) -> list[CompletionItem]:
+    return [CompletionItem(namespace.name) for namespace in memories.namespaces()]
+
+
+def _find_conversations(memories: "Memories", _beginning: str) -> list[CompletionItem]:
+    newest = memories.conversations(limit=_MAX_MEMORIES)
+    return [CompletionItem(conversation.id) for conversation in newest]
+
+
+_FINDERS: "dict[str, _Finder]" = {
+    "ids": _find_ids,
+    "deleted ids": _find_deleted_ids,
+    "keys": _find_keys,
+    "tags": _find_tags,
+    "tag keys": _find_tag_keys,
+    "namespaces": _find_namespaces,
+    "conversations": _find_conversations,
 }
 
 
 class Bash(BashComplete):
-    """Puts together what Bash has taken apart: to it `project=shop` is three words, and it replaces
-    the last one.
-    """
+    """Rejoins the words that Bash splits: `project=shop` is three words, and it replaces the last."""
 
     name = "bash"
-    _cut = ""
+    _prefix = ""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words so far and the one that is begun; see
-        `BashComplete.get_completion_args`.
-        """
-        words, begun = super().get_completion_args()
-        if begun == "=":
-            words, begun = [*words, "="], ""
+        """Return the complete words and the begun one; see `BashComplete.get_completion_args`."""
+        words, beginning = super().get_completion_args()
+        if beginning == "=":
+            words, beginning = [*words, "="], ""
         if len(words) > 1 and words[-1] == "=":
             *words, key, _ = words
-            self._cut, begun = f"{key}=", f"{key}={begun}"
-        return words, begun
+            self._prefix = f"{key}="
+            beginning = f"{key}={beginning}"
+        return words, beginning
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line for the shell, without what it does not replace."""
-        return f"{item.type},{item.value.removeprefix(self._cut)}"
+        """Return a line for the shell, without the part that it keeps."""
+        return f"{item.type},{item.value.removeprefix(self._prefix)}"

@@ -1,14 +1,16 @@
-"""Commands that plug the memory into agents: connect, disconnect."""
+"""Commands that connect agents to the memory: connect, disconnect."""
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from memories.cli.options import command, format_option, namespace_option, option, with_settings
+from memories.cli.app import command, option
+from memories.cli.options import format_option, namespace_option, with_settings
 from memories.cli.output import emit, safe
 from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
 from memories.connect.hosts import Host, Where, load_hosts
@@ -17,31 +19,30 @@ from memories.connect.status import Connection, find_connections, has_plugin, is
 from memories.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from memories.connect.files import WrittenFile
     from memories.settings import Config
 
-_hosts = click.argument("hosts", nargs=-1, metavar="[HOST]...")
+_MAX_DIFF_LINE = 400  # characters; some hosts write whole files on one line
+_hosts_argument = click.argument("hosts", nargs=-1, metavar="[HOST]...")
 _scope_option = option(
     "--scope", metavar="SCOPE", values=SCOPES,
     help="For you in all projects (user), or for all who clone this one (project). [default: user]",
 )  # fmt: skip
-_LINE = 400  # characters of a line in a diff: some hosts write whole files on one
 _dry_run_option = option(
     "--dry-run", is_flag=True, help="Change nothing, only show what would change."
 )
 
 
 @command(
-    epilog="memory connect\nmemory connect claude-code --capture\nmemory connect codex gemini -n bob --dry-run\n"
-    "memory connect cursor --scope project"
+    epilog="memory connect\nmemory connect claude-code --capture\n"
+    "memory connect codex gemini -n bob --dry-run\nmemory connect cursor --scope project"
 )
-@_hosts
+@_hosts_argument
 @option(
     "--capture", is_flag=True, help="Also keep what is said, for review. [default: only recall]"
 )
 @_scope_option
 @_dry_run_option
-@option("--status", is_flag=True, help="Only tell what is connected, also in other projects.")
+@option("--status", is_flag=True, help="Only show what is connected, also in other projects.")
 @with_settings(namespace_option, format_option)
 def connect(
     config: "Config",
@@ -51,64 +52,69 @@ def connect(
     dry_run: bool,
     status: bool,
 ) -> int:
-    """Plug the memory into agents: their MCP server and hooks.
+    """Connect agents to the memory: their MCP server and hooks.
 
     HOST is claude-code, codex, gemini, opencode, cursor, vscode, claude-desktop, windsurf or zed.
-    Without one, lists which are here and which are connected. Entries of others are kept; memory
-    disconnect undoes it.
+    Without one, lists which are installed and which are connected. Entries of others are kept;
+    memory disconnect undoes it.
     """
     connector = _connector()
-    _check(hosts, scope)
+    _check_hosts(hosts)
+    scope = _check_scope(scope)
     if status or not hosts:
-        return _tell(connector, hosts, everywhere=status)
-    named = config.namespace if config.sources["namespace"] == "flag" else None
-    chosen = scope or "user"
-    program = find_program(os.environ) if chosen == "user" else bare()
-    asked = [Target(host, chosen, _project(), capture, named) for host in hosts]
-    environment = _environment(config, chosen)
-    plans = [
-        (each, connector.plan_connect(each, make_entries(each, program, environment)))
-        for each in asked
-    ]
-    answers = [
-        _connected(connector, each, changes, program, dry_run=dry_run) for each, changes in plans
-    ]
-    for each, answer in zip(asked, answers, strict=True):
-        answer["notes"] += _differing(each, environment)
-    emit({"connected": answers, "count": len(answers)}, lambda: "\n\n".join(map(_text, answers)))
+        return _show_status(connector, hosts, everywhere=status)
+    namespace = config.namespace if config.sources["namespace"] == "flag" else None
+    program = find_program(os.environ) if scope == "user" else bare()
+    environment = _environment(config, scope)
+    plans = []
+    for host in hosts:
+        request = Target(host, scope, _project(), capture, namespace)
+        plans.append(
+            (request, connector.plan_connect(request, make_entries(request, program, environment)))
+        )
+    answers = []
+    for request, changes in plans:
+        answer = _connect(connector, request, changes, program, dry_run=dry_run)
+        if environment and _has_hooks(request.name):
+            answer["notes"].append(_note_on_environment(request.host.title, environment))
+        answers.append(answer)
+    emit({"connected": answers, "count": len(answers)}, partial(_render_answers, answers))
     return 0
 
 
 @command(epilog="memory disconnect claude-code\nmemory disconnect codex --scope project --dry-run")
-@_hosts
+@_hosts_argument
 @_scope_option
 @_dry_run_option
 @with_settings(format_option)
 def disconnect(_config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool) -> int:
-    """Take the memory out of agents again.
+    """Disconnect agents from the memory.
 
-    A file that nothing else has changed since is as it was before, to the byte; of others only our
-    entries go. Memories stay.
+    A file that nobody else has changed since is restored to the byte; in others only our entries
+    are removed. Memories stay.
     """
     connector = _connector()
-    _check(hosts, scope)
+    _check_hosts(hosts)
+    scope = _check_scope(scope)
     if not hosts:
         raise InvalidInput(
             f"name the host to disconnect: {', '.join(load_hosts())}; memory connect lists what is connected"
         )
-    plans = [
-        (each, connector.plan_disconnect(each))
-        for each in (Target(host, scope or "user", _project()) for host in hosts)
-    ]
+    plans = []
+    for host in hosts:
+        request = Target(host, scope, _project())
+        plans.append((request, connector.plan_disconnect(request)))
     answers = []
-    for each, changes in plans:
+    for request, changes in plans:
         if not dry_run:
-            connector.disconnect(each, changes)
-        answer = _answer(each, changes, dry_run=dry_run)
-        title = each.host.title
-        answer["notes"] = [] if changes else [f"{title} was not connected; nothing to change."]
+            connector.disconnect(request, changes)
+        answer = _answer(request, changes, dry_run=dry_run)
+        answer["notes"] = []
+        if not changes:
+            title = request.host.title
+            answer["notes"].append(f"{title} was not connected; nothing to change.")
         answers.append(answer)
-    emit({"disconnected": answers, "count": len(answers)}, lambda: "\n\n".join(map(_text, answers)))
+    emit({"disconnected": answers, "count": len(answers)}, partial(_render_answers, answers))
     return 0
 
 
@@ -118,232 +124,263 @@ def _connector() -> Connector:
     return Connector(Where(Path.home(), os.environ), registers())
 
 
-def _check(hosts: Sequence[str], scope: str | None) -> None:
-    unknown = next((host for host in hosts if host not in load_hosts()), None)
-    if unknown is not None:
-        raise InvalidInput(
-            f'there is no host "{safe(unknown)}"; name one of {", ".join(load_hosts())}'
-        )
+def _check_hosts(hosts: Sequence[str]) -> None:
+    for host in hosts:
+        if host not in load_hosts():
+            raise InvalidInput(_unknown_host(host))
     if len(set(hosts)) < len(hosts):
         raise InvalidInput("a host is named twice; name each once")
+
+
+def _unknown_host(name: str) -> str:
+    names = list(load_hosts())
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"name one of {', '.join(names)}"
+    return f'there is no host "{safe(name)}"; {hint}'
+
+
+def _check_scope(scope: str | None) -> str:
     if scope is not None and scope not in SCOPES:
         raise InvalidInput(f'--scope is user or project, not "{safe(scope)}"')
+    return scope or "user"
 
 
 def _project() -> Path:
-    """Return the folder of the repository that the command runs in; without one, the working
-    folder.
-    """
-    here = Path.cwd()
-    inside = [
-        folder
-        for folder in (here, *here.parents)
-        if (folder / ".git").exists() and folder != Path.home()
-    ]
-    return inside[0] if inside else here
+    """Return the folder of the repository around the working folder, else the working folder."""
+    folder = Path.cwd()
+    for parent in (folder, *folder.parents):
+        if (parent / ".git").exists() and parent != Path.home():
+            return parent
+    return folder
 
 
 def _environment(config: "Config", scope: str) -> dict[str, str]:
-    """Return what a host's server needs of the environment of this run; nothing for a project,
-    which others clone.
+    """Return the variables of this run that the server's entry needs.
+
+    There are none for a project, since others clone it.
     """
-    if scope == "project":
-        return {}
     from memories.core.urls import without_password
     from memories.stores import local_path
 
-    given = {}
-    if _is_here(config, "home"):
-        given["MEMORY_HOME"] = os.path.abspath(config.home)  # noqa: PTH100 - hosts start it in other folders
-    if _is_here(config, "store") and without_password(config.store) == config.store:
+    variables: dict[str, str] = {}
+    if scope == "project":
+        return variables
+    if _is_from_environment(config, "home"):
+        variables["MEMORY_HOME"] = os.path.abspath(config.home)  # noqa: PTH100 - hosts start it in other folders
+    if _is_from_environment(config, "store") and without_password(config.store) == config.store:
         path = local_path(config.store)
-        given["MEMORY_STORE"] = (
-            config.store if path is None else f"{config.store.partition(':')[0]}:///{path}"
-        )
-    return given
+        scheme = config.store.partition(":")[0]
+        variables["MEMORY_STORE"] = config.store if path is None else f"{scheme}:///{path}"
+    return variables
 
 
-def _is_here(config: "Config", name: str) -> bool:
+def _is_from_environment(config: "Config", name: str) -> bool:
     return config.sources[name] == "environment" and f"MEMORY_{name.upper()}" in os.environ
 
 
-def _connected(
+def _connect(
     connector: Connector,
-    asked: Target,
+    request: Target,
     changes: Sequence[Change],
     program: Program,
     *,
     dry_run: bool,
 ) -> dict[str, Any]:
-    notes = _notes(
-        connector, asked, program, changed=bool(changes)
-    )  # before the host's folder is made
-    written: Sequence[WrittenFile] = (
-        () if dry_run or not changes else connector.connect(asked, changes)
-    )
-    copies = {each.path: each.before for each in written}
-    answer = _answer(asked, changes, dry_run=dry_run)
+    # Before connecting, which makes the host's folder.
+    notes = _notes(connector, request, program, is_changed=bool(changes))
+    backups = {}
+    if changes and not dry_run:
+        backups = {file.path: file.before for file in connector.connect(request, changes)}
+    answer = _answer(request, changes, dry_run=dry_run)
     for file in answer["files"]:
-        if copies.get(file["path"]):
-            file["backup"] = copies[file["path"]]
-    answer["notes"] = notes
-    undo = f"memory disconnect {asked.name}" + (
-        " --scope project" if asked.scope == "project" else ""
-    )
-    return answer | {"undo": undo}
+        if backups.get(file["path"]):
+            file["backup"] = backups[file["path"]]
+    undo = f"memory disconnect {request.name}"
+    if request.scope == "project":
+        undo += " --scope project"
+    return answer | {"notes": notes, "undo": undo}
 
 
-def _answer(asked: Target, changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
-    files = [{"path": str(change.path), "change": _kind(change)} for change in changes]
+def _answer(request: Target, changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
+    files = [{"path": str(change.path), "change": _describe(change)} for change in changes]
     answer: dict[str, Any] = {
-        "host": asked.name,
-        "scope": asked.scope,
+        "host": request.name,
+        "scope": request.scope,
         "changed": bool(changes),
         "files": files,
     }
     if dry_run:
-        answer |= {"dry_run": True, "diff": "\n".join(filter(None, map(_diff, changes)))}
+        diffs = [_diff(change) for change in changes]
+        answer |= {"dry_run": True, "diff": "\n".join(filter(None, diffs))}
     return answer
 
 
-def _kind(change: Change) -> str:
-    return "made" if change.before is None else "removed" if change.after is None else "changed"
+def _describe(change: Change) -> str:
+    if change.before is None:
+        return "made"
+    return "removed" if change.after is None else "changed"
 
 
 def _diff(change: Change) -> str:
-    """Return how a file changes; what may be a secret in it is not shown."""
+    """Return how a file changes, without anything that may be a secret."""
     from memories.guard.redactor import redact
 
     old, new = ((data or b"").decode().splitlines() for data in (change.before, change.after))
     lines = difflib.unified_diff(old, new, str(change.path), str(change.path), lineterm="")
-    return redact(
-        "\n".join(line if len(line) <= _LINE else f"{line[:_LINE]}…" for line in lines)
-    ).text
+    return redact("\n".join(map(_cut, lines))).text
 
 
-def _notes(connector: Connector, asked: Target, program: Program, *, changed: bool) -> list[str]:
-    host = asked.host
-    notes = [] if changed else [f"{host.title} is connected already; nothing to change."]
+def _cut(line: str) -> str:
+    return line if len(line) <= _MAX_DIFF_LINE else f"{line[:_MAX_DIFF_LINE]}…"
+
+
+def _notes(
+    connector: Connector, request: Target, program: Program, *, is_changed: bool
+) -> list[str]:
+    host = request.host
+    notes = []
+    if not is_changed:
+        notes.append(f"{host.title} is connected already; nothing to change.")
     if not is_installed(host, connector.where):
-        notes.append(f"{host.title} was not found here; it reads these files once it is installed.")
-    if has_plugin(connector, asked.name):
         notes.append(
-            f"The plugin memories is switched on in {host.title}, too, so hooks run twice; use one of the two: remove "
-            f"the plugin, or run memory disconnect {asked.name}."
+            f"{host.title} is not installed here; it reads these files once it is installed."
         )
-    if program.doubt and changed:
+    if has_plugin(connector, request.name):
+        notes.append(
+            f"The plugin memories is also switched on in {host.title}, so hooks run twice; keep one "
+            f"of the two: remove the plugin, or run memory disconnect {request.name}."
+        )
+    if program.doubt and is_changed:
         notes.append(f"{program.doubt[:1].upper()}{program.doubt[1:]}.")
-    if asked.scope == "project":
-        notes.append(
-            "Others who clone this project get these files: they hold no secret and no path of yours, and name the "
-            "command memory, which has to be on the PATH of each of them."
-        )
-        if any(
-            each.host == asked.name and each.scope == "user"
-            for each in find_connections(connector, None)
-        ):
-            notes.append(
-                f"{host.title} is connected for you as a user, too, so its hooks run twice here; memory disconnect "
-                f"{asked.name} leaves those of the project."
-            )
-    if asked.capture and not _has_hooks(asked.name):
+    if request.scope == "project":
+        notes += _project_notes(connector, request)
+    if request.capture and not _has_hooks(request.name):
         notes.append(
             f"{host.title} has no hooks, so it captures nothing; it has the tools of the MCP server."
         )
-    return [*notes, *(host.notes if changed else ())]
+    return [*notes, *host.notes] if is_changed else notes
 
 
-def _differing(asked: Target, environment: dict[str, str]) -> list[str]:
-    """Return that hooks get none of the variables that the server's entry has, if there are any."""
-    if not environment or not _has_hooks(asked.name):
-        return []
-    title, names = asked.host.title, ", ".join(environment)
-    said = f"The server's entry has {names} of this run; its hooks take {names} from the environment of {title}"
-    return [f"{said}, so set it there too, such as in your shell's profile."]
+def _project_notes(connector: Connector, request: Target) -> list[str]:
+    notes = []
+    if not (request.root / ".git").exists():
+        notes.append(
+            f"{request.root} is in no git repository; the files are for this folder alone."
+        )
+    notes.append(
+        "Others who clone this project get these files. They hold no secret and no path of yours; "
+        "they name the command memory, which each of them needs on the PATH."
+    )
+    is_for_user = any(
+        connection.host == request.name and connection.scope == "user"
+        for connection in find_connections(connector, None)
+    )
+    if is_for_user:
+        notes.append(
+            f"{request.host.title} is also connected for you as a user, so its hooks run "
+            f"twice here; memory disconnect {request.name} keeps those of the project."
+        )
+    return notes
+
+
+def _note_on_environment(title: str, environment: Mapping[str, str]) -> str:
+    names = ", ".join(environment)
+    return (
+        f"The server's entry has {names} of this run; its hooks take {names} from the environment "
+        f"of {title}, so set it there too, such as in your shell's profile."
+    )
 
 
 def _has_hooks(host: str) -> bool:
     return bool(load_hosts()[host].hooks) or host == "opencode"
 
 
-def _tell(connector: Connector, hosts: Sequence[str], *, everywhere: bool) -> int:
-    """Print which hosts are here and what is connected; return the exit code, 1 if something is
-    wrong.
-    """
-    root = None if _project() == Path.home() else _project()
-    found = [
-        each
-        for each in find_connections(connector, root)
-        if everywhere or each.root in ("", str(root))
-    ]
-    rows = [_row(connector, name, load_hosts()[name], found) for name in hosts or load_hosts()]
-    emit({"hosts": rows, "count": len(rows)}, lambda: _table(rows))
-    return (
-        1 if everywhere and any(each["problem"] for row in rows for each in row["connected"]) else 0
-    )
+# --- status
+# ----------------------------------------------------------------------------------------------------
+
+
+def _show_status(connector: Connector, hosts: Sequence[str], *, everywhere: bool) -> int:
+    """Print which hosts are installed and connected; return the exit code, 1 at a problem."""
+    project = _project()
+    root = None if project == Path.home() else project
+    connected = find_connections(connector, root)
+    if not everywhere:
+        connected = [each for each in connected if each.root in ("", str(root))]
+    rows = [_row(connector, name, load_hosts()[name], connected) for name in hosts or load_hosts()]
+    emit({"hosts": rows, "count": len(rows)}, partial(_render_status, rows))
+    has_problem = any(shape["problem"] for row in rows for shape in row["connected"])
+    return 1 if everywhere and has_problem else 0
 
 
 def _row(
-    connector: Connector, name: str, host: Host, found: Sequence[Connection]
+    connector: Connector, name: str, host: Host, connected: Sequence[Connection]
 ) -> dict[str, Any]:
     return {
         "host": name,
         "title": host.title,
         "installed": is_installed(host, connector.where),
-        "connected": [_shape(each) for each in found if each.host == name],
+        "connected": [_shape(connection) for connection in connected if connection.host == name],
     }
 
 
-def _shape(each: Connection) -> dict[str, Any]:
+def _shape(connection: Connection) -> dict[str, Any]:
     shape: dict[str, Any] = {
-        "scope": each.scope,
-        "root": each.root or None,
-        "problem": each.problem or None,
+        "scope": connection.scope,
+        "root": connection.root or None,
+        "problem": connection.problem or None,
     }
-    if each.found is not None:
-        at = {words[words.index("hook") + 1]: None for words in each.found.hooks}
-        shape |= {"mcp": bool(each.found.server), "hooks": list(at), "capture": each.found.capture}
-        shape |= {"namespace": each.found.namespace, "files": list(map(str, each.found.files))}
+    entries = connection.found
+    if entries is not None:
+        events = dict.fromkeys(words[words.index("hook") + 1] for words in entries.hooks)
+        shape |= {"mcp": bool(entries.server), "hooks": list(events), "capture": entries.capture}
+        shape |= {"namespace": entries.namespace, "files": list(map(str, entries.files))}
     return shape
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
+def _render_status(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
         state = "found" if row["installed"] else "not found"
-        lines.append(
-            f"{row['host']:<15} {state:<10} {'' if row['connected'] else 'not connected'}".rstrip()
-        )
-        lines += [f"    {_line(each)}" for each in row["connected"]]
+        remark = "" if row["connected"] else "not connected"
+        lines.append(f"{row['host']:<15} {state:<10} {remark}".rstrip())
+        lines += [f"    {_render_connection(shape)}" for shape in row["connected"]]
     return "\n".join(map(safe, lines))
 
 
-def _line(each: dict[str, Any]) -> str:
-    place = "connected" if each["scope"] == "user" else f"connected in {each['root']}"
-    if "mcp" not in each:
-        return each["problem"]  # type: ignore[no-any-return]
-    parts = ["MCP"] * each["mcp"] + ["recall"] * bool(each["hooks"]) + ["capture"] * each["capture"]
-    parts += [f"namespace {each['namespace']}"] if each["namespace"] else []
-    return f"{place}: {', '.join(parts)}" + (f"; {each['problem']}" if each["problem"] else "")
+def _render_connection(shape: Mapping[str, Any]) -> str:
+    if "mcp" not in shape:
+        return str(shape["problem"])
+    parts = []
+    if shape["mcp"]:
+        parts.append("MCP")
+    if shape["hooks"]:
+        parts.append("recall")
+    if shape["capture"]:
+        parts.append("capture")
+    if shape["namespace"]:
+        parts.append(f"namespace {shape['namespace']}")
+    place = "connected" if shape["scope"] == "user" else f"connected in {shape['root']}"
+    problem = f"; {shape['problem']}" if shape["problem"] else ""
+    return f"{place}: {', '.join(parts)}{problem}"
 
 
-def _text(answer: dict[str, Any]) -> str:
-    """Return what was done to one host, for people."""
+def _render_answers(answers: Sequence[Mapping[str, Any]]) -> str:
+    return "\n\n".join(map(_render_answer, answers))
+
+
+def _render_answer(answer: Mapping[str, Any]) -> str:
+    """Return the changes of one host."""
     if answer.get("dry_run"):
-        body = (
-            ["\n".join(safe(line) for line in answer["diff"].splitlines())]
-            if answer["diff"]
-            else []
-        )
-        return "\n".join([*body, *map(safe, answer["notes"])])
+        lines = [*answer["diff"].splitlines(), *answer["notes"]]
+        return "\n".join(map(safe, lines))
     lines = []
     for file in answer["files"]:
         lines.append(f"{file['change'].capitalize():<8} {file['path']}")
-        lines += (
-            [f"         a copy of what was there: {file['backup']}"] if "backup" in file else []
-        )
+        if "backup" in file:
+            lines.append(f"         backup of the old file: {file['backup']}")
     lines += answer["notes"]
-    lines += [f"To undo it: {answer['undo']}"] if answer["changed"] and "undo" in answer else []
+    if answer["changed"] and "undo" in answer:
+        lines.append(f"To undo it: {answer['undo']}")
     return "\n".join(map(safe, lines))
 
 

@@ -2,38 +2,64 @@
 
 import contextlib
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from memories.answers import shapes
+from memories.cli.app import Group, command, option
 from memories.cli.options import (
-    Group,
     as_of_option,
-    command,
     dry_run_option,
     format_option,
     in_session,
-    option,
     show_option,
     with_settings,
 )
-from memories.cli.output import amount, changing, emit, note, safe
+from memories.cli.output import amount, ask_person, begin_change, emit, note, record_change, safe
 from memories.core.times import parse_time, to_iso
 from memories.errors import InvalidInput, NotFound
 from memories.identity import tokens as register
 
 if TYPE_CHECKING:
     from memories.identity.namespaces import Contents
+    from memories.identity.tokens import Token
     from memories.memories import Memories
     from memories.settings import Config
     from memories.stores import Store
 
-_yes_option = option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+_NOTHING = "Nothing here."
+
+
+def _parse_action(
+    name: str, words: Sequence[str], actions: Mapping[str, int], optional: str = ""
+) -> tuple[str, list[str]]:
+    """Return the action of a command and its names.
+
+    Args:
+        name: The command.
+        words: Its arguments; none stand for `list`.
+        actions: How many names each action takes.
+        optional: The action whose names may be left out.
+
+    Raises:
+        InvalidInput: There is no such action, or it takes more or fewer names.
+    """
+    action, *names = words or ("list",)
+    if action not in actions:
+        raise InvalidInput(f'{name} has no action "{safe(action)}"; use {", ".join(actions)}')
+    if len(names) != actions[action] and (names or action != optional):
+        count = amount(actions[action], "name", "names")
+        raise InvalidInput(f"{name} {action} takes {count}, not {len(names)}")
+    return action, names
+
+
+# --- namespaces
+# ----------------------------------------------------------------------------------------------------
 
 
 @command(
@@ -43,96 +69,164 @@ _yes_option = option("--yes", "-y", is_flag=True, help="Do not ask for confirmat
 @click.argument("words", nargs=-1, metavar="[ACTION NAME...]")
 @as_of_option
 @dry_run_option
-@_yes_option
+@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @in_session(reads=True)
 def namespaces(
     memories: "Memories", words: Sequence[str], as_of: str | None, dry_run: bool, yes: bool
 ) -> int:
     """List the namespaces and how much is in each.
 
-    Those of the whole store, also of others: their names and numbers, never what they hold.
+    It lists those of the whole store, also of others: their names and numbers, never their
+    contents.
 
     ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME
-    OTHER, which moves all that is in NAME to OTHER; and delete NAME, which leaves no byte of it and
+    OTHER, which moves everything in NAME to OTHER; and delete NAME, which leaves no byte of it and
     cannot be undone.
     """
-    action, names = _asked(
-        "namespaces", words, {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1}
-    )
+    actions = {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1}
+    action, names = _parse_action("namespaces", words, actions)
     if (dry_run or yes) and action in ("list", "show"):
-        raise InvalidInput(
-            f"namespaces {action} changes nothing; leave out {'--dry-run' if dry_run else '--yes'}"
-        )
+        flag = "--dry-run" if dry_run else "--yes"
+        raise InvalidInput(f"namespaces {action} changes nothing; leave out {flag}")
     if action == "list":
-        return _list(memories, as_of)
+        return _list_namespaces(memories, as_of)
     if as_of is not None:
-        raise InvalidInput(f"namespaces {action} knows no past; leave out --as-of")
+        raise InvalidInput(f"namespaces {action} can't look at the past; leave out --as-of")
     if action == "show":
-        return _show(memories, names[0])
+        return _show_namespace(memories, names[0])
     if action == "delete":
-        return _delete(memories, names[0], dry_run=dry_run, yes=yes)
-    return _move(memories, names, merge=action == "merge", dry_run=dry_run)
+        return _delete_namespace(memories, names[0], dry_run=dry_run, yes=yes)
+    return _move_namespace(memories, names, merge=action == "merge", dry_run=dry_run)
 
 
-def _asked(
-    name: str, words: Sequence[str], takes: Mapping[str, int], optional: str = ""
-) -> tuple[str, list[str]]:
-    """Return the action and the names that a command was given.
-
-    Args:
-        name: The command.
-        words: What it was given; nothing stands for `list`.
-        takes: How many names each action takes.
-        optional: The action that may go without its names.
-
-    Raises:
-        InvalidInput: There is no such action, or it takes more or fewer names.
-    """
-    action, *names = words or ("list",)
-    if action not in takes:
-        raise InvalidInput(f'{name} has no action "{safe(action)}"; use {", ".join(takes)}')
-    if len(names) != takes[action] and (names or action != optional):
-        raise InvalidInput(
-            f"{name} {action} takes {amount(takes[action], 'name', 'names')}, not {len(names)}"
-        )
-    return action, names
-
-
-def _list(memories: "Memories", as_of: str | None) -> int:
-    found = memories.namespaces(as_of=as_of)
-    rows = [shapes.without_none(each._asdict()) for each in found]
-
-    def text() -> str:
-        width = max((len(each.name) for each in found), default=0)
-        return (
-            "\n".join(
-                f"{each.name:<{width}}  {each.memory_count:>7} memories  {each.turn_count:>7} turns"
-                + (f"  {each.pending_count} waiting for review" if each.pending_count else "")
-                + (f"  {each.deleted_count} deleted" if each.deleted_count else "")
-                + ("  (read here)" if each.read else "")
-                for each in found
-            )
-            or "Nothing here."
-        )
-
-    emit({"namespaces": rows, "count": len(rows)}, text)
+def _list_namespaces(memories: "Memories", as_of: str | None) -> int:
+    rooms = memories.namespaces(as_of=as_of)
+    rows = [shapes.without_none(room._asdict()) for room in rooms]
+    emit({"namespaces": rows, "count": len(rows)}, partial(_render_namespaces, rows))
     return 0
 
 
+def _render_namespaces(rows: Sequence[Mapping[str, Any]]) -> str:
+    width = max((len(row["name"]) for row in rows), default=0)
+    lines = []
+    for row in rows:
+        counts = f"{row['memory_count']:>7} memories  {row['turn_count']:>7} turns"
+        line = f"{row['name']:<{width}}  {counts}"
+        if row.get("pending_count"):
+            line += f"  {row['pending_count']} waiting for review"
+        if row.get("deleted_count"):
+            line += f"  {row['deleted_count']} deleted"
+        if row["read"]:
+            line += "  (read here)"
+        lines.append(line)
+    return "\n".join(lines) or _NOTHING
+
+
+def _show_namespace(memories: "Memories", name: str) -> int:
+    from memories.identity import namespaces as rooms
+
+    with _open_store(memories) as store:
+        contents = rooms.show(store, memories.config, name)
+    answer: dict[str, Any] = {
+        **contents._asdict(),
+        "tags": dict(contents.tags),
+        "writers": dict(contents.writers),
+    }
+    for field in ("first_at", "last_at"):
+        if answer[field] is not None:
+            answer[field] = to_iso(answer[field])
+    emit(answer, partial(_render_namespace, contents))
+    return 0
+
+
+def _render_namespace(contents: "Contents") -> str:
+    memories = amount(contents.memory_count, "memory", "memories")
+    lines = [
+        f"{contents.name}: {memories}, {contents.version_count} with all versions",
+        f"{contents.pending_count} wait for review, {contents.deleted_count} are deleted",
+        (
+            f"{contents.turn_count} turns of {contents.conversation_count} conversations, "
+            f"{contents.queued_count} wait to be stored"
+        ),
+        f"{contents.text_bytes} bytes of text",
+    ]
+    if contents.first_at and contents.last_at:
+        lines.append(f"written {to_iso(contents.first_at)} to {to_iso(contents.last_at)}")
+    lines += [f"  {safe(tag)}  {count}" for tag, count in contents.tags.items()]
+    lines += [f"  by {safe(writer)}  {count}" for writer, count in contents.writers.items()]
+    return "\n".join(lines)
+
+
+def _move_namespace(
+    memories: "Memories", names: Sequence[str], *, merge: bool, dry_run: bool
+) -> int:
+    from memories.identity import namespaces as rooms
+
+    name, target = names
+    with _open_store(memories) as store:
+        begin_change()
+        moved = rooms.move(store, memories.config, name, target, merge=merge, dry_run=dry_run)
+        record_change(f"{moved.name} is {moved.into} now; running it again does what is left")
+    verb = "would be" if dry_run else "is now"
+    counts = f"{moved.versions} versions of memories, {moved.turns} turns"
+    emit(
+        {**moved._asdict(), "dry_run": dry_run},
+        partial(str, f"{moved.name} {verb} {moved.into}: {counts}."),
+    )
+    if not moved.left:
+        return 0
+    note(
+        f"{moved.left} were written to {moved.name} meanwhile; run: memory namespaces merge "
+        f"{moved.name} {moved.into}"
+    )
+    return 1
+
+
+def _delete_namespace(memories: "Memories", name: str, *, dry_run: bool, yes: bool) -> int:
+    from memories.cli.bulk import note_copies
+    from memories.identity import namespaces as rooms
+
+    with _open_store(memories) as store:
+        memories.flush_accesses()  # they wait in a file that names the namespace
+        erased = rooms.delete(store, memories.config, name, dry_run=True)
+        memory_count = amount(erased.memories, "memory", "memories")
+        turn_count = amount(erased.turns, "turn", "turns")
+        contents = f"{memory_count}, {turn_count}, {erased.queued} that wait, and the log"
+        if not dry_run:
+            if not yes and not _confirm_by_name(erased.name, contents):
+                return 1
+            begin_change()
+            erased = rooms.delete(store, memories.config, name)
+            record_change(f"{erased.name} was erased")
+    verb = "Would erase" if dry_run else "Erased"
+    lines = [f"{verb} {erased.name}: {contents}.", *(f"  {file}" for file in erased.files)]
+    emit({**erased._asdict(), "dry_run": dry_run}, partial(str, "\n".join(lines)))
+    note_copies(erased.also_in)
+    return 0
+
+
+def _confirm_by_name(name: str, contents: str) -> bool:
+    """Ask a person to type the name of the namespace that is going to be erased."""
+    question = f"Erase the namespace {name} for good: {contents}? Type its name: "
+    if ask_person(question) == name:
+        return True
+    note("Nothing was erased.")
+    return False
+
+
 @contextlib.contextmanager
-def _opened(memories: "Memories") -> Iterator["Store"]:
-    """Open the store of a command as a whole, with the space that its vectors have."""
+def _open_store(memories: "Memories") -> Iterator["Store"]:
+    """Open the whole store of a command, with the space of its vectors."""
     from memories.stores import open_store
     from memories.stores.records import Collection, Filter, Space
 
     config = memories.config
+    space = None
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        space = None
-        if (
-            model := store.info(Filter(Collection.MEMORY, (memories.namespace,))).model
-        ) is not None:
-            dimension = _dimension(store)
-            space = Space(model, dimension, 0.0, 0.0, 1.0, 1.0, (1.0, 0.0)) if dimension else None
+        model = store.info(Filter(Collection.MEMORY, (memories.namespace,))).model
+        dimension = None if model is None else _dimension(store)
+        if model is not None and dimension:
+            space = Space(model, dimension, 0.0, 0.0, 1.0, 1.0, (1.0, 0.0))
     with contextlib.closing(open_store(config.store, space, config)) as store:
         yield store
 
@@ -148,100 +242,13 @@ def _dimension(store: "Store") -> int | None:
     return None
 
 
-def _show(memories: "Memories", name: str) -> int:
-    from memories.identity import namespaces as rooms
-
-    with _opened(memories) as store:
-        found = rooms.show(store, memories.config, name)
-    shape: dict[str, Any] = {
-        **found._asdict(),
-        "tags": dict(found.tags),
-        "writers": dict(found.writers),
-    }
-    for when in ("first_at", "last_at"):
-        shape[when] = shape[when] and to_iso(shape[when])
-    emit(shape, lambda: _text(found))
-    return 0
-
-
-def _text(found: "Contents") -> str:
-    lines = [
-        f"{found.name}: {amount(found.memory_count, 'memory', 'memories')}, {found.version_count} with all versions",
-        f"{found.pending_count} wait for review, {found.deleted_count} are deleted",
-        f"{found.turn_count} turns of {found.conversation_count} conversations, {found.queued_count} wait to be stored",
-        f"{found.text_bytes} bytes of text",
-    ]
-    if found.first_at and found.last_at:
-        lines.append(f"written {to_iso(found.first_at)} to {to_iso(found.last_at)}")
-    lines += [f"  {safe(tag)}  {count}" for tag, count in found.tags.items()]
-    lines += [f"  by {safe(writer)}  {count}" for writer, count in found.writers.items()]
-    return "\n".join(lines)
-
-
-def _move(memories: "Memories", names: Sequence[str], *, merge: bool, dry_run: bool) -> int:
-    from memories.identity import namespaces as rooms
-
-    name, into = names
-    with _opened(memories) as store:
-        done = changing(
-            lambda: rooms.move(store, memories.config, name, into, merge=merge, dry_run=dry_run),
-            lambda done: f"{done.name} is {done.into} now; running it again does what is left",
-        )
-    did = "would be" if dry_run else "is now"
-    emit(
-        {**done._asdict(), "dry_run": dry_run},
-        lambda: (
-            f"{done.name} {did} {done.into}: {done.versions} versions of memories, {done.turns} turns."
-        ),
-    )
-    if done.left:
-        note(
-            f"{done.left} were written to {done.name} meanwhile; run: memory namespaces merge {done.name} {done.into}"
-        )
-    return 1 if done.left else 0
-
-
-def _delete(memories: "Memories", name: str, *, dry_run: bool, yes: bool) -> int:
-    from memories.cli.bulk import tell_copies
-    from memories.identity import namespaces as rooms
-
-    with _opened(memories) as store:
-        memories.flush_accesses()  # which wait in a file that names the namespace
-        planned = rooms.delete(store, memories.config, name, dry_run=True)
-        counts = [
-            amount(planned.memories, "memory", "memories"),
-            amount(planned.turns, "turn", "turns"),
-        ]
-        what = f"{', '.join(counts)}, {planned.queued} that wait, and the log"
-        if not dry_run and not yes and not _named(planned.name, what):
-            return 1
-        done = planned if dry_run else changing(
-            lambda: rooms.delete(store, memories.config, name), lambda done: f"{done.name} was erased"
-        )  # fmt: skip
-    emit(
-        {**done._asdict(), "dry_run": dry_run},
-        lambda: (
-            f"{'Would erase' if dry_run else 'Erased'} {done.name}: {what}."
-            + "".join(f"\n  {file}" for file in done.files)
-        ),
-    )
-    tell_copies(done.also_in)
-    return 0
-
-
-def _named(name: str, what: str) -> bool:
-    """Ask a person to type the name of what is going to be erased."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput("this can't be undone and there is nobody to ask; add --yes to confirm")
-    sys.stderr.write(f"Erase the namespace {name} for good: {what}? Type its name: ")
-    sys.stderr.flush()
-    agreed = sys.stdin.readline().strip() == name
-    if not agreed:
-        note("Nothing was erased.")
-    return agreed
+# --- projects
+# ----------------------------------------------------------------------------------------------------
 
 
 class _Project(NamedTuple):
+    """A project with its number of memories, its other names and its folders."""
+
     name: str
     memories: int
     aliases: tuple[str, ...]
@@ -249,8 +256,10 @@ class _Project(NamedTuple):
 
 
 @command(
-    epilog="memory projects\nmemory projects show\nmemory projects alias github.com/acme/shop shop\n"
-    "memory projects unalias github.com/acme/shop\nmemory projects merge old-shop shop --dry-run"
+    epilog="memory projects\nmemory projects show\n"
+    "memory projects alias github.com/acme/shop shop\n"
+    "memory projects unalias github.com/acme/shop\n"
+    "memory projects merge old-shop shop --dry-run"
 )
 @click.argument("words", nargs=-1, metavar="[ACTION NAME...]")
 @dry_run_option
@@ -259,19 +268,21 @@ class _Project(NamedTuple):
 def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: str | None) -> int:
     """List the projects, their other names and their folders.
 
-    ACTION may be list; show [FOLDER], the project of a folder; alias NAME PROJECT, so that what was
-    named NAME belongs to PROJECT from now on; unalias NAME; and merge NAME PROJECT, which does that
-    and tags your own memories anew; the answer names the command that undoes this.
+    ACTION may be list; show [FOLDER], the project of a folder; alias NAME PROJECT, which makes NAME
+    another name of PROJECT; unalias NAME; and merge NAME PROJECT, which also changes the tags of
+    your own memories; its answer names the command that undoes this.
     """
-    takes = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
-    action, names = _asked("projects", words, takes, optional="show")
+    actions = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
+    action, names = _parse_action("projects", words, actions, optional="show")
     if action != "merge" and (dry_run or show is not None):
         raise InvalidInput(f"projects {action} has neither --dry-run nor --show; leave them out")
     if action == "list":
         return _list_projects(memories)
     if action == "show":
         return _show_project(names[0] if names else ".")
-    return _change_names(memories, action, names, show, dry_run=dry_run)
+    if action == "unalias":
+        return _unalias(names[0])
+    return _alias(memories, names, show, merge=action == "merge", dry_run=dry_run)
 
 
 def _list_projects(memories: "Memories") -> int:
@@ -281,118 +292,121 @@ def _list_projects(memories: "Memories") -> int:
     home = registers()
     aliases, counts = registry.aliases(home), memories.tags("project")
     folders: dict[str, list[str]] = {}
-    for each in registry.repositories(home):
-        folders.setdefault(registry.resolve(each.name, aliases), []).append(
-            each.folder.removesuffix("/.git")
-        )
-    names = sorted(
-        {*counts, *folders, *(registry.resolve(name, aliases) for name in aliases)} - {*aliases}
-        | {*counts}
-    )
-    rows = [
-        _Project(
-            name,
-            counts.get(name, 0),
-            tuple(registry.names_of(name, aliases)[1:] if name not in aliases else ()),
-            tuple(folders.get(name, ())),
-        )
-        for name in names
-    ]
-    emit(
-        {"projects": [each._asdict() for each in rows], "aliases": aliases, "count": len(rows)},
-        lambda: (
-            "\n".join(
-                f"{safe(each.name)}  {amount(each.memories, 'memory', 'memories')}"
-                + (f"  also {safe(', '.join(each.aliases))}" if each.aliases else "")
-                + (
-                    f"  (means {safe(registry.resolve(each.name, aliases))})"
-                    if each.name in aliases
-                    else ""
-                )
-                + "".join(f"\n  {safe(folder)}" for folder in each.folders)
-                for each in rows
-            )
-            or "Nothing here."
-        ),
-    )
+    for repository in registry.repositories(home):
+        name = registry.resolve(repository.name, aliases)
+        folders.setdefault(name, []).append(repository.folder.removesuffix("/.git"))
+    current = {registry.resolve(name, aliases) for name in aliases}
+    names = (({*folders} | current) - {*aliases}) | {*counts}
+    rows = []
+    for name in sorted(names):
+        others = () if name in aliases else tuple(registry.names_of(name, aliases)[1:])
+        rows.append(_Project(name, counts.get(name, 0), others, tuple(folders.get(name, ()))))
+    answer = {"projects": [row._asdict() for row in rows], "aliases": aliases, "count": len(rows)}
+    emit(answer, partial(_render_projects, rows, aliases))
     return 0
+
+
+def _render_projects(rows: Sequence[_Project], aliases: Mapping[str, str]) -> str:
+    from memories.identity import registry
+
+    lines = []
+    for row in rows:
+        line = f"{safe(row.name)}  {amount(row.memories, 'memory', 'memories')}"
+        if row.aliases:
+            line += f"  also {safe(', '.join(row.aliases))}"
+        if row.name in aliases:
+            line += f"  (means {safe(registry.resolve(row.name, dict(aliases)))})"
+        lines.append(line)
+        lines += [f"  {safe(folder)}" for folder in row.folders]
+    return "\n".join(lines) or _NOTHING
 
 
 def _show_project(folder: str) -> int:
     from memories.identity.project import identify
 
-    found = identify(Path(folder).expanduser(), record=False)
-    if found is None:
-        raise NotFound(f"{safe(folder)} is in no git repository of yours, so it is of no project")
-    shape = {**found._asdict(), "root": str(found.root)}
+    project = identify(Path(folder).expanduser(), record=False)
+    if project is None:
+        raise NotFound(f"{safe(folder)} is in no git repository of yours, so it has no project")
+    line = f"{safe(project.name)}  {safe(str(project.root))}  {safe(project.branch or 'no branch')}"
+    emit({**project._asdict(), "root": str(project.root)}, partial(str, line))
+    return 0
+
+
+def _unalias(name: str) -> int:
+    from memories.config import registers
+    from memories.identity import registry
+
+    alias = _parse_project(name)
+    if registry.set_alias(registers(), alias, None) is None:
+        raise NotFound(f'"{safe(alias)}" is not an alias; memory projects lists them')
     emit(
-        shape,
-        lambda: f"{safe(found.name)}  {safe(str(found.root))}  {safe(found.branch or 'no branch')}",
+        {"alias": alias, "project": alias},
+        partial(str, f"{safe(alias)} is a project of its own again."),
     )
     return 0
 
 
-def _change_names(
-    memories: "Memories", action: str, names: Sequence[str], show: str | None, *, dry_run: bool
+def _alias(
+    memories: "Memories", names: Sequence[str], show: str | None, *, merge: bool, dry_run: bool
 ) -> int:
-    from memories.cli.bulk import told
+    from memories.cli.bulk import change_many
     from memories.config import registers
-    from memories.guard.validate import tags
     from memories.identity import registry
 
     home = registers()
-    alias, *into = (tags({"project": name})["project"] for name in names)
-    if action == "unalias":
-        if registry.set_alias(home, alias, None) is None:
-            raise NotFound(f'"{safe(alias)}" is no alias; memory projects lists them')
-        emit(
-            {"alias": alias, "project": alias},
-            lambda: f"{safe(alias)} is a project of its own again.",
-        )
-        return 0
-    project = registry.resolve(into[0], registry.aliases(home))
+    alias, target = map(_parse_project, names)
+    project = registry.resolve(target, registry.aliases(home))
     if project == alias:
         raise InvalidInput(
-            f'"{safe(into[0])}" is a name of "{safe(alias)}" already; give two projects'
+            f'"{safe(target)}" is already a name of "{safe(alias)}"; give two projects'
         )
     if not dry_run:
         registry.set_alias(home, alias, project)
-    if action == "merge":
+    if merge:
         renamed = {f"project={alias}": f"project={project}"}
-        return told(
-            memories, lambda: memories.tag_where(None, rename_tags=renamed, dry_run=dry_run), show
-        )
+        run = partial(memories.tag_where, None, rename_tags=renamed, dry_run=dry_run)
+        return change_many(memories, run, show)
     emit(
         {"alias": alias, "project": project},
-        lambda: f"{safe(alias)} belongs to {safe(project)} from now on.",
+        partial(str, f"{safe(alias)} belongs to {safe(project)} from now on."),
     )
     return 0
 
 
-_SPAN = re.compile(
-    r"\d{1,6}\s*(h|d|w|mo|y)"
-)  # as `parse_time` reads it, which takes it for one that is over
-_settings = with_settings(format_option)
+def _parse_project(name: str) -> str:
+    from memories.guard.validate import tags
+
+    return tags({"project": name})["project"]
+
+
+# --- tokens
+# ----------------------------------------------------------------------------------------------------
+
+# `parse_time` takes these spans for times in the past.
+_SPAN = re.compile(r"\d{1,6}\s*(h|d|w|mo|y)")
+_format_settings = with_settings(format_option)
 
 
 @click.group(
     cls=Group,
     invoke_without_command=True,
-    epilog="memory tokens create laptop --allow bob:rw --allow shared:r\nmemory tokens revoke laptop",
+    epilog="memory tokens create laptop --allow bob:rw --allow shared:r\n"
+    "memory tokens revoke laptop",
 )
 @click.pass_context
 def tokens(context: click.Context) -> None:
     """Make, list and revoke the tokens of a server.
 
-    Who asks a server over the network shows a token. It says which namespaces may be read, written
-    or managed.
+    A client on the network shows a token to the server. The token says which namespaces the client
+    may read, write or manage.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 @tokens.command(
-    epilog="memory tokens create ci --allow shop:rw --expires 90d\nmemory tokens create admin --allow '*:admin'"
+    epilog="memory tokens create ci --allow shop:rw --expires 90d\n"
+    "memory tokens create admin --allow '*:admin'"
 )
 @click.argument("name")
 @option(
@@ -400,67 +414,67 @@ def tokens(context: click.Context) -> None:
     help="Namespace and r, rw (if left out) or admin; * is every other one. May be repeated.",
 )  # fmt: skip
 @option(
-    "--expires",
-    metavar="TIME",
+    "--expires", metavar="TIME",
     help="When it ends: a time, or a span such as 90d from now. [default: never]",
-)
-@_settings
+)  # fmt: skip
+@_format_settings
 def create(config: "Config", name: str, allow: Sequence[str], expires: str | None) -> None:
     """Make a token and print it, this once.
 
-    Only its hash is kept. What is written with it tells its NAME. r may read, rw also write, admin
+    Only its hash is kept. Records written with it show its NAME. r may read, rw also write, admin
     also erase for good, decide about reviews, and write records from another store.
     """
     grants = register.parse_grants(allow)
-    until = None if expires is None else _to_come(expires)
-    secret, made = changing(
-        lambda: register.create(config.home, name, grants, until),
-        lambda done: (
-            f'the token "{done[1].name}" was made; memory tokens revoke {done[1].id} removes it'
-        ),
-    )
-    emit({"token": secret, **register.shape(made)}, lambda: secret)
+    expires_at = None if expires is None else _parse_expiry(expires)
+    begin_change()
+    secret, token = register.create(config.home, name, grants, expires_at)
+    record_change(f'the token "{token.name}" was made; memory tokens revoke {token.id} removes it')
+    emit({"token": secret, **register.shape(token)}, partial(str, secret))
     note("Keep it now: only its hash is stored, and it is not shown again.")
 
 
-def _to_come(text: str) -> datetime:
-    """Return a time to come; a span counts from now on."""
+def _parse_expiry(text: str) -> datetime:
+    """Return a time in the future; a span counts from now."""
     now = datetime.now(UTC)
     time = parse_time(text, now)
     return now + (now - time) if _SPAN.fullmatch(text.strip()) else time
 
 
 @tokens.command("list", epilog="memory tokens list --format text")
-@_settings
+@_format_settings
 def list_(config: "Config") -> None:
-    """List the tokens, without what they are."""
-    found = register.read(config.home)
+    """List the tokens, without their secrets."""
+    listed = register.read(config.home)
+    rows = [register.shape(token) for token in listed]
+    emit({"tokens": rows, "count": len(rows)}, partial(_render_tokens, listed))
 
-    def text() -> str:
-        rows = []
-        for each in found:
-            grants = " ".join(f"{name}:{level}" for name, level in each.namespaces.items())
-            until = f"  until {to_iso(each.expires_at)}" if each.expires_at else ""
-            used = (
-                f"  last used {to_iso(each.last_used_at)}" if each.last_used_at else "  never used"
-            )
-            rows.append(f"{each.id}  {safe(each.name)}  {grants}{until}{used}")
-        return "\n".join(rows) or "There are no tokens."
 
-    emit({"tokens": [register.shape(each) for each in found], "count": len(found)}, text)
+def _render_tokens(listed: "Sequence[Token]") -> str:
+    lines = []
+    for token in listed:
+        grants = " ".join(f"{name}:{level}" for name, level in token.namespaces.items())
+        line = f"{token.id}  {safe(token.name)}  {grants}"
+        if token.expires_at:
+            line += f"  until {to_iso(token.expires_at)}"
+        if token.last_used_at:
+            line += f"  last used {to_iso(token.last_used_at)}"
+        else:
+            line += "  never used"
+        lines.append(line)
+    return "\n".join(lines) or "There are no tokens."
 
 
 @tokens.command(epilog="memory tokens revoke laptop")
-@click.argument("which", metavar="NAME|ID")
-@_settings
-def revoke(config: "Config", which: str) -> None:
+@click.argument("name", metavar="NAME|ID")
+@_format_settings
+def revoke(config: "Config", name: str) -> None:
     """Revoke a token: a running server refuses it from now on."""
-    if not which.strip():
+    if not name.strip():
         raise InvalidInput("name the token; memory tokens list shows them")
-    gone = changing(
-        lambda: register.revoke(config.home, which), lambda done: f"the token {done.id} was revoked"
-    )
-    emit(register.shape(gone) | {"revoked": True}, lambda: f"Revoked: {safe(gone.name)}")
+    begin_change()
+    token = register.revoke(config.home, name)
+    record_change(f"the token {token.id} was revoked")
+    emit(register.shape(token) | {"revoked": True}, partial(str, f"Revoked: {safe(token.name)}"))
 
 
 COMMANDS = (namespaces, projects, tokens)

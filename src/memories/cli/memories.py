@@ -1,42 +1,34 @@
 """Commands that write memories: create, update, edit, reinforce, delete, restore, forget."""
 
-import os
-import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from memories.answers import shapes
+from memories.cli.app import command, completing, option
 from memories.cli.options import (
-    command,
-    completing,
+    CREATE_ID,
+    compact,
     dry_run_option,
     in_session,
     memory_id,
     named_options,
     no_redact_option,
-    option,
-    share,
+    parse_share,
+    read_argument,
     show_option,
     tag_options,
+    text,
     where_option,
-    whole_number,
+    whole_number_or,
 )
-from memories.cli.output import changing, confirm, emit, note
-from memories.cli.session import ONCE, compacts, read_argument, texts
+from memories.cli.output import begin_change, confirm, emit, note, record_change
 from memories.core.ids import parse_id
-from memories.errors import (
-    ConfigError,
-    InvalidInput,
-    MemoriesError,
-    NotFound,
-    RequestError,
-    StoreDamaged,
-)
+from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.models import Draft
 from memories.search.filters import SCOPES
 
@@ -47,6 +39,7 @@ if TYPE_CHECKING:
 
 NOT_STORED = 3
 _POLICIES = ("stable", "contextual", "reinforceable")
+_parse_confidence = partial(parse_share, name="confidence")
 
 
 @command(
@@ -58,7 +51,8 @@ _POLICIES = ("stable", "contextual", "reinforceable")
 @click.argument("content", required=False)
 @option(
     "--jsonl", metavar="FILE",
-    help="Store many: a JSON object on each line, with content, tags, key, decay and so on; - is standard input.",
+    help="Store many: a JSON object on each line, with content, tags, key, decay and so on; "
+    "- is standard input.",
 )  # fmt: skip
 @option("--lines", metavar="FILE", help="Store many: a text on each line; - is standard input.")
 @option(
@@ -70,13 +64,14 @@ _POLICIES = ("stable", "contextual", "reinforceable")
     help="Stable key, such as user/editor. Creating with a key that exists adds a version.",
 )  # fmt: skip
 @option("--supersedes", metavar="ID", kind="ids", help="Memory that this one replaces.")
-@option("--confidence", metavar="0..1", help="How sure you are. [default: 1]")
 @option(
-    "--source",
-    metavar="CONVERSATION[#INDEX]",
-    help="Conversation, or turn of one, that it was made from.",
+    "--confidence", metavar="0..1", parse=_parse_confidence, help="How sure you are. [default: 1]"
 )
-@option("--force", is_flag=True, help="Store it without comparing it with what is there.")
+@option(
+    "--source", metavar="CONVERSATION[#INDEX]",
+    help="Conversation, or turn of one, that it comes from.",
+)  # fmt: skip
+@option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
 @no_redact_option
 @tag_options
 @in_session(reads=False)
@@ -89,20 +84,19 @@ def create(
     decay: str | None,
     key: str | None,
     supersedes: str | None,
-    confidence: str | None,
+    confidence: float | None,
     source: str | None,
     force: bool,
     no_redact: bool,
 ) -> int:
     """Store a memory, unless it is already there.
 
-    CONTENT is the text, or - to read it from standard input. If the same text is there, what this
+    CONTENT is the text, or - to read it from standard input. If the same text exists, whatever this
     one adds is merged into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was not
-    stored: a duplicate. --jsonl and --lines tell what became of each line, and the other options
-    hold for all of them: exits 1 if a line was refused, else 3 if one is a duplicate.
+    stored: a duplicate. --jsonl and --lines report each line, and the other options hold for all of
+    them: exits 1 if a line was refused, else 3 if one is a duplicate.
     """
-    sure = share(confidence, "confidence")
-    draft = Draft("", tags, decay, key, supersedes, sure, source=source)
+    draft = Draft("", tags, decay, key, supersedes, confidence, source=source)
     if jsonl is not None or lines is not None:
         from memories.cli.bulk import Plan, create_lines
 
@@ -116,20 +110,33 @@ def create(
         return create_lines(memories, jsonl or lines or "", plan)
     if content is None:
         raise click.UsageError("Missing argument 'CONTENT'.")
-    draft = replace(draft, content=read_argument(content, "content"), id=ONCE.get() or None)
+    content = read_argument(content, "content")
+    draft = replace(draft, content=content, id=CREATE_ID.get() or None)
+    begin_change()
     try:
-        created = changing(
-            lambda: memories.create_many([draft], force=force, redact=not no_redact)[0],
-            lambda done: _stored(done, force=force),
-        )
-    except NotFound as exc:  # of the ids that a create is given, there is only this one
+        [created] = memories.create_many([draft], force=force, redact=not no_redact)
+    except NotFound as exc:  # a create looks up no other id
         raise NotFound(f"{exc}: --supersedes {supersedes}") from exc
+    record_change(_describe(created, force=force))
     emit(
         shapes.create_result(created),
-        lambda: texts().created(created),
-        compact=lambda: compacts().create_result(memories, created),
+        partial(text.create_result, created),
+        compact=partial(compact.create_result, memories, created),
     )
     return 0 if created.memory is not None else NOT_STORED
+
+
+def _describe(created: "Created", *, force: bool) -> str:
+    """Return the result of a create, as part of a sentence."""
+    memory = created.memory
+    if memory is None:
+        return f"nothing was stored, {created.note or 'a very similar memory exists'}"
+    if not created.stored:
+        verb = "merged into" if created.merged else "it exists as"
+        return f"nothing new was stored, {verb} {memory.id}"
+    if force:
+        return f"stored as {memory.id}; with --force, running it again stores it twice"
+    return f"stored as {memory.id}; running it again stores nothing twice"
 
 
 @command(
@@ -142,25 +149,21 @@ def create(
 @click.argument("content", required=False)
 @tag_options
 @option(
-    "--remove-tag",
-    metavar="KEY",
-    multiple=True,
-    section="Tags",
+    "--remove-tag", metavar="KEY", multiple=True, section="Tags",
     help="A tag to remove; may be repeated.",
-)
+)  # fmt: skip
 @option(
-    "--decay",
-    metavar="POLICY",
-    values=_POLICIES,
+    "--decay", metavar="POLICY", values=_POLICIES,
     help="stable, contextual or reinforceable. [default: as it is]",
-)
-@option("--confidence", metavar="0..1", help="How sure you are now. [default: as it is]")
+)  # fmt: skip
 @option(
-    "--not-corrects",
-    metavar="ID",
-    kind="ids",
+    "--confidence", metavar="0..1", parse=_parse_confidence,
+    help="How sure you are now. [default: as it is]",
+)  # fmt: skip
+@option(
+    "--not-corrects", metavar="ID", kind="ids",
     help="Memory that this one does not correct after all: both hold.",
-)
+)  # fmt: skip
 @no_redact_option
 @in_session(reads=True)
 def update(
@@ -171,36 +174,31 @@ def update(
     remove_tag: Sequence[str],
     not_corrects: str | None,
     decay: str | None,
-    confidence: str | None,
+    confidence: float | None,
     no_redact: bool,
 ) -> int:
     """Add a new version of a memory: new text, new tags.
 
-    What is not given stays as it is. CONTENT is the new text, or - to read it from standard input.
-    ID may be - to give all memories whose ids are on standard input the same tags.
+    Whatever you leave out stays as it is. CONTENT is the new text, or - to read it from standard
+    input. ID may be - to give all memories whose ids are on standard input the same tags.
     """
-    from memories.cli.bulk import each_of, named
+    from memories.cli.bulk import for_each, select
 
     if memory_id == "-" and (content is not None or not_corrects is not None):
         raise InvalidInput(
             "ids from standard input take tags only; update the content of one memory at a time"
         )
-    text = None if content is None else read_argument(content, "content")
-    sure = share(confidence, "confidence")
-
-    def run(name: str) -> "Memory":
-        return memories.update(
-            name,
-            text,
-            tags=tags,
-            remove_tags=remove_tag,
-            redact=not no_redact,
-            not_corrects=not_corrects,
-            decay=decay,
-            confidence=sure,
-        )
-
-    return each_of(named(memories, [memory_id]), run, shapes.memory, _as_text, "updated")
+    run = partial(
+        memories.update,
+        content=None if content is None else read_argument(content, "content"),
+        tags=tags,
+        remove_tags=remove_tag,
+        redact=not no_redact,
+        not_corrects=not_corrects,
+        decay=decay,
+        confidence=confidence,
+    )
+    return for_each(select(memories, [memory_id]), run, shapes.memory, text.memory, "updated")
 
 
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")
@@ -211,16 +209,19 @@ def reinforce(
 ) -> int:
     """Restart the decay of a reinforceable memory.
 
-    ID may be given several times, or as - to read ids from standard input.
+    Give one ID or several, or - to read ids from standard input.
     """
-    from memories.cli.bulk import each_of, named
+    from memories.cli.bulk import for_each, select
 
-    chosen = named(memories, ids, key, project)
-    return each_of(chosen, memories.reinforce, shapes.reinforce_result, _as_text, "reinforced")
+    selection = select(memories, ids, key, project)
+    return for_each(
+        selection, memories.reinforce, shapes.reinforce_result, text.memory, "reinforced"
+    )
 
 
 @command(
-    epilog="memory delete 01a1fdf1-92cd-72f2\nmemory delete --where 'by = claude-code and since 2h' --dry-run\n"
+    epilog="memory delete 01a1fdf1-92cd-72f2\n"
+    "memory delete --where 'by = claude-code and since 2h' --dry-run\n"
     "memory list --type draft --fields id --format text | memory delete -"
 )
 @named_options
@@ -239,88 +240,73 @@ def delete(
 ) -> int:
     """Delete a memory; restore brings it back.
 
-    ID may be given several times, or as - to read ids from standard input. With --where, all
-    memories of your own namespace that meet the expression; the answer names the command that
-    brings them back.
+    Give one ID or several, or - to read ids from standard input. --where deletes all memories of
+    your own namespace that match the expression; the answer names the command that restores them.
     """
-    from memories.cli.bulk import delete_where, each_of, named, some_or_where
+    from memories.cli.bulk import change_many, check_selection, for_each, select
 
-    some_or_where(ids, key, where, dry_run)
+    check_selection(ids, key, where, dry_run)
     if where is not None:
-        return delete_where(memories, where, show, dry_run=dry_run)
-    return each_of(
-        named(memories, ids, key, project),
-        memories.delete,
-        shapes.delete_result,
-        lambda found: texts().deleted(found),
-        "deleted",
-    )
+        return change_many(memories, partial(memories.delete_where, where, dry_run=dry_run), show)
+    selection = select(memories, ids, key, project)
+    return for_each(selection, memories.delete, shapes.delete_result, text.delete_result, "deleted")
 
 
 @command(
-    epilog="memory restore 01a1fdf1-92cd-72f2\nmemory restore backups/memories-20260102T100000Z.db --replace\n"
+    epilog="memory restore 01a1fdf1-92cd-72f2\n"
+    "memory restore backups/memories-20260102T100000Z.db --replace\n"
     "memory restore 01a1fdf1-92cd-72f2 --version 1"
 )
 @click.argument(
-    "wanted", nargs=-1, required=True, metavar="ID|FILE", shell_complete=completing("deleted ids")
+    "names", nargs=-1, required=True, metavar="ID|FILE", shell_complete=completing("deleted ids")
 )
 @option(
-    "--version", metavar="N", help="Of a current memory: the version that it is to be like again."
-)
+    "--version", metavar="N", parse=whole_number_or("version must be a whole number from 1"),
+    help="The version that a current memory returns to.",
+)  # fmt: skip
 @option(
-    "--replace",
-    is_flag=True,
-    help="FILE: put the store that is there aside, under a name that is told.",
-)
+    "--replace", is_flag=True,
+    help="FILE: move the present store aside; the answer names its new place.",
+)  # fmt: skip
 @in_session(reads=True)
-def restore(memories: "Memories", wanted: Sequence[str], version: str | None, replace: bool) -> int:
+def restore(memories: "Memories", names: Sequence[str], version: int | None, replace: bool) -> int:
     """Bring back a deleted memory, or a whole store from a backup.
 
-    ID is a deleted or superseded memory; several may be given, or - to read ids from standard
-    input. FILE is what memory backup or memory export wrote, or the snapshot of an upgrade; write
-    ./FILE where it looks like an ID. It is checked as a whole before the store is touched.
+    ID is a deleted or superseded memory; give several, or - to read ids from standard input. FILE
+    was written by memory backup or memory export, or is the snapshot of an upgrade; write ./FILE if
+    it looks like an ID. The whole file is checked before the store is touched.
     """
-    if replace or any(each != "-" and _is_file(each) for each in wanted):
+    if replace or any(name != "-" and _is_file(name) for name in names):
         from memories.cli.backup import restore_store
 
-        if len(wanted) > 1 or version is not None:
+        if len(names) > 1 or version is not None:
             raise InvalidInput("a store is restored from one FILE; give it alone")
-        restore_store(memories.config, wanted[0], replace=replace)
+        restore_store(memories.config, names[0], replace=replace)
         return 0
-    from memories.cli.bulk import each_of, named
+    from memories.cli.bulk import for_each, select
 
-    number = whole_number(version, "version must be a whole number from 1")
-
-    def run(name: str) -> "Memory":
-        return memories.restore(name, version=number)
-
-    return each_of(named(memories, wanted), run, shapes.memory, _as_text, "restored")
+    run = partial(memories.restore, version=version)
+    return for_each(select(memories, names), run, shapes.memory, text.memory, "restored")
 
 
-def _is_file(wanted: str) -> bool:
-    """Return whether a file is meant; what can be the id of a memory is one."""
+def _is_file(name: str) -> bool:
+    """Return whether an argument names a file; anything that can be an id is an id."""
     try:
-        parse_id(wanted)
+        parse_id(name)
     except InvalidInput:
-        # Other programs give ids with a slash in them, so a path has to be there, or to look like
-        # nothing else.
-        return (
-            wanted.startswith((".", "/", "~"))
-            or wanted.endswith((".db", ".jsonl", ".backup"))
-            or _exists(wanted)
-        )
+        # Ids of other programs may contain a slash, so a path has to exist or to look like one.
+        if name.startswith((".", "/", "~")) or name.endswith((".db", ".jsonl", ".backup")):
+            return True
+        try:
+            return Path(name).exists()
+        except (OSError, ValueError):  # too long for a path, or with a NUL
+            return False
     return False
 
 
-def _exists(wanted: str) -> bool:
-    try:
-        return Path(wanted).exists()
-    except (OSError, ValueError):  # too long for a path, or with a NUL
-        return False
-
-
 @command(
-    epilog="memory forget 01a1fdf1-92cd-72f2 --yes\nmemory forget --where 'conversation = standup' --in all --dry-run"
+    epilog="memory forget 01a1fdf1-92cd-72f2 --yes\n"
+    "memory forget --where 'conversation = standup' --in all --dry-run"
 )
 @named_options
 @where_option
@@ -345,37 +331,31 @@ def forget(
 ) -> int:
     """Erase a memory for good, every version of it.
 
-    No byte of it stays in the store, and nothing brings it back. ID may be given several times, or
-    as - to read ids from standard input. With --where, all memories or turns of your own namespace
-    that meet the expression; memories are judged by their latest version, deleted ones too.
+    No byte of it stays in the store, and nothing brings it back. Give one ID or several, or - to
+    read ids from standard input. --where erases all memories or turns of your own namespace that
+    match the expression; the latest version of a memory decides, also of a deleted one.
     """
-    from memories.cli.bulk import each_of, forget_where, named, some_or_where, tell_copies
+    from memories.cli.bulk import check_selection, for_each, forget_where, note_copies, select
 
-    some_or_where(ids, key, where, dry_run)
+    check_selection(ids, key, where, dry_run)
     if where is not None:
         return forget_where(memories, where, scope or "memories", show, dry_run=dry_run, yes=yes)
     if scope is not None:
         raise InvalidInput(
             "--in goes with --where; turns of a conversation: memory turns forget CONVERSATION"
         )
-    chosen = named(memories, ids, key, project)
-    if not yes and not confirm(_question(memories, chosen.ids)):
+    selection = select(memories, ids, key, project)
+    if not yes and not confirm(_question(memories, selection.ids)):
         return 1
-    copies: list[str] = []
+    copies: dict[str, None] = {}
 
     def run(name: str) -> "Forgotten":
-        done = memories.forget(name)
-        copies.extend(done.also_in)
-        return done
+        forgotten = memories.forget(name)
+        copies.update(dict.fromkeys(forgotten.also_in))
+        return forgotten
 
-    code = each_of(
-        chosen,
-        run,
-        shapes.forget_result,
-        lambda done: f"Forgotten for good: {done.id}",
-        "forgotten for good",
-    )
-    tell_copies(list(dict.fromkeys(copies)))
+    code = for_each(selection, run, shapes.forget_result, text.forget_result, "forgotten for good")
+    note_copies(list(copies))
     return code
 
 
@@ -383,36 +363,9 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
     if len(ids) > 1:
         return f"Forget {len(ids)} memories for good, beginning with {ids[0]}?"
     try:
-        return str(texts().forget_question(memories.history(ids[0])))
+        return text.forget_question(memories.history(ids[0]))
     except StoreDamaged:
         return f"Forget {ids[0]} for good? It is damaged and can't be shown."
-
-
-def _stored(created: "Created", *, force: bool) -> str:
-    """Return what a create did, as a part of a sentence."""
-    if created.memory is None:
-        return f"nothing was stored, {created.note or 'a very similar memory exists'}"
-    if not created.stored:
-        done = (
-            f"merged into {created.memory.id}"
-            if created.merged
-            else f"it is there as {created.memory.id}"
-        )
-        return f"nothing new was stored, {done}"
-    again = (
-        "; with --force, running it again stores it twice"
-        if force
-        else "; running it again stores nothing twice"
-    )
-    return f"stored as {created.memory.id}{again}"
-
-
-def _as_text(found: "Memory") -> str:
-    return str(texts().memory(found))
-
-
-_EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried where neither VISUAL nor EDITOR is set
-_FILE = "memory.txt"
 
 
 @command(
@@ -426,160 +379,42 @@ def edit(
 ) -> None:
     """Edit a memory in your editor: what you save is its new version.
 
-    The editor is VISUAL or EDITOR, which may have arguments. What is not changed stays as it is. If
-    somebody else has changed the memory meanwhile, nothing is stored, and your text is kept in a
-    file that is named.
+    VISUAL or EDITOR names the editor, with arguments if you like. If the memory was changed
+    meanwhile, nothing is stored, and the error names the file that keeps your text.
     """
-    from memories.cli.bulk import named
+    from memories.cli.bulk import select
+    from memories.cli.editor import edit_text
 
-    chosen = named(memories, ids, key, project)
-    if chosen.several:
-        raise InvalidInput("one memory is edited at a time; give one ID")
-    found = memories.get(chosen.ids[0])
-    if found.pending:
-        raise RequestError(f"Memory waits for review; edit it with: memory review edit {found.id}")
-    if found.namespace != memories.namespace:
+    selection = select(memories, ids, key, project)
+    if selection.is_list:
+        raise InvalidInput("edit takes one memory at a time; give one ID")
+    record = memories.get(selection.ids[0])
+    if record.pending:
+        raise RequestError(f"Memory waits for review; edit it with: memory review edit {record.id}")
+    if record.namespace != memories.namespace:
         raise RequestError(
-            f"Memory is in namespace {found.namespace}; edit it from there: add -n {found.namespace}"
+            f"Memory is in namespace {record.namespace}; edit it there: add -n {record.namespace}"
         )
 
-    def store(text: str) -> None:
-        memory = changing(
-            lambda: memories.update(found.id, text, redact=not no_redact, if_version=found.version),
-            lambda done: f"{done.id} was updated, version {done.version}",
+    def store(content: str) -> None:
+        begin_change()
+        memory = memories.update(
+            record.id, content, redact=not no_redact, if_version=record.version
         )
-        emit(
-            shapes.memory(memory),
-            lambda: str(texts().memory(memory)),
-            compact=lambda: str(compacts().memory(memories, memory)),
-        )
+        record_change(f"{memory.id} was updated, version {memory.version}")
+        emit_memory(memories, memory)
 
-    if not edited(found.content, store, instead=f"memory update {found.id} CONTENT"):
+    if not edit_text(record.content, store, instead=f"memory update {record.id} CONTENT"):
         note("Nothing was changed.")
 
 
-def edited(content: str, store: Callable[[str], None], *, instead: str) -> bool:
-    """Have a person edit a text, and store what was saved; return whether it was changed.
-
-    It lies in a folder that nobody else can read. That is removed afterwards, unless what was saved
-    can't be stored.
-
-    Args:
-        content: The text.
-        store: Stores the new one.
-        instead: What to run where there is no terminal.
-
-    Raises:
-        InvalidInput: There is no terminal, or what was saved is empty or no text.
-        ConfigError: There is no editor.
-        MemoriesError: It could not be stored; the message says where it is.
-    """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InvalidInput(
-            f"there is no terminal to edit on; give the new text: {instead}, or - to read it from a pipe"
-        )
-    import shutil
-    import tempfile
-
-    argv = _editor()
-    folder = Path(tempfile.mkdtemp(prefix="memory-"))
-    file = folder / _FILE
-    unsaved = False
-    try:
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            stream.write(f"{content}\n".encode())
-        _run([*argv, str(file)])
-        unsaved = file.exists() and bool(file.read_bytes().strip())
-        text = _saved(file, content)
-        if text is not None:
-            store(text)
-        unsaved = False
-    except (MemoriesError, KeyboardInterrupt) as exc:
-        kept = f"your text is kept in {file}"
-        if unsaved and isinstance(exc, MemoriesError):
-            raise type(exc)(f"{exc}; {kept}") from exc
-        if unsaved:
-            note(f"Y{kept[1:]}")
-        raise
-    finally:
-        if not unsaved:
-            shutil.rmtree(folder, ignore_errors=True)
-    return text is not None
-
-
-def _editor() -> list[str]:
-    """Return the editor and its arguments.
-
-    Raises:
-        ConfigError: There is none, or the variable that names it can't be read.
-    """
-    import shlex
-    import shutil
-
-    for variable in ("VISUAL", "EDITOR"):
-        if given := os.environ.get(variable, "").strip():
-            try:
-                return shlex.split(given)
-            except ValueError as exc:
-                raise ConfigError(
-                    f"{variable} can't be read ({exc}); write the quotes in pairs"
-                ) from exc
-    found = next(filter(None, map(shutil.which, _EDITORS)), None)
-    if found is None:
-        raise ConfigError("there is no editor; set VISUAL or EDITOR to one")
-    return [found]
-
-
-def _run(argv: Sequence[str]) -> None:
-    """Run an editor without a shell, and wait for it; Ctrl-C is for the editor.
-
-    Raises:
-        ConfigError: It can't be started.
-        RequestError: It failed.
-    """
-    import subprocess
-
-    before = signal.signal(
-        signal.SIGINT, lambda *_: None
-    )  # one that is ignored would be ignored by the editor too
-    try:
-        code = subprocess.run(argv, check=False).returncode  # noqa: S603 - what the user's own variable names
-    except (OSError, ValueError) as exc:
-        reason = getattr(exc, "strerror", None) or exc
-        raise ConfigError(
-            f"cannot start the editor {argv[0]}: {reason}; set VISUAL or EDITOR to another one"
-        ) from exc
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if code:
-        raise RequestError(f"the editor {argv[0]} ended with exit code {code}; nothing was changed")
-
-
-def _saved(file: Path, before: str) -> str | None:
-    """Return what was saved, without the line end that editors put behind the last line; None if
-    nothing was changed.
-
-    Raises:
-        InvalidInput: It is empty, or no text.
-    """
-    try:
-        text = file.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InvalidInput(
-            "the file was removed, so there is no new text; nothing was changed"
-        ) from None
-    except UnicodeDecodeError as exc:
-        raise InvalidInput(
-            f"what was saved is not UTF-8 (byte {exc.start}); nothing was changed"
-        ) from None
-    if "\r\n" not in before:
-        text = text.replace("\r\n", "\n")
-    text = text.rstrip("\r\n")
-    if not text.strip():
-        raise InvalidInput(
-            "what was saved is empty; nothing was changed; memory delete removes a memory"
-        )
-    return None if text == before.rstrip("\r\n") else text
+def emit_memory(memories: "Memories", memory: "Memory") -> None:
+    """Print one memory."""
+    emit(
+        shapes.memory(memory),
+        partial(text.memory, memory),
+        compact=partial(compact.memory, memories, memory),
+    )
 
 
 COMMANDS = (create, update, reinforce, delete, restore, forget, edit)

@@ -1,6 +1,4 @@
-"""How a run of the command speaks: answers to standard output, errors and notes to standard
-error.
-"""
+"""Output of one run of the command: answers to standard output, errors and notes to standard error."""
 
 import errno
 import json
@@ -8,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 from memories.errors import ConfigError, InvalidInput, MemoriesError
 from memories.languages import unseen
@@ -16,136 +14,177 @@ from memories.languages import unseen
 if TYPE_CHECKING:
     from memories.stores.damage import Damaged
     from memories.stores.records import Finding
-INTERRUPTED = "Interrupted. Nothing was changed."
-SCRATCHPAD_INSTEAD = "the store can't be asked, this is from the scratchpad: {}"
-IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have been saved."
 
 FORMATS = ("json", "text", "compact")
-
-DAMAGED = 4  # the exit code of what was done, but for records that are damaged
+INTERRUPTED = "Interrupted. Nothing was changed."
+IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have been saved."
+SCRATCHPAD_INSTEAD = "the store can't be reached; this answer is from the scratchpad: {}"
+DAMAGED = 4  # exit code of a command that succeeded but left damaged records out
 
 
 class _Run:
-    """What is known of one run; a server has many at a time, each in a context of its own.
+    """State of one run; a server has many runs at a time, each in a context of its own.
 
     Attributes:
-        format: One of `FORMATS`, once the options are read: so an error is printed as the answer
-            would have been.
-        changed: What it changed, as a part of a sentence; empty while that is not known, None
-            before it changes anything.
-        watched: What its stores left out since they were opened.
-        told: The remarks that it made.
+        format: One of `FORMATS`, once the options are read, so that errors have the format of the
+            answer; None before.
+        change: What this run changed, as part of a sentence; empty while that is unknown, None if
+            it has not begun to change anything.
+        watched: The damage registers of the opened stores, with their position at that time.
+        notes: The notes that were printed.
     """
 
     def __init__(self) -> None:
         self.format: str | None = None
-        self.changed: str | None = None
+        self.change: str | None = None
         self.watched: list[tuple[Damaged, int]] = []
-        self.told: set[str] = set()
+        self.notes: set[str] = set()
 
 
-_run: ContextVar[_Run] = ContextVar("run", default=_Run())  # noqa: B039 - `begin` gives each run one of its own
-
-Result = TypeVar("Result")
+_run: ContextVar[_Run] = ContextVar("run", default=_Run())  # noqa: B039 - `begin_run` replaces it
 
 
-def set_format(chosen: str | None) -> None:
-    """Remember how to print: one of `FORMATS`, or `auto` for text on a terminal and JSON
-    elsewhere.
-    """
-    _run.get().format = _format_of(sys.stdout) if chosen == "auto" else chosen
-
-
-def begin() -> None:
-    """Begin a run, of which nothing is known."""
+def begin_run() -> None:
+    """Forget the state of an earlier run."""
     _run.set(_Run())
 
 
-def changed() -> str | None:
-    """Return what this run changed, as a part of a sentence; empty if that is not known, None if
-    nothing.
-    """
-    return _run.get().changed
+def set_format(name: str) -> None:
+    """Choose the format: one of `FORMATS`, or `auto` for text on a terminal and JSON elsewhere."""
+    _run.get().format = _format_for(sys.stdout) if name == "auto" else name
 
 
-def changing(run: Callable[[], Result], tell: Callable[[Result], str]) -> Result:
-    """Run what changes a store; remember how far it came, for when its answer is lost or Ctrl-C is
-    pressed.
+def _format_for(stream: TextIO) -> str:
+    name = os.environ.get("MEMORY_FORMAT", "auto")
+    if name in FORMATS:
+        return name
+    return "text" if stream.isatty() else "json"
+
+
+# --- changes
+# ----------------------------------------------------------------------------------------------------
+
+
+def begin_change() -> None:
+    """Note that a change has begun, in case Ctrl-C or an error hides its result."""
+    _run.get().change = ""
+
+
+def record_change(description: str) -> None:
+    """Note what was changed so far, in case the answer is lost.
 
     Args:
-        run: Makes the change.
-        tell: Says what was done, as a part of a sentence; after a semicolon, what running it again
-            would do.
+        description: Part of a sentence; after a semicolon, what running the command again would do.
     """
-    state = _run.get()
-    state.changed = ""
-    result = run()
-    state.changed = tell(result)
-    return result
+    _run.get().change = description
 
 
-def so_far(done: str) -> None:
-    """Remember how far a run of many steps has come, for when it is cut short; see `changing`."""
-    _run.get().changed = done
+def change() -> str | None:
+    """Return what this run changed; empty if that is unknown, None if nothing."""
+    return _run.get().change
 
 
-def interrupted() -> int:
-    """Print what is known of a run that Ctrl-C ended; return the exit code."""
-    if changed() is None:
-        return fail(INTERRUPTED, 1)
-    return fail(_lost("it was interrupted before it answered") if changed() else IN_DOUBT, 1)
+def _describe_loss(reason: str) -> str:
+    description, separator, again = (change() or "").partition(";")
+    return f"{description}, but {reason}{separator}{again}"
 
 
-def failed(error: Exception) -> int:
+# --- errors
+# ----------------------------------------------------------------------------------------------------
+
+
+def report_interrupt() -> int:
+    """Print what a run that Ctrl-C ended has changed; return the exit code."""
+    if change() is None:
+        return print_error(INTERRUPTED, 1)
+    if not change():
+        return print_error(IN_DOUBT, 1)
+    return print_error(_describe_loss("it was interrupted before it answered"), 1)
+
+
+def report_error(error: Exception) -> int:
     """Print an error of a command as one sentence; return the exit code."""
     if isinstance(error, MemoryError):
-        return fail("out of memory; close other programs or raise the limit (ulimit -v)", 1)
+        return print_error("out of memory; close other programs or raise the limit (ulimit -v)", 1)
     if isinstance(error, OSError) and not isinstance(error, MemoriesError):
-        reason = error.strerror or str(error)
-        if changed():
-            return fail(_lost(f"the answer could not be printed: {reason}"), 1)
-        if error.errno in (errno.EPIPE, errno.EBADF):
-            return 0  # the reader has left, as `head` does, or there was none
-        named = (
-            f"cannot use {error.filename}"
-            if isinstance(error.filename, str)
-            else "operating system error"
-        )
-        many = "too many files are open; close some programs or raise the limit (ulimit -n)"
-        return fail(
-            many if error.errno in (errno.EMFILE, errno.ENFILE) else f"{named}: {reason}", 1
-        )
-    if changed():
-        return fail(_lost(str(error)), 1)
+        return _report_os_error(error)
+    if change():
+        return print_error(_describe_loss(str(error)), 1)
     code = 2 if isinstance(error, ConfigError | InvalidInput) else 1
-    return fail(str(error), code, matches=getattr(error, "matches", ()))
+    return print_error(str(error), code, matches=getattr(error, "matches", ()))
+
+
+def _report_os_error(error: OSError) -> int:
+    reason = error.strerror or str(error)
+    if change():
+        return print_error(_describe_loss(f"the answer could not be printed: {reason}"), 1)
+    if error.errno in (errno.EPIPE, errno.EBADF):
+        return 0  # the reader has left, as `head` does, or there was none
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        message = "too many files are open; close some programs or raise the limit (ulimit -n)"
+    elif isinstance(error.filename, str):
+        message = f"cannot use {error.filename}: {reason}"
+    else:
+        message = f"operating system error: {reason}"
+    return print_error(message, 1)
+
+
+def print_error(message: str, code: int, matches: Sequence[str] = ()) -> int:
+    """Print an error as one sentence to standard error; return the exit code.
+
+    Args:
+        message: The sentence.
+        code: The exit code.
+        matches: The ids that an ambiguous prefix fits.
+    """
+    from memories.guard.redactor import redact
+
+    # A misplaced option may quote a secret that belongs to another one.
+    one_line = " ".join(redact(message).text.split())
+    output_format = _run.get().format or _format_for(sys.stderr)
+    if output_format in ("text", "compact"):
+        red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
+        lines = [f"{red}error:{plain} {safe(one_line)}", *(f"  {safe(match)}" for match in matches)]
+        say("\n".join(lines), sys.stderr)
+    else:
+        answer: dict[str, Any] = {"error": one_line}
+        if matches:
+            answer["matches"] = list(matches)
+        say(_to_json(answer, indented=False), sys.stderr)
+    return code
+
+
+# --- damage
+# ----------------------------------------------------------------------------------------------------
 
 
 def unwatch() -> None:
-    """Begin a command, which has not opened any store yet."""
+    """Forget the stores of an earlier command."""
     _run.get().watched.clear()
 
 
 def watch(damaged: "Damaged") -> None:
-    """Have what a store leaves out of this command's answer told with it."""
+    """Report with the answer the records that a store leaves out from now on."""
     _run.get().watched.append((damaged, damaged.mark()))
 
 
-def told(answer: object) -> object:
-    """Say in one line what was left out because it is damaged; return the exit code, 4 if the
-    command did its work.
-    """
+def report_damage(code: object) -> object:
+    """Note the damaged records that were left out; return the exit code, `DAMAGED` instead of 0."""
     findings = _left_out()
     if not findings:
-        return answer
+        return code
     from memories.answers.store_shapes import describe_damage
 
     note(describe_damage(findings))
-    return answer if isinstance(answer, int) and answer else DAMAGED
+    return code if isinstance(code, int) and code else DAMAGED
 
 
 def _left_out() -> "list[Finding]":
     return [finding for damaged, mark in _run.get().watched for finding in damaged.since(mark)]
+
+
+# --- answers
+# ----------------------------------------------------------------------------------------------------
 
 
 def emit(
@@ -155,14 +194,13 @@ def emit(
     compact: Callable[[], str] | None = None,
     stream: TextIO | None = None,
 ) -> None:
-    """Print an answer: as JSON, or as the text that `text` makes of it; to standard output by
-    default.
+    """Print an answer in the format of this run.
 
     Args:
-        answer: The answer.
-        text: Makes the text for people.
-        compact: Makes the text for a model; by default that is the JSON.
-        stream: Where it is printed.
+        answer: The JSON.
+        text: Returns the text for people.
+        compact: Returns the text for a model; by default models get the JSON.
+        stream: Where to print it; standard output by default.
     """
     stream = stream or sys.stdout
     render = {"text": text, "compact": compact}.get(_run.get().format or "")
@@ -176,86 +214,74 @@ def emit(
 
 
 def emit_lines(answers: Sequence[Mapping[str, Any]], text: Callable[[], Sequence[str]]) -> None:
-    """Print answers, each on a line of its own: as JSON, or as the texts that `text` makes of
-    them.
-    """
-    as_json = _run.get().format not in ("text", "compact")
-    say("\n".join([_to_json(answer, indented=False) for answer in answers] if as_json else text()))
-
-
-def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
-    """Print an error to standard error, one sentence; return the exit code."""
-    from memories.guard.redactor import redact
-
-    one_line = " ".join(
-        redact(message).text.split()
-    )  # a wrong option may quote what was meant for another
-    if (_run.get().format or _format_of(sys.stderr)) in ("text", "compact"):
-        red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
-        say(
-            f"{red}error:{plain} {safe(one_line)}"
-            + "".join(f"\n  {safe(match)}" for match in matches),
-            sys.stderr,
-        )
+    """Print answers, each on a line of its own: as JSON, or as the texts that `text` returns."""
+    if _run.get().format in ("text", "compact"):
+        say("\n".join(text()))
     else:
-        shape = {"error": one_line, **({"matches": list(matches)} if matches else {})}
-        say(_to_json(shape, indented=False), sys.stderr)
-    return code
+        say("\n".join(_to_json(answer, indented=False) for answer in answers))
 
 
 def note(message: str) -> None:
-    """Print a remark for a person, to standard error; once in a run, whoever makes it again."""
-    told = _run.get().told
-    if message in told:
+    """Print a remark for a person to standard error, once in a run."""
+    notes = _run.get().notes
+    if message in notes:
         return
-    told.add(message)
+    notes.add(message)
     say("\n".join(map(safe, message.split("\n"))), sys.stderr)
 
 
 def say(printed: str, stream: TextIO | None = None) -> None:
-    """Print a text and a line end, in UTF-8 whatever the terminal's settings are; to standard
-    output by default.
-    """
+    """Print a text and a line end in UTF-8, whatever the locale; to standard output by default."""
     stream = stream or sys.stdout
     stream.flush()
     stream.buffer.write(f"{printed}\n".encode("utf-8", "backslashreplace"))
     stream.flush()
 
 
-def _lost(reason: str) -> str:
-    done, separator, again = (changed() or "").partition(";")
-    return f"{done}, but {reason}{separator}{again}"
+def _to_json(answer: Mapping[str, Any], indented: bool) -> str:
+    """Return JSON in which invisible and control characters are escaped."""
+    printed = json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
+    return unseen.shown(printed, _escape_in_json, keep="\n")
+
+
+def _escape_in_json(sign: str) -> str:
+    return json.dumps(sign)[1:-1]
 
 
 def colored(stream: Any) -> bool:
-    """Return whether colours may be used: only on a terminal, and not where NO_COLOR is set."""
-    return (
-        bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    )
+    """Return whether to use colours: only on a terminal, and not if NO_COLOR is set."""
+    if "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(stream.isatty())
 
 
-def amount(count: int, one: str, many: str) -> str:
+def amount(count: int, singular: str, plural: str) -> str:
     """Return a number with its noun, such as `1 memory`."""
-    return f"{count} {one if count == 1 else many}"
+    return f"{count} {singular if count == 1 else plural}"
 
 
 def safe(text: str) -> str:
-    """Return text on one line, every character escaped that is invisible, reorders others, or
-    commands a terminal.
-    """
-    return unseen.shown(text.replace("\t", "    "), lambda sign: f"\\u{{{ord(sign):x}}}")
+    """Return text on one line, with invisible, reordering and control characters escaped."""
+    return unseen.shown(text.replace("\t", "    "), _escape_in_text)
+
+
+def _escape_in_text(sign: str) -> str:
+    return f"\\u{{{ord(sign):x}}}"
+
+
+# --- questions
+# ----------------------------------------------------------------------------------------------------
 
 
 def require_person(decision: str, *, yes: bool) -> None:
-    """Refuse a decision that is a person's, unless a person is at the terminal or a script of
-    theirs says yes.
+    """Require that a person decides: at a terminal, or by `--yes` in a script of theirs.
 
     Args:
-        decision: What a person decides, the subject of a sentence.
-        yes: The writer of a script has confirmed it. That is nothing that an agent can do.
+        decision: What is decided, the subject of a sentence.
+        yes: The script confirms it. An agent can't.
 
     Raises:
-        InvalidInput: An agent runs the command, or nobody can be asked.
+        InvalidInput: An agent runs the command, or there is no terminal.
     """
     from memories.guard.origin import is_person, refuse_agent
 
@@ -269,34 +295,30 @@ def require_person(decision: str, *, yes: bool) -> None:
 def confirm(
     question: str, *, otherwise: str = "Nothing was forgotten.", why: str = "this can't be undone"
 ) -> bool:
-    """Ask a person before something that counts.
+    """Ask a person a yes-or-no question.
 
     Args:
-        question: What to ask.
-        otherwise: What to say if the answer is no.
-        why: Why a person is asked.
+        question: The question.
+        otherwise: The note that follows a no.
+        why: Why the command asks.
 
     Raises:
-        InvalidInput: There is nobody to ask.
+        InvalidInput: There is no terminal.
     """
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(f"{why} and there is nobody to ask; add --yes to confirm")
-    sys.stderr.write(f"{safe(question)} [y/N] ")
-    sys.stderr.flush()
-    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    agreed = ask_person(f"{question} [y/N] ", why).lower() in ("y", "yes")
     if not agreed:
         note(otherwise)
     return agreed
 
 
-def _format_of(stream: TextIO) -> str:
-    chosen = os.environ.get("MEMORY_FORMAT", "auto")
-    return chosen if chosen in FORMATS else ("text" if stream.isatty() else "json")
+def ask_person(question: str, why: str = "this can't be undone") -> str:
+    """Return the line that a person types after a question.
 
-
-def _to_json(answer: Mapping[str, Any], indented: bool) -> str:
-    """Return JSON in which characters that are invisible or command a terminal are written as
-    escapes.
+    Raises:
+        InvalidInput: There is no terminal.
     """
-    printed = json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
-    return unseen.shown(printed, lambda sign: json.dumps(sign)[1:-1], keep="\n")
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidInput(f"{why} and there is nobody to ask; add --yes to confirm")
+    sys.stderr.write(safe(question))
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()

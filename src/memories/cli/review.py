@@ -1,43 +1,48 @@
 """Commands that decide about memories that wait for review: review list, accept, edit, reject."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from memories.answers import shapes
-from memories.cli.bulk import ids_from_input
-from memories.cli.memories import NOT_STORED, edited
+from memories.cli.app import Group, option
+from memories.cli.bulk import NOT_STORED, read_ids
 from memories.cli.options import (
-    Group,
     fields_option,
     in_session,
     limit_option,
     memory_id,
-    option,
-    rule_options,
-    whole_number,
+    read_argument,
+    review_filters,
+    text,
 )
-from memories.cli.output import changing, emit, note, require_person
+from memories.cli.output import begin_change, emit, note, record_change, require_person
 from memories.cli.search import emit_fields, field_names
-from memories.cli.session import read_argument, texts
 from memories.errors import InvalidInput
 
 if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.write.review import Reviewed
 
-_all = option("--all", "everything", is_flag=True, section="Filters", help="All that waits.")
-_yes = option(
-    "--yes",
-    is_flag=True,
-    help="Decide without a terminal: in a script of your own. An agent can't.",
+_all_option = option(
+    "--all", "everything", is_flag=True, section="Filters", help="All memories that wait."
 )
-_dry_run = option("--dry-run", is_flag=True, help="Change nothing, only show what would happen.")
+_yes_option = option(
+    "--yes", is_flag=True,
+    help="Decide without a terminal: in a script of your own. An agent can't.",
+)  # fmt: skip
+_dry_run_option = option(
+    "--dry-run", is_flag=True, help="Change nothing, only show what would happen."
+)
+_suspicious_option = option(
+    "--suspicious", is_flag=True, section="Filters", help="Only memories marked as suspicious."
+)
 
 
 class _Review(Group):
-    """A group that lists where no other command is named."""
+    """A group whose default command is `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; see `click.Group.parse_args`."""
@@ -48,205 +53,203 @@ class _Review(Group):
 
 @click.group(
     cls=_Review,
-    epilog="memory review\nmemory review accept 01a1fdf1-92cd-72f2\nmemory review reject --import 01a1fe00-17ab-7c55",
+    epilog="memory review\nmemory review accept 01a1fdf1-92cd-72f2\n"
+    "memory review reject --import 01a1fe00-17ab-7c55",
 )
 def review() -> None:
     """Decide about memories that wait: list, accept, edit, reject.
 
-    What a hook has captured and what an import of a foreign file brought waits here: no search,
-    list or context shows it before it is accepted. Without a command it lists what waits in the
-    namespace. Only a person decides. An agent may list what waits and use --dry-run.
+    Memories that a hook captured, or that came with someone else's export, wait here: no search,
+    list or context shows them before they are accepted. Without a command it lists those of the
+    namespace. Only a person decides. An agent may list them and use --dry-run.
     """
 
 
 @review.command(
     "list", epilog="memory review list --trust captured --since 7d\nmemory review --match deploy"
 )
-@rule_options
-@option("--suspicious", is_flag=True, section="Filters", help="Only what is marked as suspicious.")
+@review_filters
+@_suspicious_option
 @limit_option
 @option(
-    "--cursor",
-    metavar="CURSOR",
-    section="Output",
-    help="Continue after a page; next_cursor of that page.",
+    "--cursor", metavar="CURSOR", section="Output", help="Continue after a page; its next_cursor."
 )
 @fields_option
 @in_session(reads=False)
 def list_(
     memories: "Memories",
-    which: Mapping[str, Any],
     suspicious: bool,
-    limit: str | None,
+    limit: int | None,
     cursor: str | None,
     fields: str | None,
+    filters: Mapping[str, Any],
 ) -> None:
-    """List what waits for review, newest first."""
-    most, names = whole_number(limit), field_names(fields)
+    """List the memories that wait for review, newest first."""
+    names = field_names(fields)
     page = memories.review.page(
-        limit=memories.config.default_limit if most is None else most,
+        limit=memories.config.default_limit if limit is None else limit,
         cursor=cursor,
         suspicious=suspicious or None,
-        **which,
+        **_given(filters),
     )
-    emit_fields(shapes.page(page), lambda: str(texts().waiting(page)), None, names)
+    emit_fields(shapes.page(page), partial(text.review_page, page), None, names)
 
 
 @review.command(
-    epilog="memory review accept 01a1fdf1-92cd-72f2\nmemory review accept --import 01a1fe00-17ab-7c55 --dry-run\n"
+    epilog="memory review accept 01a1fdf1-92cd-72f2\n"
+    "memory review accept --import 01a1fe00-17ab-7c55 --dry-run\n"
     "memory review accept --all --trust captured"
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@_all
-@rule_options
-@option(
-    "--suspicious", is_flag=True, help="Also what is marked as suspicious, without naming each."
-)
-@option("--force", is_flag=True, help="Store them without comparing them with what is there.")
-@_yes
-@_dry_run
+@_all_option
+@review_filters
+@option("--suspicious", is_flag=True, help="Suspicious memories too, without naming each.")
+@option("--force", is_flag=True, help="Store them without comparing them with existing memories.")
+@_yes_option
+@_dry_run_option
 @in_session(reads=False)
 def accept(
     memories: "Memories",
     ids: Sequence[str],
     everything: bool,
-    which: Mapping[str, Any],
     suspicious: bool,
     force: bool,
     yes: bool,
     dry_run: bool,
+    filters: Mapping[str, Any],
 ) -> int:
     """Accept memories that wait, so that they are found.
 
-    ID is the memory's id, or - to read ids from standard input; or choose by --all and filters.
-    Each is compared with what is there, as a new one is: exits 3 if some were left waiting, each a
-    duplicate. What is marked as suspicious has to be named by its ID.
+    ID is the memory's id, or - to read ids from standard input; or select them by --all and
+    filters. Each is compared with existing memories, as a new one is: exits 3 if some were left
+    waiting, each a duplicate. Suspicious memories have to be named by their ID.
     """
-    _decide(yes=yes, dry_run=dry_run)
-    chosen, batch = _chosen(memories, ids, everything, which)
-
-    def run() -> "list[Reviewed]":
-        named = memories.review.accept(chosen, force=force, dry_run=dry_run)
-        return named + memories.review.accept(
-            batch, suspicious=suspicious, force=force, dry_run=dry_run
-        )
-
-    done = run() if dry_run else changing(run, _accepted)
-    return _answer(done, dry_run=dry_run)
+    _require_person(yes=yes, dry_run=dry_run)
+    named, batch = _select(memories, ids, everything, _given(filters))
+    if not dry_run:
+        begin_change()
+    reviews = memories.review.accept(named, force=force, dry_run=dry_run)
+    reviews += memories.review.accept(batch, suspicious=suspicious, force=force, dry_run=dry_run)
+    return _emit_accepted(reviews, dry_run=dry_run)
 
 
 @review.command(epilog='memory review edit 01a1fdf1-92cd-72f2 "Deploys happen on Thursdays"')
 @memory_id
 @click.argument("content", required=False)
-@option("--force", is_flag=True, help="Store it without comparing it with what is there.")
-@_yes
-@_dry_run
+@option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
+@_yes_option
+@_dry_run_option
 @in_session(reads=False)
 def edit(
     memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool
 ) -> int:
     """Accept a memory that waits, but with another text.
 
-    CONTENT is the new text, or - to read it from standard input. Without it, the editor is opened
-    on a terminal. The text is a version by you; what was captured stays in the history.
+    CONTENT is the new text, or - to read it from standard input. Without it, the editor opens on a
+    terminal. The text becomes a version written by you; the captured one stays in the history.
     """
-    _decide(yes=yes, dry_run=dry_run)
-    code = 0
+    from memories.cli.editor import edit_text
 
-    def accept_as(text: str) -> None:
-        nonlocal code
+    _require_person(yes=yes, dry_run=dry_run)
+    codes: list[int] = []
 
-        def run() -> "list[Reviewed]":
-            return memories.review.accept([memory_id], content=text, force=force, dry_run=dry_run)
-
-        code = _answer(run() if dry_run else changing(run, _accepted), dry_run=dry_run)
+    def accept_as(content: str) -> None:
+        if not dry_run:
+            begin_change()
+        reviews = memories.review.accept([memory_id], content=content, force=force, dry_run=dry_run)
+        codes.append(_emit_accepted(reviews, dry_run=dry_run))
 
     if content is not None:
         accept_as(read_argument(content, "content"))
-    elif not edited(
-        memories.get(memory_id).content,
-        accept_as,
-        instead=f"memory review edit {memory_id} CONTENT",
-    ):
+    else:
+        before = memories.get(memory_id).content
+        edit_text(before, accept_as, instead=f"memory review edit {memory_id} CONTENT")
+    if not codes:
         note("Nothing was accepted.")
         return 1
-    return code
+    return codes[0]
 
 
 @review.command(
     epilog="memory review reject 01a1fdf1-92cd-72f2\nmemory review reject --all --suspicious"
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@_all
-@rule_options
-@option("--suspicious", is_flag=True, section="Filters", help="Only what is marked as suspicious.")
-@_yes
-@_dry_run
+@_all_option
+@review_filters
+@_suspicious_option
+@_yes_option
+@_dry_run_option
 @in_session(reads=False)
 def reject(
     memories: "Memories",
     ids: Sequence[str],
     everything: bool,
-    which: Mapping[str, Any],
     suspicious: bool,
     yes: bool,
     dry_run: bool,
+    filters: Mapping[str, Any],
 ) -> None:
-    """Delete memories that wait; restore has one wait again.
+    """Delete memories that wait; restore puts one back here.
 
-    ID is the memory's id, or - to read ids from standard input; or choose by --all and filters.
+    ID is the memory's id, or - to read ids from standard input; or select them by --all and
+    filters.
     """
-    _decide(yes=yes, dry_run=dry_run)
-    chosen, batch = _chosen(
-        memories, ids, everything, {**which, "suspicious": True} if suspicious else which
-    )
-
-    def run() -> "list[Reviewed]":
-        return memories.review.reject([*chosen, *batch], dry_run=dry_run)
-
-    done = run() if dry_run else changing(run, lambda done: f"{len(done)} memories were rejected")
-    emit(
-        shapes.reject_result(done, dry_run=dry_run), lambda: texts().rejected(done, dry_run=dry_run)
-    )
-
-
-def _decide(*, yes: bool, dry_run: bool) -> None:
-    """Leave the decision to a person; a look at what would happen decides nothing."""
+    _require_person(yes=yes, dry_run=dry_run)
+    rule = _given(filters)
+    if suspicious:
+        rule["suspicious"] = True
+    named, batch = _select(memories, ids, everything, rule)
     if not dry_run:
+        begin_change()
+    reviews = memories.review.reject([*named, *batch], dry_run=dry_run)
+    if not dry_run:
+        record_change(f"{len(reviews)} memories were rejected")
+    emit(
+        shapes.reject_result(reviews, dry_run=dry_run),
+        partial(text.reject_result, reviews, dry_run=dry_run),
+    )
+
+
+def _require_person(*, yes: bool, dry_run: bool) -> None:
+    if not dry_run:  # a preview decides nothing
         require_person("what waits for review", yes=yes)
 
 
-def _chosen(
-    memories: "Memories", ids: Sequence[str], everything: bool, which: Mapping[str, Any]
+def _given(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the filters that are not empty."""
+    return {name: value for name, value in filters.items() if value}
+
+
+def _select(
+    memories: "Memories", ids: Sequence[str], everything: bool, rule: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the memories that are named, and those that are chosen by a rule or come from standard
-    input.
+    """Return the memories that are named, and those that a rule or standard input selects.
 
     Raises:
-        InvalidInput: None is, or both are.
+        InvalidInput: None is selected, or both ways are used.
     """
-    if ids and (everything or which):
-        raise InvalidInput("name memories, or choose them by --all and filters, not both")
-    if not ids and not everything and not which:
+    if ids and (everything or rule):
+        raise InvalidInput("name memories, or select them by --all and filters, not both")
+    if not ids and not everything and not rule:
         raise InvalidInput(
-            "name the memories by their ids, or choose them by --all or a filter, such as --import ID"
+            "name the memories by their ids, or select them by --all or a filter, such as --import ID"
         )
-    piped = ids_from_input() if "-" in ids else []
-    named = [each for each in ids if each != "-"]
-    return named, piped if ids else memories.review.select(**which)
+    if not ids:
+        return [], memories.review.select(**rule)
+    named = [memory_id for memory_id in ids if memory_id != "-"]
+    return named, read_ids() if "-" in ids else []
 
 
-def _accepted(done: "Sequence[Reviewed]") -> str:
-    """Return what was accepted, as a part of a sentence."""
-    count = sum(each.done for each in done)
-    return f"{count} memories were accepted; running it again leaves those as they are"
-
-
-def _answer(done: "Sequence[Reviewed]", *, dry_run: bool) -> int:
+def _emit_accepted(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> int:
+    """Print the result of accepting memories; return the exit code."""
+    if not dry_run:
+        count = sum(review.done for review in reviews)
+        record_change(f"{count} memories were accepted; running it again leaves those as they are")
     emit(
-        shapes.accept_result(done, dry_run=dry_run), lambda: texts().accepted(done, dry_run=dry_run)
+        shapes.accept_result(reviews, dry_run=dry_run),
+        partial(text.accept_result, reviews, dry_run=dry_run),
     )
-    return NOT_STORED if any(each.duplicates for each in done) else 0
+    return NOT_STORED if any(review.duplicates for review in reviews) else 0
 
 
 COMMANDS = (review,)

@@ -1,4 +1,4 @@
-"""Commands that only read memories: search, get, history, list, tags."""
+"""Commands that only read memories: search, get, history, list, tags, duplicates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import shapes
+from memories.cli.app import command, completing, option
 from memories.cli.options import (
     as_of_option,
-    command,
-    completing,
+    compact,
     dry_run_option,
     fields_option,
     filtered_by,
     in_session,
     limit_option,
     named_options,
-    option,
+    read_argument,
     show_option,
+    text,
     where_option,
-    whole_number,
 )
 from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
-from memories.cli.session import compacts, read_argument, texts
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
 from memories.search.filters import FILTERS
@@ -32,9 +31,11 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Memory
     from memories.search.filters import SearchFilters
+    from memories.write.writer import Repeat
 
 ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
-_CHANGES = ("set", "remove", "rename", "merge")  # of tags
+_TAG_CHANGES = ("set", "remove", "rename", "merge")
+_MAX_EXCERPT = 200  # characters of a duplicate
 
 
 @command(
@@ -44,11 +45,9 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
 @click.argument("query")
 @filtered_by(*FILTERS)
 @option(
-    "--explain",
-    is_flag=True,
-    section="Ranking",
+    "--explain", is_flag=True, section="Ranking",
     help="Show every candidate, its scores, and why it was left out.",
-)
+)  # fmt: skip
 @fields_option
 @in_session(reads=True)
 def search(
@@ -57,24 +56,25 @@ def search(
     """Find memories or conversation turns, best match first.
 
     QUERY is a question or some words, or - to read it from standard input. Both meaning and words
-    count. If the store can't be reached, what the scratchpad has is shown, and it exits 4.
+    count. If the store can't be reached, the scratchpad answers, and the exit code is 4.
     """
-    chosen = field_names(fields)
-    found = memories.explain(read_argument(query, "query"), offline=True, **filters)
-    names = compacts().UnknownIds() if found.tier == "hot" else memories
-    if found.error:
-        note(SCRATCHPAD_INSTEAD.format(found.error))
+    names = field_names(fields)
+    result = memories.explain(read_argument(query, "query"), offline=True, **filters)
+    shortener = compact.UnknownIds() if result.tier == "hot" else memories
+    if result.error:
+        note(SCRATCHPAD_INSTEAD.format(result.error))
     emit_fields(
-        shapes.search_result(found, explain=explain),
-        lambda: str(texts().found(found, explain=explain)),
-        lambda: str(compacts().hits(names, found.hits, shapes.search_note(found))),
-        chosen,
+        shapes.search_result(result, explain=explain),
+        partial(text.search_result, result, explain=explain),
+        partial(compact.hits, shortener, result.hits, shapes.search_note(result)),
+        names,
     )
-    return DAMAGED if found.error else 0
+    return DAMAGED if result.error else 0
 
 
 @command(
-    epilog="memory get 01a1fdf1-92cd-72f2\nmemory get --key user/editor\nmemory get --key port --project shop"
+    epilog="memory get 01a1fdf1-92cd-72f2\nmemory get --key user/editor\n"
+    "memory get --key port --project shop"
 )
 @named_options
 @as_of_option
@@ -90,29 +90,32 @@ def get(
 ) -> int:
     """Show one memory, or several.
 
-    ID is the memory's id, or its first 8 or more characters if no other id begins with them.
-    Several may be given, or - to read ids from standard input. Exits 1 if one of them is not there;
-    the others are shown all the same. A --key is looked up as it is now.
+    ID is the memory's id, or its first 8 or more characters if no other id begins with them. Give
+    several ids, or - to read ids from standard input. Exits 1 if one of them does not exist; the
+    others are shown all the same. A --key is looked up as it is now.
     """
-    from memories.cli.bulk import each_of, named
+    from memories.cli.bulk import for_each, select
 
-    names = field_names(fields)
-
-    def shape(found: "Memory") -> dict[str, Any]:
-        made = shapes.memory(found)
-        return made if names is None else dict(compacts().select_fields(made, names))
-
-    def row(found: "Memory") -> str:
-        return str(compacts().row(shape(found)))
-
-    as_text = row if names else lambda found: str(texts().memory(found))
-    as_compact = row if names else lambda found: str(compacts().memory(memories, found))
+    selection = select(memories, ids, key, project)
     read = partial(memories.get, as_of=as_of)
-    return each_of(named(memories, ids, key, project), read, shape, as_text, compact=as_compact)
+    names = field_names(fields)
+    if names is None:
+        return for_each(
+            selection, read, shapes.memory, text.memory, compact=partial(compact.memory, memories)
+        )
+
+    def shape(memory: "Memory") -> dict[str, Any]:
+        return compact.select_fields(shapes.memory(memory), names)
+
+    def row(memory: "Memory") -> str:
+        return compact.row(shape(memory))
+
+    return for_each(selection, read, shape, row, compact=row)
 
 
 @command(
-    epilog="memory history 01a1fdf1-92cd-72f2\nmemory history --key user/editor --diff --format text",
+    epilog="memory history 01a1fdf1-92cd-72f2\n"
+    "memory history --key user/editor --diff --format text",
 )
 @named_options
 @as_of_option
@@ -132,67 +135,67 @@ def history(
 ) -> None:
     """Show every version of a memory, oldest first.
 
-    Deleted memories have a history too. With --as-of it ends then. With --diff, each version has
-    what it took over, removed and added.
+    Deleted memories have a history too. --as-of ends it at that time. --diff shows the words that
+    each version kept, removed and added.
     """
-    from memories.cli.bulk import named
+    from memories.cli.bulk import select
 
     if diff and fields is not None:
         raise InvalidInput("--diff and --fields do not go together; leave one of them out")
-    names, chosen = field_names(fields), named(memories, ids, key, project)
-    if chosen.several:
-        raise InvalidInput("the history of one memory is shown at a time; give one ID")
-    found = memories.history(chosen.ids[0], as_of=as_of)
-    answer = shapes.history(found)
+    names = field_names(fields)
+    selection = select(memories, ids, key, project)
+    if selection.is_list:
+        raise InvalidInput("history shows one memory at a time; give one ID")
+    record = memories.history(selection.ids[0], as_of=as_of)
+    answer = shapes.history(record)
     if diff:
-        from memories.answers import compare
+        from memories.answers.compare import compare_versions, mark_changes
 
-        pieces = compare.compare_versions([version.content for version in found.versions])
-        for version, parts in zip(answer["versions"], pieces, strict=True):
-            version |= {"diff": [part._asdict() for part in parts]}
-        changed = (
-            version._replace(content=compare.mark_changes(part))
-            for version, part in zip(found.versions, pieces, strict=True)
-        )
-        found = found._replace(versions=tuple(changed))
+        changes = compare_versions([version.content for version in record.versions])
+        versions = []
+        for version, shape, parts in zip(record.versions, answer["versions"], changes, strict=True):
+            shape["diff"] = [part._asdict() for part in parts]
+            versions.append(version._replace(content=mark_changes(parts)))
+        record = record._replace(versions=tuple(versions))
     emit_fields(
         answer,
-        lambda: str(texts().history(found)),
-        lambda: str(compacts().versions(found.versions)),
+        partial(text.history, record),
+        partial(compact.versions, record.versions),
         names,
         "versions",
     )
 
 
 def field_names(fields: str | None) -> list[str] | None:
-    """Return the fields that are asked for; None for all."""
-    return None if fields is None else list(compacts().parse_fields(fields))
+    """Return the names that `--fields` lists; None for all fields."""
+    return None if fields is None else compact.parse_fields(fields)
 
 
 def emit_fields(
     answer: dict[str, Any],
-    text: Callable[[], str],
-    compact: Callable[[], str] | None,
+    render_text: Callable[[], str],
+    render_compact: Callable[[], str] | None,
     names: Sequence[str] | None,
     results: str = "results",
 ) -> None:
-    """Print an answer with several results, or only the fields of them that are asked for."""
+    """Print an answer with several results, or only the named fields of them."""
     if names is None:
-        emit(answer, text, compact=compact)
+        emit(answer, render_text, compact=render_compact)
         return
-    shapes_of = [compacts().select_fields(each, names) for each in answer[results]]
+    selected = [compact.select_fields(result, names) for result in answer[results]]
 
     def rows() -> str:
         if answer.get("next_cursor"):
             note(f"Next page: --cursor {answer['next_cursor']}")
-        return "\n".join(map(compacts().row, shapes_of))
+        return "\n".join(map(compact.row, selected))
 
-    emit({**answer, results: shapes_of}, rows, compact=rows)
+    emit({**answer, results: selected}, rows, compact=rows)
 
 
 @command(
     "list",
-    epilog="memory list --since 7d --type preference\nmemory list --where 'type = fact and not by = claude-code'",
+    epilog="memory list --since 7d --type preference\n"
+    "memory list --where 'type = fact and not by = claude-code'",
 )
 @filtered_by(*(name for name, row in FILTERS.items() if row.lists))
 @option("--deleted", is_flag=True, section="Filters", help="List deleted memories instead.")
@@ -201,17 +204,13 @@ def emit_fields(
     help="created, updated, reinforced, confidence, accesses, version or key. [default: created]",
 )  # fmt: skip
 @option(
-    "--reverse",
-    is_flag=True,
-    section="Output",
-    help="The other way round: oldest or smallest first.",
-)
+    "--reverse", is_flag=True, section="Output",
+    help="In the opposite order: oldest or smallest first.",
+)  # fmt: skip
 @option(
-    "--cursor",
-    metavar="CURSOR",
-    section="Output",
-    help="Continue after a page; next_cursor of that page.",
-)
+    "--cursor", metavar="CURSOR", section="Output",
+    help="Continue after a page; its next_cursor.",
+)  # fmt: skip
 @fields_option
 @in_session(reads=True)
 def list_(
@@ -225,15 +224,14 @@ def list_(
 ) -> None:
     """List memories, newest first.
 
-    The order is that of creation, or what --sort says; --since and --until look at the latest
-    version.
+    The order is that of creation, or of --sort; --since and --until look at the latest version.
     """
     names = field_names(fields)
     page = memories.list(deleted=deleted, sort=sort, reverse=reverse, cursor=cursor, **filters)
     emit_fields(
         shapes.page(page),
-        lambda: str(texts().page(page)),
-        lambda: str(compacts().page(memories, page.memories, page.next_cursor)),
+        partial(text.page, page),
+        partial(compact.page, memories, page.memories, page.next_cursor),
         names,
     )
 
@@ -257,62 +255,74 @@ def tags(
 ) -> int:
     """List tags and how many memories have each.
 
-    With KEY, list the values of that tag. To change the tags of your own memories, of all or of
-    those that meet --where: set KEY=VALUE, remove KEY, rename OLD NEW, merge OLD NEW, where OLD and
-    NEW are keys or KEY=VALUE; all but rename take several. The answer names the command that undoes
-    it.
+    With KEY, list the values of that tag. These change the tags of your own memories, or of those
+    that --where matches: set KEY=VALUE, remove KEY, rename OLD NEW, merge OLD NEW. OLD and NEW are
+    keys or KEY=VALUE; all but rename take several. The answer names the command that undoes it.
     """
     where = filters.pop("where", None)
     if len(words) > 1:
-        from memories.cli.bulk import change_tags
-
-        if words[0] not in _CHANGES:
-            raise InvalidInput(
-                f'"{shown(words[0])}" is no change of tags; use {", ".join(_CHANGES)}'
-            )
-        if filters.keys() & {"written_by", "trust"}:
-            raise InvalidInput(
-                "a change of tags takes the writer in its expression: --where 'by = NAME'"
-            )
-        if "as_of" in filters:
-            raise InvalidInput("the past can't be changed; leave out --as-of")
-        return change_tags(memories, words, where, show, dry_run=dry_run)
+        return _change_tags(memories, words, where, show, filters, dry_run=dry_run)
     if where is not None or dry_run or show is not None:
         raise InvalidInput(
             "--where, --dry-run and --show go with a change, such as: memory tags rename OLD NEW"
         )
     key = words[0] if words else None
     counts = memories.tags(key, **filters)
-    emit(shapes.tags(key, counts), lambda: texts().tags(key, counts))
+    emit(shapes.tags(key, counts), partial(text.tags, key, counts))
     return 0
+
+
+def _change_tags(
+    memories: "Memories",
+    words: Sequence[str],
+    where: str | None,
+    show: str | None,
+    filters: Mapping[str, Any],
+    *,
+    dry_run: bool,
+) -> int:
+    from memories.cli.bulk import change_tags
+
+    if words[0] not in _TAG_CHANGES:
+        changes = ", ".join(_TAG_CHANGES)
+        raise InvalidInput(f'"{shown(words[0])}" is not a change of tags; use {changes}')
+    if "written_by" in filters or "trust" in filters:
+        raise InvalidInput(
+            "a change of tags takes the writer in its expression: --where 'by = NAME'"
+        )
+    if "as_of" in filters:
+        raise InvalidInput("the past can't be changed; leave out --as-of")
+    return change_tags(memories, words, where, show, dry_run=dry_run)
 
 
 @command(epilog="memory duplicates\nmemory duplicates --where 'since last week' --format compact")
 @where_option
 @limit_option
 @in_session(reads=False)
-def duplicates(memories: "Memories", where: str | None, limit: str | None) -> None:
+def duplicates(memories: "Memories", where: str | None, limit: int | None) -> None:
     """Find memories that say the same as older ones.
 
-    What create would have refused, among those of your own namespace: each with the older ones that
-    say the same. Every memory is compared, some hundred in a second. Nothing is changed; memory
-    delete removes one.
+    It finds the memories of your own namespace that create would refuse today, each with the older
+    ones that say the same. It compares every memory, some hundred a second, and changes nothing;
+    memory delete removes one.
     """
-    found = list(memories.duplicates(where=where, limit=whole_number(limit)))
+    groups = list(memories.duplicates(where=where, limit=limit))
     results = [
-        shapes.memory(each.memory) | {"duplicates": shapes.similar(each.of)} for each in found
+        shapes.memory(group.memory) | {"duplicates": shapes.similar(group.of)} for group in groups
     ]
+    render = partial(_render_duplicates, memories, groups)
+    emit({"results": results, "count": len(results)}, render, compact=render)
 
-    def lines() -> str:
-        rows = []
-        for each in found:
-            rows.append(compacts().page(memories, [each.memory]))
-            rows += [
-                f" says the same as {older.id}: {safe(older.content[:200])}" for older in each.of
-            ]
-        return "\n".join(rows) or "No memory says the same as another one."
 
-    emit({"results": results, "count": len(results)}, lines, compact=lines)
+def _render_duplicates(memories: "Memories", groups: "Sequence[Repeat]") -> str:
+    rows = []
+    for group in groups:
+        rows.append(compact.page(memories, [group.memory]))
+        rows += [
+            f" says the same as {older.id}: {safe(older.content[:_MAX_EXCERPT])}"
+            for older in group.of
+        ]
+    return "\n".join(rows) or "No memory says the same as another one."
 
 
 COMMANDS = (search, get, history, list_, tags, duplicates)

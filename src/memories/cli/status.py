@@ -1,36 +1,49 @@
 """Commands that show the state of a store and of the program: status, stats, log, config, trust."""
 
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from memories.answers import store_shapes
+from memories.cli.app import command, option
 from memories.cli.options import (
-    command,
     format_option,
     in_session,
     limit_option,
     namespace_option,
-    option,
     since_option,
     store_option,
     until_option,
-    whole_number,
     with_settings,
 )
-from memories.cli.output import amount, confirm, emit, require_person, safe, set_format, unwatch
-from memories.cli.session import texts
+from memories.cli.output import amount, confirm, emit, require_person, safe, unwatch
 from memories.errors import InvalidInput, NotFound, SystemFault
 
 if TYPE_CHECKING:
     from memories.memories import Memories
-    from memories.models import Change, LogCheck, LogEntry
+    from memories.models import Change, LogCheck, LogEntry, Status
     from memories.settings import Config
     from memories.transfer.stats import Stats
+
+_ACTIONS = tuple(
+    "create update restore delete supersede reinforce turns forget import undone change".split()
+)
+_MAX_BARS = 21  # rows of the chart; a row stands for several days if there are more
+_MAX_CHANGES = 20  # changes shown of one entry of the log
+_MAX_FORKS = 10
+_MAX_NAMES = 8  # agents, projects or namespaces
+_MAX_WIDTH, _MIN_WIDTH = 100, 30
+_SHORT_ID = 18
+
+
+# --- status
+# ----------------------------------------------------------------------------------------------------
 
 
 @command(epilog="memory status\nmemory status --format text")
@@ -40,34 +53,23 @@ def status(memories: "Memories") -> int:
 
     Exits 1 if the store can't be used or is damaged; "error" says why.
     """
-    unwatch()  # what is damaged is told in the answer
+    unwatch()  # the answer itself reports damage
     try:
-        found = memories.status()
+        state = memories.status()
     except SystemFault as exc:
         message = str(exc)
-        emit(
-            store_shapes.unreachable(memories.config.store, message),
-            lambda: f"unhealthy: {message}",
-            stream=sys.stderr,
-        )
+        answer = store_shapes.unreachable(memories.config.store, message)
+        emit(answer, partial(str, f"unhealthy: {message}"), stream=sys.stderr)
         return 1
-    problem = store_shapes.describe_problem(found) or _why_not_creatable(found.store)
-    emit(store_shapes.status(found, problem), lambda: texts().status(found, problem))
+    problem = store_shapes.describe_problem(state) or _why_not_creatable(state.store)
+    emit(store_shapes.status(state, problem), partial(_render_status, state, problem))
     return 1 if problem else 0
 
 
-@command(epilog="memory config\nmemory config --format text")
-@with_settings(namespace_option, store_option, format_option)
-def config(found: "Config") -> None:
-    """Show every setting and where it came from."""
-    emit(store_shapes.config(found), lambda: texts().config(found))
-
-
 def _why_not_creatable(store: str) -> str:
-    """Return why a store on this machine can't be created; nothing if it can be, is there, or is on
-    a server.
+    """Return why a store on this machine can't be created; empty if it can be, or exists.
 
-    Only trying tells: root may write everywhere, and yet not in /proc.
+    Only trying shows it: root may write everywhere, and yet not in /proc.
     """
     from memories.stores import local_path
 
@@ -80,8 +82,66 @@ def _why_not_creatable(store: str) -> str:
         probe.mkdir()
         probe.rmdir()
     except OSError as exc:
-        return f"cannot create {path}: {exc.strerror}; set MEMORY_HOME or MEMORY_STORE to a place that can be written"
+        return (
+            f"cannot create {path}: {exc.strerror}; set MEMORY_HOME or MEMORY_STORE to a writable "
+            "place"
+        )
     return ""
+
+
+def _render_status(state: "Status", problem: str) -> str:
+    from memories.cli.text import GREEN, paint, table
+
+    store = safe(state.store)
+    if not problem and not state.schema_version:
+        store += " (not created yet; the first memory creates it)"
+    rows = {
+        "status": f"unhealthy: {safe(problem)}" if problem else paint(GREEN, "healthy"),
+        "store": store,
+        "memories": f"{state.memory_count} in {', '.join(state.namespaces_read)}",
+    }
+    if state.turn_count:
+        rows["turns"] = str(state.turn_count)
+    rows["deleted"] = str(state.deleted_count)
+    if state.pending_count:
+        rows["pending"] = f"{state.pending_count}; to decide: memory review"
+    if state.without_vector_count:
+        rows["no vector"] = f"{state.without_vector_count} (found by words only)"
+    rows["embedder"] = state.embedder
+    if state.size_bytes is not None:
+        rows["size"] = f"{state.size_bytes / 1e6:.1f} MB{', compact' if state.compact else ''}"
+    if log := store_shapes.large_log(state):
+        rows["log"] = (
+            f"{log / 1e6:.1f} MB; it grows while a process reads without end: end that one"
+        )
+    if state.read_only:
+        rows["access"] = "read only"
+    if state.erasing:
+        rows["erasing"] = "a forgotten memory still has bytes on disk; forget it again"
+    return table(rows.items())
+
+
+@command(epilog="memory config\nmemory config --format text")
+@with_settings(namespace_option, store_option, format_option)
+def config(settings: "Config") -> None:
+    """Show every setting and where it came from."""
+    emit(store_shapes.config(settings), partial(render_config, settings))
+
+
+def render_config(settings: "Config") -> str:
+    """Return every setting with its source as a table."""
+    from memories.cli.text import DIM, paint, table
+
+    rows = []
+    for row in store_shapes.config(settings)["settings"]:
+        value = "-" if row["value"] is None else safe(str(row["value"]))
+        source = paint(DIM, f"({row['source']})")
+        rows.append((row["name"], f"{value}  {source}"))
+    return table(rows)
+
+
+# --- trust
+# ----------------------------------------------------------------------------------------------------
 
 
 @command(
@@ -89,47 +149,44 @@ def _why_not_creatable(store: str) -> str:
 )
 @click.argument("folder", default=".")
 @option("--revoke", is_flag=True, help="Take it back.")
-@option("--list", "listed", is_flag=True, help="List what is trusted.")
+@option("--list", "lists", is_flag=True, help="List the trusted files.")
 @option("--yes", is_flag=True, help="Do not ask: in a script of your own. An agent can't.")
 @format_option
-def trust(folder: str, revoke: bool, listed: bool, yes: bool, output: str | None) -> None:
+def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None) -> None:  # noqa: ARG001 - the option itself sets the format
     """Let the .env of a folder choose every setting.
 
-    Otherwise such a file may choose how many results there are and how they are printed, and
-    nothing else: a folder that came from elsewhere could choose where memories are kept and sent.
-    Any change of the file ends the trust. Only a person may do this: an agent is refused.
+    Untrusted .env files can set only result limits and output format, since a folder from elsewhere
+    could choose where memories are kept and sent. Any change of the file ends the trust. Only a
+    person may do this: an agent is refused.
     """
     from memories.config import registers, variables_of
     from memories.core import trust as register
 
-    if output is not None:
-        set_format(output)
-    if listed:
+    if lists:
         files = register.approved_files(registers())
         rows = [{"file": file, "sha256": digest} for file, digest in files.items()]
-        emit({"trusted": rows}, lambda: "\n".join(files) or "No file is trusted.")
+        emit({"trusted": rows}, partial(str, "\n".join(files) or "No file is trusted."))
         return
-    given = Path(folder).expanduser()
-    file = (given / ".env" if given.is_dir() else given).absolute()
+    path = Path(folder).expanduser()
+    file = (path / ".env" if path.is_dir() else path).absolute()
     if revoke:
         if not register.revoke(file, registers()):
             raise NotFound(f"{file} is not trusted")
-        emit({"file": str(file), "trusted": False}, lambda: f"{file} is no longer trusted.")
+        emit({"file": str(file), "trusted": False}, partial(str, f"{file} is no longer trusted."))
         return
+    if not file.exists():
+        raise InvalidInput(f"{file} does not exist")
     require_person("which settings a folder chooses", yes=yes)
-    found = register.read(file, registers())
-    names = variables_of(found.values)
+    names = variables_of(register.read(file, registers()).values)
     question = f"Let {file} choose {', '.join(names) or 'no setting so far'}?"
     if yes or confirm(question, otherwise="Nothing was trusted."):
         digest = register.approve(file, registers())
-        shape = {"file": str(file), "trusted": True, "sha256": digest, "settings": names}
-        emit(shape, lambda: f"{file} is trusted as it is now.")
+        answer = {"file": str(file), "trusted": True, "sha256": digest, "settings": names}
+        emit(answer, partial(str, f"{file} is trusted as it is now."))
 
 
-_MAX_CHANGES = 20  # of an entry of the log
-_ROWS = 21  # of the chart at most; a row stands for several days if there are more
-_MOST_WIDTH, _LEAST_WIDTH = 100, 30
-_NAMES = 8  # agents, projects, namespaces
+# --- statistics
+# ----------------------------------------------------------------------------------------------------
 
 
 @command(epilog="memory stats\nmemory stats --since 7d --format text")
@@ -138,95 +195,97 @@ _NAMES = 8  # agents, projects, namespaces
 def stats(memories: "Memories", since: str | None) -> None:
     """Show what was done, how fast, and what is used.
 
-    Operations are those that are noted in events.jsonl; memories are those of your namespace and of
+    Operations are those recorded in events.jsonl; memories are those of your namespace and of
     shared.
     """
-    found = memories.stats(since=since)
+    figures = memories.stats(since=since)
     emit(
-        store_shapes.stats(found),
-        lambda: _text(found, chart=True),
-        compact=lambda: _text(found, chart=False),
+        store_shapes.stats(figures),
+        partial(_render_stats, figures, chart=True),
+        compact=partial(_render_stats, figures, chart=False),
     )
 
 
-def _text(found: "Stats", *, chart: bool) -> str:
-    import shutil
-
-    width = max(_LEAST_WIDTH, min(_MOST_WIDTH, shutil.get_terminal_size((80, 24)).columns))
-    used = found.memory_count - found.never_used_count
-    head = f"{amount(found.memory_count, 'memory', 'memories')} in {', '.join(map(safe, found.namespaces))}, {used} read"
-    blocks = [head, _operations(found), *_names(found)]
-    if chart and found.per_day:
-        size = -(-len(found.per_day) // _ROWS)
-        title = "memories per day" if size == 1 else f"memories per {size} days, from the day named"
-        blocks.append("\n".join([title, *_bars(found.per_day, size, width)]))
-    for title, some in (
-        ("most used", found.most_used),
-        ("never used, the oldest", found.never_used),
-    ):
-        if some:
-            rows = (
-                f"{each.access_count:>6}  {each.id[:18]}  {store_shapes.shorten(each.content, width - 28)}"
-                for each in some
-            )
-            blocks.append("\n".join([title, *rows]))
-    return "\n\n".join(block for block in blocks if block)
+def _render_stats(figures: "Stats", *, chart: bool) -> str:
+    columns = shutil.get_terminal_size((80, 24)).columns
+    width = max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
+    count = amount(figures.memory_count, "memory", "memories")
+    namespaces = ", ".join(map(safe, figures.namespaces))
+    used = figures.memory_count - figures.never_used_count
+    blocks = [f"{count} in {namespaces}, {used} read", _operations(figures), *_callers(figures)]
+    if chart and figures.per_day:
+        blocks.append(_chart(figures.per_day, width))
+    uses = {"most used": figures.most_used, "never used, the oldest": figures.never_used}
+    for title, memories in uses.items():
+        if not memories:
+            continue
+        rows = [title]
+        for memory in memories:
+            content = store_shapes.shorten(memory.content, width - 28)
+            rows.append(f"{memory.access_count:>6}  {memory.id[:_SHORT_ID]}  {content}")
+        blocks.append("\n".join(rows))
+    return "\n\n".join(blocks)
 
 
-def _operations(found: "Stats") -> str:
-    if not found.operations:
-        return "No operation is noted."
-    rows: list[tuple[str, ...]] = [
-        ("operation", "count", "failed", "p50 ms", "p95 ms", "results", "written", "tokens")
-    ]
-    for each in found.operations:
-        times = (_milliseconds(each.p50_ms), _milliseconds(each.p95_ms))
-        rows.append((safe(each.name), *map(str, (each.total, each.failed, *times, *each[5:]))))
+def _operations(figures: "Stats") -> str:
+    if not figures.operations:
+        return "No operation is recorded."
+    heads = ("operation", "count", "failed", "p50 ms", "p95 ms", "results", "written", "tokens")
+    rows: list[tuple[str, ...]] = [heads]
+    for operation in figures.operations:
+        name, total, failed, p50, p95, *counts = operation
+        times = (_milliseconds(p50), _milliseconds(p95))
+        rows.append((safe(name), str(total), str(failed), *times, *map(str, counts)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-        for row in rows
-    )
-    since = f"since {found.noted_since}: {found.tokens} tokens given to models"
-    return "\n".join([since, *lines])
+    lines = [f"since {figures.noted_since}: {figures.tokens} tokens given to models"]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(lines)
 
 
 def _milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _names(found: "Stats") -> Iterable[str]:
-    for title, counts in (
-        ("agent", found.agents),
-        ("project", found.projects),
-        ("namespace", found.by_namespace),
-    ):
-        if any(counts):
-            parts = [
-                f"{safe(name) or '(unknown)'} {count}"
-                for name, count in list(counts.items())[:_NAMES]
-            ]
-            more = f", {len(counts) - _NAMES} others" if len(counts) > _NAMES else ""
-            yield f"operations by {title}: {', '.join(parts)}{more}"
+def _callers(figures: "Stats") -> Iterator[str]:
+    """Yield the operations by agent, project and namespace."""
+    groups = {
+        "agent": figures.agents,
+        "project": figures.projects,
+        "namespace": figures.by_namespace,
+    }
+    for title, counts in groups.items():
+        if not any(counts):
+            continue
+        names = [f"{safe(name) or '(unknown)'} {count}" for name, count in counts.items()]
+        parts = names[:_MAX_NAMES]
+        if len(names) > _MAX_NAMES:
+            parts.append(f"{len(names) - _MAX_NAMES} others")
+        yield f"operations by {title}: {', '.join(parts)}"
 
 
-def _bars(per_day: Mapping[str, int], size: int, width: int) -> list[str]:
-    """Return a bar for each `size` days, the longest as wide as there is room."""
+def _chart(per_day: Mapping[str, int], width: int) -> str:
+    """Return a bar for each day, or for several days; the longest is as wide as there is room."""
     days = list(per_day.items())
-    parts = (days[at : at + size] for at in range(0, len(days), size))
-    rows = [(part[0][0], sum(count for _, count in part)) for part in parts]
-    most = max(count for _, count in rows)
-    digits = len(str(most))
+    size = -(-len(days) // _MAX_BARS)
+    rows = []
+    for start in range(0, len(days), size):
+        part = days[start : start + size]
+        rows.append((part[0][0], sum(count for _, count in part)))
+    largest = max(count for _, count in rows)
+    digits = len(str(largest))
     room = width - len("2026-01-01  ") - digits - 2
-    return [
-        f"{day}  {count:>{digits}}  {'#' * max(count > 0, round(room * count / most))}".rstrip()
-        for day, count in rows
-    ]
+    title = "memories per day" if size == 1 else f"memories per {size} days, from the day named"
+    lines = [title]
+    for day, count in rows:
+        length = max(1, round(room * count / largest)) if count else 0
+        lines.append(f"{day}  {count:>{digits}}  {'#' * length}".rstrip())
+    return "\n".join(lines)
 
 
-_ACTIONS = tuple(
-    "create update restore delete supersede reinforce turns forget import undone change".split()
-)
+# --- audit log
+# ----------------------------------------------------------------------------------------------------
 
 
 @command(
@@ -245,14 +304,13 @@ _ACTIONS = tuple(
 @until_option
 @limit_option
 @option(
-    "--verify",
-    is_flag=True,
-    section="Check",
+    "--verify", is_flag=True, section="Check",
     help="Check that no entry was changed, moved or removed.",
-)
+)  # fmt: skip
 @option(
     "--against", metavar="HASH", section="Check",
-    help="With --verify: a head that an earlier check printed. It proves that nothing before it was rewritten or cut.",
+    help="With --verify: a head that an earlier check printed. It proves that nothing before it "
+    "was rewritten or cut.",
 )  # fmt: skip
 @in_session(reads=True)
 def log(
@@ -262,95 +320,85 @@ def log(
     action: str | None,
     since: str | None,
     until: str | None,
-    limit: str | None,
+    limit: int | None,
     verify: bool,
     against: str | None,
 ) -> int:
     """Show who changed what and when; verify it.
 
-    Newest first, one entry for each transaction, without any content. What was forgotten stays in
-    the log as a fact: its ID, how many versions it had, who forgot it and when. With --verify,
-    exits 1 if the log is not whole.
+    Newest first, one entry for each transaction, without any content. A forgotten memory stays in
+    the log as a fact: its ID, its number of versions, who forgot it and when. With --verify, exits
+    1 if the log is not whole.
     """
+    filters = {
+        "conversation": conversation,
+        "action": action,
+        "since": since,
+        "until": until,
+        "limit": limit,
+    }
     if not verify:
         if against is not None:
             raise InvalidInput("--against needs --verify")
-        found = memories.log(
-            memory_id,
-            conversation=conversation,
-            action=action,
-            since=since,
-            until=until,
-            limit=whole_number(limit),
-        )
-        emit(store_shapes.log_entries(found), lambda: _log_text(found))
+        entries = memories.log(memory_id, **filters)  # type: ignore[arg-type]
+        emit(store_shapes.log_entries(entries), partial(_render_entries, entries))
         return 0
-    if any(given is not None for given in (memory_id, conversation, action, since, until, limit)):
-        raise InvalidInput("--verify checks the whole log; leave out what narrows it")
+    if memory_id is not None or any(value is not None for value in filters.values()):
+        raise InvalidInput("--verify checks the whole log; leave out the filters")
     checks = memories.verify_log(against=against)
-    emit(store_shapes.log_checks(checks), lambda: _check_text(checks))
+    emit(store_shapes.log_checks(checks), partial(_render_checks, checks))
     return 1 if any(check.problem for check in checks) else 0
 
 
-def _log_text(found: "Sequence[LogEntry]") -> str:
-    """Return entries of the audit log."""
-    from memories.cli.text import _DIM, _dated, _paint
+def _render_entries(entries: "Sequence[LogEntry]") -> str:
+    from memories.cli.text import DIM, NOTHING, format_time, paint
     from memories.models import SHARED
 
-    if not found:
-        return "Nothing here."
+    if not entries:
+        return NOTHING
     blocks = []
-    for entry in found:
-        where = "" if entry.namespace == SHARED else f" in {entry.namespace}"
-        who = f"{entry.actor.user}@{entry.actor.host} by {entry.actor.channel}{where}"
-        head = f"{entry.number}  {_dated(entry.at)}  {who}"
-        shown = [f"  {_change(change)}" for change in entry.changes[:_MAX_CHANGES]]
-        more = len(entry.changes) - _MAX_CHANGES
-        blocks.append(
-            "\n".join(
-                [_paint(_DIM, safe(head)), *shown, *([f"  and {more} more"] if more > 0 else [])]
-            )
-        )
+    for entry in entries:
+        actor = f"{entry.actor.user}@{entry.actor.host} by {entry.actor.channel}"
+        if entry.namespace != SHARED:
+            actor += f" in {entry.namespace}"
+        head = safe(f"{entry.number}  {format_time(entry.at)}  {actor}")
+        lines = [paint(DIM, head)]
+        lines += [f"  {_render_change(change)}" for change in entry.changes[:_MAX_CHANGES]]
+        if len(entry.changes) > _MAX_CHANGES:
+            lines.append(f"  and {len(entry.changes) - _MAX_CHANGES} more")
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
-def _change(change: "Change") -> str:
+def _render_change(change: "Change") -> str:
     if change.action == "undone":
         return f"undone: entry {change.first} was not stored after all"
-    what = "version" if change.id is not None else "turn"
-    span = (
-        f"{what} {change.first}"
-        if change.first == change.last
-        else f"{what}s {change.first} to {change.last}"
-    )
+    kind = "version" if change.id is not None else "turn"
+    span = f"{kind} {change.first}"
+    if change.first != change.last:
+        span = f"{kind}s {change.first} to {change.last}"
     return safe(f"{change.action} {change.id or change.conversation} ({span})")
 
 
-def _check_text(found: "Sequence[LogCheck]") -> str:
-    """Return what checks of the audit log found."""
-    from memories.cli.text import _GREEN, _YELLOW, _dated, _paint, _table
+def _render_checks(checks: "Sequence[LogCheck]") -> str:
+    from memories.cli.text import GREEN, YELLOW, format_time, paint, table
 
     blocks = []
-    for each in found:
-        state = (
-            _paint(_YELLOW, f"broken: {safe(each.problem)}")
-            if each.problem
-            else _paint(_GREEN, "whole")
-        )
-        rows = [
-            ("log of", f"{safe(each.namespace)}: {state}"),
-            ("entries", str(each.entries)),
-            ("since", _dated(each.since) if each.since else ""),
-            ("until", _dated(each.until) if each.until else ""),
-            ("head", each.head or ""),
-            (
-                "forked",
-                f"at {', '.join(map(str, each.forks[:10]))}: two copies were merged"
-                if each.forks
-                else "",
-            ),
-        ]
-        blocks.append(_table((name, value) for name, value in rows if value))
+    for check in checks:
+        state = paint(GREEN, "whole")
+        if check.problem:
+            state = paint(YELLOW, f"broken: {safe(check.problem)}")
+        rows = {"log of": f"{safe(check.namespace)}: {state}", "entries": str(check.entries)}
+        if check.since:
+            rows["since"] = format_time(check.since)
+        if check.until:
+            rows["until"] = format_time(check.until)
+        if check.head:
+            rows["head"] = check.head
+        if check.forks:
+            forks = ", ".join(map(str, check.forks[:_MAX_FORKS]))
+            rows["forked"] = f"at {forks}: two copies were merged"
+        blocks.append(table(rows.items()))
     return "\n\n".join(blocks)
 
 

@@ -1,26 +1,33 @@
-"""Commands for conversations: turns, and context, which assembles a prompt from turns and
-memories.
-"""
+"""Commands for conversations: turns, and context, which assembles a prompt for a message."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from memories.answers import shapes
+from memories.cli.app import Group, command, option
 from memories.cli.options import (
-    Group,
-    command,
     dry_run_option,
     filtered_by,
     in_session,
     no_redact_option,
-    option,
-    whole_number,
+    read_argument,
+    text,
+    whole_number_or,
 )
-from memories.cli.output import DAMAGED, changing, confirm, emit, fail, note, safe
-from memories.cli.session import read_argument, texts
+from memories.cli.output import (
+    DAMAGED,
+    begin_change,
+    confirm,
+    emit,
+    note,
+    print_error,
+    record_change,
+    safe,
+)
 from memories.core.times import parse_time_in_zone
 from memories.errors import InvalidInput, SystemFault
 from memories.guard.validate import parse_tag, read_json
@@ -29,11 +36,14 @@ from memories.search.filters import ROLES
 if TYPE_CHECKING:
     from memories.context.context import ContextBuilder
     from memories.memories import Memories
-    from memories.read.turns import Turn
+    from memories.read.turns import Turn, TurnDraft
 
 MAX_INPUT_BYTES = 67_108_864  # of JSON lines
-_said_options = filtered_by("role", "speaker", "since", "until", "as_of", "limit")
-_NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
+MAX_BUDGET = 100_000_000
+_BUDGET = f"budget must be a whole number of tokens from 1 to {MAX_BUDGET}"
+_ALIASES = {"text": "content", "ts": "created_at"}  # names in the conversation specification
+_turn_filters = filtered_by("role", "speaker", "since", "until", "as_of", "limit")
+_tags_option = partial(option, "--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True)
 
 
 @click.group(
@@ -51,63 +61,136 @@ def turns(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
+# --- add
+# ----------------------------------------------------------------------------------------------------
+
+
 @turns.command(
-    epilog='memory turns add standup "We ship on Friday" --speaker Ann\nmemory turns add standup - <turns.jsonl'
+    epilog='memory turns add standup "We ship on Friday" --speaker Ann\n'
+    "memory turns add standup - <turns.jsonl"
 )
 @click.argument("conversation")
 @click.argument("content")
 @option(
-    "--role", metavar="ROLE", values=ROLES, help="user, assistant, system or tool. [default: user]"
-)
-@option("--speaker", metavar="NAME", help="Who said it.")
-@option("--at", "created_at", metavar="TIME", help="When it was said. [default: now]")
+    "--role", metavar="ROLE", group="fields", values=ROLES,
+    help="user, assistant, system or tool. [default: user]",
+)  # fmt: skip
+@option("--speaker", metavar="NAME", group="fields", help="Who said it.")
 @option(
-    "--message-id",
-    metavar="ID",
-    help="Its id elsewhere; a turn whose id is already there is not added again.",
+    "--at", "created_at", metavar="TIME", group="fields", help="When it was said. [default: now]"
 )
+@option(
+    "--message-id", metavar="ID", group="fields",
+    help="Its id elsewhere; a turn whose id is already there is not added again.",
+)  # fmt: skip
 @no_redact_option
 @in_session(reads=False)
 def add(
-    memories: "Memories", conversation: str, content: str, no_redact: bool, **given: str | None
+    memories: "Memories",
+    conversation: str,
+    content: str,
+    no_redact: bool,
+    fields: Mapping[str, str],
 ) -> int:
     """Add a turn to a conversation, or many.
 
     CONTENT is what was said, or - to read many turns from standard input: a JSON object on each
-    line, with the keys content, role, speaker, created_at, message_id and tags. Each is stored,
-    known (its message id is there with the same content) or refused (with another content); if one
-    is refused the others are stored and the exit code is 1.
+    line, with the keys content, role, speaker, created_at, message_id and tags. Each turn is
+    reported as stored, known (its message id exists with the same content) or refused (with another
+    content); if one is refused the others are stored and the exit code is 1.
     """
-    from memories.read.turns import TurnDraft
-
-    fields = {name: value for name, value in given.items() if value is not None}
     if content != "-":
-        draft = TurnDraft(content, **_read(fields))
-        [said] = changing(
-            lambda: memories.add_turns(conversation, [draft], redact=not no_redact), _stored
-        )
-        emit(shapes.turn(said), lambda: texts().added_one(said))
-        return _refusals([said])
+        draft = _draft({"content": content, **fields})
+        begin_change()
+        [turn] = memories.add_turns(conversation, [draft], redact=not no_redact)
+        record_change(_describe([turn]))
+        emit(shapes.turn(turn), partial(text.add_turn_result, turn))
+        return _report_refused([turn])
     if fields:
         raise InvalidInput(
             "with -, each line has its own role, speaker, time and id; remove these options"
         )
-    lines = enumerate(read_argument("-", "input", MAX_INPUT_BYTES).split("\n"), 1)
-    drafts = [_draft(line, number) for number, line in lines if line.strip()]
+    lines = read_argument("-", "input", MAX_INPUT_BYTES).split("\n")
+    drafts = [_parse_line(line, number) for number, line in enumerate(lines, 1) if line.strip()]
     if not drafts:
         raise InvalidInput("input has no turns; write a JSON object on each line")
-    added = changing(
-        lambda: memories.add_turns(conversation, drafts, redact=not no_redact), _stored
-    )
-    emit(shapes.add_turns_result(conversation, added), lambda: texts().added(added))
-    return _refusals(added)
+    begin_change()
+    added = memories.add_turns(conversation, drafts, redact=not no_redact)
+    record_change(_describe(added))
+    emit(shapes.add_turns_result(conversation, added), partial(text.add_turns_result, added))
+    return _report_refused(added)
+
+
+def _parse_line(line: str, number: int) -> "TurnDraft":
+    """Return the turn that a line describes.
+
+    Raises:
+        InvalidInput: It is not an object with the keys of a turn.
+    """
+    from memories.read.turns import TurnDraft
+
+    try:
+        value = read_json(line)
+    except InvalidInput as exc:
+        raise InvalidInput(f"line {number} {exc}; nothing was stored") from exc
+    fields = {}
+    if type(value) is dict:
+        fields = {_ALIASES.get(str(name), str(name)): field for name, field in value.items()}
+        if len(fields) < len(value):
+            raise InvalidInput(
+                f"line {number} has a key twice, under both of its names; nothing was stored"
+            )
+    known = TurnDraft.__annotations__
+    if "content" not in fields or not fields.keys() <= known.keys():
+        raise InvalidInput(
+            f"line {number} is not a turn: it must be a JSON object with keys among "
+            f"{', '.join(known)}; nothing was stored"
+        )
+    return _draft(fields)
+
+
+def _draft(fields: Mapping[str, Any]) -> "TurnDraft":
+    from datetime import UTC, datetime
+
+    from memories.read.turns import TurnDraft
+
+    time = fields.get("created_at")
+    if time is not None:
+        fields = {**fields, "created_at": parse_time_in_zone(str(time), datetime.now(UTC))}
+    return TurnDraft(**fields)
+
+
+def _report_refused(turns: "Sequence[Turn]") -> int:
+    """Print how many turns were refused and why the first one was; return the exit code."""
+    reasons = [turn.reason for turn in turns if turn.reason]
+    if not reasons:
+        return 0
+    return print_error(f"{len(reasons)} of {len(turns)} messages not stored: {reasons[0]}", 1)
+
+
+def _describe(turns: "Sequence[Turn]") -> str:
+    """Return what was stored, and what running the command again would do, as part of a sentence."""
+    stored = [turn for turn in turns if turn.status == "stored"]
+    if not stored:
+        return "nothing new was stored; running it again does no harm"
+    span = stored[0].id if len(stored) == 1 else f"{stored[0].id} to {stored[-1].id}"
+    if all(turn.message_id is not None for turn in stored):
+        again = "its message id is known now, so running it again stores nothing twice"
+    else:
+        again = "running it again would store it twice"
+    return f"stored as {span}; {again}"
+
+
+# --- read
+# ----------------------------------------------------------------------------------------------------
 
 
 @turns.command(
-    epilog="memory turns tail standup --limit 16\nmemory turns tail standup --speaker Ann --since 7d"
+    epilog="memory turns tail standup --limit 16\n"
+    "memory turns tail standup --speaker Ann --since 7d"
 )
 @click.argument("conversation")
-@_said_options
+@_turn_filters
 @in_session(reads=True)
 def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
     """Show the last turns of a conversation, oldest first.
@@ -115,71 +198,67 @@ def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) ->
     Turns that wait to be stored come last; if the store does not answer they are shown alone, and
     the exit code is 1.
     """
-    return _shown(memories, conversation, lambda: memories.tail_turns(conversation, **filters))
+    return _emit_turns(
+        memories, conversation, partial(memories.tail_turns, conversation, **filters)
+    )
 
 
 @turns.command(
-    epilog="memory turns show standup --from 100 --limit 50\nmemory turns show standup --role assistant"
+    epilog="memory turns show standup --from 100 --limit 50\n"
+    "memory turns show standup --role assistant"
 )
 @click.argument("conversation")
 @option(
-    "--from",
-    "start",
-    metavar="INDEX",
-    section="Output",
+    "--from", "start", metavar="INDEX", section="Output",
+    parse=whole_number_or("from must be a whole number from 0"),
     help="First turn to show, counted from 0. [default: 0]",
-)
-@_said_options
+)  # fmt: skip
+@_turn_filters
 @in_session(reads=True)
 def show(
-    memories: "Memories", conversation: str, start: str | None, filters: Mapping[str, Any]
+    memories: "Memories", conversation: str, start: int | None, filters: Mapping[str, Any]
 ) -> int:
     """Show the turns of a conversation, oldest first.
 
     Turns that wait to be stored come last; if the store does not answer they are shown alone, and
     the exit code is 1.
     """
-    first = whole_number(start, "from must be a whole number from 0")
-    return _shown(
-        memories, conversation, lambda: memories.turns(conversation, start=first or 0, **filters)
-    )
+    read = partial(memories.turns, conversation, start=start or 0, **filters)
+    return _emit_turns(memories, conversation, read)
 
 
-def _shown(memories: "Memories", conversation: str, read: "Callable[[], list[Turn]]") -> int:
+def _emit_turns(memories: "Memories", conversation: str, read: "Callable[[], list[Turn]]") -> int:
     """Print turns, or those that wait if the store does not answer; return the exit code."""
+    problem = None
     try:
-        found, problem = read(), None
+        records = read()
     except SystemFault as exc:
-        found, problem = memories.waiting_turns(conversation), exc
-        if not found:
+        records, problem = memories.waiting_turns(conversation), exc
+        if not records:
             raise
-    emit(shapes.turns(found), lambda: texts().turns(found))
-    return (
-        0 if problem is None else fail(f"{problem}; only turns that wait to be stored are shown", 1)
-    )
+    emit(shapes.turns(records), partial(text.turns, records))
+    if problem is None:
+        return 0
+    return print_error(f"{problem}; only turns that wait to be stored are shown", 1)
 
 
 @turns.command(
     "list",
-    epilog="memory turns list --speaker Ann --since 7d\nmemory turns list --title release --tag project=shop",
+    epilog="memory turns list --speaker Ann --since 7d\n"
+    "memory turns list --title release --tag project=shop",
 )
 @option(
-    "--title",
-    metavar="TEXT",
-    section="Filters",
+    "--title", metavar="TEXT", section="Filters",
     help="Only conversations whose title has this text.",
-)
-@option("--user", metavar="NAME", section="Filters", help="Only conversations held with this user.")
-@option(
-    "--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True, section="Filters",
-    help="Only conversations with this tag; may be repeated, and all must match.",
 )  # fmt: skip
-@_said_options
+@option("--user", metavar="NAME", section="Filters", help="Only conversations held with this user.")
+@_tags_option(
+    section="Filters",
+    help="Only conversations with this tag; may be repeated, and all must match.",
+)
+@_turn_filters
 @option(
-    "--cursor",
-    metavar="CURSOR",
-    section="Output",
-    help="Continue after a page; next_cursor of that page.",
+    "--cursor", metavar="CURSOR", section="Output", help="Continue after a page; its next_cursor."
 )
 @in_session(reads=True)
 def list_(
@@ -195,27 +274,28 @@ def list_(
     --role, --speaker, --since and --until: only conversations with such a turn. If the store does
     not answer, those with turns that wait to be stored are shown, and the exit code is 1.
     """
-    given = {"title": title, "user": user, "tags": dict(parse_tag(text) for text in tag), **filters}
-    chosen = {name: value for name, value in given.items() if value not in (None, {})}
+    tags = dict(parse_tag(pair) for pair in tag) or None
     problem = None
     try:
-        found = memories.list_conversations(cursor=cursor, **chosen)
+        page = memories.list_conversations(
+            cursor=cursor, title=title, user=user, tags=tags, **filters
+        )
     except SystemFault as exc:
         from memories.read.conversations import ConversationPage
         from memories.write.waiting import with_waiting
 
-        found, problem = (
-            with_waiting(ConversationPage((), None), memories.waiting_turns(), first=True),
-            exc,
-        )
-        if not found.conversations:
+        page = with_waiting(ConversationPage((), None), memories.waiting_turns(), first=True)
+        problem = exc
+        if not page.conversations:
             raise
-    emit(shapes.conversations(found), lambda: texts().conversations(found))
-    return (
-        0
-        if problem is None
-        else fail(f"{problem}; only conversations with turns that wait are shown", 1)
-    )
+    emit(shapes.conversations(page), partial(text.conversations, page))
+    if problem is None:
+        return 0
+    return print_error(f"{problem}; only conversations with turns that wait are shown", 1)
+
+
+# --- update and forget
+# ----------------------------------------------------------------------------------------------------
 
 
 @turns.command(
@@ -223,24 +303,13 @@ def list_(
     'memory turns update standup --title "" --remove-tag project'
 )
 @click.argument("conversation")
-@option("--title", metavar="TEXT", help="What it is called; empty to remove it.")
-@option("--user", metavar="NAME", help="Whom it is held with; empty to remove it.")
+@option("--title", metavar="TEXT", help="Its title; empty to remove it.")
+@option("--user", metavar="NAME", help="The user it is held with; empty to remove it.")
+@_tags_option(section="Tags", help="A tag; may be repeated.")
 @option(
-    "--tag",
-    "-t",
-    "tag",
-    metavar="KEY=VALUE",
-    multiple=True,
-    section="Tags",
-    help="A tag; may be repeated.",
-)
-@option(
-    "--remove-tag",
-    metavar="KEY",
-    multiple=True,
-    section="Tags",
+    "--remove-tag", metavar="KEY", multiple=True, section="Tags",
     help="A tag to remove; may be repeated.",
-)
+)  # fmt: skip
 @no_redact_option
 @in_session(reads=True)
 def update(
@@ -254,28 +323,31 @@ def update(
 ) -> None:
     """Give a conversation a title, a user and tags.
 
-    What is not given stays as it is.
+    Whatever you leave out stays as it is.
     """
-    tags = dict(parse_tag(text) for text in tag)
-    changed = changing(
-        lambda: memories.update_conversation(
-            conversation,
-            title=title,
-            user=user,
-            tags=tags,
-            remove_tags=remove_tag,
-            redact=not no_redact,
-        ),
-        lambda done: f"{done.id} was updated",
+    tags = dict(parse_tag(pair) for pair in tag)
+    begin_change()
+    record = memories.update_conversation(
+        conversation,
+        title=title,
+        user=user,
+        tags=tags,
+        remove_tags=remove_tag,
+        redact=not no_redact,
     )
-    emit(shapes.conversation(changed), lambda: texts().conversation(changed))
+    record_change(f"{record.id} was updated")
+    emit(shapes.conversation(record), partial(text.conversation, record))
 
 
 @turns.command(
-    epilog="memory turns forget standup --with-memories --dry-run\nmemory turns forget standup --index 3 --yes"
+    epilog="memory turns forget standup --with-memories --dry-run\n"
+    "memory turns forget standup --index 3 --yes"
 )
 @click.argument("conversation")
-@option("--index", metavar="INDEX", help="Only this turn. [default: the whole conversation]")
+@option(
+    "--index", metavar="INDEX", parse=whole_number_or("index must be a whole number from 0"),
+    help="Only this turn. [default: the whole conversation]",
+)  # fmt: skip
 @option("--with-memories", is_flag=True, help="Also erase the memories that were made from them.")
 @dry_run_option
 @option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -283,7 +355,7 @@ def update(
 def forget(
     memories: "Memories",
     conversation: str,
-    index: str | None,
+    index: int | None,
     with_memories: bool,
     dry_run: bool,
     yes: bool,
@@ -292,110 +364,57 @@ def forget(
 
     No byte of it stays in the store, and nothing brings it back. The other turns keep their index.
     """
-    from memories.cli.bulk import tell_copies
+    from memories.cli.bulk import note_copies
 
-    number = whole_number(index, "index must be a whole number from 0")
-    what = (
-        f"turn {number} of {conversation}"
-        if number is not None
-        else f"the conversation {conversation}"
-    )
-    too = " and the memories made from it" if with_memories else ""
-    if not yes and not dry_run and not confirm(f"Forget {what}{too} for good?"):
+    target = f"the conversation {conversation}"
+    if index is not None:
+        target = f"turn {index} of {conversation}"
+    if with_memories:
+        target += " and the memories made from it"
+    if not yes and not dry_run and not confirm(f"Forget {target} for good?"):
         return 1
-    gone = changing(
-        lambda: memories.forget_turns(
-            conversation, index=number, with_memories=with_memories, dry_run=dry_run
-        ),
-        lambda _: f"{what}{too} was forgotten for good",
+    begin_change()
+    forgotten = memories.forget_turns(
+        conversation, index=index, with_memories=with_memories, dry_run=dry_run
     )
-    done = "Would be forgotten for good" if dry_run else "Forgotten for good"
-    made = f", and {gone.memories} memories made from them" if with_memories else ""
-    emit(
-        shapes.forget_turns_result(gone, gone.memories if with_memories else None, dry_run=dry_run),
-        lambda: f"{done}: {gone.versions} turns of {gone.id}{made}",
-    )
-    tell_copies(gone.also_in)
+    record_change(f"{target} was forgotten for good")
+    head = "Would be forgotten for good" if dry_run else "Forgotten for good"
+    answer = f"{head}: {forgotten.versions} turns of {forgotten.id}"
+    if with_memories:
+        answer += f", and {forgotten.memories} memories made from them"
+    count = forgotten.memories if with_memories else None
+    emit(shapes.forget_turns_result(forgotten, count, dry_run=dry_run), partial(str, answer))
+    note_copies(forgotten.also_in)
     return 0
 
 
-def _refusals(said: "Sequence[Turn]") -> int:
-    """Say how many messages were refused and why the first one was; return the exit code."""
-    reasons = [turn.reason for turn in said if turn.reason]
-    if not reasons:
-        return 0
-    return fail(f"{len(reasons)} of {len(said)} messages not stored: {reasons[0]}", 1)
+# --- context
+# ----------------------------------------------------------------------------------------------------
 
 
-def _stored(said: "Sequence[Turn]") -> str:
-    """Return what was stored, as a part of a sentence, and whether a second run would store it
-    again.
-    """
-    said = [turn for turn in said if turn.status == "stored"]
-    if not said:
-        return "nothing new was stored; running it again does no harm"
-    ids = [said[0].id, *([said[-1].id] if len(said) > 1 else [])]
-    known = all(turn.message_id is not None for turn in said)
-    again = "its message id is known now, so running it again stores nothing twice"
-    return f"stored as {' to '.join(ids)}; {again if known else 'running it again would store it twice'}"
-
-
-def _draft(line: str, number: int) -> Any:
-    """Return the turn that a line describes.
-
-    Raises:
-        InvalidInput: It is not an object with the keys of a turn.
-    """
-    from memories.read.turns import TurnDraft
-
-    try:
-        given = read_json(line)
-    except InvalidInput as exc:
-        raise InvalidInput(f"line {number} {exc}; nothing was stored") from exc
-    fields = (
-        {_NAMES.get(str(name), str(name)): value for name, value in given.items()}
-        if type(given) is dict
-        else {}
-    )
-    if type(given) is dict and len(fields) < len(given):
-        raise InvalidInput(
-            f"line {number} has a key twice, under both of its names; nothing was stored"
-        )
-    known = TurnDraft.__annotations__
-    if "content" not in fields or not fields.keys() <= known.keys():
-        what = f"it must be a JSON object with keys among {', '.join(known)}"
-        raise InvalidInput(f"line {number} is not a turn: {what}; nothing was stored")
-    return TurnDraft(**_read(fields))
-
-
-def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a draft, the time as a time."""
-    from datetime import UTC, datetime
-
-    time = fields.get("created_at")
-    return dict(fields) | (
-        {} if time is None else {"created_at": parse_time_in_zone(str(time), datetime.now(UTC))}
-    )
-
-
-MAX_BUDGET = 100_000_000
+def _parse_budget(number: str) -> int:
+    is_whole = number.isascii() and number.isdigit() and len(number) <= 9
+    if not is_whole or not 1 <= int(number) <= MAX_BUDGET:
+        raise InvalidInput(f'{_BUDGET}, not "{number[:40]}"')
+    return int(number)
 
 
 @command(epilog='memory context "When do we ship?" --conversation standup --budget 2000')
 @click.argument("query")
 @option(
-    "--conversation",
-    metavar="NAME",
+    "--conversation", metavar="NAME",
     help="Conversation that the message belongs to. [default: recall from all]",
-)
-@option("--budget", metavar="N", help="Maximum number of tokens of the prompt. [default: no limit]")
+)  # fmt: skip
 @option(
-    "--include-suspicious",
-    is_flag=True,
-    help="Include texts that seem to give orders to a model, marked.",
-)
+    "--budget", metavar="N", parse=_parse_budget,
+    help="Maximum number of tokens of the prompt. [default: no limit]",
+)  # fmt: skip
 @option(
-    "--include-corrected", is_flag=True, help="Also show a memory that another one shown corrects."
+    "--include-suspicious", is_flag=True,
+    help="Include texts that look like orders to a model, marked.",
+)  # fmt: skip
+@option(
+    "--include-corrected", is_flag=True, help="Also show memories that another one shown corrects."
 )
 @option("--include-tool-turns", is_flag=True, help="Include turns of the roles tool and system.")
 @in_session(reads=True)
@@ -403,7 +422,7 @@ def context(
     memories: "Memories",
     query: str,
     conversation: str | None,
-    budget: str | None,
+    budget: int | None,
     include_suspicious: bool,
     include_tool_turns: bool,
     include_corrected: bool,
@@ -411,51 +430,58 @@ def context(
     """Assemble what a model needs to answer a message.
 
     That is the last turns of its conversation, earlier turns that answer it, memories, and the
-    message itself. QUERY is the message, or - to read it from standard input. Everything recalled
-    is fenced as data. The text format is the prompt; in JSON it is under prompt, beside its parts.
-    What seems to give orders to a model is left out, and turns of tools; a note says how many. If
-    the store can't be reached, memories are those of the scratchpad, and it exits 4.
+    message itself. QUERY is the message, or - to read it from standard input. Recalled texts are
+    fenced as data. The text format is the prompt; in JSON it is under prompt, beside its parts.
+    Texts that look like orders to a model and turns of tools are left out; a note counts them. If
+    the store can't be reached, the scratchpad provides the memories, and the exit code is 4.
     """
-    message = read_argument(query, "query")
-    asked = {"include_suspicious": include_suspicious, "include_tool_turns": include_tool_turns}
-    most = None if budget is None else _tokens(budget)
     from memories.identity.degraded import WithScratchpad
 
-    builder = _builder(memories, most, include_corrected=include_corrected, **asked)
+    message = read_argument(query, "query")
+    builder = _context_builder(
+        memories,
+        budget,
+        include_corrected=include_corrected,
+        include_suspicious=include_suspicious,
+        include_tool_turns=include_tool_turns,
+    )
     gateway = WithScratchpad(builder.gateway, memories)
-    builder.gateway = gateway  # type: ignore[assignment] # it passes on all that it does not do itself
+    builder.gateway = gateway  # type: ignore[assignment] # it delegates the other methods
     with contextlib.closing(gateway):
-        if conversation is None:  # noqa: SIM108
+        if conversation is None:  # noqa: SIM108 - one of two calls
             built = builder.build_everywhere(message)
         else:
             built = builder.build_context(conversation, message)
     prompt = builder.format_for_prompt(built)
-    for failed in built["metadata"]["errors"]:
-        instead = gateway.degraded and failed["part"] == "memories"
-        note(
-            f"{failed['part']} {'from the scratchpad alone' if instead else 'left out'}: {failed['error']}"
-        )
-    if told := left_out(built["metadata"]["left_out"]):
-        note(told)
-    emit(shapes.context(built, prompt), lambda: "\n".join(map(safe, prompt.split("\n"))))
+    for error in built["metadata"]["errors"]:
+        is_replaced = gateway.degraded and error["part"] == "memories"
+        outcome = "from the scratchpad alone" if is_replaced else "left out"
+        note(f"{error['part']} {outcome}: {error['error']}")
+    if remark := describe_left_out(built["metadata"]["left_out"]):
+        note(remark)
+    emit(shapes.context(built, prompt), partial(_escape_lines, prompt))
     if not gateway.degraded:
         return 0
-    memories.abandon()  # a call that was given up may still use the store
+    memories.abandon()  # a call that timed out may still use the store
     return DAMAGED
 
 
-def left_out(found: "Mapping[str, Mapping[str, Any]]") -> str:
-    """Return what a context leaves out, and how to include it, as one sentence; empty if it leaves
-    out nothing.
-    """
-    told = [
-        f"{found[reason]['count']} {what}" for reason, what in _LEFT_OUT.items() if reason in found
+def _escape_lines(prompt: str) -> str:
+    return "\n".join(map(safe, prompt.split("\n")))
+
+
+def describe_left_out(left_out: "Mapping[str, Mapping[str, Any]]") -> str:
+    """Return what a context leaves out and how to include it, in one sentence; empty if nothing."""
+    parts = [
+        f"{left_out[reason]['count']} {description}"
+        for reason, description in _LEFT_OUT.items()
+        if reason in left_out
     ]
-    return f"left out: {'; '.join(told)}" if told else ""
+    return f"left out: {'; '.join(parts)}" if parts else ""
 
 
 _LEFT_OUT = {
-    "suspicious": "that seem to give orders to a model (--include-suspicious)",
+    "suspicious": "that look like orders to a model (--include-suspicious)",
     "tool_turn": "turns of tools or the system (--include-tool-turns)",
     "captured": "that a hook captured and nobody has accepted (memory search shows them)",
     "one_writer": "more of one other writer (CONTEXT_MAX_PER_WRITER)",
@@ -463,11 +489,10 @@ _LEFT_OUT = {
 }
 
 
-def _builder(
-    memories: "Memories", budget: int | None, *, include_corrected: bool, **asked: bool
+def _context_builder(
+    memories: "Memories", budget: int | None, *, include_corrected: bool, **options: bool
 ) -> "ContextBuilder":
-    """Return a builder over this run's memory, or over what MCP_ENDPOINT names, if it names
-    something else.
+    """Return a builder over this run's memory, or over another MCP_ENDPOINT.
 
     Raises:
         InvalidInput: Nothing here can speak to that endpoint.
@@ -478,22 +503,17 @@ def _builder(
     from memories.context.protocol import UnsupportedEndpoint
     from memories.core import logs
 
-    if memories.config.sources["log_level"] != "default":
-        logs.enable(memories.config.log_level)
-    endpoint = memories.config.mcp_endpoint
-    ours = endpoint == ENGINE or memories.config.sources["store"] == "flag"
-    engine = EngineBackend(memories, include_corrected=include_corrected)
+    config = memories.config
+    if config.sources["log_level"] != "default":
+        logs.enable(config.log_level)
+    backend = None
+    if config.mcp_endpoint == ENGINE or config.sources["store"] == "flag":
+        backend = EngineBackend(memories, include_corrected=include_corrected)
     try:
-        gateway = MemoryGateway(endpoint, backend=engine if ours else None)
+        gateway = MemoryGateway(config.mcp_endpoint, backend=backend)
     except UnsupportedEndpoint as exc:
         raise InvalidInput(f"MCP_ENDPOINT: {exc}") from exc
-    return ContextBuilder.from_config(gateway, memories.config, budget, **asked)
-
-
-def _tokens(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= MAX_BUDGET):
-        raise InvalidInput(f"budget must be a whole number of tokens from 1 to {MAX_BUDGET}")
-    return int(text)
+    return ContextBuilder.from_config(gateway, config, budget, **options)
 
 
 COMMANDS = (turns, context)

@@ -1,1 +1,1 @@
-"""How the command asks a running server over a Unix socket, and starts one."""
+"""The client of a running server: it runs commands there over a Unix socket, and starts one."""

@@ -1,6 +1,4 @@
-"""What `memory serve` does besides serving: query a running server, stop it, remove what
-`--install` wrote.
-"""
+"""Management of a running server by `memory serve`: its status, stopping it, old unit files."""
 
 import json
 import os
@@ -14,16 +12,16 @@ from memories.errors import SystemFault
 from memories.settings import Config
 from memories.warm.client import GREETING, is_ours, socket_of
 
-_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 
 
 class Unit(NamedTuple):
-    """A file that made the system start a server.
+    """A file of systemd or launchd that starts a server.
 
     Attributes:
         path: The file.
         text: Its text.
-        stop: The commands that make the system forget the server.
+        stop: The commands that unload it.
     """
 
     path: Path
@@ -31,9 +29,10 @@ class Unit(NamedTuple):
     stop: Sequence[str]
 
 
-def asked(config: Config, word: str) -> Mapping[str, Any] | None:
-    """Tell the server of a store a word, `status` or `stop`; return what it says, None if there is
-    none.
+def send(config: Config, word: str) -> Mapping[str, Any] | None:
+    """Send `status` or `stop` to the server of a store; return its answer, None without a server.
+
+    Servers of earlier protocols understand both words.
 
     Raises:
         SystemFault: It does not answer.
@@ -43,31 +42,29 @@ def asked(config: Config, word: str) -> Mapping[str, Any] | None:
         if not is_ours(path):
             return None
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_SECONDS)
+            connection.settimeout(_TIMEOUT_SECONDS)
             connection.connect(path)
             with connection.makefile("rwb") as stream:
                 greeting = stream.readline().decode()
                 stream.write(f"{word}\n".encode())
                 stream.flush()
-                told = stream.readline()
+                line = stream.readline()
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except OSError as exc:
-        raise SystemFault(
-            f"the server does not answer: {exc.strerror or exc}; end its process"
-        ) from exc
-    if not greeting.startswith(GREETING.partition(" ")[0]) or not told:
+        reason = exc.strerror or exc
+        raise SystemFault(f"the server does not answer: {reason}; end its process") from exc
+    if not greeting.startswith(GREETING.partition(" ")[0]) or not line:
         raise SystemFault("the server does not answer as this program does; end its process")
-    said: Mapping[str, Any] = json.loads(told)
-    return said
+    answer: Mapping[str, Any] = json.loads(line)
+    return answer
 
 
 def uninstall(config: Config) -> Unit | None:
-    """Remove the unit of systemd or launchd that an earlier version wrote for a store by `memory
-    serve --install`.
+    """Remove the unit that `memory serve --install` of an earlier version wrote for a store.
 
     Returns:
-        What was removed; None if there is no such file.
+        The removed unit; None if there is none.
 
     Raises:
         SystemFault: The file can't be read or removed.

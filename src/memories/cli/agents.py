@@ -1,0 +1,504 @@
+"""Commands around the sessions of agents: scratchpad, prompt, hook, capture, off, on."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memories.answers import shapes
+from memories.cli.app import Group, command, option
+from memories.cli.options import (
+    compact,
+    format_option,
+    in_session,
+    named_options,
+    namespace_option,
+    no_shared_option,
+    open_memory,
+    store_option,
+    text,
+    whole_number_or,
+    with_settings,
+)
+from memories.cli.output import (
+    DAMAGED,
+    SCRATCHPAD_INSTEAD,
+    begin_change,
+    emit,
+    note,
+    record_change,
+    safe,
+)
+from memories.core.events import noting
+from memories.errors import InvalidInput, SystemFault
+from memories.hooks import hook as hooks
+from memories.models import SHARED
+
+if TYPE_CHECKING:
+    from memories.hooks.flush import Flushed
+    from memories.identity.prompt import Prompt
+    from memories.memories import Memories
+    from memories.models import Memory
+    from memories.scratchpad.entries import Entry
+    from memories.scratchpad.hot_tier import Scratchpad
+    from memories.settings import Config
+
+_BUDGET = "budget must be a whole number of tokens from 100 to 100000"
+
+
+# --- scratchpad
+# ----------------------------------------------------------------------------------------------------
+
+
+@click.group(
+    cls=Group,
+    epilog="memory scratchpad show -n bob\nmemory scratchpad pin 01a1fdf1-92cd-72f2 -n bob",
+)
+def scratchpad() -> None:
+    """Show and change what a session begins with.
+
+    The scratchpad holds pinned, recent and frequently used memories. Each namespace has a file,
+    scratchpad.yaml, that you may also edit yourself.
+    """
+
+
+@scratchpad.command(epilog="memory scratchpad show -n bob --refresh")
+@option("--refresh", is_flag=True, help="Bring the file up to date with the store first.")
+@in_session(reads=True)
+def show(memories: "Memories", refresh: bool) -> int:
+    """Show the scratchpad, pinned memories first.
+
+    If the store can't be reached, the file answers, and the exit code is 4.
+    """
+    content, error = memories.ask_store(
+        partial(memories.scratchpad, refresh=refresh), memories.offline
+    )
+    if error is None:
+        _emit_scratchpad(memories, content)
+        return 0
+    note(SCRATCHPAD_INSTEAD.format(error))
+    _emit_scratchpad(memories, content, {"degraded": True, "error": error})
+    return DAMAGED
+
+
+@scratchpad.command(
+    epilog="memory scratchpad pin 01a1fdf1-92cd-72f2\nmemory scratchpad pin --key user/editor"
+)
+@named_options
+@in_session(reads=True)
+def pin(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+    """Keep a memory in the scratchpad.
+
+    Give one ID or several, or - to read ids from standard input. At most 50 are pinned.
+    """
+    return _for_each(memories, ids, key, project, memories.pin, "pinned")
+
+
+@scratchpad.command(epilog="memory scratchpad unpin 01a1fdf1-92cd-72f2")
+@named_options
+@in_session(reads=True)
+def unpin(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+    """Stop keeping a memory in the scratchpad.
+
+    Give one ID or several, or - to read ids from standard input.
+    """
+    return _for_each(memories, ids, key, project, memories.unpin, "unpinned")
+
+
+def _for_each(
+    memories: "Memories",
+    ids: Sequence[str],
+    key: str | None,
+    project: str | None,
+    run: "Callable[[str], Memory]",
+    verb: str,
+) -> int:
+    from memories.cli.bulk import for_each, select
+
+    return for_each(select(memories, ids, key, project), run, shapes.memory, text.memory, verb)
+
+
+@scratchpad.command(epilog="memory scratchpad edit -n bob")
+@in_session(reads=False)
+def edit(memories: "Memories") -> int:
+    """Edit the scratchpad in your editor.
+
+    What you save changes the memories: a changed content is a new version, a new line a new memory.
+    An entry that you remove is left out of the scratchpad, and its memory stays.
+    """
+    from memories.cli.editor import edit_text
+    from memories.scratchpad.file import replace_by_person
+
+    file = memories.scratchpad(refresh=True).file
+    if file is None:
+        raise InvalidInput(
+            "the scratchpad of a store that --store names has no file; leave --store out"
+        )
+    contents: list[Scratchpad] = []
+
+    def store(edited: str) -> None:
+        replace_by_person(Path(file), edited)
+        contents.append(memories.scratchpad())
+
+    before = Path(file).read_text(encoding="utf-8")
+    if not edit_text(before, store, instead="memory update ID CONTENT"):
+        note("Nothing was changed.")
+        return 0
+    [content] = contents
+    for sentence in content.taken:
+        note(sentence)
+    _emit_scratchpad(memories, content)
+    return 1 if content.notes else 0
+
+
+@scratchpad.command(epilog="memory scratchpad rebuild -n bob")
+@in_session(reads=False)
+def rebuild(memories: "Memories") -> None:
+    """Write the scratchpad again from the store.
+
+    It is chosen from all memories of the namespace, and what was taken out of it may come back.
+    What a person changed in it is taken over first; the rest is kept beside it.
+    """
+    _emit_scratchpad(memories, memories.scratchpad(rebuild=True))
+
+
+def _emit_scratchpad(
+    memories: "Memories", content: "Scratchpad", more: Mapping[str, Any] | None = None
+) -> None:
+    for sentence in content.notes:
+        note(sentence)
+    answer = shapes.scratchpad(content, memories.namespace)
+    emit(
+        {**answer, **(more or {})},
+        partial(_render_scratchpad, content, memories.namespace),
+        compact=partial(_render_compact, content.entries, memories.namespace),
+    )
+
+
+def _render_scratchpad(content: "Scratchpad", namespace: str) -> str:
+    rows = [_render_entry(entry, namespace) for entry in content.entries]
+    if not rows:
+        rows.append("The scratchpad is empty.")
+    if content.waiting:
+        rows.append(f"{content.waiting} wait for review: memory review")
+    if content.file:
+        rows.append(f"file: {safe(content.file)}")
+    return "\n".join(rows)
+
+
+def _render_compact(entries: "Iterable[Entry]", namespace: str) -> str:
+    rows = [compact.scratchpad_entry(entry, namespace) for entry in entries]
+    return "\n".join(rows) or "nothing found"
+
+
+def _render_entry(entry: "Entry", namespace: str) -> str:
+    details = ["pinned"] if entry.pinned else []
+    details += [f"{safe(key)}={safe(value)}" for key, value in sorted(entry.tags.items())]
+    if entry.by:
+        details.append(f"by {safe(entry.by)}")
+    details.append(safe(entry.written[:10]))
+    if entry.uses:
+        details.append(f"read {entry.uses} times")
+    if entry.suspicious:
+        details.append("suspicious")
+    if entry.namespace != namespace:
+        details.append(f"in {entry.namespace}")
+    if entry.cut is not None:
+        details.append(f"beginning of {entry.cut} characters")
+    content = "\n  ".join(map(safe, entry.content.split("\n")))
+    return f"{content}\n    {' · '.join(details)} · {safe(entry.id)}"
+
+
+# --- prompt
+# ----------------------------------------------------------------------------------------------------
+
+
+@command(epilog="memory prompt -n bob --project shop\nmemory prompt -n bob --for mcp --format json")
+@option(
+    "--project", metavar="NAME", kind="project",
+    help="Project that the session works in, if not that of the working folder.",
+)  # fmt: skip
+@option(
+    "--budget", metavar="N", parse=whole_number_or(_BUDGET),
+    help="Maximum number of tokens. [default: 1500]",
+)  # fmt: skip
+@option(
+    "--for", "client", metavar="CLIENT", values=("shell", "mcp"),
+    help="How the agent reaches its memory: shell or mcp. [default: shell]",
+)  # fmt: skip
+@with_settings(namespace_option, no_shared_option, store_option, format_option)
+def prompt(
+    config: "Config",
+    no_shared: bool,
+    project: str | None,
+    budget: int | None,
+    client: str | None,
+) -> int:
+    """Print the block that a session's prompt begins with.
+
+    It names the agent, lists its scratchpad and the notes of the project's last sessions, and
+    explains how to reach the memory. Memories are fenced as data; captured or imported ones that
+    nobody has accepted, and texts that look like orders to a model, are left out. If the store
+    can't be reached, the scratchpad's file answers, and the exit code is 4.
+    """
+    from memories.identity.prompt import shape
+
+    if budget is not None and not 100 <= budget <= 100_000:
+        raise InvalidInput(f'{_BUDGET}, not "{budget}"')
+    name = _project_name(config, project)
+    budget = budget or config.prompt_tokens
+    with noting(config, "prompt", channel="cli", agent=config.identity, project=name) as figures:
+        block = _build_prompt(config, name, budget, client or "shell", shared=not no_shared)
+        figures["tokens"] = block.tokens
+        figures["results"] = len(block.entries) + len(block.sessions)
+    for sentence in block.notes:
+        note(sentence)
+    if block.degraded:
+        note(SCRATCHPAD_INSTEAD.format(block.degraded))
+    render = partial(str, block.text)
+    emit(shape(block), render, compact=render)
+    return DAMAGED if block.degraded else 0
+
+
+def _build_prompt(
+    config: "Config", project: str | None, budget: int, client: str, *, shared: bool
+) -> "Prompt":
+    """Return the block; no memory is opened if the scratchpad is up to date."""
+    from datetime import UTC, datetime
+
+    from memories.identity.prompt import BlockRequest, build, render
+    from memories.scratchpad.hot_tier import read_up_to_date
+
+    namespaces = [config.namespace]
+    if shared and config.namespace != SHARED:
+        namespaces.append(SHARED)
+    content = read_up_to_date(config, tuple(namespaces), datetime.now(UTC))
+    if content is not None:
+        return render(BlockRequest.of(config, project, budget, client), content)
+    with open_memory(config, shared=shared) as memories:
+        return build(memories, project=project, budget=budget, client=client)
+
+
+def _project_name(config: "Config", name: str | None) -> str | None:
+    """Return the current name of a project, by default of the working folder's; None if blank."""
+    from memories.identity.place import here, names_of
+
+    if name is not None:
+        return next(iter(names_of(name)), None)
+    place = here(config)()
+    return None if place is None else place.project
+
+
+# --- hooks
+# ----------------------------------------------------------------------------------------------------
+
+
+@command(
+    epilog="memory hook session-start --host claude-code\nmemory hook stop --host codex --capture"
+)
+@click.argument("event", metavar="EVENT", type=click.Choice(hooks.EVENTS))
+@option("--host", metavar="HOST", help=f"Program that runs the hook: {', '.join(hooks.HOSTS)}.")
+@option("--capture", is_flag=True, help="Also capture the conversation; memories wait for review.")
+@option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: shared]")
+@option("--seconds", metavar="N", help="End after N seconds, whatever happens. [default: 0.85]")
+def hook(
+    event: str, host: str | None, capture: bool, namespace: str | None, seconds: str | None
+) -> None:
+    """Serve an event of an agent's host.
+
+    EVENT is session-start, user-prompt, answer, stop, pre-compact or session-end. The host passes
+    the event as JSON on standard input; memory connect configures it. If anything fails, the hook
+    prints nothing and exits 0; memory doctor shows the reason.
+    """
+    arguments = [event]
+    if capture:
+        arguments.append("--capture")
+    for name, value in (("--host", host), ("--namespace", namespace), ("--seconds", seconds)):
+        if value:
+            arguments += [name, value]
+    hooks.main(arguments)
+
+
+@click.group(cls=Group, epilog="memory capture flush\nmemory capture status")
+def capture() -> None:
+    """Store what hooks captured, or show what waits."""
+
+
+@capture.command("flush", epilog="memory capture flush")
+@option("--quiet", is_flag=True, help="Print nothing and run at low priority, as hooks start it.")
+@with_settings(format_option)
+def flush(config: "Config", quiet: bool) -> int:
+    """Store what hooks left in the inbox.
+
+    Hooks start this when an agent stops. Messages become turns of a conversation; possible memories
+    wait for review: memory review. Exits 1 if something could not be stored; it stays in the inbox.
+    """
+    from memories.hooks.flush import flush as run
+
+    if quiet and hasattr(os, "nice"):
+        os.nice(10)
+    begin_change()
+    flushed = run(str(config.home))
+    record_change(
+        f"{flushed.turns} turns and {flushed.proposed} memories were stored; "
+        "running it again stores nothing twice"
+    )
+    if not quiet:
+        emit(flushed._asdict(), partial(_render_flush, flushed))
+    return 1 if flushed.reasons else 0
+
+
+def _render_flush(flushed: "Flushed") -> str:
+    line = (
+        f"Stored {flushed.turns} turns and {flushed.summaries} summaries of {flushed.sessions} "
+        f"sessions; {flushed.proposed} memories wait for review"
+    )
+    if flushed.waiting:
+        line += f"; {flushed.waiting} bytes still wait"
+    return "\n".join([f"{line}.", *flushed.reasons])
+
+
+@capture.command("status", epilog="memory capture status")
+@with_settings(format_option)
+def status(config: "Config") -> None:
+    """Show what waits, and when each hook last ran."""
+    from memories.hooks import inbox, switch
+    from memories.hooks.runs import describe_runs
+
+    home = str(config.home)
+    state = switch.read_state(str(Path.cwd()), None, os.environ)
+    answer: dict[str, Any] = {
+        "on": state.on,
+        "capture": state.capture,
+        "why": state.why or None,
+        "waiting_bytes": inbox.size(home),
+        "waiting_sessions": inbox.names(home),
+        "hooks": describe_runs(home),
+    }
+    emit(answer, partial(_render_capture, answer))
+
+
+def _render_capture(answer: Mapping[str, Any]) -> str:
+    lines = ["Memory is on here." if answer["on"] else f"Memory is off here: {answer['why']}."]
+    if answer["on"] and not answer["capture"]:
+        lines.append(f"Nothing is captured here: {answer['why']}.")
+    lines.append(f"{answer['waiting_bytes']} bytes wait in the inbox.")
+    for run in answer["hooks"]:
+        line = f"{run['host']} {run['event']}: last {run['last_run_at']}, {run['run_count']} runs"
+        if run["failure_count"]:
+            line += f", {run['failure_count']} failed, last: {run['reason']}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+# --- off and on
+# ----------------------------------------------------------------------------------------------------
+
+_session_option = option(
+    "--session", "for_session", is_flag=True,
+    help="Only for the agent's session that runs in this folder.",
+)  # fmt: skip
+
+
+@command(epilog="memory off\nmemory off --session\nmemory off --all")
+@_session_option
+@option("--all", "everywhere", is_flag=True, help="For every project.")
+@with_settings(format_option)
+def off(config: "Config", for_session: bool, everywhere: bool) -> None:
+    """Switch hooks off: nothing is recalled or captured by itself.
+
+    This holds for the project with all its clones and working trees, or for the folder if it is in
+    no git repository. Commands and tools that an agent calls go on working. A file .memories-off in
+    a folder, or MEMORY_OFF=1 in the environment, does the same.
+    """
+    _switch(config, for_session, everywhere, on=False)
+
+
+@command(epilog="memory on\nmemory on --session")
+@_session_option
+@option("--all", "everywhere", is_flag=True, help="Undo memory off --all.")
+@with_settings(format_option)
+def on(config: "Config", for_session: bool, everywhere: bool) -> None:
+    """Switch hooks on again, where memory off switched them off."""
+    _switch(config, for_session, everywhere, on=True)
+
+
+def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) -> None:
+    from memories.hooks import session, switch
+
+    if for_session and everywhere:
+        raise InvalidInput("--session and --all do not go together; name one of them")
+    home, folder = str(config.home), os.path.realpath(str(Path.cwd()))
+    session_name = None
+    if for_session:
+        session_name = _current_session(home, folder)
+        session.note(home, session_name, off=not on)
+        place = title = f"session {session_name}"
+    elif everywhere:
+        place, title = switch.EVERYWHERE, "every project"
+        _write_switch(config.home, place, set(), on=on)
+    else:
+        place, synonyms = _place_of(config.home, folder)
+        title = f"the {place}" if place.startswith(switch.PROJECT) else place
+        _write_switch(config.home, place, synonyms, on=on)
+    state = switch.read_state(folder, session_name, os.environ)
+    switched = "on" if on else "off"
+    answer = {"switched": switched, "for": place, "on": state.on, "why": state.why or None}
+    here = "on here" if state.on else f"off here: {state.why}"
+    emit(answer, partial(str, f"Hooks are {switched} for {title}; they are {here}."))
+
+
+def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> None:
+    """Add an entry to the list of what is off, or remove it and its synonyms."""
+    from memories.core.disk import locked, make_folder, replacing
+    from memories.hooks import files, switch
+
+    file = home / files.OFF
+    try:
+        make_folder(home)
+        with locked(home / f"{files.OFF}.lock"):
+            entries = switch.read_off(str(home)) - {entry, *synonyms}
+            if not on:
+                entries.add(entry)
+            lines = "".join(f"{line}\n" for line in sorted(entries))
+            with replacing(file) as stream:
+                stream.write(lines.encode("utf-8", "surrogateescape"))
+    except OSError as exc:
+        raise SystemFault(
+            f"cannot write {file}: {exc.strerror or exc}; nothing was switched"
+        ) from exc
+
+
+def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
+    """Return the line for the project of a folder, else for the folder, and its synonyms."""
+    from memories.config import registers
+    from memories.hooks import switch
+    from memories.identity.project import identify
+
+    project = identify(Path(folder))
+    if project is None:
+        return folder, set()
+    lines = switch.lines_of(switch.read_off(str(home)), project.name, registers())
+    synonyms = {os.path.realpath(project.root), folder, *lines}
+    return f"{switch.PROJECT}{project.name}", synonyms
+
+
+def _current_session(home: str, folder: str) -> str:
+    """Return the session that runs this command, or was last active in the folder."""
+    from memories.hooks import files, session
+
+    if session_id := os.environ.get("CLAUDE_CODE_SESSION_ID"):
+        return files.session_name("claude-code", session_id)
+    name = session.find_latest(home, folder)
+    if name is None:
+        raise InvalidInput(
+            f"no session of an agent is known in {folder}; run this in the folder that it was "
+            "started in"
+        )
+    return name
+
+
+COMMANDS = (scratchpad, prompt, hook, capture, off, on)
