@@ -5,7 +5,7 @@ runner = client.beta.messages.tool_runner(..., tools=[MemoriesTool(Memories(name
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from anthropic.lib.tools import BetaAbstractMemoryTool, ToolError
@@ -59,7 +59,8 @@ class MemoriesTool(BetaAbstractMemoryTool):
         if command.view_range and len(command.view_range) == 2:
             first = max(1, command.view_range[0])
             last = last if command.view_range[1] == -1 else command.view_range[1]
-        return f"Here's the content of {command.path} with line numbers:\n{_number_lines(lines, first, last)}"
+        numbered = _number_lines(lines, first, last)
+        return f"Here's the content of {command.path} with line numbers:\n{numbered}"
 
     def create(self, command: "BetaMemoryTool20250818CreateCommand") -> str:
         """Make a new file."""
@@ -83,23 +84,23 @@ class MemoriesTool(BetaAbstractMemoryTool):
             where = f"`{command.old_str}`"
             if count == 0:
                 raise ToolError(
-                    f"No replacement was performed, old_str {where} did not appear verbatim in {command.path}."
+                    f"No replacement was performed, old_str {where} did not appear verbatim in "
+                    f"{command.path}."
                 )
             if count > 1:
                 lines = ", ".join(map(str, _find_lines(text, command.old_str)))
                 raise ToolError(
-                    f"No replacement was performed. Multiple occurrences of old_str {where} in lines: {lines}. "
-                    "Please ensure it is unique"
+                    f"No replacement was performed. Multiple occurrences of old_str {where} "
+                    f"in lines: {lines}. Please ensure it is unique"
                 )
             line = text[: text.index(command.old_str)].count("\n") + 1
             changed = text.replace(command.old_str, command.new_str)
             self._write(path, changed)
-            lines_now = changed.split("\n")
-            snippet = _number_lines(
-                lines_now, max(1, line - _BESIDE), min(len(lines_now), line + _BESIDE)
+            snippet = _number_lines(changed.split("\n"), max(1, line - _BESIDE), line + _BESIDE)
+            return (
+                "The memory file has been edited. "
+                f"Here is the snippet showing the change (with line numbers):\n{snippet}"
             )
-            head = "The memory file has been edited. Here is the snippet showing the change (with line numbers):"
-            return f"{head}\n{snippet}"
 
         return self._change(replace)
 
@@ -140,11 +141,8 @@ class MemoriesTool(BetaAbstractMemoryTool):
         """Move a file, or a folder with its files."""
 
         def rename() -> str:
-            old, new, files = (
-                _normal_path(command.old_path),
-                _normal_path(command.new_path),
-                self._files(),
-            )
+            old, new = _normal_path(command.old_path), _normal_path(command.new_path)
+            files = self._files()
             if old == ROOT:
                 raise ToolError("Cannot rename the /memories directory itself")
             paths = [old] if old in files else _inside(files, old)
@@ -182,19 +180,17 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
     def _files(self) -> dict[str, Memory]:
         """Return all files by their paths."""
-        return {
-            memory.key: memory for memory in self._listed() if memory.key and _is_path(memory.key)
-        }
-
-    def _listed(self) -> Iterator[Memory]:
+        files: dict[str, Memory] = {}
         cursor = None
         while True:
             page = self._memories.list(tags=_TAGS, limit=_PAGE, cursor=cursor)
-            yield from (
-                memory for memory in page.memories if memory.namespace == self._memories.namespace
-            )
-            if (cursor := page.next_cursor) is None:
-                return
+            for memory in page.memories:
+                is_own = memory.namespace == self._memories.namespace
+                if is_own and memory.key and _is_path(memory.key):
+                    files[memory.key] = memory
+            cursor = page.next_cursor
+            if cursor is None:
+                return files
 
     def _file(self, name: str) -> tuple[str, str]:
         """Return the path and the text of a file."""
@@ -207,9 +203,8 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
     def _write(self, path: str, text: str) -> None:
         content = text if any(map(str.isalnum, text)) else path
-        data = json.dumps(
-            {"text": text}, ensure_ascii=False
-        )  # the content is kept in one Unicode form
+        # contents are stored in one Unicode form, so the text itself is kept beside it
+        data = json.dumps({"text": text}, ensure_ascii=False)
         self._memories.create_many([Draft(content, _TAGS, key=path, data=data)], force=True)
 
     @staticmethod
@@ -231,19 +226,15 @@ def _normal_path(path: str) -> str:
     if path != ROOT and not path.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with /memories, got: {path}")
     if not _is_path(path) and path != ROOT:
-        raise ToolError(f"Path {path} would escape /memories directory or is no path")
+        raise ToolError(f"Path {path} would escape /memories directory or is not a path")
     return path
 
 
 def _is_path(path: str) -> bool:
+    if not path.startswith(f"{ROOT}/") or "\\" in path or "%" in path:
+        return False
     parts = path.removeprefix(f"{ROOT}/").split("/")
-    return path.startswith(f"{ROOT}/") and all(
-        part.strip() == part
-        and part not in ("", ".", "..")
-        and "\\" not in part
-        and "%" not in part
-        for part in parts
-    )
+    return all(part == part.strip() and part not in ("", ".", "..") for part in parts)
 
 
 def _inside(files: Mapping[str, Memory], folder: str) -> list[str]:
@@ -262,20 +253,23 @@ def _list_folder(files: Mapping[str, Memory], folder: str) -> str:
     """
     sizes = {"": 0}
     for path in _inside(files, folder):
-        size, parts = len(_text(files[path]).encode()), path.removeprefix(f"{folder}/").split("/")
+        size = len(_text(files[path]).encode())
         sizes[""] += size
+        parts = path.removeprefix(f"{folder}/").split("/")
         if any(part.startswith(".") or part == "node_modules" for part in parts):
             continue
         for depth in range(1, min(2, len(parts)) + 1):
-            name = "/".join(parts[:depth]) + ("/" if depth < len(parts) else "")
+            name = "/".join(parts[:depth])
+            if depth < len(parts):
+                name += "/"
             sizes[name] = sizes.get(name, 0) + size
     named = sorted((name, size) for name, size in sizes.items() if name)
     lines = [
         f"{_size(sizes[''])}\t{folder}",
         *(f"{_size(size)}\t{folder}/{name}" for name, size in named),
     ]
-    head = f"Here're the files and directories up to 2 levels deep in {folder}, excluding hidden items:"
-    return "\n".join([head, *lines])
+    head = f"Here're the files and directories up to 2 levels deep in {folder}"
+    return "\n".join([f"{head}, excluding hidden items:", *lines])
 
 
 def _size(count: float) -> str:
@@ -295,8 +289,8 @@ def _number_lines(lines: list[str], first: int, last: int) -> str:
 
 def _find_lines(text: str, part: str) -> list[int]:
     """Return the numbers of the lines in which a part begins."""
-    numbers, at = [], text.find(part)
-    while at >= 0:
-        numbers.append(text[:at].count("\n") + 1)
-        at = text.find(part, at + 1)
+    numbers, position = [], text.find(part)
+    while position >= 0:
+        numbers.append(text[:position].count("\n") + 1)
+        position = text.find(part, position + 1)
     return numbers

@@ -39,7 +39,7 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
         hits = memories.search(query, limit=limit)
         if not hits:
             return _NOTHING
-        lines = [fence.line(_item(hit.memory)) for hit in hits]
+        lines = [fence.line(_describe_memory(hit.memory)) for hit in hits]
         return f"{fence.RULE}\n{fence.block('memories', lines, fence.new_boundary())}"
 
     def remember(content: str, key: str = "") -> str:
@@ -51,7 +51,7 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
             key: A stable name of what it says, such as user/editor: what is stored by that name is
                 replaced.
         """
-        return _describe(memories.create(content, key=key or None))
+        return _describe_created(memories.create(content, key=key or None))
 
     def forget(memory_id: str) -> str:
         """Delete a memory that is wrong or no longer wanted. A person can restore it.
@@ -61,15 +61,15 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
         """
         return f"deleted {memories.delete(memory_id).id}"
 
-    return [
-        StructuredTool.from_function(
-            _translate_errors(act), handle_tool_error=True, parse_docstring=True
-        )
-        for act in (search_memory, remember, forget)
-    ]
+    tools: list[BaseTool] = []
+    for act in (search_memory, remember, forget):
+        run = _translate_errors(act)
+        tool = StructuredTool.from_function(run, handle_tool_error=True, parse_docstring=True)
+        tools.append(tool)
+    return tools
 
 
-def _item(memory: Memory) -> dict[str, Any]:
+def _describe_memory(memory: Memory) -> dict[str, Any]:
     """Return a memory as models see it, dated and attributed."""
     return {
         "id": memory.id,
@@ -82,15 +82,19 @@ def _item(memory: Memory) -> dict[str, Any]:
     }
 
 
-def _describe(created: Created) -> str:
+def _describe_created(created: Created) -> str:
     if created.memory is not None:
-        return f"{'stored as' if created.stored else 'known already as'} {created.memory.id}"
+        verb = "stored as" if created.stored else "known already as"
+        return f"{verb} {created.memory.id}"
     lines = [
         fence.line({"id": duplicate.id, "text": duplicate.content})
         for duplicate in created.duplicates
     ]
     block = fence.block("duplicates", lines, fence.new_boundary())
-    return f"nothing was stored, since it is known; to correct one, give its key or forget it first\n{block}"
+    return (
+        "nothing was stored, since it is known; "
+        f"to correct one, give its key or forget it first\n{block}"
+    )
 
 
 def _translate_errors(act: Act) -> Act:

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 Namespace = tuple[str, ...]
 
 _TAG = "langgraph."
-_UNSEARCHED = {
-    "langgraph.index": "none"
-}  # tag of items that are read by key only, and found by no query
+# the tag of items that are read by key only, and found by no query
+_UNSEARCHED = {"langgraph.index": "none"}
 _BETWEEN = "."  # labels of a namespace can't hold it
 _PAGE = 1_000
 _MORE = 4  # factor of hits to look at where a filter may drop some
@@ -139,13 +138,12 @@ class MemoriesStore(BaseStore):
             raise InvalidInput(
                 f'the value of "{validate.shown(op.key)}" can\'t be kept as JSON ({exc})'
             ) from exc
-        text = (
-            "" if op.index is False else _searched_text(json.loads(data), op.index or self._fields)
-        )
-        tags = {
-            f"{_TAG}{depth}": _BETWEEN.join(op.namespace[:depth])
-            for depth in range(1, len(op.namespace) + 1)
-        }
+        text = ""
+        if op.index is not False:
+            text = _searched_text(json.loads(data), op.index or self._fields)
+        tags = {}
+        for depth in range(1, len(op.namespace) + 1):
+            tags[f"{_TAG}{depth}"] = _BETWEEN.join(op.namespace[:depth])
         if not text:
             return Draft(data, tags | _UNSEARCHED, key=_key(op), data=data)
         return Draft(text, tags, key=_key(op), data=data)
@@ -189,8 +187,11 @@ class MemoriesStore(BaseStore):
         cursor = None
         while True:
             page = self._memories.list(tags=tags, limit=_PAGE, cursor=cursor)
-            yield from ((memory, None) for memory in page.memories if _namespace(memory))
-            if (cursor := page.next_cursor) is None:
+            for memory in page.memories:
+                if _namespace(memory):
+                    yield memory, None
+            cursor = page.next_cursor
+            if cursor is None:
                 return
 
     def _hits(self, query: str, tags: dict[str, str], limit: int) -> Iterator[tuple[Memory, float]]:
@@ -209,11 +210,9 @@ class MemoriesStore(BaseStore):
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         rules = op.match_conditions or ()
-        namespaces = [
-            name
-            for name in sorted(self._all_namespaces())
-            if all(_matches(name, rule) for rule in rules)
-        ]
+        namespaces = sorted(self._all_namespaces())
+        for rule in rules:
+            namespaces = [name for name in namespaces if _matches(name, rule)]
         if op.max_depth is not None:
             namespaces = list(dict.fromkeys(name[: op.max_depth] for name in namespaces))
         return namespaces[op.offset : op.offset + op.limit]
@@ -229,9 +228,9 @@ class MemoriesStore(BaseStore):
             for name, count in deeper.items():
                 parent = name.rpartition(_BETWEEN)[0]
                 below[parent] = below.get(parent, 0) + count
-            yield from (
-                tuple(name.split(_BETWEEN)) for name, count in counts.items() if count > below[name]
-            )
+            for name, count in counts.items():
+                if count > below[name]:
+                    yield tuple(name.split(_BETWEEN))
             depth, counts = depth + 1, deeper
 
 
@@ -256,7 +255,7 @@ def _check(op: PutOp) -> None:
     for part in (*op.namespace, op.key):
         if validate.one_line(part, "label or key") != part:
             raise InvalidInput(
-                f'"{validate.shown(part)}" begins or ends with a space or is not in Unicode form NFC'
+                f'"{validate.shown(part)}" begins or ends with a space, or is not in Unicode NFC'
             )
 
 
@@ -267,10 +266,11 @@ def _key(op: GetOp | PutOp) -> str:
 
 def _namespace(memory: Memory) -> Namespace:
     """Return the namespace of an item; empty if the memory is not an item."""
-    depth = sum(name.removeprefix(_TAG).isdigit() for name in memory.tags if name.startswith(_TAG))
-    return (
-        tuple(memory.tags.get(f"{_TAG}{depth}", "").split(_BETWEEN)) if depth and memory.key else ()
-    )
+    labels = (name.removeprefix(_TAG) for name in memory.tags if name.startswith(_TAG))
+    depth = sum(map(str.isdigit, labels))
+    if not depth or not memory.key:
+        return ()
+    return tuple(memory.tags.get(f"{_TAG}{depth}", "").split(_BETWEEN))
 
 
 def _parts(memory: Memory) -> dict[str, Any]:
@@ -286,12 +286,9 @@ def _matches(namespace: Namespace, rule: MatchCondition) -> bool:
     path = tuple(rule.path)
     if len(path) > len(namespace):
         return False
-    part = (
-        namespace[: len(path)]
-        if rule.match_type == "prefix"
-        else namespace[len(namespace) - len(path) :]
-    )
-    return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
+    start = 0 if rule.match_type == "prefix" else len(namespace) - len(path)
+    part = namespace[start : start + len(path)]
+    return all(label in ("*", actual) for label, actual in zip(path, part, strict=True))
 
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -329,7 +326,7 @@ def _to_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _fits_filter(value: Any, wanted: Mapping[str, Any]) -> bool:
+def _fits_filter(value: Any, conditions: Mapping[str, Any]) -> bool:
     """Return whether a value meets a filter: each member equals its condition, or meets its
     operators.
 
@@ -340,22 +337,24 @@ def _fits_filter(value: Any, wanted: Mapping[str, Any]) -> bool:
         ValueError: There is no such operator.
     """
     members = value if isinstance(value, dict) else {}
-    return all(_fits(members.get(name), condition) for name, condition in wanted.items())
+    return all(_fits(members.get(name), condition) for name, condition in conditions.items())
 
 
-def _fits(value: Any, wanted: Any) -> bool:
-    if not isinstance(wanted, Mapping):
-        return bool(value == (list(wanted) if isinstance(wanted, tuple) else wanted))
-    if not any(str(name).startswith("$") for name in wanted):
-        return isinstance(value, dict) and _fits_filter(value, wanted)
-    for name in wanted:
+def _fits(value: Any, condition: Any) -> bool:
+    if isinstance(condition, tuple):
+        condition = list(condition)
+    if not isinstance(condition, Mapping):
+        return bool(value == condition)
+    if not any(str(name).startswith("$") for name in condition):
+        return isinstance(value, dict) and _fits_filter(value, condition)
+    for name in condition:
         if name not in _OPERATORS:
             raise ValueError(f"Unsupported operator: {name}")
-    return all(_compares(_OPERATORS[name], value, other) for name, other in wanted.items())
+    return all(_compares(_OPERATORS[name], value, bound) for name, bound in condition.items())
 
 
-def _compares(operator: Callable[[Any, Any], Any], value: Any, other: Any) -> bool:
+def _compares(operator: Callable[[Any, Any], Any], value: Any, bound: Any) -> bool:
     try:
-        return bool(operator(value, other))
+        return bool(operator(value, bound))
     except TypeError:
         return False

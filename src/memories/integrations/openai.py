@@ -52,7 +52,8 @@ class MemoriesSession:
         """Return the last items in order; all of them without a limit here and in the settings."""
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
-        return await asyncio.to_thread(lambda: [_item(turn) for turn in self._turns(limit)])
+        turns = await asyncio.to_thread(self._turns, limit)
+        return list(map(_to_item, turns))
 
     async def add_items(self, items: Sequence[Any]) -> None:
         """Append items, all in one transaction."""
@@ -89,7 +90,7 @@ class MemoriesSession:
     def _pop(self) -> Any:
         for last in self._memories.tail_turns(self.session_id, limit=1):
             self._forget(last.index)
-            return _item(last)
+            return _to_item(last)
         return None
 
     def _forget(self, index: int | None) -> None:
@@ -114,17 +115,15 @@ def _is_stored_unchanged(content: object) -> bool:
     """Return whether a turn returns a text unchanged, although contents are stored in one Unicode
     form.
     """
+    if not isinstance(content, str) or not any(map(str.isalnum, content)):
+        return False
     try:
-        return (
-            isinstance(content, str)
-            and any(map(str.isalnum, content))
-            and validate.content(content) == content
-        )
+        return validate.content(content) == content
     except InvalidInput:
         return False
 
 
-def _item(turn: Turn) -> Any:
+def _to_item(turn: Turn) -> Any:
     if _AS_JSON.items() <= turn.tags.items():
         return json.loads(turn.content)
     return {"role": turn.role, "content": turn.content}

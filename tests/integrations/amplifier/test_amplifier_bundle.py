@@ -85,4 +85,4 @@ def test_what_is_left_of_another_context_manager_s_configuration_is_passed_over(
     with caplog.at_level(logging.WARNING):
         model = talk(["Hello"], session=bob, config={"compact_threshold": 0.92})
     assert "bob" in model.sent()
-    assert "compact_threshold is no setting of memory" in caplog.text
+    assert "compact_threshold is not a setting of memory" in caplog.text

@@ -114,7 +114,7 @@ def test_a_store_that_hangs_delays_a_session_by_no_more_than_it_may(
     from memories.integrations.amplifier import session
 
     gate = threading.Event()
-    monkeypatch.setattr(session.Mounted, "_opened", lambda self: gate.wait(60))
+    monkeypatch.setattr(session.Mounted, "_open", lambda self: gate.wait(60))
     monkeypatch.setenv("MEMORY_TIMEOUT_SECONDS", "1")
     try:
         model = talk(["One", "Two"], session=bob, config={"delay_seconds": 0.1})

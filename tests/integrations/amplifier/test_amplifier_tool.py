@@ -126,7 +126,7 @@ def test_a_memory_that_hangs_is_a_result_too(monkeypatch: pytest.MonkeyPatch) ->
     import threading
 
     gate = threading.Event()
-    monkeypatch.setattr(Mounted, "_opened", lambda self: gate.wait(60))
+    monkeypatch.setattr(Mounted, "_open", lambda self: gate.wait(60))
     monkeypatch.setenv("MEMORY_TIMEOUT_SECONDS", "1")
 
     async def main() -> ToolResult:
@@ -150,8 +150,8 @@ def test_the_event_loop_is_free_while_the_memory_works(monkeypatch: pytest.Monke
     async def main() -> ToolResult:
         coordinator = create_test_coordinator()
         unmount = await mount_tool(coordinator, {"enabled": True})
-        opened = Mounted._opened
-        monkeypatch.setattr(Mounted, "_opened", lambda self: (gate.wait(60), opened(self))[1])
+        opened = Mounted._open
+        monkeypatch.setattr(Mounted, "_open", lambda self: (gate.wait(60), opened(self))[1])
         running = asyncio.ensure_future(
             coordinator.mount_points["tools"]["memory"].execute({"operation": "list"})
         )

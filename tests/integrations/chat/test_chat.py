@@ -294,7 +294,7 @@ def test_a_turn_that_fails_is_dropped_and_the_next_one_works(
     agent = agent_of(settings._replace(key=Secret("wrong")))
     with pytest.raises(TurnFailed, match="AuthenticationError"):
         agent.answer("What is my dog?", lambda piece: None)
-    assert agent.unfinished() is None
+    assert agent.find_unfinished() is None
     assert talk(settings, "What is my dog?") == "Your dog is Rex. (from history)"
 
 
@@ -559,7 +559,7 @@ def test_a_turn_cut_off_before_any_of_its_writes_spoils_no_session(
             agent.answer("My dog is Rex", lambda piece: None)
         except TurnFailed:
             following = agent_of(mine)
-            if following.unfinished() is not None:
+            if following.find_unfinished() is not None:
                 following.finish(lambda piece: None)
             assert talk(mine, "What is my dog?") in (
                 "Your dog is Rex. (from history)",

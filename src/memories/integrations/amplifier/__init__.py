@@ -45,13 +45,13 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
 
     if mounted.is_on(settings):
         await mount()
-    listening = (
-        listen(coordinator, mounted, settings, mount) if coordinator.parent_id is None else None
-    )
+    stop_listening = None
+    if coordinator.parent_id is None:
+        stop_listening = listen(coordinator, mounted, settings, mount)
 
     async def unmount() -> None:
-        if listening is not None:
-            listening()
+        if stop_listening is not None:
+            stop_listening()
         if tool.name in (coordinator.get("tools") or {}):
             await coordinator.unmount("tools", name=tool.name)
 
@@ -73,20 +73,20 @@ async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = Non
     settings = read_settings(coordinator.config, config)
     mounted = None
     if settings.mode != EXPLICIT:
-        mounted = await _mounted_for_context(coordinator, settings)
+        mounted = await _mount_for_context(coordinator, settings)
     if mounted is None:
-        await coordinator.mount(
-            "context", MemoriesContext(None, settings.max_tokens, hooks=coordinator.hooks)
-        )
+        context = MemoriesContext(None, settings.max_tokens, hooks=coordinator.hooks)
+        await coordinator.mount("context", context)
         return _nothing
+
+    def build(memories: "Memories") -> tuple[str, dict[str, str]]:
+        return _prompt_block(memories, mounted.folder, settings.block_tokens)
 
     async def read() -> str:
         if not mounted.is_on(settings):
             return ""
-        block, texts = await mounted.ask(
-            lambda memories: _prompt_block(memories, mounted.folder, settings.block_tokens)
-        )
-        mounted.given |= texts
+        block, texts = await mounted.ask(build)
+        mounted.shown_texts |= texts
         return block
 
     context = MemoriesContext(read, settings.max_tokens, settings.delay_seconds, coordinator.hooks)
@@ -142,7 +142,7 @@ def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str,
     return block.text, {entry.id: entry.content for entry in (*block.entries, *block.sessions)}
 
 
-async def _mounted_for_context(coordinator: Any, settings: Settings) -> "Mounted | None":
+async def _mount_for_context(coordinator: Any, settings: Settings) -> "Mounted | None":
     """Return the memory of a session; None if it is off or not usable, since no session can do
     without a context.
     """

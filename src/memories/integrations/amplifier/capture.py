@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 HOST = "amplifier"
 PRIORITY = 900  # after hooks that deny or redact texts; lower ones run first
-_LEAST = 40  # characters of a tool's result that is worth capturing
+_MIN_OUTPUT = 40  # characters of a tool's result that is worth capturing
 
 
 class Capture:
@@ -54,10 +54,9 @@ class Capture:
             "orchestrator:complete": self._answer,
             "session:end": self._end,
         }
+        register = self._coordinator.hooks.register
         return [
-            self._coordinator.hooks.register(
-                event, handler, priority=PRIORITY, name=f"memories:{event}"
-            )
+            register(event, handler, priority=PRIORITY, name=f"memories:{event}")
             for event, handler in handlers.items()
         ]
 
@@ -71,7 +70,9 @@ class Capture:
         output = _output(data.get("result") or data.get("tool_response"))
         if data.get("tool_name") == NAME:
             return _continue()  # it is remembered already
-        return await self._append("tool", output=output) if len(output) >= _LEAST else _continue()
+        return (
+            await self._append("tool", output=output) if len(output) >= _MIN_OUTPUT else _continue()
+        )
 
     async def _answer(self, _: str, __: dict[str, Any]) -> "HookResult":
         answer = await self._new_answer()
@@ -150,7 +151,7 @@ def _continue() -> "HookResult":
 
 def _record_shown(home: str, name: str, mounted: Mounted) -> None:
     """Record the memories that the session has seen, so that they are not captured again."""
-    texts, mounted.given = mounted.given, {}
+    texts, mounted.shown_texts = mounted.shown_texts, {}
     if texts:
         marks = sorted({mark for text in texts.values() for mark in sentences.hash_sentences(text)})
         session.note(home, name, **{session.SHOWN: sorted(texts), session.SENTENCES: marks})
@@ -171,10 +172,10 @@ def _output(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(filter(None, map(_output, content)))
     if isinstance(content, Mapping):
-        texts = [
-            content[name]
-            for name in ("text", "output", "stdout")
-            if isinstance(content.get(name), str)
-        ]
-        return texts[0] if texts and content.get("type", "text") == "text" else ""
+        if content.get("type", "text") != "text":
+            return ""
+        for name in ("text", "output", "stdout"):
+            if isinstance(content.get(name), str):
+                return str(content[name])
+        return ""
     return _output(getattr(content, "output", None) or getattr(content, "text", None) or "")

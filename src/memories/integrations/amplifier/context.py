@@ -1,5 +1,5 @@
-"""The context manager: the messages of a session, at their beginning what its agent remembers, and
-which of them fit.
+"""The context manager: keeps the messages of a session, adds the agent's memory, and selects those
+that fit.
 
 A request that has no room for everything leaves out, in this order: the text of old tool results,
 old messages, the text of the newer tool results, and the steps since the user's last message.
@@ -22,7 +22,8 @@ RECENT_RESULTS = 5  # tool results whose text is kept as long as possible
 SHORTENED = 250  # characters of a tool result that are kept
 NOTICE = {
     "role": "system",
-    "content": "To save room, earlier messages of this conversation are left out here, or old tool results shortened.",
+    "content": "To save room, earlier messages of this conversation are left out here, or old tool "
+    "results shortened.",
 }
 _WORTH_IT = 50  # characters that must be saved by it
 _PER_MESSAGE = 4  # tokens of a message besides its content
@@ -57,52 +58,56 @@ def fit(messages: Sequence[Message], sizes: Sequence[Size], cut: Cut, budget: in
         budget: The largest number of tokens of the view.
     """
 
-    def size(of: Cut) -> int:
-        return sum(
-            sizes[at].shortened if at < of.shortened else sizes[at].whole
-            for at in _shown(messages, of)
-        )
+    def negative_size(cut: Cut) -> int:
+        total = 0
+        for index in _shown_indices(messages, cut):
+            size = sizes[index]
+            total += size.shortened if index < cut.shortened else size.whole
+        return -total
 
-    if size(cut) <= budget:
+    if -negative_size(cut) <= budget:
         return cut
-    users = [at for at, message in enumerate(messages) if _is_from_user(message)]
-    since = users[-1] if users else -1
-    results = [at + 1 for at, message in enumerate(messages) if _answers(message)]
-    steps = [at for at in _beginnings(messages) if at > since]
+    users = [index for index, message in enumerate(messages) if _is_from_user(message)]
+    last_user = users[-1] if users else -1
+    after_results = [index + 1 for index, message in enumerate(messages) if _answers(message)]
+    old_results = after_results[: max(0, len(after_results) - RECENT_RESULTS)]
+    steps = [index for index in _possible_starts(messages) if index > last_user]
     target = int(budget * TARGET)
-    for wanted, name, values in (
-        (target, "shortened", results[: max(0, len(results) - RECENT_RESULTS)]),
+    for max_size, name, indices in (
+        (target, "shortened", old_results),
         (target, "start", users),
-        (budget, "shortened", results),
+        (budget, "shortened", after_results),
         (budget, "start", steps),
     ):
-        if wanted == budget and size(cut) <= budget:
+        if max_size == budget and -negative_size(cut) <= budget:
             return cut
-        further = [cut._replace(**{name: at}) for at in values if at > getattr(cut, name)]
-        enough = bisect_left(further, -wanted, key=lambda longer: -size(longer))
-        if enough < len(further):
-            return further[enough]
-        cut = further[-1] if further else cut
+        longer = [cut._replace(**{name: index}) for index in indices if index > getattr(cut, name)]
+        enough = bisect_left(longer, -max_size, key=negative_size)
+        if enough < len(longer):
+            return longer[enough]
+        if longer:
+            cut = longer[-1]
     return cut
 
 
 def view(messages: Sequence[Message], cut: Cut) -> list[dict[str, Any]]:
     """Return the messages that are shown, copies of those of the conversation."""
-    shown = [
-        dict(_shortened(messages[at]) if at < cut.shortened else messages[at])
-        for at in _shown(messages, cut)
-    ]
+    visible = []
+    for index in _shown_indices(messages, cut):
+        message = messages[index]
+        visible.append(dict(_shorten(message) if index < cut.shortened else message))
     if cut == Cut():
-        return shown
-    first = instructions(messages)
-    return [*shown[:first], dict(NOTICE), *shown[first:]]
+        return visible
+    first = count_instructions(messages)
+    return [*visible[:first], dict(NOTICE), *visible[first:]]
 
 
-def instructions(messages: Sequence[Message]) -> int:
+def count_instructions(messages: Sequence[Message]) -> int:
     """Return how many instructions a conversation begins with."""
-    return next(
-        (at for at, message in enumerate(messages) if not is_instruction(message)), len(messages)
-    )
+    for count, message in enumerate(messages):
+        if not is_instruction(message):
+            return count
+    return len(messages)
 
 
 def is_instruction(message: Message) -> bool:
@@ -112,79 +117,83 @@ def is_instruction(message: Message) -> bool:
 
 def size_of(message: Message) -> Size:
     """Return the size of a message, whole and shortened."""
-    return Size(tokens_of(message), tokens_of(_shortened(message)))
+    return Size(tokens_of(message), tokens_of(_shorten(message)))
 
 
 def tokens_of(message: Message) -> int:
     """Return an upper bound of the tokens of a message."""
     content = message.get("content")
-    parts = [
-        content
-        if isinstance(content, str)
-        else json.dumps(content, ensure_ascii=False, default=str)
-    ]
+    text = content if isinstance(content, str) else _to_json(content)
+    tokens = _PER_MESSAGE + estimate_tokens(text)
     if message.get("tool_calls"):
-        parts.append(json.dumps(message["tool_calls"], ensure_ascii=False, default=str))
-    return _PER_MESSAGE + sum(map(estimate_tokens, parts))
+        tokens += estimate_tokens(_to_json(message["tool_calls"]))
+    return tokens
 
 
-def _shown(messages: Sequence[Message], cut: Cut) -> Iterator[int]:
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _shown_indices(messages: Sequence[Message], cut: Cut) -> Iterator[int]:
     """Yield the indices of the messages shown: instructions, the user's last message, and all from
     the cut on.
     """
-    last_user = max(
-        (at for at, message in enumerate(messages) if _is_from_user(message)), default=-1
-    )
-    for at, message in enumerate(messages):
-        if at >= cut.start or at == last_user or is_instruction(message):
-            yield at
+    users = [index for index, message in enumerate(messages) if _is_from_user(message)]
+    last_user = users[-1] if users else -1
+    for index, message in enumerate(messages):
+        if index >= cut.start or index == last_user or is_instruction(message):
+            yield index
 
 
-def _beginnings(messages: Sequence[Message]) -> Iterator[int]:
+def _possible_starts(messages: Sequence[Message]) -> Iterator[int]:
     """Yield the indices at which a view can begin: not between a tool call and its results."""
     waiting: set[str] = set()
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if not waiting or _is_from_user(message):
             waiting.clear()
-            yield at
+            yield index
         waiting |= _calls(message)
         waiting -= _answers(message)
 
 
 def _calls(message: Message) -> set[str]:
     """Return the ids of the tool calls that a message makes."""
-    ids = {
-        str(call.get("id") or call.get("tool_call_id")) for call in message.get("tool_calls") or ()
-    }
-    return ids | {
-        str(block.get("id"))
-        for block in _blocks(message)
-        if block.get("type") in ("tool_call", "tool_use")
-    }
+    ids = set()
+    for call in message.get("tool_calls") or ():
+        ids.add(str(call.get("id") or call.get("tool_call_id")))
+    for block in _blocks(message):
+        if block.get("type") in ("tool_call", "tool_use"):
+            ids.add(str(block.get("id")))
+    return ids
 
 
 def _answers(message: Message) -> set[str]:
     """Return the ids of the tool calls whose results a message has."""
-    blocks = [block for block in _blocks(message) if block.get("type") == "tool_result"]
-    ids = {str(block.get("tool_call_id") or block.get("tool_use_id")) for block in blocks}
-    return ids | {str(message.get("tool_call_id"))} if message.get("role") == "tool" else ids
+    ids = set()
+    for block in _blocks(message):
+        if block.get("type") == "tool_result":
+            ids.add(str(block.get("tool_call_id") or block.get("tool_use_id")))
+    if message.get("role") == "tool":
+        ids.add(str(message.get("tool_call_id")))
+    return ids
 
 
 def _blocks(message: Message) -> list[Mapping[str, Any]]:
     content = message.get("content")
-    return (
-        [block for block in content if isinstance(block, Mapping)]
-        if isinstance(content, list)
-        else []
-    )
+    if not isinstance(content, list):
+        return []
+    return [block for block in content if isinstance(block, Mapping)]
 
 
 def _is_from_user(message: Message) -> bool:
-    hook = (message.get("metadata") or {}).get("source") == "hook"
-    return message.get("role") == "user" and not hook and not _answers(message)
+    return message.get("role") == "user" and not _is_from_hook(message) and not _answers(message)
 
 
-def _shortened(message: Message) -> Message:
+def _is_from_hook(message: Message) -> bool:
+    return (message.get("metadata") or {}).get("source") == "hook"
+
+
+def _shorten(message: Message) -> Message:
     """Return a tool result with the beginning of its text; any other message as it is."""
     if not _answers(message):
         return message
@@ -192,11 +201,11 @@ def _shortened(message: Message) -> Message:
     if isinstance(content, str):
         return {**message, "content": _cut(content)}
     if isinstance(content, list):
-        return {**message, "content": [_shortened_block(block) for block in content]}
+        return {**message, "content": [_shorten_block(block) for block in content]}
     return message
 
 
-def _shortened_block(block: Any) -> Any:
+def _shorten_block(block: Any) -> Any:
     if not isinstance(block, Mapping):
         return block
     texts = {
@@ -246,12 +255,8 @@ class MemoriesContext:
                 has arrived.
             hooks: The session's hooks, which are notified of a compaction.
         """
-        self._block, self._max_tokens, self._delay, self._hooks = (
-            block,
-            max_tokens,
-            delay_seconds,
-            hooks,
-        )
+        self._block, self._hooks = block, hooks
+        self._max_tokens, self._delay_seconds = max_tokens, delay_seconds
         self._messages: list[dict[str, Any]] = []
         self._cut = Cut()
         self._sizes: dict[int, Size] = {}  # by `id`: a message is kept, and never changed
@@ -282,24 +287,26 @@ class MemoriesContext:
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
     ) -> list[dict[str, Any]]:
-        """Return what a request sends: instructions, the prompt block, and as many messages as fit.
+        """Return the messages of a request: instructions, the prompt block, and as many as fit.
 
         Args:
             token_budget: The largest number of tokens.
             provider: The provider whose limits hold without a budget.
         """
         budget = self._budget(token_budget, provider)
-        first = [{"role": "system", "content": await self._factory()}] if self._factory else []
-        messages = [message for message in self._messages if not (first and _is_replaced(message))]
+        first, messages = [], self._messages
+        if self._factory:
+            first.append({"role": "system", "content": await self._factory()})
+            messages = [message for message in messages if not _is_replaced(message)]
         if block := await self._read():
             first.append({"role": "system", "content": block})
         room = budget - sum(map(tokens_of, [*first, NOTICE]))
         cut = fit(messages, list(map(self._size, messages)), self._cut, room)
         if cut != self._cut:
             await self._compact(messages, cut, room)
-        shown = view(messages, cut)
-        at = instructions(messages)  # the block comes behind them
-        return [*shown[:at], *first, *shown[at:]]
+        visible = view(messages, cut)
+        count = count_instructions(messages)  # the block comes behind them
+        return [*visible[:count], *first, *visible[count:]]
 
     async def forget_block(self) -> None:
         """Drop the prompt block; it is read again before the next request."""
@@ -318,7 +325,7 @@ class MemoriesContext:
             return ""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._block())
-            await asyncio.wait([self._reading], timeout=self._delay)
+            await asyncio.wait([self._reading], timeout=self._delay_seconds)
         if not self._reading.done():
             return ""
         error = self._reading.exception()
@@ -347,31 +354,26 @@ def _is_replaced(message: Mapping[str, Any]) -> bool:
     """Return whether a message is an instruction that the factory rebuilds; those of hooks are
     not.
     """
-    return (
-        message.get("role") == "system" and (message.get("metadata") or {}).get("source") != "hook"
-    )
+    return message.get("role") == "system" and not _is_from_hook(message)
 
 
 def _limit_of(provider: Any) -> int | None:
     """Return the limit of a request's tokens that a provider reports; None if it reports none."""
     if provider is None:
         return None
-    model = getattr(provider, "get_model_info", lambda: None)()
-    limits = _Limits(
-        getattr(model, "context_window", None), getattr(model, "max_output_tokens", None)
-    )
-    if limits.tokens is None and hasattr(provider, "get_info"):
+    limit = None
+    if hasattr(provider, "get_model_info"):
+        model = provider.get_model_info()
+        window = getattr(model, "context_window", None)
+        limit = _limit(window, getattr(model, "max_output_tokens", None))
+    if limit is None and hasattr(provider, "get_info"):
         defaults = provider.get_info().defaults or {}
-        limits = _Limits(defaults.get("context_window"), defaults.get("max_output_tokens"))
-    return limits.tokens
+        limit = _limit(defaults.get("context_window"), defaults.get("max_output_tokens"))
+    return limit
 
 
-class _Limits(NamedTuple):
-    window: object
-    output: object
-
-    @property
-    def tokens(self) -> int | None:
-        if not (isinstance(self.window, int) and isinstance(self.output, int) and self.window > 0):
-            return None
-        return int(self.window - OUTPUT_SHARE * self.output) - MARGIN
+def _limit(window: object, output: object) -> int | None:
+    """Return the limit that a context window and the longest answer leave."""
+    if not isinstance(window, int) or not isinstance(output, int) or window <= 0:
+        return None
+    return int(window - OUTPUT_SHARE * output) - MARGIN

@@ -1,4 +1,4 @@
-"""What the modules of one session share: their settings, and the memory of the session's agent."""
+"""State that the modules of one session share: their settings, and the memory of its agent."""
 
 import asyncio
 import importlib.metadata
@@ -56,22 +56,17 @@ def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | No
     memory = _mapping(
         _mapping(session.get("capabilities"), "session.capabilities").get("memory"), _MEMORY
     )
-    identity = (
-        {"agent_identity": session["agent_identity"]}
-        if session.get("agent_identity") is not None
-        else {}
-    )
+    identity = {}
+    if session.get("agent_identity") is not None:
+        identity["agent_identity"] = session["agent_identity"]
     checked: dict[str, Any] = {}
     for where, values in (("config", config or {}), (_MEMORY, memory), ("session", identity)):
         for name, value in values.items():
-            if (
-                name not in _CHECKS
-            ):  # bundles are merged, so another module's configuration may be here too
-                _log.warning(
-                    "%s.%s is no setting of memory; there are %s", where, name, ", ".join(_CHECKS)
-                )
-                continue
-            checked[name] = _CHECKS[name](value, f"{where}.{name}")
+            if name in _CHECKS:
+                checked[name] = _CHECKS[name](value, f"{where}.{name}")
+            else:  # bundles are merged, so another module's configuration may be here too
+                names = ", ".join(_CHECKS)
+                _log.warning("%s.%s is not a setting of memory; use %s", where, name, names)
     settings = Settings(**checked)
     return settings._replace(capture=settings.capture and settings.enabled is not False)
 
@@ -151,8 +146,8 @@ class Mounted:
         config: The settings of Memories.
         folder: The working folder of the session.
         identity: The namespace of the agent.
-        said: Whether the user switched memory on or off in this session; None if neither.
-        given: The texts, by id, that the session has seen and capture has not recorded yet.
+        switched_on: Whether the user switched memory on or off in this session; None if neither.
+        shown_texts: The texts, by id, that the session has seen and capture has not recorded yet.
     """
 
     def __init__(self, config: Config, settings: Settings) -> None:
@@ -164,8 +159,8 @@ class Mounted:
         """
         self.config, self.folder = config, Path.cwd()
         self.identity = settings.agent_identity or config.namespace
-        self.said: bool | None = None
-        self.given: dict[str, str] = {}
+        self.switched_on: bool | None = None
+        self.shown_texts: dict[str, str] = {}
         from memories.core.deadline import Deadline
 
         self._deadline = Deadline(config.memory_timeout_seconds, whole=True)
@@ -204,16 +199,21 @@ class Mounted:
         Raises:
             MemoryTimeout: It took longer than the setting `memory_timeout_seconds` allows.
         """
-        return await asyncio.to_thread(self._deadline.run, lambda: work(self._opened()))
+
+        def run() -> Value:
+            return work(self._open())
+
+        return await asyncio.to_thread(self._deadline.run, run)
 
     def is_on(self, settings: Settings) -> bool:
         """Return whether memory is on for a module; the user's word overrides the configuration."""
-        return bool(settings.enabled) if self.said is None else self.said
+        return bool(settings.enabled) if self.switched_on is None else self.switched_on
 
     async def become(self, identity: str, *, on: bool) -> None:
         """Continue as another agent, or with memory on or off."""
-        changed, self.identity, self.said = identity != self.identity, identity, on
-        if changed:
+        is_other = identity != self.identity
+        self.identity, self.switched_on = identity, on
+        if is_other:
             await self._close()
 
     async def release(self) -> None:
@@ -229,7 +229,7 @@ class Mounted:
         if memories is not None:
             await asyncio.to_thread(memories.close)
 
-    def _opened(self) -> "Memories":
+    def _open(self) -> "Memories":
         with self._lock:
             if self._memories is None:
                 from memories.memories import Memories

@@ -1,7 +1,6 @@
-"""The tool `memory`, whose `operation` is a verb of the library, and what users say to switch
-memory on or off.
-"""
+"""The tool `memory`, whose `operation` is a verb of the library; users can switch it on and off."""
 
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -70,63 +69,59 @@ class _Answer(NamedTuple):
 
 
 class _Operation(NamedTuple):
-    run: "Callable[[Memories, Mapping[str, Any]], _Answer]"
+    run: Callable[..., _Answer]
     required: Sequence[str]
     optional: Sequence[str] = ()
 
 
-def _search(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
-    results = memories.explain(given["query"], scope="all", **_filters(given))
+def _search(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
+    results = memories.explain(arguments["query"], scope="all", **_filters(arguments))
     return _Answer(
         _fence(compact.hits(memories, results.hits, results.note)),
         [hit.found for hit in results.hits],
     )
 
 
-def _list(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
-    page = memories.list(**_filters(given)).memories
+def _list(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
+    page = memories.list(**_filters(arguments)).memories
     return _Answer(_fence(compact.page(memories, page)), page)
 
 
-def _get(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
-    memory = memories.get(given["id"])
+def _get(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
+    memory = memories.get(arguments["id"])
     history = memories.history(memory.id)
-    earlier = (
-        f"\nversions, oldest first:\n{compact.versions(history.versions)}"
-        if len(history.versions) > 1
-        else ""
-    )
-    return _Answer(_fence(compact.memory(memories, memory) + earlier), [memory])
+    text = compact.memory(memories, memory)
+    if len(history.versions) > 1:
+        text += f"\nversions, oldest first:\n{compact.versions(history.versions)}"
+    return _Answer(_fence(text), [memory])
 
 
-def _create(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
+def _create(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
     created = memories.create(
-        given["content"],
-        tags=given.get("tags"),
-        key=given.get("key"),
-        force=given.get("force", False),
+        arguments["content"],
+        tags=arguments.get("tags"),
+        key=arguments.get("key"),
+        force=arguments.get("force", False),
     )
     head, *alike = compact.create_result(memories, created).split("\n")
     if not alike:
         return _Answer(head)
-    return _Answer(
-        "\n".join(
-            [f"{head}; {_STORED if created.stored else _NOT_STORED}", _fence("\n".join(alike))]
-        )
-    )
+    advice = _STORED if created.stored else _NOT_STORED
+    similar = _fence("\n".join(alike))
+    return _Answer(f"{head}; {advice}\n{similar}")
 
 
-def _update(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
-    memory = memories.update(given["id"], given.get("content"), tags=given.get("tags"))
+def _update(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
+    memory = memories.update(arguments["id"], arguments.get("content"), tags=arguments.get("tags"))
     return _Answer(f"updated {memory.id}, version {memory.version}")
 
 
-def _delete(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
-    return _Answer(f"deleted {memories.delete(given['id']).id}; restore brings it back")
+def _delete(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
+    return _Answer(f"deleted {memories.delete(arguments['id']).id}; restore brings it back")
 
 
-def _restore(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
-    return _Answer(f"restored {memories.restore(given['id']).id}")
+def _restore(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
+    return _Answer(f"restored {memories.restore(arguments['id']).id}")
 
 
 _FILTERS = ("tags", "since", "until", "limit")
@@ -178,22 +173,20 @@ class MemoryTool:
         from amplifier_core import ToolResult
 
         if not self._mounted.is_on(self._settings):
-            return _failed("memory is off for this session; the user can say: memory on")
+            return _fail("memory is off for this session; the user can say: memory on")
         try:
             run, arguments = _check_input(input)
-            answer = await self._mounted.ask(lambda memories: run(memories, arguments))
-            self._mounted.given |= {entry.id: entry.content for entry in answer.entries}
+            answer = await self._mounted.ask(functools.partial(run, arguments=arguments))
+            self._mounted.shown_texts |= {entry.id: entry.content for entry in answer.entries}
             return ToolResult(success=True, output=answer.text)
         except (MemoriesError, MemoryTimeout) as exc:
-            return _failed(str(exc))
+            return _fail(str(exc))
         except Exception as exc:  # noqa: BLE001 - a fault of ours must not end the turn of an agent
             _log.exception("the tool memory failed", exc_info=exc)
-            return _failed(f"the memory failed: {type(exc).__name__}; the log has more")
+            return _fail(f"the memory failed: {type(exc).__name__}; the log has more")
 
 
-def _check_input(
-    value: object,
-) -> "tuple[Callable[[Memories, Mapping[str, Any]], _Answer], dict[str, Any]]":
+def _check_input(value: object) -> tuple[Callable[..., _Answer], dict[str, Any]]:
     """Return the operation that an input names, and its arguments.
 
     Raises:
@@ -205,18 +198,16 @@ def _check_input(
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
         raise InvalidInput(f"operation must be one of {', '.join(OPERATIONS)}")
-    known = (*operation.required, *operation.optional)
-    arguments = {
-        key: argument
-        for key, argument in value.items()
-        if key != "operation"
-        and argument is not None
-        and not str(key).startswith("_")  # a harness may add its own
-    }
-    for key, argument in arguments.items():
-        if key not in known:
-            raise InvalidInput(f"{name} takes {', '.join(known)}; leave out {str(key)[:40]!r}")
+    parameters = (*operation.required, *operation.optional)
+    arguments: dict[str, Any] = {}
+    for key, argument in value.items():
+        # a harness may add its own arguments, which begin with "_"
+        if key == "operation" or argument is None or str(key).startswith("_"):
+            continue
+        if key not in parameters:
+            raise InvalidInput(f"{name} takes {', '.join(parameters)}; leave out {str(key)[:40]!r}")
         _check(key, argument)
+        arguments[key] = argument
     for key in operation.required:
         if not arguments.get(key):
             raise InvalidInput(f"{name} needs {key}")
@@ -229,9 +220,8 @@ def _check(key: str, value: object) -> None:
         if type(value) is not int or not 1 <= value <= MAX_RESULTS:
             raise InvalidInput(f"{key} must be a whole number from 1 to {MAX_RESULTS}")
     elif kind == "object":
-        if not isinstance(value, Mapping) or not all(
-            isinstance(part, str) for pair in value.items() for part in pair
-        ):
+        texts = [*value, *value.values()] if isinstance(value, Mapping) else [None]
+        if not all(isinstance(text, str) for text in texts):
             raise InvalidInput(f'{key} must be an object of texts, like {{"type": "preference"}}')
     elif kind == "boolean":
         if not isinstance(value, bool):
@@ -240,8 +230,8 @@ def _check(key: str, value: object) -> None:
         raise InvalidInput(f"{key} must be a text")
 
 
-def _filters(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"limit": _LIMIT} | {name: given[name] for name in _FILTERS if name in given}
+def _filters(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"limit": _LIMIT} | {name: arguments[name] for name in _FILTERS if name in arguments}
 
 
 def _fence(text: str) -> str:
@@ -249,7 +239,7 @@ def _fence(text: str) -> str:
     return text if text == compact.NOTHING else rendering.frame({}, "", text.split("\n"))
 
 
-def _failed(sentence: str) -> "ToolResult":
+def _fail(sentence: str) -> "ToolResult":
     from amplifier_core import ToolResult
 
     return ToolResult(success=False, output=sentence, error={"message": sentence})
@@ -300,6 +290,9 @@ def listen(
 
 
 def _describe_state(mounted: Mounted) -> str:
-    if mounted.said:
+    if mounted.switched_on:
         return f'Memory is on. In this session you are "{mounted.identity}".'
-    return "Memory is off for this session: nothing is recalled or stored. The user can say: memory on."
+    return (
+        "Memory is off for this session: nothing is recalled or stored. "
+        "The user can say: memory on."
+    )

@@ -26,9 +26,8 @@ def start(config: Config, root: Path, env_file: Path | None, *, demo: bool, live
     """
     missing = [name for name in ("langgraph", "langchain_moonshot") if find_spec(name) is None]
     if missing:
-        raise ConfigError(
-            f"{', '.join(missing)} is missing; run: {sys.executable} -m pip install 'memoriae[chat]'"
-        )
+        install = f"{sys.executable} -m pip install 'memoriae[chat]'"
+        raise ConfigError(f"{', '.join(missing)} is missing; run: {install}")
     if demo:
         from memories.cli.output import say
         from memories.integrations.chat.demo import run as run_demos

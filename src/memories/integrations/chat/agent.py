@@ -101,28 +101,21 @@ class Agent:
             TurnFailed: It failed. The turn is dropped, and the session is as it was.
             KeyboardInterrupt: It was stopped; the turn is dropped too.
         """
-        self._run(
-            {"messages": [HumanMessage(text)], "turn_id": uuid.uuid4().hex},
-            show,
-            self._session.last_id(),
-        )
+        message = {"messages": [HumanMessage(text)], "turn_id": uuid.uuid4().hex}
+        self._run(message, show, self._session.last_id())
 
-    def unfinished(self) -> str | None:
+    def find_unfinished(self) -> str | None:
         """Return the message whose turn was cut off when the chat last ended; None if there is
         none.
         """
         self.settle()
         state = self._graph.get_state(self._session.config)
-        if (
-            not state.tasks
-        ):  # not `next`, which leaves out a finished step whose state is not written yet
+        if not state.tasks:  # `next` leaves out a finished step whose state is not written yet
             return None
-        questions = [
-            message
-            for message in state.values.get("messages", ())
-            if isinstance(message, HumanMessage)
-        ]
-        return str(questions[-1].text) if questions else ""
+        for message in reversed(state.values.get("messages", ())):
+            if isinstance(message, HumanMessage):
+                return str(message.text)
+        return ""
 
     def finish(self, show: Show) -> None:
         """Finish the turn that was cut off; see `answer`."""
@@ -169,13 +162,13 @@ class Agent:
         """
         config = {**self._session.config, "recursion_limit": MAX_STEPS}
         try:
-            with _timed("turn"):
+            with _log_duration("turn"):
                 for message, where in self._graph.stream(
                     state, config, stream_mode="messages", durability="sync"
                 ):
                     if where["langgraph_node"] == "model" and message.text:
                         pieces.put(str(message.text))
-            with _timed("checkpoint"):
+            with _log_duration("checkpoint"):
                 self._session.keep_last()
             pieces.put(None)
         except Exception as exc:  # noqa: BLE001 - the caller that waits for the answer raises it
@@ -189,10 +182,10 @@ class Agent:
         question = next(
             str(message.text) for message in messages if isinstance(message, HumanMessage)
         )
-        with _timed("recall"):
+        with _log_duration("recall"):
             instructions = self._instructions(question)
         answer: Any = None
-        with _timed("model"):
+        with _log_duration("model"):
             for chunk in self._model.stream(
                 [SystemMessage(instructions), *state["messages"]], config
             ):
@@ -215,7 +208,8 @@ class Agent:
             for fact in facts
         ]
         block = fence.block("Known memory", lines, fence.new_boundary())
-        return f"{RULES}\n\nKnown memory about the user, which may help and may be outdated. {fence.RULE}\n{block}"
+        head = "Known memory about the user, which may help and may be outdated."
+        return f"{RULES}\n\n{head} {fence.RULE}\n{block}"
 
     def _tool(self) -> Any:
         memory = self._memory
@@ -232,7 +226,7 @@ class Agent:
                 state: The session.
                 kind: fact, preference or constraint.
             """
-            with _timed("memory_upsert"):
+            with _log_duration("memory_upsert"):
                 try:
                     stored = memory.add(content, kind, state["turn_id"])
                 except OSError as exc:
@@ -264,7 +258,7 @@ def _describe_failure(exc: Exception) -> str:
 
 
 @contextmanager
-def _timed(step: str) -> Iterator[None]:
+def _log_duration(step: str) -> Iterator[None]:
     """Log how long a step takes."""
     start = time.perf_counter()
     try:

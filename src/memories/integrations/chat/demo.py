@@ -65,13 +65,10 @@ def refusal(body: Mapping[str, Any], key: str, given: str) -> tuple[int, str] | 
     if not str(body.get("model", "")).startswith("kimi"):
         return 404, f"Not found the model {body.get('model')}"
     messages = body.get("messages")
-    if (
-        not isinstance(messages, list)
-        or not messages
-        or messages[-1].get("role") not in ("user", "tool")
-    ):
+    last = messages[-1] if isinstance(messages, list) and messages else {}
+    if last.get("role") not in ("user", "tool"):
         return 400, "Invalid request: messages must end with a message of the user or of a tool"
-    wrong = _wrong_calls(messages)
+    wrong = _wrong_calls(body["messages"])
     return None if wrong is None else (400, wrong)
 
 
@@ -141,12 +138,8 @@ def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
             refused = refusal(body, kimi.key, self.headers.get("Authorization", ""))
             if refused or self.path != "/v1/chat/completions":
                 status, why = refused or (404, "not found")
-                self._send(
-                    status,
-                    json.dumps(
-                        {"error": {"message": why, "type": "invalid_request_error"}}
-                    ).encode(),
-                )
+                error = {"message": why, "type": "invalid_request_error"}
+                self._send(status, json.dumps({"error": error}).encode())
                 return
             self._stream(answer(body["messages"]), body["model"], len(body["messages"]))
 
@@ -157,20 +150,20 @@ def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(data)
 
-        def _stream(self, said: dict[str, Any], model: str, number: int) -> None:
+        def _stream(self, reply: dict[str, Any], model: str, number: int) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             try:
-                for piece in _pieces(said, model, number):
+                for piece in _pieces(reply, model, number):
                     if kimi.stopped.wait(kimi.delay):
                         return
                     data = f"data: {piece}\n\n".encode()
                     self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                     self.wfile.flush()
                 self.wfile.write(b"0\r\n\r\n")
-            except OSError:  # who asked has left
+            except OSError:  # the client has left
                 self.close_connection = True
 
         def log_message(self, *arguments: object) -> None:
@@ -179,7 +172,7 @@ def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _pieces(said: dict[str, Any], model: str, number: int) -> Iterator[str]:
+def _pieces(reply: dict[str, Any], model: str, number: int) -> Iterator[str]:
     """Yield the events of a streamed answer: the model's thoughts, then words or a call in
     pieces.
     """
@@ -187,8 +180,8 @@ def _pieces(said: dict[str, Any], model: str, number: int) -> Iterator[str]:
         {"role": "assistant", "content": ""},
         {"reasoning_content": "Let me see."},
     ]
-    if "call" in said:
-        text = json.dumps(said["call"])
+    if "call" in reply:
+        text = json.dumps(reply["call"])
         named = {"index": 0, "id": f"call_{number}", "type": "function"}
         deltas.append(
             {"tool_calls": [{**named, "function": {"name": "memory_upsert", "arguments": ""}}]}
@@ -198,10 +191,10 @@ def _pieces(said: dict[str, Any], model: str, number: int) -> Iterator[str]:
             {"tool_calls": [{"index": 0, "function": {"arguments": half}}]} for half in halves
         ]
     else:
-        deltas += [{"content": word} for word in re.findall(r"\S+\s*", said["content"])]
+        deltas += [{"content": word} for word in re.findall(r"\S+\s*", reply["content"])]
     for delta in deltas:
         yield _event(model, delta, None)
-    yield _event(model, {}, "tool_calls" if "call" in said else "stop")
+    yield _event(model, {}, "tool_calls" if "call" in reply else "stop")
     yield "[DONE]"
 
 
@@ -229,8 +222,8 @@ _TURN_SECONDS = 300
 
 
 class Step(NamedTuple):
-    """A turn of a demo: who says what in which thread, and what must be in the answer, or must
-    not.
+    """A turn of a demo: a user's message in a thread, and texts that must or must not be in the
+    answer.
     """
 
     user: str
@@ -241,8 +234,8 @@ class Step(NamedTuple):
 
 
 class Demo(NamedTuple):
-    """A demo: its name, its turns, and for each user how many facts are stored at its end, as
-    (least, most).
+    """A demo: its name, its turns, and the least and the largest number of facts of each user that
+    are stored at its end.
     """
 
     name: str
@@ -293,18 +286,16 @@ def run(live: Settings | None, say: Callable[[str], None]) -> bool:
 
     Args:
         live: The settings of the real model; None for the stand-in.
-        say: Is given the lines to show.
+        say: Shows a line.
     """
     with ExitStack() as stack:
         if live is None:
             fake = stack.enter_context(FakeKimi())
             access = {KEY: fake.key, BASE: fake.url}
         else:
-            access = {
-                KEY: live.key.reveal(),
-                "MEMCLI_MODEL": live.model,
-                **({BASE: live.base} if live.base else {}),
-            }
+            access = {KEY: live.key.reveal(), "MEMCLI_MODEL": live.model}
+            if live.base:
+                access[BASE] = live.base
         passed = [_run(demo, access, stack, say) for demo in DEMOS]
     say(f"{sum(passed)} of {len(passed)} demos passed")
     return all(passed)
@@ -317,24 +308,21 @@ def _run(
     root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memories-chat-")))
     wrong = []
     for step in demo.steps:
-        done = _turn(root, step, access)
-        said = done.stdout.strip()
-        say(f"{step.user}/{step.thread}> {step.says}\n{said or done.stderr.strip()}")
-        if done.returncode:
-            wrong.append(f"the command ended with {done.returncode}: {done.stderr.strip()}")
-        if step.expect.lower() not in said.lower():
+        process = _turn(root, step, access)
+        output = process.stdout.strip()
+        say(f"{step.user}/{step.thread}> {step.says}\n{output or process.stderr.strip()}")
+        if process.returncode:
+            wrong.append(f"the command ended with {process.returncode}: {process.stderr.strip()}")
+        if step.expect.lower() not in output.lower():
             wrong.append(f'"{step.expect}" is not in the answer')
-        if step.never and step.never.lower() in said.lower():
+        if step.never and step.never.lower() in output.lower():
             wrong.append(f'"{step.never}" is in the answer')
-    for user, (least, most) in demo.facts.items():
+    for user, (low, high) in demo.facts.items():
         file = root / "data" / "memory" / f"{user}.jsonl"
-        count = (
-            len([json.loads(line) for line in file.read_text().splitlines()])
-            if file.exists()
-            else 0
-        )
-        if not least <= count <= most:
-            wrong.append(f"{count} facts of {user} are stored, not {least} to {most}")
+        lines = file.read_text().splitlines() if file.exists() else []
+        count = len([json.loads(line) for line in lines])
+        if not low <= count <= high:
+            wrong.append(f"{count} facts of {user} are stored, not {low} to {high}")
     if not (root / "data" / FILE).stat().st_size:
         wrong.append("the session file is empty")
     for problem in wrong:

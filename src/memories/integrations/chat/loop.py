@@ -47,7 +47,7 @@ class Chat:
         """
         self._settings = settings
         self._memory = LongTerm(settings.data / "memory", settings.user_id, redactor)
-        self._talks = sys.stdin.isatty()  # with a person, not with a script
+        self._is_interactive = sys.stdin.isatty()  # with a person, not with a script
         self._failed = self._resumed = False
         self._agent: Agent | None = None
         self._session: ShortTerm | None = None
@@ -57,15 +57,10 @@ class Chat:
 
     def run(self) -> int:
         """Talk until the input ends; return the exit code: 1 if a turn failed, else 0."""
-        os.environ.update(
-            {
-                name: value
-                for name, value in self._settings.tracing.items()
-                if name not in os.environ
-            }
-        )
+        for name, value in self._settings.tracing.items():
+            os.environ.setdefault(name, value)
         self._loading.start()
-        with _logging(self._settings.data), _completing(self._talks):
+        with _logging(self._settings.data), _completing(self._is_interactive):
             for line in self._lines():
                 self._handle(line.strip())
         if self._session is not None:
@@ -73,12 +68,11 @@ class Chat:
         return int(self._failed)
 
     def _lines(self) -> Iterator[str]:
-        if not self._talks:
+        if not self._is_interactive:
             yield from sys.stdin
             return
-        _say(
-            f"Kimi, thread {self._settings.thread_id} of {self._settings.user_id}. /help shows the commands."
-        )
+        thread, user = self._settings.thread_id, self._settings.user_id
+        _say(f"Kimi, thread {thread} of {user}. /help shows the commands.")
         while True:
             try:
                 yield input(_PROMPT)
@@ -117,12 +111,12 @@ class Chat:
             return
         agent = self._ready()
         self._resumed = True
-        question = agent.unfinished()
+        question = agent.find_unfinished()
         if question is None:
             return
         from memories.integrations.chat.agent import TurnFailed
 
-        _to_stderr(f'finishing the turn that was cut off: "{_shown(question[:80])}"')
+        _to_stderr(f'finishing the turn that was cut off: "{_escape(question[:80])}"')
         try:
             agent.finish(_stream)
             _say("")
@@ -130,51 +124,44 @@ class Chat:
             self._fail(f"it failed and was dropped: {exc}")
 
     # --- commands
-    # --------------------------------------------------------------------------------------------------
 
-    def _command(self, name: str, rest: str = "") -> None:
+    def _command(self, name: str, argument: str = "") -> None:
         if name not in COMMANDS:
-            self._fail(f"there is no command {_shown(name)}; use {', '.join(COMMANDS)}")
-        elif rest and name != "/export":
+            self._fail(f"there is no command {_escape(name)}; use {', '.join(COMMANDS)}")
+        elif argument and name != "/export":
             self._fail(f"{name} takes nothing after it; nothing was done")
         elif name == "/help":
-            _say("\n".join(f"{command:<15}  {what}" for command, what in COMMANDS.items()))
+            _say("\n".join(f"{command:<15}  {help_}" for command, help_ in COMMANDS.items()))
             _say("Ctrl-C stops an answer, Ctrl-D ends the chat.")
         elif name == "/memories":
-            facts = self._memory.all()
-            _say(
-                "\n".join(
-                    f"{fact.updated_at[:10]}  {fact.kind:<10}  {_shown(fact.content)}"
-                    for fact in facts
-                )
-            )
-            _say(
-                f"{len(facts)} {'fact is' if len(facts) == 1 else 'facts are'} known about {self._settings.user_id}."
-            )
+            self._list_facts()
         elif name == "/export":
-            self._export(rest)
+            self._export(argument)
         else:
             self._clear(session=name != "/memory-clear", memory=name != "/session-clear")
+
+    def _list_facts(self) -> None:
+        facts = self._memory.all()
+        lines = [
+            f"{fact.updated_at[:10]}  {fact.kind:<10}  {_escape(fact.content)}" for fact in facts
+        ]
+        _say("\n".join(lines))
+        count = "1 fact is" if len(facts) == 1 else f"{len(facts)} facts are"
+        _say(f"{count} known about {self._settings.user_id}.")
 
     def _clear(self, *, session: bool, memory: bool) -> None:
         if session:
             thread = self._settings.thread_id
             if self._agent is not None:
                 self._agent.settle()
-            cleared = self._open_session().clear()
-            _say(
-                f"The session {thread} is cleared."
-                if cleared
-                else f"The session {thread} was empty already."
-            )
+            is_cleared = self._open_session().clear()
+            _say(f"The session {thread} {'is cleared' if is_cleared else 'was empty already'}.")
         if memory:
             user = self._settings.user_id
-            cleared = self._memory.clear()
-            _say(
-                f"What was known about {user} is cleared."
-                if cleared
-                else f"Nothing was known about {user}."
-            )
+            if self._memory.clear():
+                _say(f"What was known about {user} is cleared.")
+            else:
+                _say(f"Nothing was known about {user}.")
 
     def _export(self, path: str) -> None:
         lines = "".join(f"{fact.line}\n" for fact in self._memory.all())
@@ -183,14 +170,13 @@ class Chat:
             return
         target = Path(path).expanduser()
         if target.exists():
-            self._fail(f"{_shown(path)} exists; name a new file")
+            self._fail(f"{_escape(path)} exists; name a new file")
             return
         with disk.replacing(target) as stream:
             stream.write(lines.encode())
-        _say(f"{lines.count(chr(10))} facts are written to {_shown(path)}.")
+        _say(f"{lines.count(chr(10))} facts are written to {_escape(path)}.")
 
     # --- loading
-    # ---------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
         try:
@@ -235,15 +221,17 @@ def _load_error(exc: Exception) -> MemoriesError:
     return ConfigError(f"the chat can't begin ({type(exc).__name__}: {exc})")
 
 
-def _shown(text: str) -> str:
+def _escape(text: str) -> str:
     """Return a text without characters that act on a terminal."""
-    return unseen.shown(text, lambda sign: f"\\u{{{ord(sign):x}}}")
+    return unseen.shown(text, _escape_character)
+
+
+def _escape_character(character: str) -> str:
+    return f"\\u{{{ord(character):x}}}"
 
 
 def _stream(piece: str) -> None:
-    sys.stdout.write(
-        unseen.shown(piece, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200c\u200d\ufe0f")
-    )
+    sys.stdout.write(unseen.shown(piece, _escape_character, keep="\n\t\u200c\u200d\ufe0f"))
     sys.stdout.flush()
 
 
@@ -291,11 +279,9 @@ def _logging(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _completing(talks: bool) -> Iterator[None]:
-    """Let the terminal complete commands and repeat earlier lines, none of which are kept on
-    disk.
-    """
-    if not talks:
+def _completing(is_interactive: bool) -> Iterator[None]:
+    """Let the terminal complete commands and repeat earlier lines, which are not kept on disk."""
+    if not is_interactive:
         yield
         return
     import readline

@@ -1,5 +1,4 @@
-"""The memory of a chat: the session of a thread, the facts about a user, and which facts the model
-is given.
+"""The memory of a chat: the session of a thread, the facts about a user, and recall for the model.
 
 A session is LangGraph's checkpoints in one SQLite file, of which only the last state is kept. The
 facts about a user are in `{user_id}.jsonl`, one JSON object a line, append-only. A line has the
@@ -19,6 +18,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,7 +68,7 @@ class ShortTerm:
             self.saver.setup()
         except sqlite3.DatabaseError as exc:
             raise StoreDamaged(
-                f"the session file {path} can't be read ({exc}); move it away, and a new one is begun"
+                f"the session file {path} can't be read ({exc}); move it away to begin a new one"
             ) from exc
 
     @property
@@ -214,10 +214,10 @@ class LongTerm:
         except InvalidInput as exc:
             return Stored(None, str(exc))
         with self._lock, disk.locked(self.folder / f".{self.user_id}.lock"):
-            known = self.all()
+            facts = self.all()
             if self._unreadable:
-                return Stored(None, "the file of what is known is damaged, so nothing was stored")
-            for fact in known:
+                return Stored(None, "the file of facts is damaged, so nothing was stored")
+            for fact in facts:
                 if fact.source_turn_id == turn_id:
                     if fact.content == content:
                         return Stored(fact.id)
@@ -267,21 +267,21 @@ class LongTerm:
         }
 
     def _append(self, line: dict[str, str]) -> None:
-        new = not self.path.exists()
+        is_new = not self.path.exists()
         fd = os.open(self.path, disk.CREATING | os.O_APPEND | os.O_RDWR, 0o600)
         try:
             size = os.fstat(fd).st_size
-            whole = size == 0 or os.pread(fd, 1, size - 1) == b"\n"
-            disk.write_all(
-                fd, f"{'' if whole else chr(10)}{json.dumps(line, ensure_ascii=False)}\n".encode()
-            )
+            data = f"{json.dumps(line, ensure_ascii=False)}\n".encode()
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                data = b"\n" + data
+            disk.write_all(fd, data)
             os.fsync(fd)
         except OSError:
             os.ftruncate(fd, size)  # half a line would make the next one unreadable
             raise
         finally:
             os.close(fd)
-        if new:
+        if is_new:
             disk.flush_folder(self.folder)
 
     def _read(self) -> list[Fact]:
@@ -302,10 +302,9 @@ def _fact(number: int, line: str, user_id: str) -> Fact:
     except RecursionError:
         shape = None
     except ValueError:
-        raise ValueError(f"line {number} is no JSON") from None
-    if not isinstance(shape, dict) or not all(
-        isinstance(shape.get(name), str) for name in _REQUIRED
-    ):
+        raise ValueError(f"line {number} is not JSON") from None
+    is_object = isinstance(shape, dict)
+    if not is_object or not all(isinstance(shape.get(name), str) for name in _REQUIRED):
         raise ValueError(f"line {number} lacks one of {', '.join(_REQUIRED)}")
     if shape["user_id"] != user_id:
         raise ValueError(f"line {number} belongs to another user")
@@ -324,8 +323,9 @@ def newest(facts: Sequence[Fact], count: int) -> list[Fact]:
     """Return the newest facts, newest first; of two with the same time the one appended later comes
     first.
     """
-    by_time = sorted(enumerate(facts), key=lambda pair: (pair[1].updated_at, pair[0]), reverse=True)
-    return [fact for _, fact in by_time[:count]]
+    by_time = list(reversed(facts))  # sorting keeps the order of equal times
+    by_time.sort(key=attrgetter("updated_at"), reverse=True)
+    return by_time[:count]
 
 
 _MAX_QUERY = 4_000
@@ -336,7 +336,11 @@ def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact
     search.
     """
     if settings.recall == "recency":
-        return lambda _message: memory.latest()
+
+        def recall_latest(_: str) -> list[Fact]:
+            return memory.latest()
+
+        return recall_latest
     from memories.config import load_config
     from memories.memories import Memories
 
@@ -346,11 +350,11 @@ def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact
     def search(message: str) -> list[Fact]:
         if not memory.all():  # also where the file can't be read
             return []
-        hits = memories.search(message[:_MAX_QUERY], limit=KNOWN, min_confidence=0.0)
-        found = [hit.memory for hit in hits]
-        return [
-            Fact(known.id, known.content, known.tags.get("type", "fact"), to_iso(known.updated_at))
-            for known in found
-        ]
+        facts = []
+        for hit in memories.search(message[:_MAX_QUERY], limit=KNOWN, min_confidence=0.0):
+            fact = hit.memory
+            kind, updated_at = fact.tags.get("type", "fact"), to_iso(fact.updated_at)
+            facts.append(Fact(fact.id, fact.content, kind, updated_at))
+        return facts
 
     return search

@@ -70,23 +70,23 @@ def read(
     """
     environment = os.environ if environment is None else environment
     file, ignored = _dotenv(root, env_file)
-    known = {**file, **{name: value for name, value in environment.items() if value}}
-    if not known.get(KEY):
+    variables = {**file, **{name: value for name, value in environment.items() if value}}
+    if not variables.get(KEY):
         raise ConfigError(_no_key(root, ignored))
-    recall = known.get("MEMCLI_RECALL", _RECALLS[0])
+    recall = variables.get("MEMCLI_RECALL", _RECALLS[0])
     if recall not in _RECALLS:
         raise ConfigError(f'MEMCLI_RECALL must be {" or ".join(_RECALLS)}, not "{shown(recall)}"')
-    user = _id(known, "MEMCLI_USER_ID", "default-user")
+    user = _id(variables, "MEMCLI_USER_ID", "default-user")
     if recall == "search" and user != user.lower():
         raise ConfigError(f'MEMCLI_RECALL=search needs a user id in lower case, not "{user}"')
     return Settings(
         root=root,
         user_id=user,
-        thread_id=_id(known, "MEMCLI_THREAD_ID", "default-thread"),
-        key=Secret(known[KEY]),
-        base=_base(known.get(BASE)),
-        model=known.get("MEMCLI_MODEL", DEFAULT_MODEL),
-        seconds=_seconds(known.get("MEMCLI_TIMEOUT", _DEFAULT_SECONDS)),
+        thread_id=_id(variables, "MEMCLI_THREAD_ID", "default-thread"),
+        key=Secret(variables[KEY]),
+        base=_base(variables.get(BASE)),
+        model=variables.get("MEMCLI_MODEL", DEFAULT_MODEL),
+        seconds=_seconds(variables.get("MEMCLI_TIMEOUT", _DEFAULT_SECONDS)),
         recall=recall,
         tracing={name: value for name, value in file.items() if name.startswith(_FOR_TRACING)},
     )
@@ -103,20 +103,20 @@ def _dotenv(root: Path, env_file: Path | None) -> tuple[Mapping[str, str], list[
     file = trust.read(root / ".env", registers())
     if file.approved:
         return file.values, []
-    ours = [
-        name
-        for name in file.values
-        if name in (KEY, BASE) or name.startswith(("MEMCLI_", *_FOR_TRACING))
-    ]
-    accepted = {} if file.doubt else {name: file.values[name] for name in ours if name in _HARMLESS}
-    return accepted, [name for name in ours if name not in accepted]
+    accepted, ignored = {}, []
+    for name, value in file.values.items():
+        if name in _HARMLESS and not file.doubt:
+            accepted[name] = value
+        elif name in (KEY, BASE) or name.startswith(("MEMCLI_", *_FOR_TRACING)):
+            ignored.append(name)
+    return accepted, ignored
 
 
 def _no_key(root: Path, ignored: list[str]) -> str:
     if KEY in ignored:
         return (
-            f"{KEY} stands in {root / '.env'}, which you have not approved; run memory trust there, or name the file "
-            f"with --env-file"
+            f"{KEY} is in {root / '.env'}, which you have not approved; run memory trust there, "
+            "or name the file with --env-file"
         )
     return f"{KEY} is not set; get a key from Moonshot's console and run: export {KEY}=…"
 
@@ -125,7 +125,8 @@ def _id(variables: Mapping[str, str], name: str, default: str) -> str:
     value = variables.get(name, default)
     if not _ID.fullmatch(value):
         raise ConfigError(
-            f'{name} must be 1 to 63 letters, digits and . _ - after a letter or digit, not "{shown(value)}"'
+            f"{name} must be 1 to 63 letters, digits and . _ - after a letter or digit, "
+            f'not "{shown(value)}"'
         )
     return value
 
