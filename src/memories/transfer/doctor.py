@@ -250,10 +250,10 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
 
     from memories.stores.sqlite import schema
     from memories.stores.sqlite.engine import opened_apart
-    from memories.stores.sqlite.errors import translated
+    from memories.stores.sqlite.errors import sqlite_errors
 
     newest = len(schema.MIGRATIONS)
-    with translated(path):
+    with sqlite_errors(path):
         try:
             with opened_apart(path) as db:
                 version = int(db.pragma("user_version"))

@@ -31,7 +31,7 @@ from memories.server.api.problems import Refused
 from memories.settings import Config
 from memories.stores import claims
 from memories.stores.claims import Claim, Claims, Taken
-from memories.stores.sqlite.errors import filesystem_errors, translated
+from memories.stores.sqlite.errors import filesystem_errors, sqlite_errors
 
 SWEEP_EVERY = 500  # requests between two deletions of old rows
 _BUSY_MS = 10_000  # another process holds the file for less than a millisecond
@@ -103,7 +103,7 @@ class FileClaims:
             self._database = self._open()
 
     def _open(self) -> apsw.Connection:
-        with translated(self._file):
+        with sqlite_errors(self._file):
             database = apsw.Connection(str(self._file))
             database.set_busy_timeout(_BUSY_MS)
             database.execute("PRAGMA journal_mode = WAL")
@@ -113,7 +113,7 @@ class FileClaims:
     @contextlib.contextmanager
     def _transaction(self, *, sync: bool = False) -> Iterator[apsw.Connection]:
         """Begin a transaction; with `sync`, its commit waits for the disk."""
-        with self._lock, translated(self._file):
+        with self._lock, sqlite_errors(self._file):
             self._database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
             self._database.execute("BEGIN IMMEDIATE")
             try:

@@ -18,7 +18,7 @@ from memories.stores.records import Collection
 from memories.stores.sqlite import schema, sidefile
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
 from memories.stores.sqlite.engine import opened_apart
-from memories.stores.sqlite.errors import translated
+from memories.stores.sqlite.errors import sqlite_errors
 from memories.stores.sqlite.log import ForeignLog, continues, refuse_foreign_log
 from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
 
@@ -61,7 +61,7 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
         file.copy_to(target)
     finally:
         file.close()
-    with translated(target):
+    with sqlite_errors(target):
         with opened_apart(target, write=True) as db:
             _use_log(db)
             if mark is not None:
@@ -92,7 +92,7 @@ def records_in(path: Path) -> int:
     Raises:
         StoreDamaged: It is not a store, or not a sound one.
     """
-    with translated(path), opened_apart(path) as db:
+    with sqlite_errors(path), opened_apart(path) as db:
         messages = [message for (message,) in fetch(db, "PRAGMA integrity_check(3)")]
         if messages != ["ok"]:
             raise StoreDamaged(f"{path} is damaged ({messages[0]})")
@@ -114,7 +114,7 @@ def records_in(path: Path) -> int:
 
 def is_database(path: Path) -> bool:
     """Return whether a file is a SQLite database, of any program, sound or not."""
-    with translated(path), opened_apart(path) as db:
+    with sqlite_errors(path), opened_apart(path) as db:
         try:
             return bool(db.pragma("schema_version")) or path.stat().st_size > 0
         except apsw.NotADBError:
@@ -131,7 +131,7 @@ def identity_of(path: Path) -> str:
 def mark_of(path: Path) -> Mark | None:
     """Return the mark of a file; None if it isn't a copy of a store."""
     try:
-        with translated(path), opened_apart(path) as db:
+        with sqlite_errors(path), opened_apart(path) as db:
             if db.pragma("application_id") != schema.APPLICATION_ID:
                 return None
             value = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (MARK,))
@@ -157,7 +157,7 @@ def copy_in(source: Path, target: Path) -> int:
         StoreDamaged: It is not a sound store.
         SchemaTooNew: A newer program wrote it.
     """
-    with translated(source), opened_apart(source) as db:
+    with sqlite_errors(source), opened_apart(source) as db:
         _refuse_foreign(db, source)
         try:
             db.execute("VACUUM INTO ?", (str(target),))
@@ -165,7 +165,7 @@ def copy_in(source: Path, target: Path) -> int:
             raise StoreFull(
                 f"the disk of {target} is full; make room and try again; nothing was changed"
             ) from exc
-    with translated(target), opened_apart(target, write=True) as db:
+    with sqlite_errors(target), opened_apart(target, write=True) as db:
         _use_log(db)
         for version in range(int(db.pragma("user_version")) + 1, len(schema.MIGRATIONS) + 1):
             with db:
@@ -229,13 +229,13 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         RequestError: There is a store, and no name to keep it under.
         StoreBusy: Another process holds the write lock.
     """
-    with translated(scratch), opened_apart(scratch, write=True) as db:
+    with sqlite_errors(scratch), opened_apart(scratch, write=True) as db:
         db.execute("PRAGMA synchronous=FULL")
         _set_mark(db, mark)
         _empty_log(db)
     _flush(scratch)
     file = SQLiteFile(path)
-    with file._exclusive(BUSY_SECONDS) as side, translated(path):
+    with file._exclusive(BUSY_SECONDS) as side, sqlite_errors(path):
         is_occupied = _has_content(path) or _has_content(Path(f"{path}-wal"))
         if is_occupied and aside is None:
             raise occupied(path)
@@ -261,7 +261,7 @@ def _empty_log_of_store(file: SQLiteFile) -> bool:
     It fails while another process reads, and if the store can't be opened.
     """
     try:
-        with translated(file.path):
+        with sqlite_errors(file.path):
             connection = file._connection()
             connection.set_busy_timeout(int(_SETTLING_SECONDS * 1000))
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]

@@ -30,7 +30,7 @@ from memories.stores.sqlite.errors import (
     CommitsMissing,
     filesystem_errors,
     loss_message,
-    translated,
+    sqlite_errors,
 )
 from memories.stores.sqlite.sidefile import CommitNote, Marker, next_marker
 
@@ -85,7 +85,7 @@ class SQLiteFile:
 
         If there is no file, it is a connection to an empty store.
         """
-        with translated(self.path):
+        with sqlite_errors(self.path):
             connection = self._connection()
             if connection.in_transaction:
                 yield connection
@@ -122,7 +122,7 @@ class SQLiteFile:
             StoreBusy: Another writer held the lock for that long.
             CommitsMissing: Acknowledged commits are gone from the file; see `accept_loss`.
         """
-        with translated(self.path):
+        with sqlite_errors(self.path):
             if self.in_write:
                 with self._savepoint() as connection:
                     yield connection
@@ -192,7 +192,7 @@ class SQLiteFile:
             StoreBusy: A reader kept using the state before.
         """
         deadline = time.monotonic() + BUSY_SECONDS
-        with translated(self.path):
+        with sqlite_errors(self.path):
             while not self._try_to_erase(max(0.0, deadline - time.monotonic())):
                 if time.monotonic() > deadline:
                     raise StoreBusy(
@@ -224,7 +224,7 @@ class SQLiteFile:
 
     def accept_loss(self) -> int:
         """Continue without missing commits, with a new history; return how many are missing."""
-        with translated(self.path), self._exclusive(BUSY_SECONDS) as side:
+        with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             _, commit_note = sidefile.read_open(side)
             missing = _count_missing(connection, commit_note)
@@ -243,7 +243,7 @@ class SQLiteFile:
 
     def copy_to(self, target: Path) -> None:
         """Write a copy of one state of the store into an empty file; writers go on meanwhile."""
-        with translated(self.path):
+        with sqlite_errors(self.path):
             connection = self._connection()
             try:
                 connection.execute("VACUUM INTO ?", (str(target),))

@@ -54,13 +54,15 @@ _NO_VECTOR = (
 )
 
 
-def _of(row: str, *templates: str) -> tuple[str, ...]:
+def _fill(row: str, *templates: str) -> tuple[str, ...]:
     labels = _LABELS.format(row=row)
     return tuple(template.format(row=row, labels=labels) for template in templates)
 
 
-def _added() -> str:
-    live, deleted, no_vector, labels, keys = _of("new", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS)
+def _make_added_trigger() -> str:
+    live, deleted, no_vector, labels, keys = _fill(
+        "new", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS
+    )
     return f"""
 CREATE TRIGGER record_added AFTER INSERT ON record BEGIN
   UPDATE pool SET live = live + {live}, deleted = deleted + {deleted},
@@ -73,9 +75,11 @@ END;
 """
 
 
-def _ended() -> str:
-    live, deleted, no_vector, labels, keys = _of("new", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS)
-    before, deleted_before = _of("old", _LIVE, _DELETED)
+def _make_ended_trigger() -> str:
+    live, deleted, no_vector, labels, keys = _fill(
+        "new", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS
+    )
+    before, deleted_before = _fill("old", _LIVE, _DELETED)
     return f"""
 CREATE TRIGGER record_ended AFTER UPDATE OF ended_at, ended_by ON record
 WHEN {live} <> {before} OR {deleted} <> {deleted_before} BEGIN
@@ -89,8 +93,10 @@ END;
 """
 
 
-def _removed() -> str:
-    live, deleted, no_vector, labels, keys = _of("old", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS)
+def _make_removed_trigger() -> str:
+    live, deleted, no_vector, labels, keys = _fill(
+        "old", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS
+    )
     return f"""
 CREATE TRIGGER record_removed AFTER DELETE ON record BEGIN
   UPDATE pool SET live = live - {live}, deleted = deleted - {deleted},
@@ -103,7 +109,7 @@ END;
 """
 
 
-def _embedded(table: str) -> str:
+def _make_vector_triggers(table: str) -> str:
     # BEFORE, because a row that replaces another one isn't new.
     return f"""
 CREATE TRIGGER {table}_added BEFORE INSERT ON {table}
@@ -119,7 +125,14 @@ END;
 
 
 # Stores compare their triggers with this text, so it never changes, not even in its spaces.
-_CREATE = "".join((_added(), _ended(), _removed(), *map(_embedded, _VECTORS)))
+_CREATE = "".join(
+    (
+        _make_added_trigger(),
+        _make_ended_trigger(),
+        _make_removed_trigger(),
+        *map(_make_vector_triggers, _VECTORS),
+    )
+)
 _DROP = "".join(f"DROP TRIGGER IF EXISTS {name};\n" for name in _TRIGGERS)
 
 # The true counts, to compare the stored ones with and to rebuild them from.
@@ -184,7 +197,7 @@ def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
 
 
 @contextlib.contextmanager
-def suspended(db: apsw.Connection) -> Iterator[None]:
+def suspend(db: apsw.Connection) -> Iterator[None]:
     """Stop counting while tables of vectors are exchanged, then recount; in a transaction."""
     db.execute(_DROP)
     yield

@@ -148,17 +148,17 @@ def _find_gap(pages: bytes, offset: int, page_size: int, *, header: int) -> tupl
 
 # --- where a file may be
 
-# File systems of several machines that don't see each other's locks and shared memory, which SQLite's
-# log needs. Folders that a virtual machine shares with its host belong here too: their locks end at
-# the border of the machine.
+# File systems of several machines that don't see each other's locks and shared memory, which
+# SQLite's log needs. Folders that a virtual machine shares with its host belong here too: their
+# locks end at the border of the machine.
 _NETWORK = frozenset(
     "nfs nfs3 nfs4 nfsd cifs smb smb2 smb3 smbfs ncpfs ncp afs afpfs coda ceph cephfs "
     "glusterfs lustre beegfs fhgfs gpfs mmfs ocfs2 gfs gfs2 orangefs pvfs2 panfs wekafs "
     "quobyte davfs davfs2 moosefs acfs vxfs_cluster dlmfs 9p virtiofs vboxsf prl_fs "
     "prl_fs_freeze vmhgfs hgfs drvfs osxfs fakeowner macfuse osxfuse".split()
 )
-# Most file systems on FUSE are network or cloud drives, and new ones appear every year, so the local
-# ones are listed.
+# Most file systems on FUSE are network or cloud drives, and new ones appear every year, so the
+# local ones are listed.
 _LOCAL_FUSE = frozenset(
     "fuse-overlayfs overlayfs-fuse unionfs unionfs-fuse mergerfs mhddfs aufs bindfs encfs "
     "gocryptfs cryfs securefs ecryptfs veracrypt dislocker ntfs ntfs-3g exfat exfat-fuse ext2 "

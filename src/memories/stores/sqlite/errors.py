@@ -66,7 +66,7 @@ class WordsDamaged(StoreDamaged):
 
 
 @contextlib.contextmanager
-def translated(path: Path) -> Iterator[None]:
+def sqlite_errors(path: Path) -> Iterator[None]:
     """Translate the errors that SQLite raises inside."""
     try:
         yield

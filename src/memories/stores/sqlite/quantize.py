@@ -67,7 +67,7 @@ class Quantizer:
         return self._encode(self.rotate(vectors))
 
     def encode_each(self, vectors: "Sequence[NDArray[np.float32]]") -> list[bytes]:
-        """Return the same bytes as `encode` for each; for many single vectors several times faster."""
+        """Return what `encode` returns for each, several times faster for many single vectors."""
         has_only_single = all(len(windows) == 1 for windows in vectors)
         if len(vectors) < _MIN_TOGETHER or not has_only_single:
             return [self.encode(windows) for windows in vectors]
@@ -78,7 +78,7 @@ class Quantizer:
         ]
 
     def _rotate_each(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Rotate vectors as `rotate` rotates each alone: one product of all is rounded differently."""
+        """Rotate each vector as `rotate` does alone; a product of all is rounded differently."""
         stacked = len(vectors), -1, self._block
         signed = (vectors * self._signs[0]).reshape(stacked)
         spread = (signed @ self._hadamard).reshape(vectors.shape)
@@ -114,7 +114,7 @@ class Quantizer:
         """
         scales, numbers = self._split(codes)
         result = np.empty(len(scales), dtype=np.float32)
-        # In pieces, since numpy multiplies int8 by converting it to float32: this reuses the buffer.
+        # In pieces, because numpy converts int8 to float32 first: this reuses the buffer.
         for start in range(0, len(scales), 1024):
             piece = numbers[start : start + 1024].astype(np.float32)
             result[start : start + 1024] = piece @ query

@@ -74,8 +74,8 @@ def has_written(db: apsw.Connection) -> bool:
 
 
 _COLUMNS = """
-SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,
-       r.fields, r.crc, r.text, coalesce(a.count, 0), r.session, r.state_crc
+SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by,
+       r.key, r.labels, r.fields, r.crc, r.text, coalesce(a.count, 0), r.session, r.state_crc
 """
 READ = f"{_COLUMNS} FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq"
 # Also rows whose namespace is damaged.
@@ -319,7 +319,13 @@ def namespace_ids(db: apsw.Connection, where: Filter) -> list[int]:
 
 
 def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = None) -> Selection:
-    """Return a filter as conditions on `record r`, for its namespaces or for those with these ids."""
+    """Return a filter as conditions on `record r`.
+
+    Args:
+        db: A connection inside a transaction.
+        where: The filter.
+        pools: The ids of the namespaces to select from; by default those of the filter.
+    """
     ids = namespace_ids(db, where) if pools is None else pools
     in_namespaces = f"r.pool IN ({','.join(map(str, ids))})"
     plain = plain_conditions(where)
@@ -354,7 +360,7 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
     )
 
 
-def matching(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> list[int]:
+def select_seqs(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> list[int]:
     """Return the seqs of these that are selected, in the same order."""
     sql = (
         "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "

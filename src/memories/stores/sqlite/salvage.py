@@ -19,7 +19,7 @@ from memories.errors import StoreDamaged
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.stores.sqlite import schema
 from memories.stores.sqlite.engine import connect_frozen, opened_apart
-from memories.stores.sqlite.errors import translated
+from memories.stores.sqlite.errors import sqlite_errors
 from memories.stores.sqlite.log import ForeignLog, refuse_foreign_log
 from memories.stores.sqlite.query import READ
 
@@ -64,7 +64,7 @@ def salvage(path: Path) -> Iterator[Record | Lost]:
 def _salvage_all(path: Path) -> Iterator[Record | Lost]:
     saved: set[int] = set()
     lost: dict[int, Lost] = {}
-    with translated(path):
+    with sqlite_errors(path):
         without_log = _has_foreign_log(path)
         if without_log:
             why = f"the log {path.name}-wal is of another file, so what only it has was not read"
@@ -377,7 +377,7 @@ class _Pages:
         return PageRow(number, _values(self._payload(page, offset, length)))
 
     def _payload(self, page: bytes, offset: int, length: int) -> bytes:
-        """Return the content of a row: all of it is in its page, or the rest in a chain of pages."""
+        """Return the content of a row; what its page has no room for is in a chain of pages."""
         if length > self._length:
             raise ValueError
         most, least = self._size - 35, (self._size - 12) * 32 // 255 - 23

@@ -205,7 +205,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
         return
     if read_space(db, STAGED_PREFIX) != space:
         drop_staged(db)  # of a third space, in a store without records
-    with counts.suspended(db):
+    with counts.suspend(db):
         for collection in SEARCHED:
             used, staged = VECTORS[collection], STAGED[collection]
             # Renamed, not copied: other writers wait meanwhile.

@@ -152,7 +152,7 @@ class TurnSearch(NamedTuple):
             return WordHits({}, {term: [] for term in terms})
 
     def _find_best(self, words: WordHits) -> set[int]:
-        """Return the best by words and by vector, their neighbours, and turns of the query's days."""
+        """Return the best by words and by vector, their neighbours, and turns of the days."""
         query, selected = self.query, self.selected
         similar: dict[int, float] = {}
         if self.vectors is not None and query.vector is not None:

@@ -22,7 +22,7 @@ from memories.stores.sqlite.query import (
     fetch,
     fetch_value,
     has_written,
-    matching,
+    select_seqs,
 )
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS, count_epoch
 from memories.stores.words import best as highest
@@ -339,7 +339,7 @@ class VectorIndex:
         count = 2 * k
         while True:
             best = highest(scores, count)
-            selected_seqs = matching(db, selected, best)
+            selected_seqs = select_seqs(db, selected, best)
             if len(selected_seqs) >= k or len(best) == len(scores):
                 return {seq: scores[seq] for seq in selected_seqs}
             count *= 4

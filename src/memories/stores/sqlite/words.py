@@ -28,7 +28,7 @@ from memories.stores.sqlite.query import (
     fetch,
     fetch_value,
     has_written,
-    matching,
+    select_seqs,
 )
 from memories.stores.sqlite.schema import (
     RECREATE_WORDS,
@@ -180,7 +180,10 @@ class Snapshot(NamedTuple):
 
 
 def varints_in(block: bytes) -> Iterator[int]:
-    """Yield FTS5's variable-length numbers: seven bits a byte, the eighth set in all but the last."""
+    """Yield FTS5's variable-length numbers.
+
+    They have seven bits a byte; the eighth is set in all bytes but the last.
+    """
     number = length = 0
     for byte in block:
         length += 1
@@ -344,7 +347,7 @@ def _remove_row(db: apsw.Connection, table: str, seq: int, record: Record | None
 def _has_words(
     db: apsw.Connection, table: str, seq: int, tokens: Sequence[str], count: int
 ) -> bool:
-    """Return whether a row has exactly these tokens; another Unicode version may split differently."""
+    """Return whether a row has exactly these tokens; other Unicode versions split differently."""
     if len(tokens) != count:
         return False
     sql = f"SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid = ?"
@@ -451,7 +454,7 @@ def best(
     count = k if selected.is_broad else _SURPLUS * k
     while True:
         candidates = highest(scores, count)
-        seqs = matching(db, selected, candidates)
+        seqs = select_seqs(db, selected, candidates)
         if len(seqs) >= k or len(candidates) == len(scores):
             return {seq: scores[seq] for seq in seqs[:k]}
         count *= _SURPLUS
@@ -597,7 +600,7 @@ def _holders(query: _TermQuery) -> int:
 def _make_query(
     snapshot: Snapshot, corpus: _Corpus, term: str, parsed: Term, limit: int
 ) -> _TermQuery:
-    """Return the query of a term: its tokens in any namespace, quoted so that none is an operator."""
+    """Return the query of a term: its tokens in any namespace, quoted, so none is an operator."""
     own = tuple(own_tokens(pool, parsed.tokens) for pool in corpus.pools)
     star = "*" if parsed.open_ended else ""
     match = " OR ".join([f'"{tokens}"{star}' for tokens in own])
