@@ -490,13 +490,13 @@ class Memories:
             ErasureUnfinished: See `forget`.
         """
         from memories.search.search import collections_of
-        from memories.write import many
+        from memories.write.forget import forget_selected
 
         selectors = [
             self._selector(where, collection, any_state=collection is Collection.MEMORY)
             for collection in collections_of(scope)
         ]
-        return many.forget(self._lookup, selectors, self._queue().discard, dry_run=dry_run)
+        return forget_selected(self._lookup, selectors, self._queue().discard, dry_run=dry_run)
 
     def tag_where(
         self,
@@ -653,9 +653,7 @@ class Memories:
         turns = forget.Turns(self._store, self._lookup.readable, conversation_id, index)
         if not with_memories:
             return turns.forget(self._queue(), dry_run=dry_run)
-        from memories.write.many import forget_with_turns
-
-        return forget_with_turns(self._lookup, turns, self._queue(), dry_run=dry_run)
+        return forget.forget_with_turns(self._lookup, turns, self._queue(), dry_run=dry_run)
 
     def tail_turns(
         self, conversation_id: str, *, limit: int | None = None, **filters: "Unpack[TurnFilters]"

@@ -44,12 +44,12 @@ def import_again(memories: Memories, memory_id: str) -> None:
         pytest.param(Lookup, "find_own", lambda m, one: m.delete(one), id="delete"),
         pytest.param(
             many,
-            "_still",
+            "_read_again",
             lambda m, one: m.tag_where("kind = note", tags={"kind": "fact"}),
             id="tag many",
         ),
         pytest.param(
-            many, "_still", lambda m, one: m.delete_where("kind = note"), id="delete many"
+            many, "_read_again", lambda m, one: m.delete_where("kind = note"), id="delete many"
         ),
         pytest.param(_Importer, "_select_new", import_again, id="import"),
     ],

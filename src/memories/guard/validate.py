@@ -6,7 +6,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memories.errors import InvalidInput
@@ -125,6 +125,15 @@ def tag_key(key: str) -> str:
             f'tag key "{shown(key)}" is not usable; leave out spaces, commas and "="'
         )
     return key
+
+
+def tag_keys(keys: Sequence[str]) -> list[str]:
+    """Return valid keys of tags; a single key may be given as text.
+
+    Raises:
+        InvalidInput: A key is not acceptable.
+    """
+    return [tag_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
 
 
 def _check_tag(key: str, value: object) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""How a memory changes: a new version, a reset of its decay, a deletion that can be undone."""
+"""Changes a memory: a new version, a reset of its decay, a deletion that can be undone."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -38,109 +38,114 @@ class Update(NamedTuple):
     decay: str | None = None
     confidence: float | None = None
 
-    def declared(self) -> dict[str, Any]:
-        """Return the fields for the policy and the confidence that it declares.
+    def declared_fields(self) -> dict[str, Any]:
+        """Return the fields for the declared policy and confidence.
 
         Raises:
             InvalidInput: One is not acceptable.
         """
         if self.decay is not None and self.decay not in tuple(DecayPolicy):
-            raise InvalidInput(
-                f'decay must be {", ".join(DecayPolicy)}, not "{validate.shown(str(self.decay))}"'
-            )
+            shown = validate.shown(str(self.decay))
+            raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{shown}"')
         if self.confidence is not None:
             validate.unit(self.confidence, "confidence")
         return versions.declared_fields(Draft("", decay=self.decay, confidence=self.confidence))
 
+    def redacted(self) -> "tuple[Update, tuple[str, ...]]":
+        """Return the update without secrets, and the kinds of the secrets."""
+        if self.redactor is None:
+            return self, ()
+        content, kinds = (None, ()) if self.content is None else self.redactor.text(self.content)
+        tags, tag_kinds = self.redactor.pairs(self.tags)
+        return self._replace(content=content, tags=tags), (*kinds, *tag_kinds)
+
 
 def update(
-    lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: Update, now: datetime
+    lookup: Lookup, embedder: "Embedder | None", memory_id: str, change: Update, now: datetime
 ) -> Record:
     """Append a new version to a memory, if anything changes; return its latest version."""
-    declared = given.declared()
-    plain = given.content is None and not given.tags and not given.remove_tags and not declared
-    if plain and given.not_corrects is None:
+    declared = change.declared_fields()
+    is_empty = not (change.content is not None or change.tags or change.remove_tags or declared)
+    if is_empty and change.not_corrects is None:
         raise InvalidInput(
             "nothing to update was given; give new content, a tag, decay or confidence"
         )
-    if given.not_corrects is not None:
-        released = _release(lookup, memory_id, given.not_corrects)
-        if plain:
-            return released
-    said, kinds = _redacted(given)
-    text = None if said.content is None else validate.content(said.content)
-    added = validate.tags(said.tags)
-    keys = [given.remove_tags] if isinstance(given.remove_tags, str) else given.remove_tags
-    removed = {validate.tag_key(key) for key in keys}
-    expected = text or lookup.find_own(memory_id).text
-    vectors = _embed(
-        embedder, expected
-    )  # before the transaction, so that no other writer waits for the model
+    if change.not_corrects is not None:
+        record = _remove_link(lookup, memory_id, change.not_corrects)
+        if is_empty:
+            return record
+    change, kinds = change.redacted()
+    content = None if change.content is None else validate.content(change.content)
+    added = validate.tags(change.tags)
+    removed = validate.tag_keys(change.remove_tags)
+    # Embedded before the transaction, so that no other writer waits for the model.
+    expected = content or lookup.find_own(memory_id).text
+    vectors = _embed(embedder, expected)
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
-        if given.if_version not in (None, latest.ref.position):
+        if change.if_version not in (None, latest.ref.position):
             raise Conflict(
-                f"Memory has version {latest.ref.position} now, which somebody else wrote meanwhile"
+                f"Memory has version {latest.ref.position} now, which another writer wrote meanwhile"
             )
-        before = tags_of(latest.labels)
-        tags = {key: value for key, value in (before | added).items() if key not in removed}
-        content = text or latest.text
-        known = all(latest.fields.get(name) == value for name, value in declared.items())
-        if content == latest.text and tags == before and known:
+        old_tags = tags_of(latest.labels)
+        tags = {key: value for key, value in (old_tags | added).items() if key not in removed}
+        text = content or latest.text
+        is_new_text = text != latest.text
+        if not is_new_text and tags == old_tags and _has_fields(latest, declared):
             return latest
-        fresh = content != latest.text
-        named = (*(() if fresh else latest.names("redacted")), *kinds)
-        fields = {"redacted": " ".join(named) or None, **declared}
-        changes = {"text": content, "labels": validate.tags(tags), "fields": fields}
-        new = versions.next_version(latest, "update", now, fresh=fresh, **changes)
-        _refuse_taken_key(lookup, latest, new)
-        if fresh or new.labels.get("project") != latest.labels.get("project"):
-            new = remove_ended_links(lookup.store, new)
-        return _append(
-            lookup.store, latest, new, vectors if content == expected else _embed(embedder, content)
+        all_kinds = kinds if is_new_text else (*latest.names("redacted"), *kinds)
+        new = versions.next_version(
+            latest,
+            "update",
+            now,
+            fresh=is_new_text,
+            text=text,
+            labels=validate.tags(tags),
+            fields={"redacted": " ".join(all_kinds) or None, **declared},
         )
+        _refuse_taken_key(lookup, latest, new)
+        if is_new_text or new.labels.get("project") != latest.labels.get("project"):
+            new = remove_ended_links(lookup.store, new)
+        if text != expected:
+            vectors = _embed(embedder, text)
+        return _append(lookup.store, latest, new, vectors)
 
 
-def _redacted(given: Update) -> tuple[Update, tuple[str, ...]]:
-    """Return what a new version says without secrets, and the kinds of those."""
-    if given.redactor is None:
-        return given, ()
-    content, kinds = (None, ()) if given.content is None else given.redactor.text(given.content)
-    tags, in_tags = given.redactor.pairs(given.tags)
-    return given._replace(content=content, tags=tags), (*kinds, *in_tags)
+def _has_fields(record: Record, fields: Mapping[str, Any]) -> bool:
+    return all(record.fields.get(name) == value for name, value in fields.items())
 
 
-def _release(lookup: Lookup, memory_id: str, older_id: str) -> Record:
-    """Take back that a memory corrects another one; return its latest version.
+def _remove_link(lookup: Lookup, memory_id: str, older_id: str) -> Record:
+    """Remove the link that a memory corrects another one; return its latest version.
 
     Raises:
         RequestError: It does not correct that one.
     """
     with lookup.store.transaction():
         latest, older = lookup.find_current(memory_id), lookup.own.resolve_id(older_id)
-        released = remove_link(lookup.store, latest, older)
-    if released is None:
-        known = latest.fields.get("corrects")
-        raise RequestError(
-            f"Memory does not correct {older}; {f'it corrects {known}' if known else 'it corrects none'}"
-        )
-    return released
+        record = remove_link(lookup.store, latest, older)
+    if record is None:
+        corrected = latest.fields.get("corrects") or "none"
+        raise RequestError(f"Memory does not correct {older}; it corrects {corrected}")
+    return record
 
 
 def _refuse_taken_key(lookup: Lookup, latest: Record, new: Record) -> None:
-    """Refuse a change of the project to one in which another memory has the key.
+    """Refuse to move a memory to a project in which another memory has its key.
 
     Raises:
         Conflict: Another memory has it.
     """
-    other = lookup.find_by_key(new.key) if new.key is not None and new.key != latest.key else None
+    if new.key is None or new.key == latest.key:
+        return
+    other = lookup.find_by_key(new.key)
     if other is None:
         return
     project = new.labels.get("project")
     place = "outside of projects" if project is None else f'in project "{project}"'
     raise Conflict(
-        f'the key "{versions.plain_key(new.key)}" belongs to another memory {place}, {other.ref.group}; delete or '
-        "update that one; nothing was changed"
+        f'the key "{versions.plain_key(new.key)}" belongs to another memory {place}, '
+        f"{other.ref.group}; delete or update that one; nothing was changed"
     )
 
 
@@ -160,37 +165,36 @@ def reinforce(lookup: Lookup, memory_id: str, now: datetime) -> Record:
 
 
 def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
-    """Reset the decay of those records that can be reinforced and are still current."""
-    reset = {"reinforced_at": to_millis(now)}
+    """Reset the decay of the records that are reinforceable and still current."""
     with store.transaction():
         for record in records:
             if versions.decay_policy(record) is DecayPolicy.REINFORCEABLE:
                 where = Filter(Collection.MEMORY, (record.ref.namespace,), group=record.ref.group)
                 for live in store.scan(where, limit=1):
-                    store.patch([Patch(live.ref, None, None, reset)])
-                    store.append(_times(store, live, now))
+                    fields = {"reinforced_at": to_millis(now)}
+                    store.patch([Patch(live.ref, None, None, fields)])
+                    store.append(_reinforcement_records(store, live, now))
 
 
-def _times(store: Store, live: Record, now: datetime) -> list[Record]:
-    """Return the records that say when a memory was reinforced: now, and before if that was not
-    recorded yet.
+def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Record]:
+    """Return the records of when a memory was reinforced: now, and before if that was not recorded
+    yet.
     """
-    times = store.scan(
-        reinforcements_of((live.ref.namespace,), live.ref.group), limit=1, newest_first=True
-    )
-    before = live.fields.get("reinforced_at")
-    position = times[0].ref.position if times else 0
-    moments = [now] if times or before is None else [from_millis(before), now]
+    where = reinforcements_of((live.ref.namespace,), live.ref.group)
+    recorded = store.scan(where, limit=1, newest_first=True)
+    last_position = recorded[0].ref.position if recorded else 0
+    last_time = live.fields.get("reinforced_at")
+    times = [now] if recorded or last_time is None else [from_millis(last_time), now]
     ref = live.ref._replace(collection=Collection.LOG)
     return [
-        Record(ref._replace(position=number), "", moment)
-        for number, moment in enumerate(moments, position + 1)
+        Record(ref._replace(position=position), "", time)
+        for position, time in enumerate(times, last_position + 1)
     ]
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Delete a memory softly; return its latest version, which is now ended. What waits for review
-    is rejected so.
+    """Delete a memory softly; return its latest version, which is ended now. A memory that awaits
+    review is rejected.
     """
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)
@@ -208,11 +212,10 @@ def is_pinned(record: Record) -> bool:
 def pin(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime, *, pinned: bool
 ) -> Record:
-    """Pin a memory, or take that back, by a new version that says the same; return its latest
-    version.
+    """Pin or unpin a memory by a new version that says the same; return its latest version.
 
     Raises:
-        RequestError: As many as there may be are pinned already.
+        RequestError: As many memories as possible are pinned already.
     """
     vectors = _embed(embedder, lookup.find_own(memory_id).text)
     with lookup.store.transaction():
@@ -222,44 +225,45 @@ def pin(
         where = Filter(Collection.MEMORY, (latest.ref.namespace,), labels={PINNED: "1"})
         if pinned and lookup.store.count(where, at_most=MOST_PINNED) >= MOST_PINNED:
             raise RequestError(
-                f"{MOST_PINNED} memories are pinned, the limit; unpin one first: memory scratchpad show"
+                f"{MOST_PINNED} memories are pinned, the limit; unpin one first: "
+                "memory scratchpad show"
             )
         new = versions.next_version(latest, "update", now, fresh=False, pinned=pinned)
-        return _append_as_it_is(lookup.store, latest, new, vectors)
+        return _append_same(lookup.store, latest, new, vectors)
 
 
-def _append_as_it_is(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
-    """Append a version that says the same as the one before, and so keeps its origin and who
-    accepted it.
-    """
-    kept = {
+def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
+    """Append a version that says the same as the previous one: its origin and its acceptance stay."""
+    reserved = {
         name: value for name, value in latest.labels.items() if is_reserved(name) and name != PINNED
     }
-    names = [name for name in ("accepted_at", "accepted_by", "redacted") if name in latest.fields]
-    fields = {**new.fields, **{name: latest.fields[name] for name in names}}
-    new = mark_record(new._replace(labels={**kept, **new.labels}, fields=fields, vectors=vectors))
+    fields = dict(new.fields)
+    for name in ("accepted_at", "accepted_by", "redacted"):
+        if name in latest.fields:
+            fields[name] = latest.fields[name]
+    labels = {**reserved, **new.labels}
+    new = mark_record(new._replace(labels=labels, fields=fields, vectors=vectors))
     store.patch([versions.end_version(latest, new.created_at, "update")])
     append_stamped(store, [new])
     return new
 
 
 def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime) -> Record:
-    """Bring a deleted or superseded memory back, as a new version that says the same; return that
+    """Bring a deleted or superseded memory back by a new version that says the same; return that
     version.
 
-    One that was rejected waits for review again.
+    A rejected memory awaits review again.
     """
-    known = lookup.find_own(memory_id, deleted=True)
-    vectors = _embed(embedder, known.text)
+    deleted = lookup.find_own(memory_id, deleted=True)
+    vectors = _embed(embedder, deleted.text)
     with lookup.store.transaction():
-        latest = lookup.find_own(known.ref.group, deleted=True)
+        latest = lookup.find_own(deleted.ref.group, deleted=True)
         if latest.ended_at is None:
             raise RequestError("Memory is not deleted, there is nothing to restore")
         refuse_pending(latest)
-        if versions.is_unaccepted(latest):  # it was rejected; to bring it back is not to accept it
-            lookup.store.patch(
-                [Patch(latest.ref, latest.ended_at, PENDING, {"superseded_by": None})]
-            )
+        if versions.is_unaccepted(latest):  # to bring a rejected memory back is not to accept it
+            patch = Patch(latest.ref, latest.ended_at, PENDING, {"superseded_by": None})
+            lookup.store.patch([patch])
             return latest._replace(ended_by=PENDING)
         if latest.key is not None and lookup.find_by_key(latest.key):
             key = versions.plain_key(latest.key)
@@ -267,48 +271,46 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
                 f'another memory has the key "{key}" now; delete or update that one first'
             )
         new = without_links(versions.next_version(latest, "restore", now, fresh=False))
-        vectors = vectors if latest.text == known.text else _embed(embedder, latest.text)
+        if latest.text != deleted.text:
+            vectors = _embed(embedder, latest.text)
         return relink(lookup.store, _append(lookup.store, latest, new, vectors), latest.fields)
 
 
 def restore_version(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, number: int, now: datetime
 ) -> Record:
-    """Append a version that says what an earlier one said, with its tags, decay and confidence;
-    return it.
-    """
-    known = lookup.own.versions(lookup.resolve_own_id(memory_id))
-    old = next((each for each in known if each.ref.position == number), None)
+    """Append a version with the text, tags, decay and confidence of an earlier one; return it."""
+    records = lookup.own.versions(lookup.resolve_own_id(memory_id))
+    old = next((record for record in records if record.ref.position == number), None)
     if old is None:
-        raise NotFound(
-            f"Memory has no version {number}; it has {known[0].ref.position} to {known[-1].ref.position}"
-        )
+        first, last = records[0].ref.position, records[-1].ref.position
+        raise NotFound(f"Memory has no version {number}; it has {first} to {last}")
     vectors = _embed(embedder, old.text)
     with lookup.store.transaction():
         latest = lookup.find_current(old.ref.group)
-        names = ("decay", "confidence", "redacted")
-        fields = {name: old.fields.get(name) for name in names}
+        fields = {name: old.fields.get(name) for name in ("decay", "confidence", "redacted")}
         tags = tags_of(old.labels)
-        same = all(latest.fields.get(name) == value for name, value in fields.items())
-        if same and old.text == latest.text and tags == tags_of(latest.labels):
+        is_same = old.text == latest.text and tags == tags_of(latest.labels)
+        if is_same and _has_fields(latest, fields):
             return latest
-        fresh = old.text != latest.text
         new = versions.next_version(
-            latest, "restore", now, fresh=fresh, text=old.text, labels=tags, fields=fields
+            latest,
+            "restore",
+            now,
+            fresh=old.text != latest.text,
+            text=old.text,
+            labels=tags,
+            fields=fields,
         )
         _refuse_taken_key(lookup, latest, new)
         return _append(lookup.store, latest, remove_ended_links(lookup.store, new), vectors)
 
 
 def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
-    live = latest.ended_at is None
-    store.patch(
-        [
-            versions.end_version(latest, new.created_at, "update")
-            if live
-            else versions.undo_end(latest)
-        ]
-    )
+    if latest.ended_at is None:
+        store.patch([versions.end_version(latest, new.created_at, "update")])
+    else:
+        store.patch([versions.undo_end(latest)])
     new = mark_record(new)
     store.append([new._replace(vectors=vectors)])
     return stamp_origin(store, new)

@@ -1,21 +1,29 @@
-"""Erasing memories, conversations and turns, queued turns included."""
+"""Erases memories, conversations and turns for good, queued turns included."""
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories.core.ids import storable
-from memories.errors import NotFound
+from memories.errors import NotFound, RequestError
 from memories.guard import validate
 from memories.guard.origin import CONTINUED
 from memories.models import Forgotten
 from memories.read.conversations import find_namespace, keep_about, not_own
+from memories.read.lookup import Lookup
+from memories.read.selector import Selector, is_from, source_of
+from memories.read.turns import refs_of
 from memories.stores.chain import reinforcements_of
-from memories.stores.protocol import Store, once_erased
-from memories.stores.records import SEARCHED, Collection, Filter, Ref
+from memories.stores.protocol import PARTLY_GONE, Store, once_erased
+from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.write.links import unlink
-from memories.write.queue import RetryQueue
+from memories.write.many import Affected, Tally, in_batches, scan_pages, select
+
+if TYPE_CHECKING:
+    from memories.write.queue import RetryQueue
+
+_BATCH = 2_000  # memories or turns in one removal
 
 
 def memory(store: Store, where: Filter) -> Forgotten:
@@ -23,26 +31,31 @@ def memory(store: Store, where: Filter) -> Forgotten:
     assert where.group is not None
     with store.transaction():  # no other memory keeps its id
         unlink(store, store.scan(where, limit=1, newest_first=True))
-    times = reinforcements_of(where.namespaces, where.group)
+    reinforcements = reinforcements_of(where.namespaces, where.group)
 
     def find() -> list[Ref]:
-        return [*store.refs(where), *store.refs(times)]
+        return [*store.refs(where), *store.refs(reinforcements)]
 
-    return _remove(
-        store, where.group, find, lambda refs: sum(ref.collection in SEARCHED for ref in refs)
-    )
+    def count_versions(refs: Sequence[Ref]) -> int:
+        return sum(ref.collection in SEARCHED for ref in refs)
+
+    return _remove(store, where.group, find, count_versions)
+
+
+def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
+    """Finish an erasure that was interrupted, or return None if there is none."""
+    return Forgotten(name, 0, store.remove([])) if store.info(where).erasing else None
 
 
 class Turns(NamedTuple):
     """Turns to be erased: those of a conversation, or one of them.
 
     Attributes:
-        store: Where they are.
+        store: Their store.
         namespaces: The namespaces that are read; the first one is the caller's own, and only its
             turns are erased.
-        conversation: Its id.
-        place: The index of the only turn that is meant; the others keep their indexes. None for all
-            of them.
+        conversation: The id of the conversation.
+        place: The index of a single turn; the others keep their indexes. None for all of them.
     """
 
     store: Store
@@ -56,81 +69,178 @@ class Turns(NamedTuple):
         name = self._stored_name()
         return name if self.place is None else f"{name}#{validate.index(self.place)}"
 
-    def forget(self, queue: RetryQueue, *, dry_run: bool = False) -> Forgotten:
-        """Erase them, and if all are meant, those that are queued too.
+    def forget(self, queue: "RetryQueue", *, dry_run: bool = False) -> Forgotten:
+        """Erase them; with a whole conversation its queued turns too.
 
         Raises:
             NotFound: There are none.
             RequestError: The conversation is only in a namespace that is read.
         """
         name = self._stored_name()
-        waiting = 0
+        queued = 0
         if self.place is None:
-            waiting = len(queue.entries(name)) if dry_run else queue.discard(name)
+            queued = len(queue.entries(name)) if dry_run else queue.discard(name)
         else:
             validate.index(self.place)
-        refs = functools.partial(self._refs, name)
-        if self.place is not None and not dry_run:
-            with self.store.transaction():
-                keep_about(self.store, refs())
-        if dry_run:  # noqa: SIM108
-            forgotten = Forgotten(name, self._turns_of(refs()), ())
+        find = functools.partial(self._find_refs, name)
+        if dry_run:
+            forgotten = Forgotten(name, self._count_turns(find()), ())
         else:
-            forgotten = _remove(self.store, name, refs, self._turns_of)
-        if forgotten.versions or waiting:
-            return forgotten._replace(versions=forgotten.versions + waiting)
-        where = Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
-        finished = None if dry_run else finish(self.store, name, where)
+            if self.place is not None:
+                with self.store.transaction():
+                    keep_about(self.store, find())
+            forgotten = _remove(self.store, name, find, self._count_turns)
+        if forgotten.versions or queued:
+            return forgotten._replace(versions=forgotten.versions + queued)
+        finished = None if dry_run else finish(self.store, name, self._where(name))
         if finished is None:
-            place = find_namespace(self.store, self.namespaces, name)
-            if place not in (None, self.namespaces[0]):
-                raise not_own(name, place, self.namespaces[0])
-            raise NotFound("Conversation not found" if self.place is None else "Turn not found")
+            raise self._not_found(name)
         return finished
 
+    def _not_found(self, name: str) -> RequestError:
+        namespace = find_namespace(self.store, self.namespaces, name)
+        if namespace not in (None, self.namespaces[0]):
+            return not_own(name, namespace, self.namespaces[0])
+        return NotFound("Conversation not found" if self.place is None else "Turn not found")
+
     def _stored_name(self) -> str:
-        """Return the name of the conversation; one of another program as it stands, so that it can
-        be removed.
+        """Return the name of the conversation. A name that another program stored is not checked,
+        so that it can be removed.
         """
         name = self.conversation
-        if isinstance(name, str) and name and storable(name):
-            where = Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
-            if self.store.count(where, at_most=1):
-                return name
+        can_be_stored = isinstance(name, str) and bool(name) and storable(name)
+        if can_be_stored and self.store.count(self._where(name), at_most=1):
+            return name
         return validate.one_line(name, "conversation id")
 
-    def _turns_of(self, refs: Sequence[Ref]) -> int:
+    def _where(self, name: str) -> Filter:
+        return Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
+
+    def _count_turns(self, refs: Sequence[Ref]) -> int:
         """Return how many turns these are: the parts of a long message are one."""
-        return len(set(refs) - set(self._continued(refs[0].group))) if refs else 0
+        return len({*refs} - {*self._find_continued(refs[0].group)}) if refs else 0
 
-    def _continued(self, name: str) -> list[Ref]:
-        where = Filter(
-            Collection.HISTORY,
-            self.namespaces[:1],
-            group=name,
-            state="any",
-            labels={CONTINUED: "1"},
-        )
-        return self.store.refs(where)
+    def _find_continued(self, name: str) -> list[Ref]:
+        return self.store.refs(self._where(name)._replace(labels={CONTINUED: "1"}))
 
-    def _refs(self, name: str) -> list[Ref]:
-        found = self.store.refs(
-            Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
-        )
+    def _find_refs(self, name: str) -> list[Ref]:
+        refs = self.store.refs(self._where(name))
         if self.place is None:
-            return found
-        continued = {ref.position for ref in self._continued(name)}
+            return refs
+        continued = {ref.position for ref in self._find_continued(name)}
         first = last = self.place
         while first in continued:  # a part is not erased by itself
             first -= 1
         while last + 1 in continued:
             last += 1
-        return [ref for ref in found if first <= ref.position <= last]
+        return [ref for ref in refs if first <= ref.position <= last]
 
 
-def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
-    """Finish an erasure that was cut short, or return None if there is none."""
-    return Forgotten(name, 0, store.remove([])) if store.info(where).erasing else None
+def forget_selected(
+    lookup: Lookup, selectors: Sequence[Selector], discard: Callable[[str], int], *, dry_run: bool
+) -> Affected:
+    """Erase the selected memories and turns; see `Memories.forget_where`.
+
+    Args:
+        lookup: The namespace.
+        selectors: Memories in any state, or turns.
+        discard: Removes the turns that are queued for a conversation, and returns how many there
+            were.
+        dry_run: Only return what would be erased.
+    """
+    tally = Tally()
+    also_in: tuple[str, ...] = ()
+    for selector in selectors:
+        conversation = selector.whole_conversation()
+        if conversation is not None and not dry_run:
+            tally.count("forget", discard(conversation))
+        records = select(lookup.store, selector, lookup.namespace)
+        also_in = _erase_all(lookup.store, records, tally, dry_run=dry_run) or also_in
+    return tally.result(dry_run=dry_run, also_in=also_in)
+
+
+def forget_with_turns(
+    lookup: Lookup, turns: Turns, queue: "RetryQueue", *, dry_run: bool
+) -> Forgotten:
+    """Erase turns and the memories that were made from them; see `Memories.forget_turns`.
+
+    The memories go first: if that is interrupted, the turns still say which ones.
+
+    Raises:
+        NotFound: There is neither.
+    """
+    tally, store = Tally(), lookup.store
+    records = _find_made_from(store, lookup.namespace, turns.name)
+    also_in = _erase_all(store, records, tally, dry_run=dry_run)
+    count = tally.result(dry_run=dry_run).counts.get("forget", 0)
+    has_erased = count > 0 and not dry_run
+    try:
+        with once_erased(PARTLY_GONE) if has_erased else contextlib.nullcontext():
+            forgotten = turns.forget(queue, dry_run=dry_run)
+    except RequestError:
+        if not count:
+            raise
+        forgotten = Forgotten(turns.name, 0, also_in)
+    all_files = tuple(dict.fromkeys((*forgotten.also_in, *also_in)))
+    return forgotten._replace(memories=count, also_in=all_files)
+
+
+def _find_made_from(store: Store, namespace: str, source: str) -> Iterator[Record]:
+    """Yield the last version of each memory that was made from a conversation or a turn."""
+    last: Record | None = None
+    for page in scan_pages(store, Filter(Collection.MEMORY, (namespace,), state="any")):
+        for record in page:  # versions of a memory follow each other
+            if last is not None and last.ref.group != record.ref.group:
+                yield last
+                last = None
+            record_source = source_of(record)
+            if record_source is not None and is_from(record_source, source):
+                last = record
+    if last is not None:
+        yield last
+
+
+def _erase_all(
+    store: Store, records: Iterable[Record], tally: Tally, *, dry_run: bool
+) -> tuple[str, ...]:
+    also_in: tuple[str, ...] = ()
+    with contextlib.ExitStack() as erased:
+        for batch in in_batches(records, _BATCH):
+            tally.add_all("forget", batch)
+            if not dry_run:
+                also_in = _erase(store, batch) or also_in
+                erased.enter_context(once_erased(PARTLY_GONE))
+    return also_in
+
+
+def _erase(store: Store, records: Sequence[Record]) -> tuple[str, ...]:
+    """Erase turns, and memories with all their versions, until none is left of them."""
+    memories = [record for record in records if record.ref.collection is Collection.MEMORY]
+    turns = [record for record in records if record.ref.collection is Collection.HISTORY]
+    with store.transaction():
+        unlink(store, memories)
+        keep_about(store, _refs_of_all(store, turns))
+    also_in: tuple[str, ...] = ()
+    refs = _refs_of_all(store, records)
+    with contextlib.ExitStack() as erased:
+        while refs:
+            also_in = store.remove(refs)
+            erased.enter_context(once_erased())
+            refs = _refs_of_all(store, memories)
+    return also_in
+
+
+def _refs_of_all(store: Store, records: Sequence[Record]) -> list[Ref]:
+    refs: list[Ref] = []
+    for record in records:
+        ref = record.ref
+        if ref.collection is Collection.HISTORY:
+            refs += refs_of(record)
+        else:
+            all_versions = Filter(ref.collection, (ref.namespace,), state="any", group=ref.group)
+            refs += store.refs(all_versions)
+            refs += store.refs(reinforcements_of((ref.namespace,), ref.group))
+    return refs
 
 
 def _remove(

@@ -1,4 +1,4 @@
-"""What waits to be accepted: listed, accepted as it is or as edited, and rejected."""
+"""Memories that await review: listed, accepted as they are or edited, and rejected."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,14 +26,13 @@ from memories.write.writer import Comparison, Similar, Writer
 
 _PAGE = 500
 _WORD = re.compile(r"\w+")
-# These serve programs, and what they write down may say anything: only a person's own command
-# decides.
-_NOT_THEIRS = ("mcp", "hook", "import", "chat")
-_SERVED = ("http", "page")  # whose callers decide; the environment is that of the server
+# Programs use these channels, and may write down anything: only a person's own command decides.
+_PROGRAMS = ("mcp", "hook", "import", "chat")
+_SERVED = ("http", "page")  # their callers decide; the environment is that of the server
 
 
 class Waiting(TypedDict, total=False):
-    """Which of the memories that wait; what is left out does not narrow.
+    """Filters for memories that await review; a filter that is left out does not narrow.
 
     Attributes:
         tags: Tags that each must have.
@@ -57,17 +56,17 @@ class Waiting(TypedDict, total=False):
 
 
 class Reviewed(NamedTuple):
-    """What became of a memory that waited.
+    """Result of accepting or rejecting one memory.
 
     Attributes:
         id: Its id.
-        done: Whether it no longer waits: it was accepted, or rejected.
-        memory: What says it now; it is another one if that had its key, or said the same already.
-        duplicates: Current memories that say nearly the same, if it was left waiting for that;
-            without any it was left because it is suspicious.
-        similar_to: Current memories that are like it but differ; it may correct one of them, which
-            `memory` tells.
-        not_merged: What it said beyond the memory that says the same already, which stays as it is.
+        done: Whether it no longer awaits review: it was accepted, or rejected.
+        memory: The memory that says it now; another one if that had its key, or said the same.
+        duplicates: Current memories that say nearly the same, if it was left waiting for that. It
+            was left because it is suspicious if there are none.
+        similar_to: Current memories that are like it but differ; it may correct one of them: see
+            `memory`.
+        not_merged: What it said beyond the memory that says the same, which stays as it is.
     """
 
     id: str
@@ -82,11 +81,11 @@ Noting = Callable[[str], AbstractContextManager[dict[str, Any]]]
 
 
 class _Undo(Exception):
-    """Ends a transaction that is to change nothing."""
+    """Rolls a transaction back."""
 
 
 class Review:
-    """Decides about the memories of one namespace that wait to be accepted: `Memories.review`."""
+    """The memories of one namespace that await review, and the decisions: `Memories.review`."""
 
     def __init__(self, writer: Writer, origin: Origin, noting: Noting) -> None:
         """Prepare.
@@ -94,7 +93,7 @@ class Review:
         Args:
             writer: Compares and writes what is accepted.
             origin: Who decides.
-            noting: Notes a decision; see `memories.core.events.noting`.
+            noting: Records a decision; see `memories.core.events.noting`.
         """
         self._writer, self._origin, self._noting = writer, origin, noting
         self._lookup: Lookup = writer.lookup
@@ -102,36 +101,31 @@ class Review:
     def page(
         self, *, limit: int = 100, cursor: str | None = None, **which: Unpack[Waiting]
     ) -> Page:
-        """Return a page of what waits, newest first.
+        """Return a page of the memories that await review, newest first.
 
         Args:
-            limit: How many at most, up to 1,000.
-            cursor: `next_cursor` of the page before.
+            limit: The maximum number, up to 1,000.
+            cursor: `next_cursor` of the previous page.
             **which: See `Waiting`.
         """
-        fits = _fits(which)
-        found: list[Record] = []
         limit = validate.limit(limit)
         where = self._where(which)
-        while len(found) < limit:
-            records, cursor = read_page(self._lookup, where, limit - len(found), cursor)
-            found += filter(fits, records)
+        records: list[Record] = []
+        while len(records) < limit:
+            page, cursor = read_page(self._lookup, where, limit - len(records), cursor)
+            records += [record for record in page if _fits(record, which)]
             if cursor is None:
                 break
-        return Page(tuple(map(self._memory, found)), cursor)
+        return Page(tuple(map(self._writer.to_memory, records)), cursor)
 
     def count(self) -> int:
-        """Return how many versions wait."""
+        """Return how many versions await review."""
         return self._lookup.store.count(self._where({}))
 
     def select(self, **which: Unpack[Waiting]) -> list[str]:
-        """Return the ids of all that waits and fits, oldest first; see `Waiting`."""
-        fits = _fits(which)
-        return list(
-            dict.fromkeys(
-                record.ref.group for record in self._scan(self._where(which)) if fits(record)
-            )
-        )
+        """Return the ids of all memories that await review and fit, oldest first; see `Waiting`."""
+        records = self._scan(self._where(which))
+        return list(dict.fromkeys(record.ref.group for record in records if _fits(record, which)))
 
     def accept(
         self,
@@ -142,94 +136,102 @@ class Review:
         force: bool = False,
         dry_run: bool = False,
     ) -> list[Reviewed]:
-        """Make memories current that waited; each is compared with what is current, as a new one
-        is.
+        """Make memories current that await review; each is compared with current ones, as a new
+        memory is.
 
-        Each of them waits afterwards or was accepted, whatever happens meanwhile. Its origin and
-        its trust stay.
+        Whatever happens meanwhile, each of them still awaits review afterwards or was accepted. Its
+        origin and its trust stay.
 
         Args:
             ids: Their ids, or unambiguous prefixes of 8 or more characters.
-            content: Accept a single one so instead: that is a version by who accepts it.
-            suspicious: Also accept what is marked as suspicious.
+            content: Accept a single memory with this content instead: a version by the person who
+                accepts it.
+            suspicious: Also accept memories that are marked as suspicious.
             force: Do not compare.
-            dry_run: Change nothing, only return what would happen.
+            dry_run: Change nothing; only return what would happen.
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not wait, or who asks is no person: an MCP client, a hook or
-                another agent.
+            RequestError: It does not await review, or the caller is no person: an MCP client, a
+                hook or another agent.
         """
         self._refuse_programs(dry_run=dry_run)
-        with self._noting("review.accept") as known:
-            done = self._accepted(ids, content, suspicious, force, dry_run)
-            known["written"] = 0 if dry_run else sum(each.done for each in done)
-        return done
+        with self._noting("review.accept") as event:
+            results = self._accept_all(ids, content, suspicious, force, dry_run)
+            event["written"] = 0 if dry_run else sum(result.done for result in results)
+        return results
 
-    def _accepted(
+    def _accept_all(
         self, ids: Sequence[str], content: str | None, suspicious: bool, force: bool, dry_run: bool
     ) -> list[Reviewed]:
-        found = self._named(ids)
-        if content is not None and len(found) != 1:
-            raise InvalidInput(
-                "new content is for a single memory; accept the others by themselves"
-            )
-        if content is not None and self._writer.redactor is not None:
-            content = self._writer.redactor.text(content).text
-        text = None if content is None else validate.content(content)
+        records = self._find(ids)
+        if content is not None:
+            if len(records) != 1:
+                raise InvalidInput(
+                    "new content is for a single memory; accept the others by themselves"
+                )
+            if self._writer.redactor is not None:
+                content = self._writer.redactor.text(content).text
+            content = validate.content(content)
         writer = self._writer._replace(force=force)
-        done: list[Reviewed] = []
-        for batch in by_count(found, BATCH_COMPARED):
-            vectors = embed_to_store(
-                writer.embedder, [text or record.text for record in batch]
-            ).vectors
+        results: list[Reviewed] = []
+        for batch in by_count(records, BATCH_COMPARED):
+            texts = [content or record.text for record in batch]
+            embedded = embed_to_store(writer.embedder, texts)
             try:
                 with self._lookup.store.transaction():
-                    for record, each in zip(batch, vectors, strict=True):
-                        for still in self._still(record):
-                            if suspicious or not _is_suspicious(still):
-                                done.append(self._accept(writer, still, text, each))
-                            else:
-                                done.append(Reviewed(still.ref.group, False, self._memory(still)))
+                    for record, vectors in zip(batch, embedded.vectors, strict=True):
+                        pending = self._read_again(record)
+                        if pending is None:
+                            continue
+                        if _is_suspicious(pending) and not suspicious:
+                            memory = writer.to_memory(pending)
+                            results.append(Reviewed(pending.ref.group, False, memory))
+                        else:
+                            results.append(self._accept(writer, pending, content, vectors))
                     if dry_run:
                         raise _Undo
             except _Undo:
                 continue
-        return done
+        return results
 
     def reject(self, ids: Sequence[str], *, dry_run: bool = False) -> list[Reviewed]:
-        """Delete memories that wait; `Memories.restore` has one wait again.
+        """Delete memories that await review; after `Memories.restore` they await it again.
 
         Args:
             ids: Their ids, or unambiguous prefixes of 8 or more characters.
-            dry_run: Change nothing, only return what would happen.
+            dry_run: Change nothing; only return what would happen.
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not wait, or who asks is no person: an MCP client, a hook or
-                another agent.
+            RequestError: It does not await review, or the caller is no person: an MCP client, a
+                hook or another agent.
         """
         self._refuse_programs(dry_run=dry_run)
-        done: list[Reviewed] = []
-        with self._noting("review.reject") as known:
-            for batch in by_count(self._named(ids), _PAGE):
-                with self._lookup.store.transaction():
-                    waiting = [still for record in batch for still in self._still(record)]
+        results: list[Reviewed] = []
+        store = self._lookup.store
+        with self._noting("review.reject") as event:
+            for batch in by_count(self._find(ids), _PAGE):
+                with store.transaction():
+                    read_again = map(self._read_again, batch)
+                    pending = [record for record in read_again if record is not None]
                     if not dry_run:
-                        patches = [Patch(each.ref, each.ended_at, "delete", {}) for each in waiting]
-                        self._lookup.store.patch(
-                            patches + [old for each in waiting for old in self._replaced(each)]
-                        )
-                ended = (each._replace(ended_by="delete") for each in waiting)
-                done += [Reviewed(each.ref.group, True, self._memory(each)) for each in ended]
-            known["written"] = 0 if dry_run else len(done)
-        return done
+                        patches = [
+                            Patch(record.ref, record.ended_at, "delete", {}) for record in pending
+                        ]
+                        for record in pending:
+                            patches += self._end_older_versions(record)
+                        store.patch(patches)
+                for record in pending:
+                    memory = self._writer.to_memory(record._replace(ended_by="delete"))
+                    results.append(Reviewed(record.ref.group, True, memory))
+            event["written"] = 0 if dry_run else len(results)
+        return results
 
-    # --- which
-    # -----------------------------------------------------------------------------------------------------
+    # --- finding
 
     def _refuse_programs(self, *, dry_run: bool) -> None:
-        if self._origin.channel in _NOT_THEIRS:
+        if self._origin.channel in _PROGRAMS:
             raise RequestError("what waits for review is decided by a person: memory review")
         if self._origin.channel not in _SERVED and not dry_run:
             refuse_agent("what waits for review")
@@ -252,11 +254,11 @@ class Review:
             yield from page
             after = (page[-1].ref.group, page[-1].ref.position)
 
-    def _named(self, ids: Sequence[str]) -> list[Record]:
-        """Return what waits under these ids, each once."""
+    def _find(self, ids: Sequence[str]) -> list[Record]:
+        """Return the memories with these ids, each once."""
         if isinstance(ids, str):
             raise InvalidInput("ids are a list; for a single one put it in a list")
-        found: dict[str, Record] = {}
+        records: dict[str, Record] = {}
         for memory_id in ids:
             record = self._lookup.find_own(memory_id, deleted=True)
             if record.ended_by != PENDING:
@@ -264,24 +266,24 @@ class Review:
                 raise RequestError(
                     f"Memory {record.ref.group} {state}; memory review lists what waits"
                 )
-            found[record.ref.group] = record
-        return list(found.values())
+            records[record.ref.group] = record
+        return list(records.values())
 
-    def _still(self, record: Record) -> list[Record]:
-        """Return the record as it waits now; none if somebody else has decided meanwhile."""
+    def _read_again(self, record: Record) -> Record | None:
+        """Return the record as it is now; None if someone else has decided meanwhile."""
         try:
-            now = self._lookup.own.find(record.ref.group)
+            latest = self._lookup.own.find(record.ref.group)
         except NotFound:
-            return []
-        return [now] if now.ended_by == PENDING and now.ref == record.ref else []
+            return None
+        return latest if latest.ended_by == PENDING and latest.ref == record.ref else None
 
     # --- accepting
-    # -------------------------------------------------------------------------------------------------
 
-    def _accept(self, writer: Writer, record: Record, text: str | None, vectors: Any) -> Reviewed:
-        edited = text is not None and text != record.text
-        draft = _draft_of(record, text)
-        superseded = self._superseded(draft, record)
+    def _accept(
+        self, writer: Writer, record: Record, content: str | None, vectors: Any
+    ) -> Reviewed:
+        draft = _draft_of(record, content)
+        superseded = self._find_superseded(draft, record)
         latest = None if record.key is None else self._lookup.find_by_key(record.key)
         if latest is not None:
             if superseded is not None and superseded.ref.group != latest.ref.group:
@@ -289,122 +291,136 @@ class Review:
             else:
                 draft = replace(draft, supersedes=None)
             return self._add_version(latest, record, draft, vectors)
-        found = Comparison() if writer.force else writer.compare(draft, vectors)
-        repeats = None if found.same is None else writer.repetition(found.same, draft, vectors)
-        if draft.key is None and repeats is not None and not repeats.was_corrected():
-            writer.retire(superseded, repeats.known.ref.group, writer.now)
-            self._store_in(record, repeats.known)
-            left = repeats.leave_out().not_merged
-            return Reviewed(record.ref.group, True, self._memory(repeats.known), not_merged=left)
-        if draft.key is None and found.duplicates:
-            return Reviewed(record.ref.group, False, self._memory(record), found.duplicates)
+        comparison = Comparison() if writer.force else writer.compare(draft, vectors)
+        if draft.key is None and comparison.same is not None:
+            repetition = writer.repetition(comparison.same, draft, vectors)
+            if not repetition.was_corrected():
+                same = comparison.same
+                writer.retire(superseded, same.ref.group, writer.now)
+                self._end_as_said_by(record, same)
+                not_merged = repetition.leave_out().not_merged
+                memory = writer.to_memory(same)
+                return Reviewed(record.ref.group, True, memory, not_merged=not_merged)
+        if draft.key is None and comparison.duplicates:
+            memory = writer.to_memory(record)
+            return Reviewed(record.ref.group, False, memory, comparison.duplicates)
         writer.retire(superseded, record.ref.group, writer.now)
-        if edited:
-            changes = {"text": draft.content, "labels": tags_of(record.labels)}
-            new = stamp_origin(
-                writer.store,
-                mark_record(
-                    versions.next_version(record, "update", writer.now, fresh=True, **changes)
-                ),
-            )
-            self._end(record, "update")
-            new = link_correction(writer.store, new, found.corrected, retired=superseded)
-            writer.store.append([new._replace(vectors=vectors)])
+        if draft.content != record.text:
+            new = self._make_current_edited(record, draft, comparison, superseded, vectors)
         else:
-            new = link_correction(
-                writer.store, record, found.corrected, retired=superseded, at=writer.now
-            )
-            fields = self._acceptance() | {name: new.fields.get(name) for name in versions.LINK}
-            new = new._replace(
-                ended_at=None, ended_by=None, fields={**new.fields, **self._acceptance()}
-            )
-            writer.store.patch([*self._replaced(record), Patch(record.ref, None, None, fields)])
-        return Reviewed(record.ref.group, True, self._memory(new), similar_to=found.similar)
+            new = self._make_current(record, comparison, superseded)
+        memory = writer.to_memory(new)
+        return Reviewed(record.ref.group, True, memory, similar_to=comparison.similar)
 
-    def _superseded(self, draft: Draft, record: Record) -> Record | None:
-        """Return the memory that one replaces by being accepted; what is gone or replaced meanwhile
-        is left.
-        """
+    def _find_superseded(self, draft: Draft, record: Record) -> Record | None:
+        """Return the memory that one replaces by being accepted; None if it ended meanwhile."""
         if draft.supersedes is None:
             return None
         where = Filter(record.ref.collection, (record.ref.namespace,), group=draft.supersedes)
         return next(iter(self._lookup.store.scan(where, limit=1)), None)
 
+    def _make_current_edited(
+        self,
+        record: Record,
+        draft: Draft,
+        comparison: Comparison,
+        superseded: Record | None,
+        vectors: Any,
+    ) -> Record:
+        """Add the edited content as a version by the person who accepts it."""
+        store, now, labels = self._lookup.store, self._writer.now, tags_of(record.labels)
+        new = versions.next_version(
+            record, "update", now, fresh=True, text=draft.content, labels=labels
+        )
+        new = stamp_origin(store, mark_record(new))
+        self._end(record, "update")
+        new = link_correction(store, new, comparison.corrected, retired=superseded)
+        store.append([new._replace(vectors=vectors)])
+        return new
+
+    def _make_current(
+        self, record: Record, comparison: Comparison, superseded: Record | None
+    ) -> Record:
+        store, now = self._lookup.store, self._writer.now
+        new = link_correction(store, record, comparison.corrected, retired=superseded, at=now)
+        acceptance = self._acceptance_fields()
+        links = {name: new.fields.get(name) for name in versions.LINK}
+        patch = Patch(record.ref, None, None, acceptance | links)
+        store.patch([*self._end_older_versions(record), patch])
+        return new._replace(ended_at=None, ended_by=None, fields={**new.fields, **acceptance})
+
     def _add_version(self, latest: Record, record: Record, draft: Draft, vectors: Any) -> Reviewed:
-        """Accept what has the key of a current memory: as its next version, by who wrote it."""
+        """Accept a memory with the key of a current one, as the next version of that, by its
+        writer.
+        """
         store, now = self._lookup.store, self._writer.now
         labels = {**tags_of(latest.labels), **draft.tags}
-        fields = versions.declared_fields(draft) | self._acceptance()
-        fields |= {} if draft.supersedes is None else {"supersedes": draft.supersedes}
+        fields = versions.declared_fields(draft) | self._acceptance_fields()
+        if draft.supersedes is not None:
+            fields["supersedes"] = draft.supersedes
         new = versions.next_version(
             latest, "update", now, fresh=True, text=draft.content, labels=labels, fields=fields
         )
         new = remove_ended_links(store, new)
         store.patch([versions.end_version(latest, new.created_at, "update")])
         if draft.content == record.text:
-            theirs = {
-                name: value
-                for name, value in record.labels.items()
-                if name not in tags_of(record.labels)
-            }
-            new = new._replace(labels={**labels, **theirs})
+            tags = tags_of(record.labels)
+            origin = {name: value for name, value in record.labels.items() if name not in tags}
+            new = new._replace(labels={**labels, **origin})
             append_stamped(store, [new._replace(vectors=vectors)])
         else:
             new = stamp_origin(store, mark_record(new))
             store.append([new._replace(vectors=vectors)])
-        self._store_in(record, new)
-        return Reviewed(record.ref.group, True, self._memory(new))
+        self._end_as_said_by(record, new)
+        return Reviewed(record.ref.group, True, self._writer.to_memory(new))
 
-    def _store_in(self, record: Record, other: Record) -> None:
-        """Note that what was accepted is said by another memory."""
+    def _end_as_said_by(self, record: Record, other: Record) -> None:
+        """End an accepted record, since another memory says it."""
         self._end(record, "supersede", superseded_by=other.ref.group)
 
     def _end(self, record: Record, by: str, **fields: Any) -> None:
-        patch = Patch(record.ref, record.ended_at, by, self._acceptance() | fields)
-        self._lookup.store.patch([*self._replaced(record), patch])
+        patch = Patch(record.ref, record.ended_at, by, self._acceptance_fields() | fields)
+        self._lookup.store.patch([*self._end_older_versions(record), patch])
 
-    def _replaced(self, record: Record) -> list[Patch]:
-        """Return the changes that end versions before, which a foreign file may have left
-        waiting.
-        """
+    def _end_older_versions(self, record: Record) -> list[Patch]:
+        """Return the patches that end older versions, which a foreign file may have left waiting."""
         where = self._lookup.where_pending(group=record.ref.group)
-        found = self._lookup.store.scan(where, limit=_PAGE)
         return [
-            Patch(each.ref, each.ended_at, "update", {}) for each in found if each.ref != record.ref
+            Patch(older.ref, older.ended_at, "update", {})
+            for older in self._lookup.store.scan(where, limit=_PAGE)
+            if older.ref != record.ref
         ]
 
-    def _acceptance(self) -> dict[str, Any]:
-        who = self._origin
+    def _acceptance_fields(self) -> dict[str, Any]:
+        origin = self._origin
         return {
             "accepted_at": to_millis(self._writer.now),
-            "accepted_by": f"{who.by}@{who.host} ({who.trust}, {who.channel})",
+            "accepted_by": f"{origin.by}@{origin.host} ({origin.trust}, {origin.channel})",
         }
 
-    def _memory(self, record: Record) -> Memory:
-        return versions.to_memory(record, self._writer.now, self._writer.half_life_hours)
 
-
-def _draft_of(record: Record, text: str | None) -> Draft:
-    """Return what waits as a draft, which is written now."""
+def _draft_of(record: Record, content: str | None) -> Draft:
+    """Return a record that awaits review as a draft that is written now."""
     fields = record.fields
+    is_same_text = content in (None, record.text)
     return Draft(
-        record.text if text is None else text,
+        record.text if content is None else content,
         tags=tags_of(record.labels),
         decay=fields.get("decay"),
         key=versions.plain_key(record.key),
         supersedes=fields.get("supersedes"),
         confidence=fields.get("confidence"),
         source=fields.get("source"),
-        data=fields.get("data") if text in (None, record.text) else None,
+        data=fields.get("data") if is_same_text else None,
     )
 
 
-def _fits(which: Waiting) -> Callable[[Record], bool]:
-    """Return what tells whether a record is meant, as far as its text tells."""
-    wanted, suspicious = _words(which.get("match") or ""), which.get("suspicious")
-    return lambda record: (
-        wanted <= _words(record.text) and suspicious in (None, _is_suspicious(record))
-    )
+def _fits(record: Record, which: Mapping[str, Any]) -> bool:
+    """Return whether a record meets the filters for its text."""
+    match = which.get("match")
+    if match and not _words(match) <= _words(record.text):
+        return False
+    return which.get("suspicious") in (None, _is_suspicious(record))
 
 
 def _is_suspicious(record: Record) -> bool:

@@ -1,8 +1,8 @@
-"""Putting a namespace back as it was at a time: by new versions and deletions, so that nothing is
-lost.
+"""Puts a namespace back as it was at a time, by new versions and deletions, so that nothing is lost.
 
-What a memory was at a time is read from its versions: which of them was there, and whether it was
-current. The audit log tells apart what was written later with an earlier date, as imports are.
+The state of a memory at a time is read from its versions: which of them existed, and whether it was
+current. The audit log identifies versions that were written later with an earlier date, as imports
+are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,22 +20,27 @@ from memories.read.lookup import Lookup, with_past_reinforcement
 from memories.read.selector import Selector
 from memories.stores import chain
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Finding, Patch, Record
+from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
 from memories.write.links import relink, unlink
-from memories.write.many import BATCH, CLOCKS, PAGE, Affected, Tally, moment_after, vectors_of
+from memories.write.many import (
+    BATCH,
+    CLOCKS,
+    MAX_BATCH_CHARACTERS,
+    PAGE,
+    Affected,
+    Tally,
+    moment_after,
+    scan_pages,
+    vectors_of,
+)
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-_HEAVIEST = 64 * 1_048_576  # characters of the texts of a batch
 _MOST_VERSIONS = 1_000_000  # more than one memory has
 _RESTORED = " (restored)"
-_WRITING = (
-    "create",
-    "update",
-    "restore",
-    "import",
-)  # which may have an earlier date; a rollback never has
+# What may have an earlier date; a rollback never has.
+_WRITING = ("create", "update", "restore", "import")
 _ENDING = ("delete", "pend", "update")
 _ACCEPTED = ("accepted_at", "accepted_by")
 _OF_A_VERSION = (
@@ -52,10 +57,10 @@ class Change(NamedTuple):
     """What puts one memory back.
 
     Attributes:
-        action: `delete`, `restore`, `update`, `pend` (it waits to be accepted, as it did), or
-            `left`.
+        action: `delete`, `restore`, `update`, `pend` (it awaits review again), or `left`.
         latest: Its latest version.
-        then: The version that says what it said then; None if it was not there, or not current.
+        then: The version that was the last one then; None if the memory did not exist, or was not
+            current.
         reason: Why it is left as it is.
     """
 
@@ -69,13 +74,13 @@ class Rollback(NamedTuple):
     """A rollback of one namespace.
 
     Attributes:
-        lookup: The namespace, and a store that keeps the origin of what is added: it says again
-            what others said.
+        lookup: The namespace, with a store that keeps the origin of what is added, since that
+            repeats what others wrote.
         to: The time that it goes back to.
-        at: When it is done: after every change that it undoes.
-        selector: Which memories; None for all.
+        at: When it happens: after every change that it undoes.
+        selector: The memories; None for all.
         late: When versions were written that may have an earlier date, by their hashes; see
-            `_written_after`.
+            `_find_written_after`.
     """
 
     lookup: Lookup
@@ -86,129 +91,136 @@ class Rollback(NamedTuple):
 
     @classmethod
     def of(cls, lookup: Lookup, to: Moment, now: datetime, selector: Selector | None) -> "Rollback":
-        """Prepare it: look into the audit log.
+        """Prepare a rollback: read the audit log.
 
         Raises:
-            InvalidInput: The time is none, or in the future.
+            InvalidInput: The time can't be read, or is in the future.
         """
         to = to_stored_time(to_moment(to, now), "to")
         if to > now:
             raise InvalidInput(
                 f"{to_iso(to)} is in the future; a rollback goes to a time before now"
             )
-        late = dict(_written_after(lookup.store, lookup.namespace, to))
+        late = dict(_find_written_after(lookup.store, lookup.namespace, to))
         return cls(lookup, to, moment_after(lookup.store, lookup.namespace, now), selector, late)
 
     def run(self, embedder: "Embedder | None", *, dry_run: bool) -> Affected:
-        """Carry it out in batches, each a transaction; see `Memories.rollback`."""
-        tally = Tally()
-        changes = (
-            change for group in self._groups() if (change := self._change(group)) is not None
-        )
-        for batch in by_weight(changes, _weight, most=BATCH, heaviest=_HEAVIEST):
+        """Roll back in batches, each a transaction; see `Memories.rollback`."""
+        tally, store = Tally(), self.lookup.store
+        for batch in by_weight(
+            self._find_changes(), _weight, most=BATCH, heaviest=MAX_BATCH_CHARACTERS
+        ):
             if dry_run:
                 for change in batch:
                     tally.add(change.action, change.latest, change.reason)
                 continue
-            said = [change.then for change in batch if change.then is not None]
-            vectors = vectors_of(self.lookup.store, embedder, said)
-            with self.lookup.store.transaction():
-                self._apply([change.latest.ref.group for change in batch], vectors, embedder, tally)
+            vectors = vectors_of(store, embedder, [change.then for change in batch if change.then])
+            with store.transaction():
+                groups = [change.latest.ref.group for change in batch]
+                self._apply(groups, vectors, embedder, tally)
         return tally.result(dry_run=dry_run, at=self.at)
 
-    # --- what there is to do
-    # ---------------------------------------------------------------------------------------
+    # --- finding the changes
 
-    def _groups(self) -> Iterator[list[Record]]:
+    def _find_changes(self) -> Iterator[Change]:
+        for records in self._scan_memories():
+            change = self._find_change(records)
+            if change is not None:
+                yield change
+
+    def _scan_memories(self) -> Iterator[list[Record]]:
         """Yield the versions of each memory."""
         where = Filter(Collection.MEMORY, (self.lookup.namespace,), state="any")
-        after, group = None, list[Record]()
-        while page := self.lookup.store.scan(where, limit=PAGE, after=after):
+        records: list[Record] = []
+        for page in scan_pages(self.lookup.store, where):
             for record in page:
-                if group and group[0].ref.group != record.ref.group:
-                    yield group
-                    group = []
-                group.append(record)
-            after = (page[-1].ref.group, page[-1].ref.position)
-        if group:
-            yield group
+                if records and records[0].ref.group != record.ref.group:
+                    yield records
+                    records = []
+                records.append(record)
+        if records:
+            yield records
 
-    def _versions(self, group: str) -> list[Record]:
+    def _read_versions(self, group: str) -> list[Record]:
         """Return the versions of a memory as they are now; none if one of them is damaged."""
-        where, mark = (
-            Filter(Collection.MEMORY, (self.lookup.namespace,), state="any", group=group),
-            self._mark(),
-        )
-        found = self.lookup.store.scan(where, limit=_MOST_VERSIONS)
-        damaged = [
-            each.ref for each in self.lookup.store.damaged.since(mark) if each.ref is not None
-        ]
-        return [] if any(ref.group == group for ref in damaged) else found
+        store = self.lookup.store
+        where = Filter(Collection.MEMORY, (self.lookup.namespace,), state="any", group=group)
+        mark = store.damaged.mark()
+        records = store.scan(where, limit=_MOST_VERSIONS)
+        damaged = [finding.ref for finding in store.damaged.since(mark) if finding.ref is not None]
+        return [] if any(ref.group == group for ref in damaged) else records
 
-    def _mark(self) -> int:
-        return self.lookup.store.damaged.mark()
+    def _find_change(self, records: Sequence[Record]) -> Change | None:
+        """Return what puts a memory back.
 
-    def _change(self, found: Sequence[Record]) -> Change | None:
-        """Return what puts a memory back, given all of its versions; None if it is as it was, or is
-        not selected.
+        Args:
+            records: All of its versions.
+
+        Returns:
+            None if it is as it was, or is not selected.
         """
-        latest = found[-1]
+        latest = records[-1]
         known = list(
-            takewhile(lambda each: each.created_at <= self.to and not self._is_late(each), found)
-        )
-        since = found[len(known) :]
-        if self.selector is not None and not any(map(self.selector.fits, since or [latest])):
-            return None
-        change = self._needed(latest, known[-1] if known else None)
-        if change is not None and any(record.created_at > self.at for record in found):
-            return Change(
-                "left", latest, reason="it was changed meanwhile, or is dated in the future"
+            takewhile(
+                lambda record: record.created_at <= self.to and not self._is_late(record), records
             )
+        )
+        since = records[len(known) :] or [latest]
+        if self.selector is not None and not any(map(self.selector.fits, since)):
+            return None
+        change = self._compare(latest, known[-1] if known else None)
+        if change is not None and any(record.created_at > self.at for record in records):
+            reason = "it was changed meanwhile, or is dated in the future"
+            return Change("left", latest, reason=reason)
         return change
 
-    def _needed(self, latest: Record, then: Record | None) -> Change | None:
-        live = latest.ended_at is None
-        state = None if then is None else self._state(then, latest)
+    def _compare(self, latest: Record, then: Record | None) -> Change | None:
+        is_live = latest.ended_at is None
+        state = "" if then is None else self._state(then, latest)
         if then is None or state not in ("live", "pending"):
-            return Change("delete", latest, then) if live else None
+            return Change("delete", latest, then) if is_live else None
         if state == "pending":
-            return Change("pend", latest, then) if live else None
-        if not live:
+            return Change("pend", latest, then) if is_live else None
+        if not is_live:
             return Change("restore", latest, then)
-        return None if self._says(latest) == self._says(then) else Change("update", latest, then)
+        is_same = self._content_of(latest) == self._content_of(then)
+        return None if is_same else Change("update", latest, then)
 
     def _state(self, then: Record, latest: Record) -> str:
-        """Return what the last version that there was then was: `live`, `pending`, `delete` or
-        `supersede`.
+        """Return the state that the last version of that time had then: `live`, `pending`, `delete`
+        or `supersede`.
         """
-        by, fields = (then.ended_by or "").removesuffix(_RESTORED), then.fields
+        ended_by, fields = (then.ended_by or "").removesuffix(_RESTORED), then.fields
         accepted_at = fields.get("accepted_at")
-        if by == "pending" or (
-            HELD in then.labels and (accepted_at is None or accepted_at > to_millis(self.to))
-        ):
+        is_unaccepted = accepted_at is None or accepted_at > to_millis(self.to)
+        if ended_by == "pending" or (HELD in then.labels and is_unaccepted):
             return "pending"
-        if then.ended_at is None or (by not in ("delete", "supersede") and then.ref != latest.ref):
+        if then.ended_at is None:
             return "live"
-        replacer = fields.get("superseded_by") or fields.get("replaced_by")
-        by_late = by == "supersede" and replacer is not None and _hash(replacer, 1) in self.late
-        return "live" if then.ended_at > self.to or by_late else by
+        if ended_by not in ("delete", "supersede") and then.ref != latest.ref:
+            return "live"
+        if then.ended_at > self.to:
+            return "live"
+        successor = fields.get("superseded_by") or fields.get("replaced_by")
+        if ended_by == "supersede" and successor is not None and _hash(successor, 1) in self.late:
+            return "live"
+        return ended_by
 
     def _is_late(self, record: Record) -> bool:
-        """Return whether a version was written later than it says, and not just by the time that a
+        """Return whether a version was written later than its date, by more than the time that a
         write takes.
         """
         written_at = self.late.get(_hash(record.ref.group, record.ref.position))
         return written_at is not None and written_at - record.created_at > CLOCKS
 
-    def _says(self, record: Record) -> tuple[Any, ...]:
-        fields = {
-            name: value for name, value in self._carried(record).items() if name not in _ACCEPTED
-        }
+    def _content_of(self, record: Record) -> tuple[Any, ...]:
+        carried = self._carried_fields(record)
+        fields = {name: value for name, value in carried.items() if name not in _ACCEPTED}
         return record.text, dict(record.labels), record.key, fields
 
-    def _carried(self, record: Record) -> dict[str, Any]:
-        """Return what the next version takes from one: its policy, its source, how far it had aged,
-        and so on.
+    def _carried_fields(self, record: Record) -> dict[str, Any]:
+        """Return what the next version takes over: the policy, the source, how far it had aged, and
+        so on.
         """
         fields = {name: value for name, value in record.fields.items() if name not in _OF_A_VERSION}
         fields.setdefault("aging_from", to_millis(record.created_at))
@@ -218,170 +230,151 @@ class Rollback(NamedTuple):
             fields["reinforced_at"] = known.fields["reinforced_at"]
         return fields
 
-    # --- doing it
-    # --------------------------------------------------------------------------------------------------
+    # --- making the changes
 
     def _apply(
         self,
         groups: Sequence[str],
-        vectors: dict[Any, Any],
+        vectors: Mapping[Ref, Any],
         embedder: "Embedder | None",
         tally: Tally,
     ) -> None:
         """Put memories back in the running transaction, as they are found in it."""
         store = self.lookup.store
-        changes = {
-            group: change for group in groups if (change := self._change_now(group)) is not None
-        }
-        self._with_keys(changes)
-        missing = [
-            each.then
-            for each in changes.values()
-            if each.then is not None and each.then.ref not in vectors
-        ]
-        vectors = vectors | vectors_of(store, embedder, missing)
-        new = {
-            group: self._new(change)
-            for group, change in changes.items()
-            if change.action not in ("delete", "left")
-        }
-        patches = [
-            self._end(change, new.get(group))
-            for group, change in changes.items()
-            if change.action != "left"
-        ]
-        unlink(store, (change.latest for change in changes.values() if change.action in _ENDING))
-        for some in by_count(patches, PAGE):
-            store.patch(some)
+        changes: dict[str, Change] = {}
+        for group in groups:
+            change = self._find_change_now(group)
+            if change is not None:
+                changes[group] = change
+        self._resolve_keys(changes)
+
+        then = [change.then for change in changes.values() if change.then is not None]
+        missing = [record for record in then if record.ref not in vectors]
+        vectors = {**vectors, **vectors_of(store, embedder, missing)}
+        new: dict[str, Record] = {}
+        patches: list[Patch] = []
+        for group, change in changes.items():
+            if change.action not in ("delete", "left"):
+                new[group] = self._new_version(change, vectors)
+            if change.action != "left":
+                patches.append(self._end_latest(change, new.get(group)))
+        unlink(store, [change.latest for change in changes.values() if change.action in _ENDING])
+        for patches_of_page in by_count(patches, PAGE):
+            store.patch(patches_of_page)
         for records in by_count(list(new.values()), PAGE):
-            known = [changes[record.ref.group].then for record in records]
-            pairs = zip(records, known, strict=True)
-            store.append(
-                [
-                    each._replace(vectors=None if old is None else vectors.get(old.ref))
-                    for each, old in pairs
-                ]
-            )
+            store.append(records)
         for group, change in changes.items():
             if change.action in ("restore", "update"):
-                relink(store, new[group], _links_of(change))
+                relink(store, new[group]._replace(vectors=None), _former_fields(change))
             tally.add(change.action, change.latest, change.reason)
 
-    def _change_now(self, group: str) -> Change | None:
-        found = self._versions(group)
-        return self._change(found) if found else None
+    def _find_change_now(self, group: str) -> Change | None:
+        records = self._read_versions(group)
+        return self._find_change(records) if records else None
 
-    def _with_keys(self, changes: dict[str, Change]) -> None:
-        """Add what has a key that is needed, and leave what needs one that its memory keeps."""
-        while blocked := [
-            change for change in changes.values() if self._is_blocked(change, changes)
-        ]:
+    def _resolve_keys(self, changes: dict[str, Change]) -> None:
+        """Add the memories that have a key which a change needs. If such a memory keeps its key,
+        the change is left out.
+        """
+        while True:
+            blocked = [change for change in changes.values() if self._is_blocked(change, changes)]
+            if not blocked:
+                return
             for change in blocked:
-                other = self._holder(change)
+                other = self._find_key_holder(change)
                 assert other is not None
-                theirs = None if other.ref.group in changes else self._change_now(other.ref.group)
-                if theirs is not None and theirs.action != "left":
-                    changes[other.ref.group] = theirs
+                group = other.ref.group
+                other_change = None if group in changes else self._find_change_now(group)
+                if other_change is not None and other_change.action != "left":
+                    changes[group] = other_change
                     continue
-                key = versions.plain_key(other.key)
-                reason = f'another memory has the key "{key}" now: {other.ref.group}'
+                reason = (
+                    f'another memory has the key "{versions.plain_key(other.key)}" now: {group}'
+                )
                 changes[change.latest.ref.group] = Change("left", change.latest, reason=reason)
 
-    def _is_blocked(self, change: Change, changes: dict[str, Change]) -> bool:
-        other = self._holder(change)
-        return other is not None and (
-            other.ref.group not in changes or changes[other.ref.group].action == "left"
-        )
+    def _is_blocked(self, change: Change, changes: Mapping[str, Change]) -> bool:
+        other = self._find_key_holder(change)
+        if other is None:
+            return False
+        other_change = changes.get(other.ref.group)
+        return other_change is None or other_change.action == "left"
 
-    def _holder(self, change: Change) -> Record | None:
+    def _find_key_holder(self, change: Change) -> Record | None:
         """Return another memory that has the key which a change needs."""
-        if (
-            change.action not in ("restore", "update")
-            or change.then is None
-            or change.then.key is None
-        ):
+        then, latest = change.then, change.latest
+        if change.action not in ("restore", "update") or then is None or then.key is None:
             return None
-        if change.latest.ended_at is None and change.latest.key == change.then.key:
+        if latest.ended_at is None and latest.key == then.key:
             return None
-        other = self.lookup.find_by_key(change.then.key)
-        return None if other is None or other.ref.group == change.latest.ref.group else other
+        other = self.lookup.find_by_key(then.key)
+        return None if other is None or other.ref.group == latest.ref.group else other
 
-    def _new(self, change: Change) -> Record:
-        """Return the version that says again what another one said."""
+    def _new_version(self, change: Change, vectors: Mapping[Ref, Any]) -> Record:
+        """Return the version that says again what an earlier one said."""
         then, latest = change.then, change.latest
         assert then is not None
         written_at = max(self.at, latest.created_at, latest.ended_at or latest.created_at)
-        pending = change.action == "pend"
-        fields = self._carried(then) | {
-            "operation": "rollback",
-            "rolled_back_to": to_millis(self.to),
-        }
+        fields = self._carried_fields(then)
+        fields |= {"operation": "rollback", "rolled_back_to": to_millis(self.to)}
+        is_pending = change.action == "pend"
+        if is_pending:
+            fields = {name: value for name, value in fields.items() if name not in _ACCEPTED}
         return then._replace(
             ref=latest.ref._replace(position=latest.ref.position + 1),
             created_at=written_at,
-            ended_at=written_at if pending else None,
-            ended_by="pending" if pending else None,
-            fields={
-                name: value
-                for name, value in fields.items()
-                if not pending or name not in _ACCEPTED
-            },
-            vectors=None,
+            ended_at=written_at if is_pending else None,
+            ended_by="pending" if is_pending else None,
+            fields=fields,
+            vectors=vectors.get(then.ref),
             accesses=0,
         )
 
-    def _end(self, change: Change, new: Record | None) -> Patch:
-        """Return the change of the latest version: it is followed by a new one, or ends as it had
-        ended then.
+    def _end_latest(self, change: Change, new: Record | None) -> Patch:
+        """Return the patch of the latest version: a new one follows it, or it ends as it had ended
+        then.
         """
         latest, then = change.latest, change.then
+        if new is not None and latest.ended_at is None:
+            return versions.end_version(latest, new.created_at, "update")
         if new is not None:
-            live = latest.ended_at is None
-            return (
-                versions.end_version(latest, new.created_at, "update")
-                if live
-                else versions.undo_end(latest)
-            )
-        by, told = "delete", dict[str, Any](rolled_back_to=to_millis(self.to))
+            return versions.undo_end(latest)
+        ended_by, fields = "delete", dict[str, Any](rolled_back_to=to_millis(self.to))
         if then is not None:
-            by = "supersede" if self._state(then, latest) == "supersede" else "delete"
-            told["superseded_by"] = then.fields.get("superseded_by") or then.fields.get(
-                "replaced_by"
-            )
-        return versions.end_version(latest, self.at, by, **told)
+            if self._state(then, latest) == "supersede":
+                ended_by = "supersede"
+            successor = then.fields.get("superseded_by") or then.fields.get("replaced_by")
+            fields["superseded_by"] = successor
+        return versions.end_version(latest, self.at, ended_by, **fields)
 
 
-def _links_of(change: Change) -> dict[str, Any]:
-    """Return how a memory is linked, or else how it was then."""
-    known = (change.latest, change.then)
-    return {
-        name: value
-        for each in known[::-1]
-        if each is not None
-        for name, value in each.fields.items()
-    }
+def _former_fields(change: Change) -> dict[str, Any]:
+    """Return the fields that say how a memory is linked, or else how it was linked then."""
+    then = {} if change.then is None else change.then.fields
+    return {**then, **change.latest.fields}
 
 
 def _weight(change: Change) -> int:
-    return len(change.latest.text) + len(change.then.text if change.then is not None else "")
+    return len(change.latest.text) + len("" if change.then is None else change.then.text)
 
 
-def _written_after(store: Store, namespace: str, to: datetime) -> Iterator[tuple[int, datetime]]:
-    """Yield the versions that the audit log says were written after a time, as hashes, and when.
+def _find_written_after(
+    store: Store, namespace: str, to: datetime
+) -> Iterator[tuple[int, datetime]]:
+    """Yield the versions that, by the audit log, were written after a time, as hashes, and when.
 
-    What is in no log, since it was written before there was one, is taken by the times of its
-    records. Left out are first versions whose id tells about that time, for their record does so
-    too: else a million would be remembered.
+    For versions from before there was a log, the times of their records count. First versions whose
+    id has about that time are left out, since their record has it too: else a million would be
+    remembered.
     """
-    where, after = chain.chain_of(namespace)._replace(since=to), None
-    while page := store.scan(where, limit=PAGE, after=after):
+    where = chain.chain_of(namespace)._replace(since=to)
+    for page in scan_pages(store, where):
         for record in page:
             if record.created_at > to:
-                yield from _items(store, record)
-        after = (page[-1].ref.group, page[-1].ref.position)
+                yield from _read_entry(store, record)
 
 
-def _items(store: Store, record: Record) -> Iterator[tuple[int, datetime]]:
+def _read_entry(store: Store, record: Record) -> Iterator[tuple[int, datetime]]:
     try:
         changes = [
             (action, chain.parse_item(item))
@@ -389,22 +382,21 @@ def _items(store: Store, record: Record) -> Iterator[tuple[int, datetime]]:
             for item in items
         ]
     except ValueError as exc:
-        what = (
+        problem = (
             f"entry {record.ref.position} of the log of {record.ref.namespace} can't be read: {exc}"
         )
-        store.damaged.note(
-            Finding(what, "memory log --verify tells more; what it says was not considered")
-        )
+        advice = "memory log --verify says more; the rollback ignores the entry"
+        store.damaged.note(Finding(problem, advice))
         return
     for action, item in changes:
         if action not in _WRITING or item.memory is None:
             continue
         for position in range(item.first, min(item.last, item.first + _MOST_VERSIONS) + 1):
-            if position > 1 or not _tells(item.memory, record.created_at):
+            if position > 1 or not _has_time(item.memory, record.created_at):
                 yield _hash(item.memory, position), record.created_at
 
 
-def _tells(memory_id: str, written_at: datetime) -> bool:
+def _has_time(memory_id: str, written_at: datetime) -> bool:
     """Return whether an id is a UUIDv7 of about that time, or of a later one."""
     digits = memory_id.replace("-", "")
     if len(digits) != 32 or digits[12] != "7":
