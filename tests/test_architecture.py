@@ -43,7 +43,7 @@ ORDER = {
     "memories.core": "batches deadline disk logs times urls < events http ids trust",
     "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire <
         logged < sqlite postgres documents http < chroma qdrant files""",
-    "memories.stores.http": "driver < store",
+    "memories.stores.http": "store",
     "memories.stores.sqlite": """sidefile errors counts < schema < engine quantize < log <
         connection query < vectors words < spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < counts < rewrite vectors <

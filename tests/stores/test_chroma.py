@@ -178,7 +178,7 @@ def test_a_url_says_whether_tls_is_spoken(query: str, tls: bool) -> None:
     "url", ["chroma://host?tsl=1", "chroma://host?ssl=maybe", "chroma://:s3cret%0A@host"]
 )
 def test_what_a_url_says_beside_that_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"only tls=1 or tls=0|no key has") as caught:
+    with pytest.raises(ConfigError, match=r"only tls=1 or tls=0|can't be in a key") as caught:
         ChromaStore(url, SPACE)
     assert "s3cret" not in str(caught.value)
 
@@ -186,7 +186,10 @@ def test_what_a_url_says_beside_that_is_refused(url: str) -> None:
 def test_no_two_parts_share_a_collection() -> None:
     driver: Any = ChromaStore("chroma://host:9000/own", SPACE)._driver
     first = Part(Kind.VECTORS, MEMORY, "a\0b", "c")
-    names = {driver._named(part) for part in (first, first._replace(namespace="a", space="b\0c"))}
+    names = {
+        driver._collection_name(part)
+        for part in (first, first._replace(namespace="a", space="b\0c"))
+    }
     assert len(names) == 2
     assert all(len(name.rpartition(".")[2]) == 32 for name in names)
 
@@ -268,14 +271,14 @@ class Impostor(http.server.BaseHTTPRequestHandler):
             404,
             "<html>nothing here</html>",
             False,
-            "1.0 or newer; update the server, or something else answers there",
+            "1.0 or newer; update the server, or check the address",
         ),
-        (404, '{"detail": "Not Found"}', False, "does not speak the API of ChromaDB"),
+        (404, '{"detail": "Not Found"}', False, "does not have the API of ChromaDB"),
         (
             410,
             '{"error": "Unimplemented", "message": "The v1 API is deprecated"}',
             False,
-            "does not speak the API",
+            "does not have the API",
         ),
         (500, '{"error": "InternalError", "message": "disk full"}', False, "disk full"),
         (401, "no", False, "refused the key"),

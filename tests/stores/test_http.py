@@ -152,7 +152,7 @@ def test_a_client_that_dies_holds_no_lock(live: Live, monkeypatch: pytest.Monkey
 def test_a_request_that_arrives_twice_is_done_once(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memories.stores.http.driver.os.urandom", lambda size: b"x" * size)
+    monkeypatch.setattr("memories.stores.http.store.os.urandom", lambda size: b"x" * size)
     store = client(live)
     store.append([record("m")])
     store.append([record("m")])
@@ -205,7 +205,7 @@ def test_many_records_go_in_one_transaction_of_several_requests(
         ("http://127.0.0.1.example:1", "unencrypted"),
         ("https://mem_secret@memories.example", "MEMORY_TOKEN"),
         ("https://me:mem_secret@memories.example", "MEMORY_TOKEN"),
-        ("https://memories.example/?token=mem_secret", "nothing behind it"),
+        ("https://memories.example/?token=mem_secret", "nothing after it"),
         ("https://memories.example:99999", "port"),
         ("https://memories.example", "wants a token"),
     ],

@@ -557,7 +557,7 @@ def test_a_point_of_another_part_is_never_an_answer(driver: QdrantDriver) -> Non
     for part, field in ((RECORDS, {}), (VECTORS, {"vector": unit_vectors(1)[0]})):
         driver.add(part, [Point("a", {}, **field), Point("b", {}, **field)])
         (entry,) = driver._entries(part, ["a"], True)
-        name = driver._collection(part)
+        name = driver._collection_name(part)
         moved = {
             "payload": {"_part": "records/memory/bob"},
             "filter": {"must": [{"has_id": [entry["id"]]}]},
@@ -578,17 +578,17 @@ def test_what_may_still_hold_what_was_removed(
         ),
         (f"qdrant:///{folder}", (f"the files in {folder}",)),
     ):
-        monkeypatch.setattr(qdrant_folder, "_overwrites", lambda: False)
+        monkeypatch.setattr(qdrant_folder, "_overwrites_deleted", lambda: False)
         store = QdrantStore(url, SPACE)
         store.append([record("m")])
         assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == expected
         store.close()
-    monkeypatch.setattr(qdrant_folder, "_overwrites", lambda: True)
+    monkeypatch.setattr(qdrant_folder, "_overwrites_deleted", lambda: True)
     assert QdrantStore(f"qdrant:///{folder}", SPACE).remove([]) == ()
 
 
 @pytest.mark.skipif(
-    not qdrant_folder._overwrites(), reason="SQLite is built to leave what it deletes"
+    not qdrant_folder._overwrites_deleted(), reason="SQLite is built to leave what it deletes"
 )
 def test_no_byte_of_what_was_removed_is_left_in_a_folder(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
@@ -664,7 +664,7 @@ def test_words_are_looked_up_by_token_phrase_and_beginning(driver: QdrantDriver)
 def test_the_nearest_are_those_of_the_part(
     driver: QdrantDriver, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_FEW", few)
+    monkeypatch.setattr(local, "_MAX_COMPARED", few)
     drawn = unit_vectors(60)
     other = VECTORS._replace(namespace="bob")
     driver.add(VECTORS, [Point(f"a{number}", {}, drawn[number]) for number in range(20)])
@@ -979,7 +979,7 @@ def test_stores_of_one_process_share_a_folder_and_the_last_one_leaves_it(folder:
     first.close()
     second.append([record("n")])
     second.close()
-    assert not [held for (_, path), held in qdrant_folder._held.items() if path == folder]
+    assert folder not in qdrant_folder._open_folders
 
 
 def test_reading_makes_no_folder(folder: Path) -> None:

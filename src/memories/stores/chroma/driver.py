@@ -1,6 +1,4 @@
-"""A Chroma server as a document server, by its REST API; not by its embedded client, which loses
-concurrent writes.
-"""
+"""The driver for a Chroma server, over its REST API. Its embedded client loses concurrent writes."""
 
 import functools
 import hashlib
@@ -24,23 +22,24 @@ if TYPE_CHECKING:
     from memories.stores.words import Term
 
 _COLLECTIONS = "/api/v2/tenants/default_tenant/databases/default_database/collections"
-_MARK = "memories.store"  # in the metadata of each of our collections: the name of its store
-_READ = 1_000  # ids in one request: the SQLite in the server takes up to 32,766 values
-# After a list of more than 5,461 texts the server refuses every later write to the collection as
-# well.
-_MOST_WORDS, _MOST_LABELS = 4_000, 1_000
+_MARK = "memories.store"  # in the metadata of our collections, names their store
+_BATCH = 1_000  # ids in one request: the SQLite in the server takes up to 32,766 values
+# A list of more than 5,461 texts makes the server refuse all later writes to the collection.
+_MAX_WORDS, _MAX_LABELS = 4_000, 1_000
+# The fields of the points with the words: the words, whether the record has more points of words,
+# and the id of the record.
 _WORDS, _LONG, _OF = "words", "long", "of"
-_ASKED = frozenset((*FIELDS, _WORDS, _LONG, _OF))  # the fields in conditions
-_HEAD = 4  # letters that find a word by its beginning
+_SEARCHED_FIELDS = frozenset((*FIELDS, _WORDS, _LONG, _OF))
+_PREFIX_LENGTH = 4  # letters that find a word by its beginning
 _BATCH_BYTES = 16_000_000  # the server takes 40 MB in one request
 
-# For a recall@10 of 0.99; Chroma's defaults, and even an ef of 128, stay below it on 100,000
+# For a recall@10 of 0.99. Chroma's defaults, and even an ef of 128, stay below it on 100,000
 # sentences.
 _VECTORS = {
     "hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 300, "max_neighbors": 24}
 }
-# Records are found by their metadata; the vector that the server requires is one number, which is
-# never searched.
+# Records are found by their metadata. The server requires a vector: one number, which is never
+# searched.
 _RECORDS = {"hnsw": {"space": "l2", "ef_construction": 4, "ef_search": 4, "max_neighbors": 4}}
 
 _RELATIONS = {
@@ -55,21 +54,20 @@ _RELATIONS = {
 
 
 class ChromaDriver:
-    """Implements `Driver` on one server: each part is a collection of its own, so that a search
-    needs no filter.
+    """Implements `Driver` on one server: each part is a collection, so a search needs no filter.
 
     A filter that most points match costs the server 4 ms for a thousand of them, more than the
-    search itself. The collection with the store's name has the state as its metadata, and creating
-    it is one step, which only one client can do first; its points list the parts. The words of a
-    record are a list in a second collection, added before the
-    record: such lists make reading slow, and the server's own search of documents goes through
-        those of all
-    collections, 50 ms for 100,000.
+    search itself. The collection with the store's name has the state as its metadata. Only one
+    client can create it, in one step. Its points list the parts.
+
+    The words of a record are a list in a second collection, which is written before the record.
+    Such lists in the record would make reading slow. The server's own search of documents goes
+    through the documents of all collections, 50 ms for 100,000.
 
     The rules of the protocol hold: the server writes a request to its log completely or not at all.
-        What is removed
-    stays in its SQLite file until `chroma vacuum --path FOLDER` is run with the server stopped;
-    words and vectors of an interrupted write stay until its record is written and removed.
+    What is removed stays in its SQLite file until `chroma vacuum --path FOLDER` is run while the
+    server is stopped. Words and vectors of an interrupted write stay until its record is written
+    and removed.
     """
 
     def __init__(self, address: Address, name: str) -> None:
@@ -77,25 +75,21 @@ class ChromaDriver:
 
         Args:
             address: The server.
-            name: The name of the store, with which the names of its collections begin.
+            name: The name of the store: the beginning of the names of its collections.
         """
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"chroma://{host}:{address.port}/{name}"
         self.collection = name
         self.remains = (f"the files of {address}, until `chroma vacuum` was run on them",)
         self._client = StoreClient(address)
-        self._ids: dict[str, str] = {}  # of collections, by name
+        self._ids: dict[str, str] = {}  # the ids of collections by name
 
     @functools.cached_property
     def max_batch(self) -> int:
         """See `Driver.max_batch`."""
-        limits = self._value(
-            self._client.ask("GET", "/api/v2/pre-flight-checks"), "telling its limits"
-        )
+        answer = self._client.ask("GET", "/api/v2/pre-flight-checks")
+        limits = self._value(answer, "a request for its limits")
         return int(limits["max_batch_size"])
-
-    # --- the state
-    # -------------------------------------------------------------------------------------------------
 
     def state(self) -> Mapping[str, str]:
         """See `Driver.state`."""
@@ -105,8 +99,8 @@ class ChromaDriver:
         metadata = collection.get("metadata") or {}
         if metadata.get(_MARK) != self.collection:
             raise StoreError(
-                f'the collection "{self.collection}" of {self._client.address} was made by another program and is left '
-                "as it is; set COLLECTION_NAME to another name"
+                f'the collection "{self.collection}" of {self._client.address} was made by another '
+                "program and is left as it is; set COLLECTION_NAME to another name"
             )
         return {name: value for name, value in metadata.items() if name != _MARK}
 
@@ -118,7 +112,7 @@ class ChromaDriver:
             if values.keys() - state.keys():
                 self.set_state({**values, **state})
             return self.state()
-        self._value(answer, "making a collection")
+        self._value(answer, "creating a collection")
         return dict(values)
 
     def set_state(self, values: Mapping[str, str]) -> None:
@@ -128,66 +122,60 @@ class ChromaDriver:
             self.claim(values)
             return
         body = {"new_metadata": self._base(values)["metadata"]}
-        changed = self._client.ask("PUT", f"{_COLLECTIONS}/{collection['id']}", body, writes=True)
-        self._value(changed, "changing its state")
+        answer = self._client.ask("PUT", f"{_COLLECTIONS}/{collection['id']}", body, writes=True)
+        self._value(answer, "changing its state")
 
     def _base(self, values: Mapping[str, str]) -> dict[str, Any]:
         return {"name": self.collection, "metadata": {_MARK: self.collection, **values}}
-
-    # --- parts
-    # -----------------------------------------------------------------------------------------------------
 
     def parts(self) -> list[Part]:
         """See `Driver.parts`."""
         collection = self._describe(self.collection)
         if collection is None:
             return []
-        listed = self._value(
-            self._client.ask("POST", f"{_COLLECTIONS}/{collection['id']}/get", {"include": []}),
-            "its parts",
-        )
+        path = f"{_COLLECTIONS}/{collection['id']}/get"
+        answer = self._client.ask("POST", path, {"include": []})
+        points = self._value(answer, "a request for its parts")
         try:
-            parts = [json.loads(name) for name in listed["ids"]]
+            parts = [json.loads(name) for name in points["ids"]]
             return [
                 Part(Kind(kind), Collection(name), namespace, space)
                 for kind, name, namespace, space in parts
             ]
         except ValueError as exc:
             raise StoreDamaged(
-                f'the collection "{self.collection}" of {self._client.address} is not what was written; restore a '
-                "backup of the server"
+                f'the collection "{self.collection}" of {self._client.address} is not as it was '
+                "written; restore a backup of the server"
             ) from exc
 
     def drop(self, part: Part) -> None:
         """See `Driver.drop`."""
-        for beside in ("words", "") if part.kind is Kind.RECORDS else ("",):
-            name = self._named(part, beside)
+        for contents in ("words", "") if part.kind is Kind.RECORDS else ("",):
+            name = self._collection_name(part, contents)
             self._ids.pop(name, None)
             answer = self._client.ask("DELETE", f"{_COLLECTIONS}/{name}", writes=True)
             if not _is_missing(answer):
                 self._value(answer, "removing a collection")
-        self._listing("delete", {"ids": [json.dumps(part)]})
+        self._change_parts("delete", {"ids": [json.dumps(part)]})
 
-    def _listing(self, what: str, body: Any) -> None:
-        """Change the list of parts, which are the points of the collection with the store's
-        name.
-        """
+    def _change_parts(self, action: str, body: Any) -> None:
+        """Change the list of parts: the points of the collection with the store's name."""
         collection = self._describe(self.collection)
         if collection is not None:
-            listed = self._client.ask(
-                "POST", f"{_COLLECTIONS}/{collection['id']}/{what}", body, writes=True
-            )
-            self._value(listed, "listing a part")
+            path = f"{_COLLECTIONS}/{collection['id']}/{action}"
+            answer = self._client.ask("POST", path, body, writes=True)
+            self._value(answer, "listing a part")
 
-    def _named(self, part: Part, beside: str = "") -> str:
-        """Return the name of the collection of a part; it allows few characters, and the name of a
-        namespace any.
+    def _collection_name(self, part: Part, contents: str = "") -> str:
+        """Return the name of a collection of a part.
+
+        It contains a hash, since a namespace may have characters that the server doesn't allow.
 
         Args:
             part: The part.
-            beside: `words` for the collection of its words.
+            contents: `words` for the collection of its words; empty for that of its points.
         """
-        return f"{self.collection}.{beside or part.kind}.{self._scope(part)}"
+        return f"{self.collection}.{contents or part.kind}.{self._scope(part)}"
 
     def _scope(self, part: Part) -> str:
         """Return the suffix of the names of a part's collections and of their fields."""
@@ -198,122 +186,108 @@ class ChromaDriver:
         answer = self._client.ask("GET", f"{_COLLECTIONS}/{quote(name)}")
         if _is_missing(answer):
             return None
-        found: Mapping[str, Any] = self._value(answer, "describing a collection")
-        return found
+        description: Mapping[str, Any] = self._value(answer, "describing a collection")
+        return description
 
-    def _id(self, part: Part, beside: str, *, create: bool) -> str | None:
-        """Return the id of a collection of a part; if it is missing, list the part and create it,
-        or return None.
-        """
-        name = self._named(part, beside)
+    def _find_id(self, part: Part, contents: str) -> str | None:
+        """Return the id of a collection of a part; None if it doesn't exist."""
+        name = self._collection_name(part, contents)
         if name not in self._ids:
             collection = self._describe(name)
-            if collection is None and not create:
-                return None
             if collection is None:
-                self._listing("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
-                body = {
-                    "name": name,
-                    "get_or_create": True,
-                    "metadata": {_MARK: self.collection, "part": " ".join(part)},
-                    "configuration": _VECTORS if part.kind is Kind.VECTORS else _RECORDS,
-                }
-                collection = self._value(
-                    self._client.ask("POST", _COLLECTIONS, body, writes=True), "making a collection"
-                )
+                return None
             self._ids[name] = collection["id"]
         return self._ids[name]
 
-    # --- writing
-    # ---------------------------------------------------------------------------------------------------
+    def _create(self, part: Part, contents: str) -> str:
+        """List a part, create a collection of it, and return the id of the collection."""
+        name = self._collection_name(part, contents)
+        self._change_parts("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
+        body = {
+            "name": name,
+            "get_or_create": True,
+            "metadata": {_MARK: self.collection, "part": " ".join(part)},
+            "configuration": _VECTORS if part.kind is Kind.VECTORS else _RECORDS,
+        }
+        answer = self._client.ask("POST", _COLLECTIONS, body, writes=True)
+        self._ids[name] = self._value(answer, "creating a collection")["id"]
+        return self._ids[name]
 
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """See `Driver.add`."""
         if part.kind is Kind.RECORDS:
             for point in points:
-                if (
-                    sum(len(value) for value in point.payload.values() if isinstance(value, list))
-                    > _MOST_LABELS
-                ):
+                lists = [value for value in point.payload.values() if isinstance(value, list)]
+                if sum(map(len, lists)) > _MAX_LABELS:
                     raise StoreError(
-                        f"a record has more labels than the {_MOST_LABELS} that ChromaDB takes; give it fewer"
+                        f"a record has more labels than the {_MAX_LABELS} that ChromaDB takes; "
+                        "give it fewer"
                     )
-            self._add(part, [each for point in points for each in _words_of(point)], "words")
+            self._add(part, [words for point in points for words in _word_points(point)], "words")
         self._add(part, points)
 
-    def _add(self, part: Part, points: Sequence[Point], beside: str = "") -> None:
-        for batch in by_weight(
-            points, _weight, most=self._size(len(points)), heaviest=_BATCH_BYTES
-        ):
+    def _add(self, part: Part, points: Sequence[Point], contents: str = "") -> None:
+        scope, max_count = self._scope(part), self._batch_size(len(points))
+        for batch in by_weight(points, _weight, most=max_count, heaviest=_BATCH_BYTES):
             body: dict[str, Any] = {
                 "ids": [point.id for point in batch],
-                "embeddings": [_packed(point) for point in batch],
+                "embeddings": [_pack_vector(point) for point in batch],
             }
             if part.kind is Kind.RECORDS:
-                body["metadatas"] = [_own(self._scope(part), point.payload) for point in batch]
-            self._write(part, "add", body, beside)
+                body["metadatas"] = [_to_metadata(scope, point.payload) for point in batch]
+            self._write(part, "add", body, contents)
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """See `Driver.update`."""
         scope = self._scope(part)
-        for names in by_count(list(changes), self._size(len(changes))):
-            self._write(
-                part,
-                "update",
-                {"ids": names, "metadatas": [_own(scope, changes[name]) for name in names]},
-            )
+        for names in by_count(list(changes), self._batch_size(len(changes))):
+            metadatas = [_to_metadata(scope, changes[name]) for name in names]
+            self._write(part, "update", {"ids": names, "metadatas": metadatas})
 
     def delete(self, part: Part, ids: Iterable[str]) -> None:
         """See `Driver.delete`."""
-        for names in by_count(list(ids), _READ):
+        of_record = _field_name(self._scope(part), _OF)
+        for names in by_count(list(ids), _BATCH):
             self._read(part, "delete", {"ids": names})
             if part.kind is Kind.RECORDS:
-                self._read(
-                    part,
-                    "delete",
-                    {"where": {_own_name(self._scope(part), _OF): {"$in": names}}},
-                    "words",
-                )
+                self._read(part, "delete", {"where": {of_record: {"$in": names}}}, "words")
 
-    def _write(self, part: Part, what: str, body: Any, beside: str = "") -> None:
+    def _write(self, part: Part, action: str, body: Any, contents: str = "") -> None:
         for _ in range(2):
-            path = f"{_COLLECTIONS}/{self._id(part, beside, create=True)}/{what}"
+            collection_id = self._find_id(part, contents) or self._create(part, contents)
+            path = f"{_COLLECTIONS}/{collection_id}/{action}"
             answer = self._client.ask("POST", path, body, writes=True)
             if not _is_missing(answer):
                 break
-            self._ids.pop(self._named(part, beside), None)  # somebody removed the collection
+            self._ids.pop(self._collection_name(part, contents), None)  # it was removed
         self._value(answer, "a write")
 
-    def _size(self, count: int) -> int:
-        """Return how many points go into one request, without asking the server if they are few."""
-        return _READ if count <= _READ else self.max_batch
-
-    # --- reading
-    # ---------------------------------------------------------------------------------------------------
+    def _batch_size(self, count: int) -> int:
+        """Return how many points go into one request. If they are few, the server isn't asked."""
+        return _BATCH if count <= _BATCH else self.max_batch
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
         """See `Driver.get`."""
         points: list[Point] = []
-        for names in by_count(ids, _READ):
-            points += _points(
-                self._scope(part), self._read(part, "get", {"ids": names, "include": ["metadatas"]})
-            )
+        for names in by_count(ids, _BATCH):
+            answer = self._read(part, "get", {"ids": names, "include": ["metadatas"]})
+            points += _to_points(self._scope(part), answer)
         return points
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
         """See `Driver.find`."""
-        first = _READ + 1 if limit is None else limit
-        asked = {"include": ["metadatas"], "limit": first, **_where(self._scope(part), where)}
-        points = _points(self._scope(part), self._read(part, "get", asked))
-        if (
-            limit is None and len(points) == first
-        ):  # pages shift when somebody writes, so the rest is read by id
+        scope = self._scope(part)
+        page_size = _BATCH + 1 if limit is None else limit
+        body = {"include": ["metadatas"], "limit": page_size, **_to_where(scope, where)}
+        points = _to_points(scope, self._read(part, "get", body))
+        if limit is None and len(points) == page_size:
+            # There are more. Pages shift when others write, so all are read by id.
             points = self.get(part, self.ids(part, where))
         return points
 
     def ids(self, part: Part, where: Where) -> list[str]:
         """See `Driver.ids`."""
-        answer = self._read(part, "get", {"include": [], **_where(self._scope(part), where)})
+        answer = self._read(part, "get", {"include": [], **_to_where(self._scope(part), where)})
         return [] if answer is None else list(answer["ids"])
 
     def count(self, part: Part) -> int:
@@ -322,172 +296,163 @@ class ChromaDriver:
 
     def holders(self, part: Part, term: "Term") -> list[str]:
         """See `Driver.holders`."""
-        answer = self._read(
-            part, "get", {"include": [], **_having(self._scope(part), term)}, "words"
-        )
-        return (
-            []
-            if answer is None
-            else list(dict.fromkeys(name.split("/", 1)[1] for name in answer["ids"]))
-        )
+        body = {"include": [], **_has_term(self._scope(part), term)}
+        answer = self._read(part, "get", body, "words")
+        if answer is None:
+            return []
+        return list(dict.fromkeys(name.split("/", 1)[1] for name in answer["ids"]))
 
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
         """See `Driver.nearest`."""
-        asked = {"query_embeddings": [vector.tolist()], "n_results": k, "include": ["distances"]}
-        answer = self._read(part, "query", asked)
+        body = {"query_embeddings": [vector.tolist()], "n_results": k, "include": ["distances"]}
+        answer = self._read(part, "query", body)
         if answer is None:
             return []
-        return [
-            (name, 1.0 - away)
-            for name, away in zip(answer["ids"][0], answer["distances"][0], strict=True)
-        ]
+        hits = zip(answer["ids"][0], answer["distances"][0], strict=True)
+        return [(name, 1.0 - distance) for name, distance in hits]
 
     def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
         """See `Driver.vectors`."""
         import numpy as np
 
         vectors: dict[str, NDArray[np.float32]] = {}
-        for names in by_count(ids, _READ):
+        for names in by_count(ids, _BATCH):
             answer = self._read(part, "get", {"ids": names, "include": ["embeddings"]})
             if answer is not None:
-                given = zip(answer["ids"], answer["embeddings"], strict=True)
-                vectors |= {name: np.array(vector, dtype=np.float32) for name, vector in given}
+                for name, vector in zip(answer["ids"], answer["embeddings"], strict=True):
+                    vectors[name] = np.array(vector, dtype=np.float32)
         return vectors
 
     def close(self) -> None:
         """See `Driver.close`."""
         self._client.close()
 
-    def _read(self, part: Part, what: str, body: Any, beside: str = "") -> Any:
-        """Return the answer to a request to a part's collection; None if the collection does not
-        exist.
-        """
+    def _read(self, part: Part, action: str, body: Any, contents: str = "") -> Any:
+        """Return the answer of a part's collection; None if the collection doesn't exist."""
+        method = "GET" if body is None else "POST"
         for _ in range(2):
-            collection = self._id(part, beside, create=False)
-            if collection is None:
+            collection_id = self._find_id(part, contents)
+            if collection_id is None:
                 return None
-            path = f"{_COLLECTIONS}/{collection}/{what}"
-            answer = self._client.ask(
-                "GET" if body is None else "POST", path, body, writes=what == "delete"
-            )
+            path = f"{_COLLECTIONS}/{collection_id}/{action}"
+            answer = self._client.ask(method, path, body, writes=action == "delete")
             if not _is_missing(answer):
-                return self._value(answer, "a question")
-            self._ids.pop(
-                self._named(part, beside), None
-            )  # it was removed, and perhaps created again
+                return self._value(answer, "a request")
+            # It was removed, and perhaps created again.
+            self._ids.pop(self._collection_name(part, contents), None)
         return None
 
-    def _value(self, answer: Answer, doing: str) -> Any:
+    def _value(self, answer: Answer, action: str) -> Any:
         if 200 <= answer.status < 300 and not isinstance(answer.value, str):
             return answer.value
         if answer.status in (404, 405, 410) and not _is_missing(answer):
             raise StoreError(
-                f"{self._client.address} does not speak the API of ChromaDB 1.0 or newer; update the server, or "
-                "something else answers there"
+                f"{self._client.address} does not have the API of ChromaDB 1.0 or newer; "
+                "update the server, or check the address"
             )
         if answer.status in (401, 403):
             raise StoreError(
-                f"{self._client.address} refused the key; put it into the URL, as in chroma://:KEY@host:port"
+                f"{self._client.address} refused the key; put it into the URL, "
+                "as in chroma://:KEY@host:port"
             )
-        raise self._client.refusal(answer, doing)
+        raise self._client.refusal(answer, action)
 
 
 def _is_missing(answer: Answer) -> bool:
-    """Return whether a server answers that there is no such collection."""
+    """Return whether the server answers that a collection doesn't exist."""
     value = answer.value if isinstance(answer.value, dict) else {}
     return answer.status == 404 and value.get("error") == "NotFoundError"
 
 
-def _own_name(scope: str, field: str) -> str:
+def _field_name(scope: str, field: str) -> str:
     """Return the name of a field in one part.
 
-    The server looks up conditions in an index over all of its collections, by the field's name and
-    then by its value. With different names in each part, the cost depends on the size of the part
-    and not on that of the server.
+    The server looks up conditions in an index over all its collections, by the name of the field
+    and then by its value. With different names in each part, the cost depends on the size of the
+    part and not on the size of the server.
     """
-    return f"{field}.{scope}" if field in _ASKED else field
+    return f"{field}.{scope}" if field in _SEARCHED_FIELDS else field
 
 
-def _own(scope: str, payload: Mapping[str, Value | None]) -> dict[str, Value | None]:
-    return {_own_name(scope, field): value for field, value in payload.items()}
+def _to_metadata(scope: str, payload: Mapping[str, Value | None]) -> dict[str, Value | None]:
+    return {_field_name(scope, field): value for field, value in payload.items()}
 
 
-def _where(scope: str, where: Where) -> dict[str, Any]:
+def _to_where(scope: str, where: Where) -> dict[str, Any]:
     """Return conditions as the server takes them."""
     conditions = [
-        {_own_name(scope, each.field): {_RELATIONS[each.relation]: each.value}} for each in where
+        {_field_name(scope, condition.field): {_RELATIONS[condition.relation]: condition.value}}
+        for condition in where
     ]
-    return (
-        {}
-        if not conditions
-        else {"where": conditions[0] if len(conditions) == 1 else {"$and": conditions}}
-    )
+    if not conditions:
+        return {}
+    return {"where": conditions[0] if len(conditions) == 1 else {"$and": conditions}}
 
 
-def _points(scope: str, answer: Any) -> list[Point]:
+def _to_points(scope: str, answer: Any) -> list[Point]:
     if answer is None:
         return []
-    plain = {_own_name(scope, field): field for field in _ASKED}
-    entries = zip(answer["ids"], answer["metadatas"], strict=True)
-    return [
-        Point(name, {plain.get(field, field): value for field, value in (metadata or {}).items()})
-        for name, metadata in entries
-    ]
+    fields = {_field_name(scope, field): field for field in _SEARCHED_FIELDS}
+    points: list[Point] = []
+    for name, metadata in zip(answer["ids"], answer["metadatas"], strict=True):
+        payload = {fields.get(field, field): value for field, value in (metadata or {}).items()}
+        points.append(Point(name, payload))
+    return points
 
 
-def _having(scope: str, term: "Term") -> dict[str, Any]:
-    """Return the condition that a record has the words of a term, or any of them if the record has
-    very many words.
+def _has_term(scope: str, term: "Term") -> dict[str, Any]:
+    """Return the condition that a record has the words of a term.
+
+    The words of a long record are in several points, so one of them is enough.
     """
     *whole, last = term.tokens
-    words = [*whole, *(_beginning(last) if term.open_ended else [last])]
+    words = [*whole, *(_prefix(last) if term.open_ended else [last])]
     if not words:
         return {}
-    conditions = [{_own_name(scope, _WORDS): {"$contains": word}} for word in dict.fromkeys(words)]
+    field = _field_name(scope, _WORDS)
+    conditions = [{field: {"$contains": word}} for word in dict.fromkeys(words)]
     if len(conditions) == 1:
         return {"where": conditions[0]}
-    return {
-        "where": {
-            "$or": [
-                {"$and": conditions},
-                {"$and": [{_own_name(scope, _LONG): 1}, {"$or": conditions}]},
-            ]
-        }
-    }
+    is_long = {_field_name(scope, _LONG): 1}
+    in_one_point = {"$and": conditions}
+    in_several_points = {"$and": [is_long, {"$or": conditions}]}
+    return {"where": {"$or": [in_one_point, in_several_points]}}
 
 
-def _beginning(word: str) -> list[str]:
-    """Return the entry among the words that stands for all words with the same beginning.
+def _prefix(word: str) -> list[str]:
+    """Return the entry in the list of words that finds a word by its beginning.
 
-    Only in scripts other than Latin do queries search by the beginning of a word; for others there
-    is no entry.
+    Only in scripts other than Latin do queries search by the beginning of a word; in Latin there is
+    no such entry.
     """
-    return [] if len(word) < _HEAD or is_latin(word) else [f"^{word[:_HEAD]}"]
+    if len(word) < _PREFIX_LENGTH or is_latin(word):
+        return []
+    return [f"^{word[:_PREFIX_LENGTH]}"]
 
 
-def _words_of(point: Point) -> list[Point]:
-    """Return points with the words that find a record: several if there are too many words for one
-    list.
+def _word_points(point: Point) -> list[Point]:
+    """Return points with the words of a record: several if there are too many for one list.
 
-    Their ids begin with a hash of this write of the record, so that the words of a failed write are
-    not in the way of the next.
+    Their ids begin with a hash of this write of the record, so that the words of a failed write
+    don't block the next one.
     """
-    different = set(point.words or ())
-    words = sorted(different | {head for word in different for head in _beginning(word)})
-    writing = hashlib.sha256(str(point.payload.get("body")).encode()).hexdigest()[:16]
-    pieces = list(by_count(words, _MOST_WORDS))
-    long: dict[str, Value] = {_LONG: 1} if len(pieces) > 1 else {}
+    words = set(point.words or ())
+    entries = sorted(words | {prefix for word in words for prefix in _prefix(word)})
+    write_hash = hashlib.sha256(str(point.payload.get("body")).encode()).hexdigest()[:16]
+    lists = list(by_count(entries, _MAX_WORDS))
+    long: dict[str, Value] = {_LONG: 1} if len(lists) > 1 else {}
     return [
-        Point(f"{writing}.{number}/{point.id}", {_WORDS: list(piece), _OF: point.id, **long})
-        for number, piece in enumerate(pieces)
+        Point(f"{write_hash}.{number}/{point.id}", {_WORDS: list(part), _OF: point.id, **long})
+        for number, part in enumerate(lists)
     ]
 
 
-def _packed(point: Point) -> Any:
-    """Return a vector in the shortest form that the server takes; without one, a number that
-    spreads well.
+def _pack_vector(point: Point) -> Any:
+    """Return a vector in base64, the shortest form that the server takes.
+
+    For a point without a vector, returns a number that depends on its id.
     """
     if point.vector is None:
         return [int.from_bytes(hashlib.sha256(point.id.encode()).digest()[:3]) / 1000]
@@ -498,5 +463,6 @@ def _packed(point: Point) -> Any:
 
 def _weight(point: Point) -> int:
     """Return roughly how many bytes a point takes in a request."""
-    texts = sum(len(value) for value in point.payload.values() if isinstance(value, str))
-    return 500 + 2 * texts + (0 if point.vector is None else 6 * len(point.vector))
+    text_length = sum(len(value) for value in point.payload.values() if isinstance(value, str))
+    vector_bytes = 0 if point.vector is None else 6 * len(point.vector)
+    return 500 + 2 * text_length + vector_bytes

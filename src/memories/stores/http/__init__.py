@@ -1,1 +1,1 @@
-"""The store of a server elsewhere, spoken to over HTTP with a token."""
+"""The store over HTTP: the store of a `memory serve` on another machine."""

@@ -1,14 +1,20 @@
-"""`HttpStore`: the store that a server has, as one on this machine; each method is one request."""
+"""The store of a memory server, used over HTTP: each method is one request."""
 
 import contextlib
+import json
+import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import SplitResult, urlsplit
 
-from memories.errors import MemoriesError, StoreError
+from memories import errors
+from memories.core.http import Address, Answer, JsonClient, NoAnswer
+from memories.core.urls import is_loopback
+from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
 from memories.settings import Config
 from memories.stores.damage import Damaged
-from memories.stores.http.driver import Driver
 from memories.stores.records import (
     Candidate,
     Collection,
@@ -28,15 +34,20 @@ if TYPE_CHECKING:
 
     from memories.stores.records import Matches, TurnQuery
 
-# of texts and vectors in one request; more goes in several, of one transaction
+# Of texts and vectors in one request; more goes into several requests of one transaction.
 BATCH_BYTES = 16_777_216
+MAX_ANSWER_BYTES = 268_435_456
+SECONDS = 120.0
+_TRIES = 8  # if the server is overloaded
+_UNSURE = "what was written may be stored or not: read it before you write it again"
+_WRITES = ("append", "patch", "remove", "stage", "switch", "repair", "commit")
 
 
 class HttpStore:
-    """Keeps records where a server keeps them; see `Store` for the rules.
+    """Keeps records in the store of a server; see `Store` for the rules.
 
-    A transaction is held open on the server for this thread. The server undoes it if nothing is
-    heard of it for ten seconds, as when this process dies.
+    Each thread can hold a transaction open on the server. The server undoes it if ten seconds pass
+    without a request, as when this process dies.
     """
 
     def __init__(self, url: str, space: Space | None, config: Config | None = None) -> None:
@@ -50,30 +61,81 @@ class HttpStore:
         Raises:
             ConfigError: The URL is not acceptable, or there is no token.
         """
-        self._driver = Driver(url, config)
+        parts = urlsplit(url)
+        address = _parse_address(parts, config)
+        self._url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._path = f"{parts.path.rstrip('/')}/store/v1/"
+        self._client = JsonClient(address, max_bytes=MAX_ANSWER_BYTES)
         self._space = to_wire(space)
         self._local = threading.local()
         self.damaged = Damaged()
 
+    @property
+    def _transaction(self) -> Any:
+        """The id of the running transaction of this thread; None outside one."""
+        return getattr(self._local, "transaction", None)
+
     def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
-        transaction = getattr(self._local, "transaction", None)
+        """Call a method of the server's store and return its result.
+
+        Raises:
+            MemoriesError: The error of the server's store, or `StoreUnreachable`.
+        """
         body: dict[str, Any] = {
+            "call": os.urandom(12).hex(),  # the server carries out a repeated request once
             "space": self._space,
             "arguments": to_wire(list(arguments)),
             "named": to_wire(named),
         }
-        if transaction is not None:
-            body["transaction"] = transaction
-        answer = self._driver.ask(method, body)
-        for finding in from_wire(answer.get("damaged", [])):
+        if self._transaction is not None:
+            body["transaction"] = self._transaction
+        answer = self._send(method, body)
+        if answer.status != 200 or not isinstance(answer.value, dict):
+            raise self._refusal(answer, method)
+        for finding in from_wire(answer.value.get("damaged", [])):
             self.damaged.note(finding)
-        return from_wire(answer.get("value"))
+        return from_wire(answer.value.get("value"))
+
+    def _send(self, method: str, body: dict[str, Any]) -> Answer:
+        address = self._client.address
+        for count in range(1, _TRIES + 1):
+            try:
+                answer = self._client.ask("POST", self._path + method, body, seconds=SECONDS)
+            except NoAnswer as exc:
+                advice = _UNSURE if exc.sent and method in _WRITES else address.hint
+                raise StoreUnreachable(f"{address} {address.quoted(str(exc))}; {advice}") from exc
+            if answer.status != 429 or count == _TRIES:
+                break
+            time.sleep(min(5.0, max(0.1, answer.retry_after)))
+        return answer
+
+    def _refusal(self, answer: Answer, method: str) -> Exception:
+        """Return the error for an answer that refuses a request."""
+        address = self._client.address
+        value = answer.value if isinstance(answer.value, dict) else {}
+        detail = value.get("detail")
+        if not detail:
+            is_text = isinstance(answer.value, str)
+            detail = answer.value if is_text else json.dumps(answer.value)
+        error = _find_error(str(value.get("kind")))
+        if error is not None:
+            return error(str(detail))
+        reason = address.quoted(str(detail)) or "no reason given"
+        if answer.status in (401, 403):
+            return ConfigError(f"{address} refused the token: {reason}")
+        if answer.status in (408, 429, 502, 503, 504):
+            may_be_done = method in _WRITES and answer.status in (408, 502, 504)
+            advice = _UNSURE if may_be_done else "try again later"
+            return StoreUnreachable(
+                f"{address} is not ready (status {answer.status}): {reason}; {advice}"
+            )
+        return StoreError(f"{address} refused with status {answer.status}: {reason}")
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """See `Store.transaction`."""
-        inner = getattr(self._local, "transaction", None) is not None
-        if inner:
+        is_nested = self._transaction is not None
+        if is_nested:
             self._ask("enter")
         else:
             self._local.transaction = self._ask("begin")
@@ -81,17 +143,18 @@ class HttpStore:
             yield
         except BaseException:
             try:
-                with contextlib.suppress(
-                    MemoriesError
-                ):  # the server undoes it by itself; the first error counts
-                    self._ask("undo" if inner else "rollback")
+                # If this fails, the server undoes it by itself; the first error is raised.
+                with contextlib.suppress(MemoriesError):
+                    self._ask("undo" if is_nested else "rollback")
             finally:
-                self._local.transaction = self._local.transaction if inner else None
+                if not is_nested:
+                    self._local.transaction = None
             raise
         try:
-            self._ask("leave" if inner else "commit")
+            self._ask("leave" if is_nested else "commit")
         finally:
-            self._local.transaction = self._local.transaction if inner else None
+            if not is_nested:
+                self._local.transaction = None
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
@@ -117,11 +180,11 @@ class HttpStore:
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
-        if getattr(self._local, "transaction", None) is not None:
+        if self._transaction is not None:
             raise StoreError("records can't be removed for good inside a transaction")
-        also_in = cast("tuple[str, ...]", self._ask("remove", list(refs)))
+        places = cast("tuple[str, ...]", self._ask("remove", list(refs)))
         self.damaged.forget(set(refs).__contains__)
-        return also_in
+        return places
 
     def scan(
         self,
@@ -195,7 +258,7 @@ class HttpStore:
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
-        return cast("StoreInfo", self._ask("info", where))._replace(url=self._driver.url)
+        return cast("StoreInfo", self._ask("info", where))._replace(url=self._url)
 
     def refs(self, where: Filter) -> list[Ref]:
         """See `Store.refs`."""
@@ -211,22 +274,85 @@ class HttpStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        self._driver.close()
+        self._client.close()
 
 
 def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
     batch: list[Record] = []
-    size = 0
+    batch_size = 0
     for record in records:
-        more = (
-            2 * len(record.text)
-            + (0 if record.vectors is None else 2 * record.vectors.nbytes)
-            + 1_000
-        )
-        if batch and size + more > BATCH_BYTES:
+        size = 2 * len(record.text) + 1_000
+        if record.vectors is not None:
+            size += 2 * record.vectors.nbytes
+        if batch and batch_size + size > BATCH_BYTES:
             yield batch
-            batch, size = [], 0
+            batch, batch_size = [], 0
         batch.append(record)
-        size += more
+        batch_size += size
     if batch:
         yield batch
+
+
+def _parse_address(parts: SplitResult, config: Config | None) -> Address:
+    """Return the address of a server, with the token.
+
+    Raises:
+        ConfigError: The URL is not acceptable, or there is no token.
+    """
+    is_tls = parts.scheme == "https"
+    try:
+        port = parts.port or (443 if is_tls else 80)
+    except ValueError:
+        raise ConfigError(
+            "the port in the URL of the store is not a number from 1 to 65535"
+        ) from None
+    if not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(
+            "the URL of a server is http://host:port or https://host, with nothing after it"
+        )
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError("the URL of a store can't have a token; put it into MEMORY_TOKEN")
+    allows_plain = config is not None and config.plain_http
+    if not is_tls and not is_loopback(parts.hostname) and not allows_plain:
+        raise ConfigError(
+            f"memories and the token would cross the network to {parts.hostname} unencrypted; "
+            "use https://, or set MEMORY_PLAIN_HTTP=true if the network is your own"
+        )
+    return Address(
+        "the memory server",
+        parts.hostname,
+        port,
+        is_tls,
+        headers={"Authorization": f"Bearer {_find_token(config, parts.hostname)}"},
+        hint="see whether memory serve runs there",
+        proxies=True,
+    )
+
+
+def _find_token(config: Config | None, host: str) -> str:
+    """Return the token of the settings or, on this machine, of the server's own user.
+
+    Raises:
+        ConfigError: There is no token.
+    """
+    from memories.core.trust import read_secret
+
+    if config is not None:
+        if config.token is not None:
+            return config.token.reveal()
+        if config.token_file is not None:
+            return read_secret(config.token_file)
+        server_token = config.home / "server.token"
+        if is_loopback(host) and server_token.exists():
+            return read_secret(server_token)
+    raise ConfigError(
+        "the server wants a token; set MEMORY_TOKEN, or MEMORY_TOKEN_FILE to a file of your own"
+    )
+
+
+def _find_error(kind: str) -> type[MemoriesError] | None:
+    """Return the class of an error that the server names; None if it can't be raised here."""
+    error = getattr(errors, kind, None)
+    if not isinstance(error, type) or not issubclass(error, MemoriesError):
+        return None
+    return None if error is errors.AmbiguousId else error  # which needs the ids

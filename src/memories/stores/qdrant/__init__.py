@@ -1,5 +1,4 @@
-"""The store on Qdrant: the store on documents with a driver whose requests go to a server (`rest`)
-or a folder.
+"""The store on Qdrant: the store on documents, with a driver for a server (`rest`) or a folder.
 
-A folder is opened by the local mode of Qdrant's client (`folder`, `local`).
+A folder is opened by the local mode of the Qdrant client (`folder`, `local`).
 """

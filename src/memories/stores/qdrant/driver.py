@@ -1,5 +1,4 @@
-"""What is stored where in Qdrant, and the requests that store and find it; a `Transport` carries
-them.
+"""The driver for Qdrant: its collections, and the requests that a `Transport` carries out.
 
 The requests are those of the REST API of Qdrant 1.17 and later.
 """
@@ -7,8 +6,10 @@ The requests are those of the REST API of Qdrant 1.17 and later.
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memories.core.batches import by_count, by_weight
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
 
     from memories.stores.words import Term
 
-OLDEST = (1, 17)  # the first that can insert without overwriting
-_MARK = "memories"  # the key in a collection's metadata that says whose it is
-# before the id of a space in the name of a collection; not allowed in the settings
+MIN_VERSION = (1, 17)  # the first that can insert without overwriting
+_MARK = "memories"  # the key in the metadata of our collections
+# Precedes the id of a space in the name of a collection; the settings don't allow it in a name.
 _SPACE_SIGN = "~"
 _PAGE, _IDS_PAGE = 1_000, 10_000  # points in one answer
-_MAX_BYTES = 24_000_000  # of one request; the server takes 32 MiB
+_MAX_BYTES = 24_000_000  # in one request; the server takes 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
-# Our own fields of a payload: the part, the name in it, a revision that each change replaces, and
-# the tokens, which include beginnings of words after a "^". No token begins with that.
-PART, NAME, _REVISION, _WORDS, _START = "_part", "_id", "_rev", "_words", "^"
+# Our fields of a payload: the part, the name in the part, a revision that each change replaces, and
+# the tokens. These include prefixes of words, marked by a "^", which no token begins with.
+PART, NAME, _REVISION, _WORDS, _PREFIX_MARK = "_part", "_id", "_rev", "_words", "^"
 _STATE = "state"
-_LEAN = {"exclude": [_WORDS]}
+_WITHOUT_WORDS = {"exclude": [_WORDS]}
 
 _TENANT = {"type": "keyword", "is_tenant": True}
 RECORD_INDEXES: Mapping[str, Mapping[str, Any]] = {
@@ -52,7 +53,7 @@ Body = Mapping[str, Any]
 
 
 class Verb(StrEnum):
-    """What a request asks for."""
+    """The kinds of requests."""
 
     VERSION = "version"
     COLLECTIONS = "collections"
@@ -71,15 +72,15 @@ class Verb(StrEnum):
 
 
 class NoCollection(StoreError):
-    """The collection that a request names does not exist."""
+    """The collection of a request doesn't exist."""
 
 
 class Transport(Protocol):
-    """Carries requests to where the collections are."""
+    """Carries out requests on a server or a folder."""
 
     @property
     def url(self) -> str:
-        """Where they are, without a key and without a collection."""
+        """The address of the server or the folder, without a key and without a collection."""
 
     @property
     def remains(self) -> tuple[str, ...]:
@@ -88,16 +89,16 @@ class Transport(Protocol):
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """Return the `result` of the answer, as the REST API documents it.
 
-        What was written is durable, and every later request sees it. Creating a collection that
-        exists, or removing one that does not, is no error.
+        What was written is durable, and every later request sees it. It isn't an error to create a
+        collection that exists, or to remove one that doesn't.
 
         Args:
-            verb: What it asks for.
-            collection: The collection; empty if it is about all.
-            body: The JSON object that the REST API documents for it; None if it has none.
+            verb: The kind of request.
+            collection: The collection; empty for a request about all of them.
+            body: The JSON object that the REST API documents; None for no body.
 
         Raises:
-            NoCollection: The collection does not exist; nothing was created.
+            NoCollection: The collection doesn't exist; nothing was created.
             StoreError: The request failed.
         """
 
@@ -108,24 +109,22 @@ class Transport(Protocol):
 class QdrantDriver:
     """Implements `Driver` with two kinds of collections.
 
-    One, with the name that was given, has the records, the labels and the state as points without
-    vectors; it is one shard, so that each write is one entry of one log, done completely or not at
-    all. For every space of vectors there is another one with its own dimension, sharded as the
-    server does by default. Every request is narrowed by `_part`, which the server indexes as its
-    tenant.
+    The collection with the given name has the records, the labels and the state as points without
+    vectors. It is one shard, so that each write is one entry of one log, done completely or not at
+    all. Every space of vectors has a collection with its dimension, sharded by the server's
+    default. Every request is narrowed by `_part`, which the server indexes as its tenant.
 
-    Words: a keyword index over the tokens, the same as in every other store; terms that are only
-        the beginning of a
-    word are looked up by its first characters.
+    Words are found by a keyword index over the tokens, which are the same in all stores. A term that
+    is only the beginning of a word is looked up by its first characters.
 
     What is not guaranteed:
 
     - Points of more than some 24 MB in one call are split into several requests; an interruption
-      may leave only some.
-    - Of two writers that change one point at the same moment, both changes are made, one after the
-      other; then a call of several points with different changes may become visible in parts.
+      may leave only some of them.
+    - If two writers change one point at the same moment, both changes are made, one after the
+      other. Then a call with different changes of several points may become visible in parts.
     - Vectors on several shards are not written in one step; nothing refers to them before all are
-      there.
+      written.
     - If the server keeps replicas, reads see every acknowledged write only if its
       `write_consistency_factor` includes all of them.
     """
@@ -137,38 +136,34 @@ class QdrantDriver:
 
         Args:
             transport: Carries the requests.
-            name: The collection of the records; those of the vectors begin with it.
+            name: The name of the collection of the records; the names of the others begin with it.
         """
         self._transport = transport
         self.collection = name
         self.url = f"{transport.url}/{name}"
-        self._made: set[str] = set()  # collections that are known to be complete
+        self._complete: set[str] = set()  # collections that exist with all their indexes
 
     @property
     def remains(self) -> tuple[str, ...]:
         """See `Driver.remains`."""
         return self._transport.remains
 
-    # --- the state
-    # --------------------------------------------------------------------------------------------------
-
     def state(self) -> Mapping[str, str]:
         """See `Driver.state`."""
         return self._state()[0]
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """See `Driver.claim`; the server decides who is first."""
+        """See `Driver.claim`; the server decides which client is first."""
         for _ in range(_TRIES):
-            known, revision = self._state()
-            merged = {**values, **known}
-            if revision is not None and merged == known:
-                return known
+            state, revision = self._state()
+            merged = {**values, **state}
             if revision is None:
                 self._put_state(merged, {"update_mode": "insert_only"})
-            else:
-                self._put_state(
-                    merged, {"update_mode": "update_only", "update_filter": _unchanged([revision])}
-                )
+                continue
+            if merged == state:
+                return state
+            is_unchanged = _has_revision([revision])
+            self._put_state(merged, {"update_mode": "update_only", "update_filter": is_unchanged})
         raise self._busy()
 
     def set_state(self, values: Mapping[str, str]) -> None:
@@ -205,82 +200,78 @@ class QdrantDriver:
         point = {"id": _point_id(_STATE, ""), "vector": {}, "payload": payload}
         self._upsert(self.collection, {"points": [point], **mode})
 
-    # --- parts
-    # -------------------------------------------------------------------------------------------------------
-
     def parts(self) -> list[Part]:
         """See `Driver.parts`."""
         parts: list[Part] = []
         for entry in self._transport.ask(Verb.COLLECTIONS)["collections"]:
-            base, sign, space = entry["name"].partition(_SPACE_SIGN)
+            base, _, space = entry["name"].partition(_SPACE_SIGN)
             if base == self.collection:
                 body = {"key": PART, "limit": _MAX_PARTS, "exact": True}
                 hits = self._read(Verb.FACET, entry["name"], body) or {"hits": []}
                 names = [str(hit["value"]) for hit in hits["hits"]]
-                parts += [_part(name, space if sign else "") for name in names if name != _STATE]
+                parts += [_parse_part(name, space) for name in names if name != _STATE]
         return parts
 
     def drop(self, part: Part) -> None:
-        """See `Driver.drop`; the collection of a space goes with the last of its parts."""
-        name = self._collection(part)
-        if self._read(Verb.DELETE, name, {"filter": _filter(part, [])}) is None:
+        """See `Driver.drop`; the last part of a space takes its collection with it."""
+        name = self._collection_name(part)
+        if self._read(Verb.DELETE, name, {"filter": _to_filter(part, [])}) is None:
             return
         if part.kind is Kind.VECTORS:
-            left = self._read(Verb.COUNT, name, {"exact": True})
-            if left is not None and left["count"] == 0:
-                self._made.discard(name)
+            remaining = self._read(Verb.COUNT, name, {"exact": True})
+            if remaining is not None and remaining["count"] == 0:
+                self._complete.discard(name)
                 self._transport.ask(Verb.REMOVE, name)
-
-    # --- writing
-    # -----------------------------------------------------------------------------------------------------
 
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """See `Driver.add`."""
         dimension = len(points[0].vector) if points and points[0].vector is not None else 0
-        for some in _in_requests([_stored(part, point) for point in points], self.max_batch):
-            body = {"points": some, "update_mode": "insert_only"}
-            self._upsert(self._collection(part), body, dimension)
+        for batch in _split([_to_entry(part, point) for point in points], self.max_batch):
+            body = {"points": batch, "update_mode": "insert_only"}
+            self._upsert(self._collection_name(part), body, dimension)
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """See `Driver.update`."""
         for names in by_count(list(changes), self.max_batch):
-            some = {name: changes[name] for name in names}
-            first = next(iter(some.values()))
-            if all(change == first for change in some.values()):
-                ids = {"must": [{"has_id": [_point_id(_part_name(part), name) for name in some]}]}
+            batch = {name: changes[name] for name in names}
+            first = next(iter(batch.values()))
+            if all(change == first for change in batch.values()):
+                ids = {"must": [{"has_id": [_point_id(_part_name(part), name) for name in batch]}]}
                 body = {"payload": {**first, _REVISION: _new_revision()}, "filter": ids}
-                self._read(Verb.SET_PAYLOAD, self._collection(part), body)
+                self._read(Verb.SET_PAYLOAD, self._collection_name(part), body)
             else:
-                self._replace(part, some)
+                self._replace(part, batch)
 
     def _replace(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Overwrite points that change in different ways in one request; repeat those that others
-        changed meanwhile.
+        """Overwrite points that change in different ways, in one request.
+
+        Points that another writer changes meanwhile are read and overwritten again.
         """
-        collection, waiting = self._collection(part), dict(changes)
+        waiting = dict(changes)
         for _ in range(_TRIES):
-            entries = {
-                entry["payload"][NAME]: entry for entry in self._entries(part, list(waiting), True)
-            }
+            entries = self._entries(part, list(waiting), True)
             if not entries:
                 return
             revision = _new_revision()
-            points: list[dict[str, Any]] = []
-            for name, entry in entries.items():
-                payload = {**entry["payload"], _REVISION: revision, **waiting[name]}
-                kept = {key: value for key, value in payload.items() if value is not None}
-                points.append(
-                    {"id": entry["id"], "vector": entry.get("vector") or {}, "payload": kept}
-                )
-            seen = _unchanged([entry["payload"][_REVISION] for entry in entries.values()])
-            for some in _in_requests(points, self.max_batch):
-                body = {"points": some, "update_mode": "update_only", "update_filter": seen}
-                self._read(Verb.UPSERT, collection, body)
-            now = self._entries(part, list(entries), {"include": [PART, NAME, _REVISION]})
-            late = {
-                entry["payload"][NAME] for entry in now if entry["payload"][_REVISION] != revision
+            points = [
+                _change_entry(entry, {_REVISION: revision, **waiting[_name(entry)]})
+                for entry in entries
+            ]
+            is_unchanged = _has_revision([entry["payload"][_REVISION] for entry in entries])
+            for batch in _split(points, self.max_batch):
+                body = {
+                    "points": batch,
+                    "update_mode": "update_only",
+                    "update_filter": is_unchanged,
+                }
+                self._read(Verb.UPSERT, self._collection_name(part), body)
+            names = [_name(entry) for entry in entries]
+            written = self._entries(part, names, {"include": [PART, NAME, _REVISION]})
+            waiting = {
+                _name(entry): changes[_name(entry)]
+                for entry in written
+                if entry["payload"][_REVISION] != revision
             }
-            waiting = {name: changes[name] for name in late}
             if not waiting:
                 return
         raise self._busy()
@@ -288,51 +279,47 @@ class QdrantDriver:
     def delete(self, part: Part, ids: Iterable[str]) -> None:
         """See `Driver.delete`."""
         for points in by_count([_point_id(_part_name(part), name) for name in ids], _PAGE):
-            self._read(Verb.DELETE, self._collection(part), {"points": points})
-
-    # --- reading
-    # -----------------------------------------------------------------------------------------------------
+            self._read(Verb.DELETE, self._collection_name(part), {"points": points})
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
         """See `Driver.get`."""
-        return [_point(entry) for entry in self._entries(part, ids, _LEAN)]
+        return [_to_point(entry) for entry in self._entries(part, ids, _WITHOUT_WORDS)]
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
-        """See `Driver.find`; the first ones are those whose ids the server sorts first."""
-        return [_point(entry) for entry in self._scroll(part, _filter(part, where), _LEAN, limit)]
+        """See `Driver.find`; with a limit, in the order in which the server sorts the ids."""
+        entries = self._scroll(part, _to_filter(part, where), _WITHOUT_WORDS, limit)
+        return [_to_point(entry) for entry in entries]
 
     def ids(self, part: Part, where: Where) -> list[str]:
         """See `Driver.ids`."""
-        return [
-            _name(entry)
-            for entry in self._scroll(part, _filter(part, where), {"include": [NAME]}, None)
-        ]
+        return self._names(part, _to_filter(part, where))
+
+    def _names(self, part: Part, where: Mapping[str, Any]) -> list[str]:
+        return [_name(entry) for entry in self._scroll(part, where, {"include": [NAME]}, None)]
 
     def count(self, part: Part) -> int:
         """See `Driver.count`."""
-        body = {"filter": _filter(part, []), "exact": True}
-        answer = self._read(Verb.COUNT, self._collection(part), body)
+        body = {"filter": _to_filter(part, []), "exact": True}
+        answer = self._read(Verb.COUNT, self._collection_name(part), body)
         return 0 if answer is None else int(answer["count"])
 
     def holders(self, part: Part, term: "Term") -> list[str]:
         """See `Driver.holders`."""
         *leading, last = term.tokens
-        keys = {*leading, _starts(last)[-1] if term.open_ended else last}
-        body = _filter(part, [])
-        body["must"] += [{"key": _WORDS, "match": {"value": key}} for key in sorted(keys)]
-        return [_name(entry) for entry in self._scroll(part, body, {"include": [NAME]}, None)]
+        words = {*leading, _prefixes(last)[-1] if term.open_ended else last}
+        where = _to_filter(part, [])
+        where["must"] += [{"key": _WORDS, "match": {"value": word}} for word in sorted(words)]
+        return self._names(part, where)
 
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """See `Driver.nearest`; 8-bit codes find twice as many, which are rescored by the full
-        vectors.
-        """
+        """See `Driver.nearest`. The server finds twice as many by 8-bit codes, and rescores them."""
         if k < 1:
             return []
         body = {
             "query": vector.astype(float).tolist(),
-            "filter": _filter(part, []),
+            "filter": _to_filter(part, []),
             "params": {
                 "hnsw_ef": max(256, k),
                 "quantization": {"rescore": True, "oversampling": 2.0},
@@ -341,9 +328,9 @@ class QdrantDriver:
             "with_payload": {"include": [NAME]},
             "with_vector": False,
         }
-        answer = self._read(Verb.QUERY, self._collection(part), body) or {"points": []}
+        answer = self._read(Verb.QUERY, self._collection_name(part), body) or {"points": []}
         hits = [(_name(entry), float(entry["score"])) for entry in answer["points"]]
-        return sorted(hits, key=lambda entry: -entry[1])
+        return sorted(hits, key=itemgetter(1), reverse=True)
 
     def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
         """See `Driver.vectors`."""
@@ -356,31 +343,26 @@ class QdrantDriver:
         """See `Driver.close`."""
         self._transport.close()
 
-    # --- requests
-    # ----------------------------------------------------------------------------------------------------
-
-    def _collection(self, part: Part) -> str:
-        return (
-            f"{self.collection}{_SPACE_SIGN}{part.space}"
-            if part.kind is Kind.VECTORS
-            else self.collection
-        )
+    def _collection_name(self, part: Part) -> str:
+        if part.kind is Kind.VECTORS:
+            return f"{self.collection}{_SPACE_SIGN}{part.space}"
+        return self.collection
 
     def _read(self, verb: Verb, collection: str, body: Body | None = None) -> Any:
-        """Send a request that creates nothing; None if the collection does not exist."""
+        """Send a request that creates nothing; None if the collection doesn't exist."""
         try:
             return self._transport.ask(verb, collection, body)
         except NoCollection:
             return None
 
     def _upsert(self, collection: str, body: Body, dimension: int = 0) -> None:
-        """Write points after creating the collection if it is missing, or was removed meanwhile."""
-        self._make(collection, dimension)
+        """Write points, after creating the collection if it is missing or was removed meanwhile."""
+        self._complete_collection(collection, dimension)
         try:
             self._transport.ask(Verb.UPSERT, collection, body)
         except NoCollection:
-            self._made.discard(collection)
-            self._make(collection, dimension)
+            self._complete.discard(collection)
+            self._complete_collection(collection, dimension)
             self._transport.ask(Verb.UPSERT, collection, body)
 
     def _entries(
@@ -393,55 +375,56 @@ class QdrantDriver:
     ) -> list[dict[str, Any]]:
         name = _part_name(part)
         entries: list[dict[str, Any]] = []
-        for some in by_count(list(dict.fromkeys(ids)), _PAGE):
+        for batch in by_count(list(dict.fromkeys(ids)), _PAGE):
             body = {
-                "ids": [_point_id(name, one) for one in some],
+                "ids": [_point_id(name, point_name) for point_name in batch],
                 "with_payload": payload,
                 "with_vector": vectors,
             }
-            entries += self._read(Verb.GET, self._collection(part), body) or []
+            entries += self._read(Verb.GET, self._collection_name(part), body) or []
         return [entry for entry in entries if (entry.get("payload") or {}).get(PART, name) == name]
 
     def _scroll(
-        self, part: Part, narrowed: Mapping[str, Any], payload: Mapping[str, Any], limit: int | None
+        self, part: Part, where: Mapping[str, Any], payload: Mapping[str, Any], limit: int | None
     ) -> Iterator[dict[str, Any]]:
         page = _IDS_PAGE if payload.get("include") == [NAME] else _PAGE
-        body = {"filter": narrowed, "with_payload": payload, "with_vector": False}
-        left = limit
-        while left is None or left > 0:
-            body["limit"] = page if left is None else min(page, left)
-            answer = self._read(Verb.SCROLL, self._collection(part), body)
+        body = {"filter": where, "with_payload": payload, "with_vector": False}
+        remaining = sys.maxsize if limit is None else limit
+        while remaining > 0:
+            body["limit"] = min(page, remaining)
+            answer = self._read(Verb.SCROLL, self._collection_name(part), body)
             if answer is None:
                 return
             yield from answer["points"]
-            left = None if left is None else left - len(answer["points"])
+            remaining -= len(answer["points"])
             if answer.get("next_page_offset") is None:
                 return
             body["offset"] = answer["next_page_offset"]
 
-    def _make(self, name: str, dimension: int) -> None:
-        """Create a collection, or what a crash or an older program has left out of it."""
-        if name in self._made:
+    def _complete_collection(self, name: str, dimension: int) -> None:
+        """Create a collection, or the parts of it that a crash or an older program left out."""
+        if name in self._complete:
             return
         info = self._read(Verb.INFO, name)
         if info is None:
-            # An older server ignores `update_mode`, and would overwrite points.
-            version = str(self._transport.ask(Verb.VERSION)["version"])
-            major, minor, *_ = [
-                int(number) if number.isdecimal() else 0 for number in (version + ".0.0").split(".")
-            ]
-            if (major, minor) < OLDEST:
-                needed = ".".join(map(str, OLDEST))
-                raise StoreError(
-                    f"{self._transport.url} is Qdrant {version[:20]}; update it to {needed} or later"
-                )
+            self._check_version()
             self._transport.ask(Verb.CREATE, name, _settings(dimension))
             info = self._transport.ask(Verb.INFO, name)
         self._check_ours(info)
         for field, schema in (VECTOR_INDEXES if dimension else RECORD_INDEXES).items():
             if field not in info["payload_schema"]:
                 self._transport.ask(Verb.INDEX, name, {"field_name": field, "field_schema": schema})
-        self._made.add(name)
+        self._complete.add(name)
+
+    def _check_version(self) -> None:
+        """Refuse an old server, which would ignore `update_mode` and overwrite points."""
+        version = str(self._transport.ask(Verb.VERSION)["version"])
+        numbers = [int(part) if part.isdecimal() else 0 for part in f"{version}.0.0".split(".")]
+        if (numbers[0], numbers[1]) < MIN_VERSION:
+            needed = ".".join(map(str, MIN_VERSION))
+            raise StoreError(
+                f"{self._transport.url} is Qdrant {version[:20]}; update it to {needed} or later"
+            )
 
     def _check_ours(self, info: Mapping[str, Any]) -> None:
         if not (info["config"].get("metadata") or {}).get(_MARK):
@@ -450,15 +433,11 @@ class QdrantDriver:
             )
 
     def _busy(self) -> StoreBusy:
-        return StoreBusy(f"others keep changing the same records of {self.url}; try again")
-
-
-# --- what is sent and what comes back
-# --------------------------------------------------------------------------------
+        return StoreBusy(f"other writers keep changing the same records of {self.url}; try again")
 
 
 def _settings(dimension: int) -> dict[str, Any]:
-    """Return how a collection is made: without vectors, or for those of one dimension."""
+    """Return the settings of a collection: without vectors, or for vectors of one dimension."""
     shared: dict[str, Any] = {"on_disk_payload": True, "metadata": {_MARK: 1}}
     if not dimension:
         return {"vectors": {}, "shard_number": 1, **shared}
@@ -474,13 +453,13 @@ def _part_name(part: Part) -> str:
     return f"{part.kind}/{part.collection}/{part.namespace}"
 
 
-def _part(name: str, space: str) -> Part:
+def _parse_part(name: str, space: str) -> Part:
     kind, collection, namespace = name.split("/", 2)
     return Part(Kind(kind), Collection(collection), namespace, space)
 
 
 def _point_id(part_name: str, name: str) -> str:
-    """Return the UUID of a point: version 8, whose bits are ours to choose."""
+    """Return the id of a point: a UUID of version 8, whose bits can be chosen freely."""
     digest = bytearray(hashlib.sha256(json.dumps([part_name, name]).encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80
@@ -488,7 +467,8 @@ def _point_id(part_name: str, name: str) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def _stored(part: Part, point: Point) -> dict[str, Any]:
+def _to_entry(part: Part, point: Point) -> dict[str, Any]:
+    """Return a point as the server takes it."""
     payload: dict[str, Any] = {
         **point.payload,
         PART: _part_name(part),
@@ -496,38 +476,39 @@ def _stored(part: Part, point: Point) -> dict[str, Any]:
         _REVISION: _new_revision(),
     }
     if point.words is not None:
-        payload[_WORDS] = sorted(
-            {*point.words, *(start for word in point.words for start in _starts(word))}
-        )
+        prefixes = {prefix for word in point.words for prefix in _prefixes(word)}
+        payload[_WORDS] = sorted(prefixes.union(point.words))
     vector: Any = {}
     if point.vector is not None:
-        vector = (
-            point.vector.astype(float).round(8).tolist()
-        )  # half the digits, and still finer than a float32
+        # Half the digits, and still more precise than a float32.
+        vector = point.vector.astype(float).round(8).tolist()
     return {"id": _point_id(_part_name(part), point.id), "vector": vector, "payload": payload}
 
 
-def _starts(word: str) -> list[str]:
-    """Return the entries that find a word by its beginning, the best one last; few search for that
-    in ASCII.
+def _change_entry(entry: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    payload = {**entry["payload"], **changes}
+    payload = {field: value for field, value in payload.items() if value is not None}
+    return {"id": entry["id"], "vector": entry.get("vector") or {}, "payload": payload}
+
+
+def _prefixes(word: str) -> list[str]:
+    """Return the entries that find a word by its beginning, the most selective one last.
+
+    Few queries search for the beginning of an ASCII word, so its entry has one letter.
     """
-    return (
-        [_START + word[:1]]
-        if word.isascii() or len(word) < 4
-        else [_START + word[:1], _START + word[:4]]
-    )
+    prefixes = [_PREFIX_MARK + word[:1]]
+    if not word.isascii() and len(word) >= 4:
+        prefixes.append(_PREFIX_MARK + word[:4])
+    return prefixes
 
 
-def _point(entry: Mapping[str, Any]) -> Point:
-    payload = entry.get("payload") or {}
-    return Point(
-        _name(entry),
-        {
-            key: value
-            for key, value in payload.items()
-            if not key.startswith("_") and value is not None
-        },
-    )
+def _to_point(entry: Mapping[str, Any]) -> Point:
+    payload = {
+        field: value
+        for field, value in (entry.get("payload") or {}).items()
+        if not field.startswith("_") and value is not None
+    }
+    return Point(_name(entry), payload)
 
 
 def _name(entry: Mapping[str, Any]) -> str:
@@ -535,11 +516,11 @@ def _name(entry: Mapping[str, Any]) -> str:
         return str(entry["payload"][NAME])
     except (KeyError, TypeError) as exc:
         raise StoreDamaged(
-            f"the point {entry.get('id')} in Qdrant is not what was written; restore a snapshot"
+            f"the point {entry.get('id')} in Qdrant is not as it was written; restore a snapshot"
         ) from exc
 
 
-def _filter(part: Part, where: Where) -> dict[str, list[dict[str, Any]]]:
+def _to_filter(part: Part, where: Where) -> dict[str, list[dict[str, Any]]]:
     must: list[dict[str, Any]] = [{"key": PART, "match": {"value": _part_name(part)}}]
     for field, relation, value in where:
         if relation in _RANGES:
@@ -549,8 +530,8 @@ def _filter(part: Part, where: Where) -> dict[str, list[dict[str, Any]]]:
     return {"must": must}
 
 
-def _unchanged(revisions: Sequence[str]) -> dict[str, Any]:
-    """Return the filter of points that still have these revisions."""
+def _has_revision(revisions: Sequence[str]) -> dict[str, Any]:
+    """Return the filter that selects points with one of these revisions."""
     return {"must": [{"key": _REVISION, "match": {"any": list(revisions)}}]}
 
 
@@ -558,10 +539,11 @@ def _new_revision() -> str:
     return os.urandom(8).hex()
 
 
-def _in_requests(points: Sequence[dict[str, Any]], most: int) -> Iterator[list[dict[str, Any]]]:
-    """Yield points in lists that fit into one request each."""
+def _split(points: Sequence[dict[str, Any]], max_count: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield points in lists that each fit into one request."""
+    return by_weight(points, _estimate_bytes, most=max_count, heaviest=_MAX_BYTES)
 
-    def size(point: Mapping[str, Any]) -> int:  # in bytes, rather too many
-        return 13 * len(point["vector"]) + len(json.dumps(point["payload"]))
 
-    return by_weight(points, size, most=most, heaviest=_MAX_BYTES)
+def _estimate_bytes(point: Mapping[str, Any]) -> int:
+    """Return the size of a point in a request, or a little more."""
+    return 13 * len(point["vector"]) + len(json.dumps(point["payload"]))

@@ -1,5 +1,6 @@
-"""Requests to a folder, by the local mode of Qdrant's own client: for one process at a time, and
-small stores.
+"""Requests to a folder, carried out by the local mode of Qdrant's client.
+
+For one process at a time, and for small stores.
 """
 
 import atexit
@@ -20,71 +21,68 @@ from memories.stores.qdrant.local import LocalCollection, keep_as_json
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
-BUSY_SECONDS = 10.0  # that another process may keep the folder
+BUSY_SECONDS = 10.0  # to wait for another process that has the folder open
 _META, _LOCK, _PENDING = "meta.json", ".memories.lock", ".memories.pending"
-_SEVERAL = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # may write more than one point
-_WRITING = (*_SEVERAL, Verb.CREATE, Verb.INDEX)
+_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # perhaps more than one
+_WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.INDEX)
 
 
 class FolderTransport:
-    """Implements `Transport` by carrying out the requests for a server in this process.
+    """Implements `Transport` by carrying out requests in this process.
 
-    - One process holds the folder from its first request until it closes the store; another one
+    - One process holds the folder from its first request until it closes the store. Another process
       waits for `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share
-      it; a forked process counts as another one.
+      the folder; a forked process counts as another process.
     - Local mode reads all collections into memory when it opens, and compares a query with every
       vector: use it for up to some ten thousand records. Importing it takes some 1.5 s.
-    - It writes each point separately. So that a request is done completely or not at all, it is
-      noted in the folder first, and one that a crash interrupted is repeated when the folder is
-      opened next.
-    - Points are JSON, not the pickled objects that the client would write, so opening a folder runs
-      no code of it.
+    - Local mode writes each point separately. So a request is first written to a file of the folder.
+      If a crash interrupts it, it is repeated when the folder is opened next.
+    - Points are JSON, not the pickled objects that the client would write, so opening a folder
+      can't run code.
     """
 
     def __init__(self, folder: Path) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
-            folder: Where the collections are, or will be.
+            folder: The folder of the collections; created by the first write.
         """
         self._folder = folder
         self.url = f"qdrant:///{folder}"
-        self._shared: _Held | None = None
+        self._open_folder: _OpenFolder | None = None
         self._lock = threading.Lock()
 
     @property
     def remains(self) -> tuple[str, ...]:
-        """See `Transport.remains`; nowhere if SQLite is built to overwrite what it deletes."""
-        return () if _overwrites() else (f"the files in {self._folder}",)
+        """See `Transport.remains`; nowhere if SQLite is built to overwrite deleted data."""
+        return () if _overwrites_deleted() else (f"the files in {self._folder}",)
 
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """See `Transport.ask`."""
         if verb is Verb.VERSION:
-            return {"title": "qdrant", "version": "1.17.0"}  # what local mode can do
+            return {"title": "qdrant", "version": "1.17.0"}  # local mode can do as much
         with self._lock:
-            if self._shared is not None and self._shared.guard.forked:
-                self._shared = None  # the parent's
-            if self._shared is None:
+            if self._open_folder is not None and self._open_folder.guard.forked:
+                self._open_folder = None  # the parent's
+            if self._open_folder is None:
                 if verb not in _WRITING and not (self._folder / _META).exists():
                     if verb is Verb.COLLECTIONS:
                         return {"collections": []}
                     raise NoCollection(f"{self.url} does not exist")
-                self._shared = _hold(self._folder)
-            shared = self._shared
-        return shared.ask(verb, collection, body or {})
+                self._open_folder = _acquire(self._folder)
+            open_folder = self._open_folder
+        return open_folder.ask(verb, collection, body or {})
 
     def close(self) -> None:
-        """See `Transport.close`; the last store of a process that closes a folder leaves it to
-        others.
-        """
+        """See `Transport.close`; other processes can open the folder when all stores are closed."""
         with self._lock:
-            shared, self._shared = self._shared, None
-        if shared is not None and not shared.guard.forked:
-            _release(shared)
+            open_folder, self._open_folder = self._open_folder, None
+        if open_folder is not None and not open_folder.guard.forked:
+            _release(open_folder)
 
 
-class _Held:
-    """A folder that this process holds."""
+class _OpenFolder:
+    """A folder that this process has open, shared by all its stores."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,75 +92,64 @@ class _Held:
         self._lock = threading.RLock()
         self._unlock = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
-            # Our lock comes first: the client reads everything before it looks whether it may.
-            with _translated(folder):
+            # Our lock comes first: the client reads everything before it checks its own lock.
+            with _translate_errors(folder):
                 if folder.exists() and (doubt := others_may_write(folder)):
                     raise StoreError(f"{folder} {doubt}")
-                held = stack.enter_context(try_lock(folder / _LOCK, BUSY_SECONDS))
-            if not held:
+                is_locked = stack.enter_context(try_lock(folder / _LOCK, BUSY_SECONDS))
+            if not is_locked:
                 raise _busy(folder)
-            self._client = _client(folder)
+            self._client = _open_client(folder)
             try:
-                self._redo()
+                self._repeat_interrupted()
             except BaseException:
                 self._client.close()
                 raise
             self._unlock = stack.pop_all()
 
     def ask(self, verb: Verb, collection: str, body: Body) -> Any:
-        with self._lock, _translated(self.folder):
+        with self._lock, _translate_errors(self.folder):
             if collection and verb is not Verb.CREATE and not self._has(collection):
                 if verb is Verb.REMOVE:
                     return False
                 raise NoCollection(f"{self.folder} has no collection {collection}")
-            if verb not in _SEVERAL:
-                return self._do(verb, collection, body)
-            self._redo()
+            if verb not in _WRITING_POINTS:
+                return self._run(verb, collection, body)
+            self._repeat_interrupted()
             pending = self.folder / _PENDING
             with replacing(pending, pending.with_suffix(".part")) as file:
                 file.write(json.dumps([verb, collection, body]).encode())
             try:
-                result = self._do(verb, collection, body)
-            except ValueError:  # the client has refused it, and written nothing
+                result = self._run(verb, collection, body)
+            except ValueError:  # the client refused it, and wrote nothing
                 pending.unlink()
                 raise
             pending.unlink()
             return result
 
     def close(self) -> None:
-        with self._lock, _translated(self.folder), self._unlock:
+        with self._lock, _translate_errors(self.folder), self._unlock:
             self._client.close()
 
-    def _redo(self) -> None:
-        """Repeat what a crash or a full disk interrupted; doing it twice does no harm."""
+    def _repeat_interrupted(self) -> None:
+        """Repeat a request that a crash or a full disk interrupted; repeating it does no harm."""
         pending = self.folder / _PENDING
-        with _translated(self.folder):
+        with _translate_errors(self.folder):
             if pending.exists():
                 verb, collection, body = json.loads(read_file(pending))
                 if self._has(collection):
-                    self._do(Verb(verb), collection, body)
+                    self._run(Verb(verb), collection, body)
                 pending.unlink()
 
     def _has(self, collection: str) -> bool:
         return self._client.collection_exists(collection)
 
-    def _do(self, verb: Verb, collection: str, body: Body) -> Any:
+    def _run(self, verb: Verb, collection: str, body: Body) -> Any:
         if verb is Verb.COLLECTIONS:
-            return {
-                "collections": [
-                    {"name": entry.name} for entry in self._client.get_collections().collections
-                ]
-            }
+            collections = self._client.get_collections().collections
+            return {"collections": [{"name": entry.name} for entry in collections]}
         if verb is Verb.CREATE:
-            from qdrant_client import models
-
-            asked = models.CreateCollection.model_validate(body)
-            if not self._has(collection):
-                self._client.create_collection(
-                    collection, vectors_config=asked.vectors, metadata=asked.metadata
-                )
-                for part in self.folder.rglob("*"):  # the client leaves it to the umask
-                    part.chmod(0o700 if part.is_dir() else 0o600)
+            self._create(collection, body)
             return True
         if verb is Verb.REMOVE:
             self._opened.pop(collection, None)
@@ -171,48 +158,55 @@ class _Held:
             self._opened[collection] = LocalCollection(self._client, collection)
         return self._opened[collection].ask(verb, body)
 
+    def _create(self, collection: str, body: Body) -> None:
+        from qdrant_client import models
 
-# --- one holder for all stores of a process
-# ---------------------------------------------------------------------------
+        request = models.CreateCollection.model_validate(body)
+        if self._has(collection):
+            return
+        self._client.create_collection(
+            collection, vectors_config=request.vectors, metadata=request.metadata
+        )
+        for path in self.folder.rglob("*"):  # the client leaves the permissions to the umask
+            path.chmod(0o700 if path.is_dir() else 0o600)
 
-_held: dict[Path, _Held] = {}
-_inherited: list[
-    _Held
-] = []  # of the parent, in a forked process; kept, since closing a client unlocks its folder
-_holding = threading.Lock()
+
+_open_folders: dict[Path, _OpenFolder] = {}
+# In a forked process, the folders of the parent. They are kept, since closing a client would unlock
+# its folder.
+_inherited: list[_OpenFolder] = []
+_acquiring = threading.Lock()
 
 
-def _hold(folder: Path) -> _Held:
-    with _holding:
-        for held in [held for held in _held.values() if held.guard.forked]:
-            held._unlock.close()  # so that the parent can free it; the client stays as it is
-            _inherited.append(_held.pop(held.folder))
-        if folder not in _held:
-            _held[folder] = _Held(folder)
+def _acquire(folder: Path) -> _OpenFolder:
+    with _acquiring:
+        for inherited in [each for each in _open_folders.values() if each.guard.forked]:
+            inherited._unlock.close()  # so that the parent can free it
+            _inherited.append(_open_folders.pop(inherited.folder))
+        if folder not in _open_folders:
+            _open_folders[folder] = _OpenFolder(folder)
             atexit.unregister(_close_all)  # so that it is registered once
             atexit.register(_close_all)
-        _held[folder].users += 1
-        return _held[folder]
+        _open_folders[folder].users += 1
+        return _open_folders[folder]
 
 
-def _release(held: _Held) -> None:
-    with _holding:
-        held.users -= 1
-        if held.users == 0:
-            _held.pop(held.folder, None)
-            held.close()
+def _release(open_folder: _OpenFolder) -> None:
+    with _acquiring:
+        open_folder.users -= 1
+        if open_folder.users == 0:
+            _open_folders.pop(open_folder.folder, None)
+            open_folder.close()
 
 
 def _close_all() -> None:
-    """Close what stores have left open; the client complains when it is taken apart at the end of
-    the program.
-    """
-    for held in list(_held.values()):
-        if not held.guard.forked:
-            held.close()
+    """Close folders that are still open when the program ends; the client would complain."""
+    for open_folder in list(_open_folders.values()):
+        if not open_folder.guard.forked:
+            open_folder.close()
 
 
-def _client(folder: Path) -> "QdrantClient":
+def _open_client(folder: Path) -> "QdrantClient":
     try:
         from qdrant_client import QdrantClient
     except ImportError as exc:
@@ -220,14 +214,12 @@ def _client(folder: Path) -> "QdrantClient":
             "qdrant:///folder needs qdrant-client; run: pip install qdrant-client"
         ) from exc
     keep_as_json(folder)
-    with _translated(folder):
+    with _translate_errors(folder):
         return QdrantClient(path=str(folder), force_disable_check_same_thread=True)
 
 
-def _overwrites() -> bool:
-    """Return whether the database that the client brings along overwrites what it deletes; no if it
-    is not loaded.
-    """
+def _overwrites_deleted() -> bool:
+    """Return whether the client's SQLite overwrites deleted data; False if it isn't loaded."""
     module = sys.modules.get("sqlite3")
     if module is None:
         return False
@@ -237,12 +229,13 @@ def _overwrites() -> bool:
 
 def _busy(folder: Path) -> StoreBusy:
     return StoreBusy(
-        f"another process has qdrant:///{folder} open, which only one can; close it there, or use a Qdrant server"
+        f"another process has qdrant:///{folder} open, which only one process can; "
+        "close it there, or use a Qdrant server"
     )
 
 
 @contextlib.contextmanager
-def _translated(folder: Path) -> Iterator[None]:
+def _translate_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except json.JSONDecodeError as exc:
@@ -264,12 +257,10 @@ def _translated(folder: Path) -> Iterator[None]:
 
 
 def _database_error(name: str) -> tuple[type[Exception], ...]:
-    """Return an exception of the database that the client brings along; none as long as it has not
-    been loaded.
-    """
+    """Return an exception of the client's SQLite; none if it isn't loaded."""
     module = sys.modules.get("sqlite3")
     return () if module is None else (getattr(module, name),)
 
 
 def _damaged(folder: Path) -> StoreDamaged:
-    return StoreDamaged(f"what is in {folder} can't be read; restore a copy of the folder")
+    return StoreDamaged(f"the files in {folder} can't be read; restore a copy of the folder")

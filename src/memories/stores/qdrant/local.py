@@ -1,12 +1,11 @@
-"""Collections of the local mode of Qdrant's client: an index over payloads, and points on the disk
-as JSON.
-"""
+"""Collections in the local mode of Qdrant's client, with a payload index, and points as JSON."""
 
 import array
 import base64
 import functools
 import importlib.util
 import json
+import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,12 +21,10 @@ if TYPE_CHECKING:
 
     from qdrant_client import QdrantClient
 
-_HOLDS = {
-    "lt": lambda value, bound: value < bound,
-    "lte": lambda value, bound: value <= bound,
-    "gt": lambda value, bound: value > bound,
-    "gte": lambda value, bound: value >= bound,
-}
+_COMPARISONS = {"lt": operator.lt, "lte": operator.le, "gt": operator.gt, "gte": operator.ge}
+_MAX_COMPARED = 1_000  # up to this many matching points are compared one by one
+_GROWTH = 4  # factor of the next search if too few of the nearest points match
+_COMPLETED = {"status": "completed"}
 
 
 class PayloadIndex:
@@ -41,8 +38,8 @@ class PayloadIndex:
         """Prepare.
 
         Args:
-            fields: The fields that filters name.
-            name: The field of a point's name.
+            fields: The fields that filters may name.
+            name: The field with the name of a point.
         """
         self.names: dict[str, Any] = {}
         self._name = name
@@ -67,7 +64,7 @@ class PayloadIndex:
         self._values[point_id] = values
 
     def drop(self, point_id: str) -> None:
-        """Forget a point, if it is known."""
+        """Remove a point, if it is in the index."""
         self.names.pop(point_id, None)
         for field, values in self._values.pop(point_id, {}).items():
             holders = self._holders[field]
@@ -84,13 +81,13 @@ class PayloadIndex:
     def find(self, where: Mapping[str, Any] | None) -> set[str]:
         """Return the ids of the points that match a filter of Qdrant; only `must` is supported."""
         conditions = list((where or {}).get("must", ()))
+        ranges = [condition for condition in conditions if "range" in condition]
         sets = [
             self._find_values(condition) for condition in conditions if "range" not in condition
         ]
         ids = set.intersection(*sorted(sets, key=len)) if sets else set(self.names)
-        for condition in conditions:
-            if "range" in condition:
-                ids = {point for point in ids if self._is_in_range(point, condition)}
+        for condition in ranges:
+            ids = {point for point in ids if self._is_in_range(point, condition)}
         return ids
 
     def _find_values(self, condition: Mapping[str, Any]) -> set[str]:
@@ -98,18 +95,15 @@ class PayloadIndex:
         if "has_id" in condition:
             return {point for point in condition["has_id"] if point in self.names}
         match, holders = condition["match"], self._holders[condition["key"]]
-        wanted = match["any"] if "any" in match else [match["value"]]
-        return set().union(*(holders.get(value, ()) for value in wanted))
+        values = match["any"] if "any" in match else [match["value"]]
+        return set().union(*(holders.get(value, ()) for value in values))
 
     def _is_in_range(self, point_id: str, condition: Mapping[str, Any]) -> bool:
         bounds = condition["range"].items()
         values = self._values[point_id].get(condition["key"], ())
-        return any(all(_HOLDS[name](value, bound) for name, bound in bounds) for value in values)
-
-
-_FEW = 1_000  # up to this many matching points are compared one by one
-_SURPLUS = 4  # this many times more is searched each time that too few of the nearest match
-_DONE = {"status": "completed"}
+        return any(
+            all(_COMPARISONS[name](value, bound) for name, bound in bounds) for value in values
+        )
 
 
 class LocalCollection:
@@ -122,8 +116,8 @@ class LocalCollection:
         """Read the points of the collection.
 
         Args:
-            client: The only one that writes to the collection.
-            name: Of the collection.
+            client: The only client that writes to the collection.
+            name: The name of the collection.
         """
         self._client = client
         self._name = name
@@ -152,11 +146,8 @@ class LocalCollection:
         """Return the `result` of a request."""
         return self._handlers[verb](body)
 
-    # --- writing
-    # -----------------------------------------------------------------------------------------------------
-
     def _make_index(self, body: Body) -> Any:  # noqa: ARG002 - all indexes that the driver needs are always there
-        return _DONE
+        return _COMPLETED
 
     def _upsert(self, body: Body) -> Any:
         from qdrant_client import models
@@ -171,7 +162,7 @@ class LocalCollection:
             )
         finally:
             self._reindex([str(point.id) for point in request.points])
-        return _DONE
+        return _COMPLETED
 
     def _set_payload(self, body: Body) -> Any:
         from qdrant_client import models
@@ -184,7 +175,7 @@ class LocalCollection:
             )
         finally:
             self._reindex(ids)
-        return _DONE
+        return _COMPLETED
 
     def _delete(self, body: Body) -> Any:
         from qdrant_client import models
@@ -194,10 +185,10 @@ class LocalCollection:
             self._client.delete(self._name, models.PointIdsList(points=ids))
         finally:
             self._reindex(ids)
-        return _DONE
+        return _COMPLETED
 
     def _reindex(self, ids: Sequence[str]) -> None:
-        """Bring the index up to date with the collection, also after a failure."""
+        """Update the index from the collection, also after a failure."""
         entries = self._client.retrieve(self._name, ids, with_payload=[NAME, *self._fields])
         payloads = {str(entry.id): entry.payload or {} for entry in entries}
         for point in ids:
@@ -205,9 +196,6 @@ class LocalCollection:
                 self._index.put(point, payloads[point])
             else:
                 self._index.drop(point)
-
-    # --- reading
-    # -----------------------------------------------------------------------------------------------------
 
     def _describe(self, body: Body) -> Any:  # noqa: ARG002
         return self._client.get_collection(self._name).model_dump(mode="json")
@@ -256,16 +244,16 @@ class LocalCollection:
         vector = np.array(body["query"], dtype=np.float32)
         if len(matching) == len(self._index):
             scores = self._nearest(vector, limit)
-        elif len(matching) <= _FEW:
+        elif len(matching) <= _MAX_COMPARED:
             entries = self._client.retrieve(
                 self._name, sorted(matching), with_payload=False, with_vectors=True
             )
             scores = {str(entry.id): float(np.array(entry.vector) @ vector) for entry in entries}
         else:
-            searched, scores = limit, {}
-            while len(scores) < limit and searched < len(self._index) * _SURPLUS:
-                searched *= _SURPLUS
-                nearest = self._nearest(vector, searched)
+            count, scores = limit, {}
+            while len(scores) < limit and count < len(self._index) * _GROWTH:
+                count *= _GROWTH
+                nearest = self._nearest(vector, count)
                 scores = {point: score for point, score in nearest.items() if point in matching}
         best = sorted(scores, key=scores.__getitem__, reverse=True)[:limit]
         names = self._index.names
@@ -288,9 +276,7 @@ class _Json:
 
     @staticmethod
     def dumps(value: Any, protocol: int | None = None) -> bytes:  # noqa: ARG004 - the client passes it
-        """Return a point, or the id of one, as JSON; vectors are float32, as they are given to
-        us.
-        """
+        """Return a point or the id of a point as JSON; vectors are packed as float32."""
         if isinstance(value, int | str):
             return json.dumps(value).encode()
         shape = {"id": value.id, "vector": _pack(value.vector), "payload": value.payload}
@@ -298,10 +284,10 @@ class _Json:
 
     @staticmethod
     def loads(data: bytes) -> Any:
-        """Return the point of such JSON.
+        """Return a point from JSON.
 
         Raises:
-            StoreDamaged: It is something else; a pickled object is not read.
+            StoreDamaged: It is something else, such as a pickled object.
         """
         from qdrant_client import models
 
@@ -312,16 +298,15 @@ class _Json:
             )
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
-                "a point in a Qdrant folder is damaged, or was written by another program: only points that memories "
-                "wrote are read, since those of others are pickled objects, which can run code"
+                "a point in a Qdrant folder is damaged, or was written by another program: only "
+                "points of memories are read, since those of other programs are pickled objects, "
+                "which can run code"
             ) from exc
 
 
 @functools.cache
 def persistence() -> ModuleType:
-    """Return a second copy of the client's module that writes and reads points, with JSON in place
-    of `pickle`.
-    """
+    """Return a copy of the client's module that writes and reads points, with JSON for `pickle`."""
     spec = cast("ModuleSpec", importlib.util.find_spec("qdrant_client.local.persistence"))
     module = importlib.util.module_from_spec(spec)
     cast("Loader", spec.loader).exec_module(module)
@@ -330,8 +315,9 @@ def persistence() -> ModuleType:
 
 
 def keep_as_json(folder: Path) -> None:
-    """Have the client's local mode write and read the points of a folder as JSON; those of other
-    folders as always.
+    """Make the client's local mode write and read the points of a folder as JSON.
+
+    Other folders are not affected.
     """
     from qdrant_client.local import local_collection
 
@@ -339,8 +325,10 @@ def keep_as_json(folder: Path) -> None:
         original = local_collection.CollectionPersistence  # type: ignore[attr-defined]
 
         def open_persistence(location: str, *more: Any) -> Any:
-            is_ours = any(folder in Path(location).absolute().parents for folder in _folders)
-            return (persistence().CollectionPersistence if is_ours else original)(location, *more)
+            parents = Path(location).absolute().parents
+            is_ours = any(folder in parents for folder in _folders)
+            persistence_class = persistence().CollectionPersistence if is_ours else original
+            return persistence_class(location, *more)
 
         local_collection.CollectionPersistence = open_persistence  # type: ignore[assignment,attr-defined]
     _folders.add(folder.absolute())

@@ -37,9 +37,9 @@ class RestTransport:
         """Prepare.
 
         Args:
-            host: The name or number of the server.
+            host: The name or IP address of the server.
             port: Its REST port.
-            key: The API key, or nothing.
+            key: The API key; empty for none.
             tls: Whether to use https.
         """
         headers = {"api-key": key} if key else {}
@@ -59,7 +59,7 @@ class RestTransport:
             return self._result(verb, answer)
         reason = self._reason(answer)
         if verb is Verb.CREATE and "already exists" in reason:
-            return True  # somebody else was faster
+            return True  # another client was faster
         if answer.status == 404 and reason.startswith("Not found: Collection"):
             if verb is Verb.REMOVE:
                 return False
@@ -79,31 +79,33 @@ class RestTransport:
             result = answer.value["result"]
             status = result["status"] if verb in _WRITING_POINTS else "completed"
         except (LookupError, TypeError, AttributeError) as exc:
-            raise self._stranger() from exc
+            raise self._not_qdrant() from exc
         if status != "completed":
             raise StoreBusy(
-                f"{self._client.address} did not finish a write in time; look whether it is there"
+                f"{self._client.address} did not finish a write in time; see whether it is stored"
             )
         return result
 
     def _refusal(self, verb: Verb, answer: Answer, reason: str) -> StoreError:
-        name, because = self._client.address, f": {reason}" if reason else ""
+        name = self._client.address
         if answer.status in (401, 403):
-            what = "refused the key" if self._has_key else "wants a key"
-            return StoreError(f"{name} {what} (status {answer.status}); set QDRANT_API_KEY")
+            problem = "refused the key" if self._has_key else "wants a key"
+            return StoreError(f"{name} {problem} (status {answer.status}); set QDRANT_API_KEY")
         if self._client.is_temporary(answer):
             return self._client.temporary_error(answer, reason or "no reason given")
         if not reason:
-            return self._stranger()
-        return StoreError(f"{name} refused a request ({verb}) with status {answer.status}{because}")
-
-    def _stranger(self) -> StoreError:
+            return self._not_qdrant()
         return StoreError(
-            f"what answers as {self._client.address} is not Qdrant; check the address"
+            f"{name} refused a request ({verb}) with status {answer.status}: {reason}"
+        )
+
+    def _not_qdrant(self) -> StoreError:
+        return StoreError(
+            f"the server that answers as {self._client.address} is not Qdrant; check the address"
         )
 
     def _reason(self, answer: Answer) -> str:
-        """Return why the server refuses; empty if it is not in Qdrant's form."""
+        """Return the reason of a refusal; empty if it isn't in Qdrant's form."""
         try:
             reason = answer.value["status"]["error"]
         except (LookupError, TypeError):

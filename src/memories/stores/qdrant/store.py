@@ -17,51 +17,51 @@ _DEFAULT_COLLECTION = "memories"
 class QdrantStore(RemoteStore):
     """Implements `Store` on a Qdrant server, or on a folder by the local mode of its client.
 
-    - `qdrant://host:port/collection`: a server, by REST. A key stands in `QDRANT_API_KEY`, or in
-      the URL as a password (`qdrant://:KEY@host`). With a key, https is used for any host but this
+    - `qdrant://host:port/collection`: a server, over REST. The key is in `QDRANT_API_KEY`, or in the
+      URL as a password (`qdrant://:KEY@host`). With a key, https is used for any host except this
       machine; `?tls=1` and `?tls=0` (or `?ssl=true`, `?ssl=false`) override that.
     - `qdrant:///folder`: a folder that one process at a time can open; see `FolderTransport`.
 
-    Tested: the contract in a folder, and over REST against the client's local mode as the server,
-        which parses every
-    request by the models of the API. It runs against a real server if `QDRANT_URL` names one to the
-    tests.
+    Both carry out the same requests; see `QdrantDriver` for the collections, and `RemoteStore` for
+    what can't be guaranteed. If two machines write one position at once, the server takes the first:
+    points are inserted with `update_mode: insert_only`, and read back.
 
-    Both carry out the same requests; see `QdrantDriver` for what is stored where, and `RemoteStore`
-    for what can't be guaranteed. Of two machines that write one position at once, the server takes
-    the first: points are inserted with
-    `update_mode: insert_only`, and read back.
+    The contract is tested in a folder, and over REST against a server that checks each request by
+    the models of the API and carries it out in the client's local mode. With `QDRANT_URL`, the tests
+    use a real server.
     """
 
     def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
-            url: See above; the folder has three slashes before a relative path and four before an
-                absolute one.
+            url: See above; three slashes precede a relative path, four an absolute path.
             space: The space of the vectors to write and search; None in keyword-only mode.
             collection_name: The collection if the URL names none.
 
         Raises:
             ConfigError: The URL is not valid.
         """
-        transport, named = _transport(url)
-        super().__init__(
-            QdrantDriver(transport, named or collection_name or _DEFAULT_COLLECTION), space
-        )
+        transport, collection = _open_transport(url)
+        name = collection or collection_name or _DEFAULT_COLLECTION
+        super().__init__(QdrantDriver(transport, name), space)
 
 
-def _transport(url: str) -> tuple[Transport, str]:
+def _open_transport(url: str) -> tuple[Transport, str]:
     """Return the transport for a URL, and the collection that the URL names, if any."""
-    rest = url.partition("://")[2]
-    if rest.startswith("/"):
-        if len(rest) == 1:
+    location = url.partition("://")[2]
+    if location.startswith("/"):
+        if len(location) == 1:
             raise ConfigError(
                 "qdrant:/// names no folder; use qdrant:///folder or qdrant://host:port"
             )
         from memories.stores.qdrant.folder import FolderTransport
 
-        return FolderTransport(Path(rest[1:]).expanduser().absolute()), ""
+        return FolderTransport(Path(location[1:]).expanduser().absolute()), ""
+    return _open_server(url)
+
+
+def _open_server(url: str) -> tuple[Transport, str]:
     from memories.stores.documents.client import check_key, parse_tls
     from memories.stores.qdrant.rest import RestTransport
 
@@ -77,8 +77,9 @@ def _transport(url: str) -> tuple[Transport, str]:
         raise ConfigError(
             "the address of the Qdrant store is not acceptable; use qdrant://host:port/collection"
         )
-    given = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
-    key, tls = check_key(given, "Qdrant", "QDRANT_API_KEY"), parse_tls(parts.query, "Qdrant")
+    key = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
+    check_key(key, "Qdrant", "QDRANT_API_KEY")
+    tls = parse_tls(parts.query, "Qdrant")
     if tls is None:
         tls = bool(key) and not is_loopback(host)
     return RestTransport(host, port, key=key, tls=tls), collection
