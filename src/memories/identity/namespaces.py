@@ -1,8 +1,7 @@
-"""Whole namespaces, whoever they belong to: what is in one, another name for it, two made one, and
-its end.
+"""Whole namespaces: their content, and renaming, merging and deleting them.
 
-The records are moved in one transaction, the log with them; only then is the old place emptied. So
-a run that was cut short leaves all of it in both places at worst, and a second run finishes it.
+A move copies records and log in one transaction, and then empties the old namespace. So an
+interrupted run leaves everything in both places at worst, and a second run finishes the move.
 """
 
 import contextlib
@@ -10,9 +9,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from memories.config import is_own_name
 from memories.core import events
@@ -43,13 +41,15 @@ from memories.transfer.pages import Place, pages
 from memories.write.queue import RetryQueue, files_of
 
 _ALL = (*SEARCHED, Collection.LOG)
-_MOST_GROUPS = 10_000_000
-_MOST_ENTRIES = 1_000  # of the log, written in one millisecond
-_MOST_SHOWN = 20  # tags, writers and conflicts
+_MAX_GROUPS = 10_000_000
+_MAX_ENTRIES = 1_000  # of the log, written in one millisecond
+_MAX_SHOWN = 20  # tags, writers and conflicts
+_PAGE = 250  # records
+_QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
 
 class Contents(NamedTuple):
-    """What is in a namespace.
+    """The content of a namespace, in numbers.
 
     Attributes:
         name: The namespace.
@@ -62,10 +62,10 @@ class Contents(NamedTuple):
         key_count: Current memories with a key.
         queued_count: Turns that wait to be stored.
         text_bytes: Size of all texts.
-        first_at: When the first of it was written; None if there is nothing.
-        last_at: When the last of it was written.
+        first_at: When its first record was written; None if it has none.
+        last_at: When its last record was written.
         tags: The most frequent tags of current memories, as `key=value`.
-        writers: Who wrote most, and how many versions and turns.
+        writers: The most frequent writers, and how many versions and turns each wrote.
     """
 
     name: str
@@ -85,15 +85,15 @@ class Contents(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What a move did.
+    """Result of a move.
 
     Attributes:
-        name: The namespace that was moved.
-        into: Its name now.
+        name: The old name.
+        into: The new name.
         versions: Versions of memories that were moved.
         turns: Turns that were moved.
         queued: Turns that wait to be stored and were moved.
-        left: Records that somebody wrote under the old name meanwhile; a merge moves them too.
+        left: Records that were written under the old name meanwhile; a merge moves them too.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Moved(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """What a deletion erased, or would erase.
+    """Result of a deletion, or of a dry run of it.
 
     Attributes:
         name: The namespace.
@@ -114,8 +114,8 @@ class Deleted(NamedTuple):
         turns: Turns.
         queued: Turns that waited to be stored, and events that waited in the inbox.
         entries: Entries of its audit log.
-        files: Files and folders beside the store that were its own.
-        also_in: Files that may still hold it: backups, and snapshots taken before an upgrade.
+        files: Its own files and folders beside the store.
+        also_in: Files that may still contain it: backups, and snapshots taken before an upgrade.
     """
 
     name: str
@@ -129,46 +129,65 @@ class Deleted(NamedTuple):
 
 
 def show(store: Store, config: Config, name: str) -> Contents:
-    """Return what is in a namespace; never what it says.
+    """Return the content of a namespace in numbers, without any text.
 
     Raises:
         NotFound: There is no such namespace.
     """
-    name = known(store, config, name)
+    name = find(store, config, name)
+    counts: Counter[str] = Counter()
     tags: Counter[str] = Counter()
     writers: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    times: list[datetime] = []
     conversations: set[str] = set()
-    for record in _records(store, name, SEARCHED):
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    for record in _read_records(store, name, SEARCHED):
         counts["bytes"] += len(record.text.encode(errors="surrogatepass"))
-        times = [min([*times, record.created_at]), max([*times, record.created_at])]
+        if first_at is None or record.created_at < first_at:
+            first_at = record.created_at
+        if last_at is None or record.created_at > last_at:
+            last_at = record.created_at
         origin = origin_of(record.labels)
         writers[origin.by if origin else "unknown"] += 1
         if record.ref.collection is Collection.HISTORY:
             conversations.add(record.ref.group)
             counts["turns"] += 1
-            continue
-        counts["versions"] += 1
-        counts["pending"] += is_unaccepted(record)
-        counts["deleted"] += record.ended_by == "delete"
-        if record.ended_at is None:
-            counts["current"] += 1
-            counts["keys"] += record.key is not None
-            tags.update(f"{key}={value}" for key, value in tags_of(record.labels).items())
+        else:
+            _count_version(record, counts, tags)
     return Contents(
-        name, counts["current"], counts["pending"], counts["deleted"], counts["versions"], counts["turns"],
-        len(conversations), counts["keys"], len(_queue(config, name).entries()), counts["bytes"],
-        times[0] if times else None, times[1] if times else None,
-        dict(tags.most_common(_MOST_SHOWN)), dict(writers.most_common(_MOST_SHOWN)),
-    )  # fmt: skip
+        name=name,
+        memory_count=counts["current"],
+        pending_count=counts["pending"],
+        deleted_count=counts["deleted"],
+        version_count=counts["versions"],
+        turn_count=counts["turns"],
+        conversation_count=len(conversations),
+        key_count=counts["keys"],
+        queued_count=len(_queue(config, name).entries()),
+        text_bytes=counts["bytes"],
+        first_at=first_at,
+        last_at=last_at,
+        tags=dict(tags.most_common(_MAX_SHOWN)),
+        writers=dict(writers.most_common(_MAX_SHOWN)),
+    )
 
 
-def known(store: Store, config: Config, name: str) -> str:
-    """Return the name of a namespace that there is, in its one form.
+def _count_version(record: Record, counts: Counter[str], tags: Counter[str]) -> None:
+    """Count a version of a memory, and the tags of a current one."""
+    counts["versions"] += 1
+    counts["pending"] += is_unaccepted(record)
+    counts["deleted"] += record.ended_by == "delete"
+    if record.ended_at is None:
+        counts["current"] += 1
+        counts["keys"] += record.key is not None
+        tags.update(f"{key}={value}" for key, value in tags_of(record.labels).items())
+
+
+def find(store: Store, config: Config, name: str) -> str:
+    """Return the canonical name of an existing namespace.
 
     Raises:
-        NotFound: There is none.
+        NotFound: There is no such namespace.
     """
     name = validate.canonical_namespace(name)
     if any(name in store.namespaces(collection) for collection in _ALL) or _queue(config, name):
@@ -181,195 +200,215 @@ def known(store: Store, config: Config, name: str) -> str:
 def move(
     store: Store, config: Config, name: str, into: str, *, merge: bool, dry_run: bool = False
 ) -> Moved:
-    """Give all that is in a namespace to another one: memories with all versions, turns, what
-    waits, and the log.
+    """Move a namespace: memories with all versions, turns, waiting turns and events, and the log.
 
     Args:
         store: The store, opened with the space of its vectors.
         config: The settings that name it.
-        name: The namespace; it is gone afterwards.
+        name: The namespace, which does not exist afterwards.
         into: Its new name.
-        merge: The other one may be there already. Else it must not.
-        dry_run: Change nothing, only find out whether it can be done and how much it is.
+        merge: Whether a namespace of the new name may exist.
+        dry_run: Change nothing; only check whether it is possible, and count.
 
     Raises:
         NotFound: There is no such namespace.
-        RequestError: The other one is there, or has a key, a conversation or a memory of the same
-            name; nothing was changed.
-        StoreBusy: What hooks captured is just being stored; nothing was changed.
-        StoreDamaged: A record of it can't be read; nothing was changed.
+        RequestError: The other namespace exists, or has a key, a conversation or a memory of the
+            same name; nothing was changed.
+        StoreBusy: Captured events are being stored; nothing was changed.
+        StoreDamaged: A record can't be read; nothing was changed.
     """
-    name, into = (
-        known(store, config, name),
-        check_namespace(validate.canonical_namespace(into), store, config),
-    )
+    name = find(store, config, name)
+    into = check_namespace(validate.canonical_namespace(into), store, config)
     if name == into:
         raise InvalidInput(f'"{name}" is its name already; give another one')
     if name == SHARED and not merge:
-        raise InvalidInput(f"every agent reads {SHARED}, so it keeps its name; to move what is in it: memory "
-                           f"namespaces merge {SHARED} {into}")  # fmt: skip
+        raise InvalidInput(
+            f"every agent reads {SHARED}, so it keeps its name; to move its memories: memory "
+            f"namespaces merge {SHARED} {into}"
+        )
     with captured.at_rest(config):
         with store.transaction():
-            sources = {collection: _read(store, name, collection) for collection in _ALL}
-            there = _copied(store, sources, (name, into), merge=merge)
-            turns, versions = (
-                len(sources[each]) for each in (Collection.HISTORY, Collection.MEMORY)
+            source = _Source.read(store, name)
+            copied = _find_copied(store, source, into, merge=merge)
+            moved = Moved(
+                name,
+                into,
+                versions=len(source.records[Collection.MEMORY]),
+                turns=len(source.records[Collection.HISTORY]),
+                queued=len(_queue(config, name).entries()),
             )
-            queued = len(_queue(config, name).entries())
             if dry_run:
-                return Moved(name, into, versions, turns, queued)
+                return moved
             for collection in SEARCHED:
-                _append(
-                    store, [each for each in sources[collection] if each.ref not in there], into
-                )
-            _append_log(store, sources, name, into)
+                _append(store, source.without(collection, copied), into)
+            _append_log(store, source, into)
         _move_files(store, config, name, into)
-        store.remove([record.ref for collection in _ALL for record in sources[collection]])
+        store.remove([record.ref for records in source.records.values() for record in records])
         left = sum(store.count(Place(collection, name).everything()) for collection in SEARCHED)
         if not left:
             _empty(store, name)  # the log of the removal itself
-    return Moved(name, into, versions, turns, queued, left)
+    return moved._replace(left=left)
 
 
 def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) -> Deleted:
-    """Erase a namespace: no byte of it stays in the store and beside it. This cannot be undone.
+    """Erase a namespace; no byte of it remains in the store and beside it. This can't be undone.
 
     Args:
         store: The store.
         config: The settings that name it.
         name: The namespace.
-        dry_run: Erase nothing, only return what would go.
+        dry_run: Erase nothing; only return what would be erased.
 
     Raises:
         NotFound: There is no such namespace.
-        StoreBusy: What hooks captured is just being stored, and nothing was erased.
-        ErasureUnfinished: Only a part was erased, or bytes of it may still be in the files;
-            deleting it again, or forgetting anything, finishes the erasure.
+        StoreBusy: Captured events are being stored; nothing was erased.
+        ErasureUnfinished: Only a part was erased, or bytes of it may remain in the files; deleting
+            it again, or forgetting anything, finishes the erasure.
     """
-    name = known(store, config, name)
+    name = find(store, config, name)
     refs = {collection: store.refs(Place(collection, name).everything()) for collection in _ALL}
-    files = tuple(map(str, _own_files(config, name)))
-    waiting = len(_queue(config, name).entries()) + captured.change(
-        config, name, None, dry_run=True
-    )
-    told = Deleted(
+    files = _own_files(config, name)
+    events_waiting = captured.change(config, name, None, dry_run=True)
+    deleted = Deleted(
         name,
-        len({ref.group for ref in refs[Collection.MEMORY]}),
-        len(refs[Collection.MEMORY]),
-        len(refs[Collection.HISTORY]),
-        waiting,
-        sum(ref.group == CHAIN for ref in refs[Collection.LOG]),
-        files,
+        memories=len({ref.group for ref in refs[Collection.MEMORY]}),
+        versions=len(refs[Collection.MEMORY]),
+        turns=len(refs[Collection.HISTORY]),
+        queued=len(_queue(config, name).entries()) + events_waiting,
+        entries=sum(ref.group == CHAIN for ref in refs[Collection.LOG]),
+        files=tuple(map(str, files)),
     )
     if dry_run:
-        return told
+        return deleted
+
+    def is_own(event: Mapping[str, Any]) -> bool:
+        return event.get("namespace") == name
+
     backups = backups_of(config)
     with captured.at_rest(config):
         captured.change(config, name, None)
-        events.forget(config.home, lambda event: event.get("namespace") == name)
+        events.forget(config.home, is_own)
         _remove_files(config, name)
-        events.forget(config.home, lambda event: event.get("namespace") == name)
-        with once_erased(PARTLY_GONE) if files or waiting else contextlib.nullcontext():
-            return told._replace(also_in=tuple(dict.fromkeys((*_empty(store, name), *backups))))
+        events.forget(config.home, is_own)
+        is_partly_gone = bool(deleted.files or deleted.queued)
+        with once_erased(PARTLY_GONE) if is_partly_gone else contextlib.nullcontext():
+            also_in = dict.fromkeys((*_empty(store, name), *backups))
+            return deleted._replace(also_in=tuple(also_in))
 
 
-# --- records
-# ---------------------------------------------------------------------------------------------------------
+class _Source(NamedTuple):
+    """All records of a namespace that is moved, without their vectors."""
+
+    name: str
+    records: Mapping[Collection, Sequence[Record]]
+
+    @classmethod
+    def read(cls, store: Store, name: str) -> Self:
+        """Read the records.
+
+        Raises:
+            StoreDamaged: One can't be read.
+        """
+        records = {}
+        for collection in _ALL:
+            records[collection] = list(_read_records(store, name, [collection]))
+            count = len(store.refs(Place(collection, name).everything()))
+            if len(records[collection]) != count:
+                raise StoreDamaged(
+                    f"{name} has damaged records, which a move would lose; "
+                    "see to them first: memory doctor"
+                )
+        return cls(name, records)
+
+    def without(self, collection: Collection, refs: set[Ref]) -> list[Record]:
+        """Return the records of a collection, except some."""
+        return [record for record in self.records[collection] if record.ref not in refs]
 
 
-def _records(store: Store, name: str, collections: Sequence[Collection]) -> Iterator[Record]:
+def _read_records(store: Store, name: str, collections: Sequence[Collection]) -> Iterator[Record]:
     for collection in collections:
         for page in pages(store, Place(collection, name)):
             yield from page
 
 
-def _read(store: Store, name: str, collection: Collection) -> list[Record]:
-    """Return all records of a namespace, without their vectors.
+def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> set[Ref]:
+    """Return the records that an interrupted move has copied to the other namespace already.
 
     Raises:
-        StoreDamaged: One can't be read.
+        RequestError: The other namespace has something else under the same address, or has anything
+            else at all and this is not a merge.
     """
-    found = list(_records(store, name, [collection]))
-    if len(found) != len(store.refs(Place(collection, name).everything())):
-        raise StoreDamaged(
-            f"{name} has damaged records, which a move would lose; see to them first: memory doctor"
-        )
-    return found
-
-
-def _copied(
-    store: Store,
-    sources: Mapping[Collection, Sequence[Record]],
-    names: tuple[str, str],
-    *,
-    merge: bool,
-) -> set[Ref]:
-    """Return what the other namespace has already, of a move that was cut short.
-
-    Raises:
-        RequestError: It has something else under the same address, or anything at all if this is no
-            merge.
-    """
-    there: set[Ref] = set()
-    wrong: list[str] = []
-    name, into = names
+    copied: set[Ref] = set()
+    conflicts: list[str] = []
     for collection in SEARCHED:
         place = Place(collection, into)
-        groups = {group for _, group in store.groups(place.everything(), limit=_MOST_GROUPS)}
-        shared = {record.ref.group for record in sources[collection]} & groups
-        same: set[str] = set()
+        groups = {group for _, group in store.groups(place.everything(), limit=_MAX_GROUPS)}
+        shared = {record.ref.group for record in source.records[collection]} & groups
+        copied_groups: set[str] = set()
         for group in sorted(shared):
-            own = {
-                record.ref.position: record
-                for record in sources[collection]
-                if record.ref.group == group
-            }
-            others = store.scan(place.everything()._replace(group=group), limit=len(own) + 1)
-            copies = [each for each in others if _is_copy(own.get(each.ref.position), each)]
-            if len(copies) == len(others):
-                there |= {own[each.ref.position].ref for each in copies}
-                same.add(group)
-        what = "the conversation" if collection is Collection.HISTORY else "the memory"
-        wrong += [f'{what} "{validate.shown(group)}"' for group in sorted(shared - same)]
-        if not merge and groups - same:
+            refs = _find_copied_group(store, source, place, group)
+            if refs is not None:
+                copied |= refs
+                copied_groups.add(group)
+        kind = "the conversation" if collection is Collection.HISTORY else "the memory"
+        conflicts += [
+            f'{kind} "{validate.shown(group)}"' for group in sorted(shared - copied_groups)
+        ]
+        if not merge and groups - copied_groups:
             raise RequestError(
-                f'there is a namespace "{into}" already; to make them one: memory namespaces merge {name} {into}'
+                f'there is a namespace "{into}" already; to make them one: memory namespaces merge '
+                f"{source.name} {into}"
             )
         if collection is Collection.MEMORY:
-            wrong += _taken_keys(
-                store, [each for each in sources[collection] if each.ref not in there], into
-            )
-    if wrong:
-        more = f" and {len(wrong) - _MOST_SHOWN} more" if len(wrong) > _MOST_SHOWN else ""
+            conflicts += _find_taken_keys(store, source.without(collection, copied), into)
+    if conflicts:
+        names = ", ".join(conflicts[:_MAX_SHOWN])
+        if len(conflicts) > _MAX_SHOWN:
+            names += f" and {len(conflicts) - _MAX_SHOWN} more"
         raise RequestError(
-            f"both have {', '.join(islice(wrong, _MOST_SHOWN))}{more}; delete, rename or retag one of each first; "
-            "nothing was changed"
+            f"both have {names}; delete, rename or retag one of each first; nothing was changed"
         )
-    return there
+    return copied
 
 
-def _is_copy(own: Record | None, other: Record) -> bool:
-    if own is None:
-        return False
-    return content_hash(own) == content_hash(
-        other._replace(ref=other.ref._replace(namespace=own.ref.namespace))
-    )
+def _find_copied_group(store: Store, source: _Source, place: Place, group: str) -> set[Ref] | None:
+    """Return the records that were copied from a group; None if another group has its name."""
+    own = {
+        record.ref.position: record
+        for record in source.records[place.collection]
+        if record.ref.group == group
+    }
+    others = store.scan(place.everything()._replace(group=group), limit=len(own) + 1)
+    refs = set()
+    for other in others:
+        record = own.get(other.ref.position)
+        if record is None or not _is_copy(record, other):
+            return None
+        refs.add(record.ref)
+    return refs
 
 
-def _taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:
+def _is_copy(record: Record, other: Record) -> bool:
+    ref = other.ref._replace(namespace=record.ref.namespace)
+    return content_hash(record) == content_hash(other._replace(ref=ref))
+
+
+def _find_taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:
+    """Describe the keys of current memories that the other namespace has too."""
     for record in records:
-        if record.key is not None and record.ended_at is None:
-            where = Filter(Collection.MEMORY, (into,), key=record.key)
-            if store.count(where, at_most=1):
-                project = record.labels.get("project")
-                yield f'the key "{validate.shown(plain_key(record.key) or "")}"' + (
-                    f' of the project "{validate.shown(project)}"' if project else ""
-                )
+        if record.key is None or record.ended_at is not None:
+            continue
+        if store.count(Filter(Collection.MEMORY, (into,), key=record.key), at_most=1):
+            description = f'the key "{validate.shown(plain_key(record.key) or "")}"'
+            project = record.labels.get("project")
+            if project:
+                description += f' of the project "{validate.shown(project)}"'
+            yield description
 
 
 def _append(store: Store, records: Sequence[Record], into: str) -> None:
-    for start in range(0, len(records), 250):
-        page = records[start : start + 250]
+    for start in range(0, len(records), _PAGE):
+        page = records[start : start + _PAGE]
         vectors = store.vectors([record.ref for record in page])
         store.append(
             [
@@ -381,85 +420,80 @@ def _append(store: Store, records: Sequence[Record], into: str) -> None:
         )
 
 
-def _append_log(
-    store: Store, sources: Mapping[Collection, Sequence[Record]], name: str, into: str
-) -> None:
-    """Add the log of a namespace to the end of another one's: each entry gets the hash that it has
-    there.
-    """
-    entries = [record for record in sources[Collection.LOG] if record.ref.group == CHAIN]
-    times = [record for record in sources[Collection.LOG] if record.ref.group != CHAIN]
+def _append_log(store: Store, source: _Source, into: str) -> None:
+    """Append the log to that of the other namespace; each entry gets a new hash there."""
+    log = source.records[Collection.LOG]
     last = store.scan(chain_of(into), limit=1, newest_first=True)
+    first = store.scan(chain_of(into), limit=1) if last else []
     try:
+        links = [link_of(record) for record in log if record.ref.group == CHAIN]
         head: Link | None = link_of(last[0]) if last else None
-        links = [link_of(record) for record in entries]
-        begun = link_of(store.scan(chain_of(into), limit=1)[0]) if last else None
+        salt = link_of(first[0]).salt if first else None
     except ValueError as exc:
         raise StoreDamaged(
-            f"the log of {name} or {into} can't be read ({exc}); see to it first: memory doctor"
+            f"the log of {source.name} or {into} can't be read ({exc}); "
+            "see to it first: memory doctor"
         ) from exc
     digests: dict[str, str] = {}
-    if begun is not None and links:
-        names = {record.ref.group for record in sources[Collection.HISTORY]}
-        digests = {
-            conversation_digest(links[0].salt, each): conversation_digest(begun.salt, each)
-            for each in names
-        }
+    if salt is not None and links:
+        for group in {record.ref.group for record in source.records[Collection.HISTORY]}:
+            digest = conversation_digest(links[0].salt, group)
+            digests[digest] = conversation_digest(salt, group)
     position = last[0].ref.position if last else 0
-    made: list[Record] = []
-    for link in links if not _is_logged(store, links, into) else ():
-        salt = "" if begun is not None else link.salt
-        head = follow(
-            link._replace(namespace=into, salt=salt, changes=_translated(link, digests)), head
-        )
+    added: list[Record] = []
+    for link in [] if _is_logged(store, links, into) else links:
+        changes = _translate(link, digests)
+        own_salt = link.salt if salt is None else ""
+        head = follow(link._replace(namespace=into, salt=own_salt, changes=changes), head)
         position += 1
-        made.append(record_of(head, position))
-    known_refs = set(store.refs(Place(Collection.LOG, into).everything()))
-    moved = (record._replace(ref=record.ref._replace(namespace=into)) for record in times)
-    store.append(made + [record for record in moved if record.ref not in known_refs])
+        added.append(record_of(head, position))
+    existing = set(store.refs(Place(Collection.LOG, into).everything()))
+    for record in log:
+        ref = record.ref._replace(namespace=into)
+        if record.ref.group != CHAIN and ref not in existing:
+            added.append(record._replace(ref=ref))
+    store.append(added)
 
 
 def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
-    """Return whether a move that was cut short has added these entries already: the last one
-    tells.
-    """
+    """Return whether an interrupted move has appended the log already, as its last entry shows."""
     if not links:
         return True
-    where = chain_of(into)._replace(since=links[-1].at, until=links[-1].at)
-    sizes = [len(items) for items in links[-1].changes]
-    for record in store.scan(where, limit=_MOST_ENTRIES):
+    last = links[-1]
+    sizes = [len(items) for items in last.changes]
+    same_time = chain_of(into)._replace(since=last.at, until=last.at)
+    for record in store.scan(same_time, limit=_MAX_ENTRIES):
         other = link_of(record)
-        if (other.at, other.actor, [len(items) for items in other.changes]) == (
-            links[-1].at,
-            links[-1].actor,
-            sizes,
-        ):
+        other_sizes = [len(items) for items in other.changes]
+        if (other.at, other.actor, other_sizes) == (last.at, last.actor, sizes):
             return True
     return False
 
 
-def _translated(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    def item(text: str) -> str:
-        digest, dot, positions = text.removeprefix("~").partition(".")
-        return f"~{digests.get(digest, digest)}{dot}{positions}" if text.startswith("~") else text
+def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """Return the changes of an entry with the digests that conversations have in another log."""
 
-    return tuple((action, *map(item, items)) for action, *items in link.changes)
+    def translate(item: str) -> str:
+        if not item.startswith("~"):
+            return item
+        digest, dot, positions = item[1:].partition(".")
+        return f"~{digests.get(digest, digest)}{dot}{positions}"
+
+    return tuple((action, *map(translate, items)) for action, *items in link.changes)
 
 
 def _empty(store: Store, name: str) -> tuple[str, ...]:
-    """Erase all records of a namespace, until there is none."""
-    also_in: tuple[str, ...] = store.remove([])  # finishes what was cut short
+    """Erase all records of a namespace, until there are none."""
+    also_in: tuple[str, ...] = store.remove([])  # finishes an interrupted erasure
     with contextlib.ExitStack() as erased:
-        while refs := [
-            ref for collection in _ALL for ref in store.refs(Place(collection, name).everything())
-        ]:
+        while True:
+            refs: list[Ref] = []
+            for collection in _ALL:
+                refs += store.refs(Place(collection, name).everything())
+            if not refs:
+                return also_in
             also_in = store.remove(refs)
             erased.enter_context(once_erased())
-    return also_in
-
-
-# --- files beside the store
-# ------------------------------------------------------------------------------------------
 
 
 def _queue(config: Config, name: str) -> RetryQueue:
@@ -467,53 +501,49 @@ def _queue(config: Config, name: str) -> RetryQueue:
 
 
 def _own_files(config: Config, name: str) -> list[Path]:
-    """Return the files that are kept for a namespace beside the store, those that are there.
+    """Return the existing files of a namespace beside the store.
 
-    Its folder may have the name of another one, such as `inbox`: only what we write for a namespace
-    is its own.
+    Its folder may have the name of another one, such as `inbox`, so only files that we write for a
+    namespace count.
     """
     queue = _queue(config, name).path
-    names = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
-    found = [path for each in names if os.path.lexists(path := queue.with_name(queue.name + each))]
+    paths = [queue.with_name(queue.name + suffix) for suffix in _QUEUE_SUFFIXES]
+    paths = [path for path in paths if os.path.lexists(path)]
     folder = config.home / name
     if folder.is_dir() and not folder.is_symlink():
-        described = (metadata.FILE, metadata.SCRATCH)
-        found += [
-            path
-            for path in sorted(folder.iterdir())
-            if path.name.lstrip(".").startswith("scratchpad") or path.name in described
-        ]
-    return found
+        for path in sorted(folder.iterdir()):
+            is_scratchpad = path.name.lstrip(".").startswith("scratchpad")
+            if is_scratchpad or path.name in (metadata.FILE, metadata.SCRATCH):
+                paths.append(path)
+    return paths
 
 
 def _move_files(store: Store, config: Config, name: str, into: str) -> None:
-    """Move what waits to be stored, and since when there is the identity; the scratchpad is made
-    from the store.
+    """Move waiting turns and events, and the time when the namespace was created.
+
+    The scratchpad is not moved: it is made from the store.
     """
     _queue(config, name).move_to(_queue(config, into))
     captured.change(config, name, into)
     old, new = config.home / name, config.home / into
-    begun = [
-        at for at in (metadata.read_created(old), metadata.read_created(new)) if at is not None
-    ]
+    created = [metadata.read_created(old), metadata.read_created(new)]
+    times = [created_at for created_at in created if created_at is not None]
     for copy in file.copies_of(file.Place(config.home, name, "")):
         file.keep_copy(file.Place(config.home, into, ""), copy.read_text(encoding="utf-8"))
     _remove_files(config, name)
-    if begun and not is_own_name(into, config):
-        with contextlib.suppress(OSError), locked(new / ".scratchpad.lock"):
-            (new / metadata.FILE).unlink(missing_ok=True)
-            where = Filter(Collection.MEMORY, (into,))
-            metadata.write(
-                new,
-                into,
-                lambda kind: store.count(where._replace(collection=kind)),
-                datetime.now(UTC),
-                min(begun),
-            )
+    if not times or is_own_name(into, config):
+        return
+
+    def count(collection: Collection) -> int:
+        return store.count(Filter(collection, (into,)))
+
+    with contextlib.suppress(OSError), locked(new / ".scratchpad.lock"):
+        (new / metadata.FILE).unlink(missing_ok=True)
+        metadata.write(new, into, count, datetime.now(UTC), min(times))
 
 
 def _remove_files(config: Config, name: str) -> None:
     for path in _own_files(config, name):
         path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # it is not there, or holds what is not ours
+    with contextlib.suppress(OSError):  # it does not exist, or has files of others
         (config.home / name).rmdir()
