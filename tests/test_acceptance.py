@@ -349,9 +349,7 @@ def test_ac_doc_002_each_service_is_explained_where_it_stands() -> None:
 
 
 def test_ac_doc_003_the_example_payloads_are_what_the_gateway_returns() -> None:
-    block = re.search(
-        r"```json\n(.*?)```", section("What a turn and a memory look like"), re.DOTALL
-    )
+    block = re.search(r"```json\n(.*?)```", section("Turns and memories"), re.DOTALL)
     assert block
     turn, memory = (json.loads(example) for example in block[1].split("\n\n"))
     assert protocol.turn_of(turn).text == turn["text"]
