@@ -70,7 +70,7 @@ GENERAL = (
 
 # Patterns that are made of a name or a row of a table, by where: what to try in their place.
 COMPUTED = {
-    "languages/days.py: _said": "of a language's words, tried on the first _LONGEST characters",
+    "languages/days.py: _translate_days": "of a language's words, tried on the first _MAX_READ characters",
     "languages/days.py: _when": days._when("de").pattern,
     "guard/rules.py: _check_pattern": "of the user: its steps are counted before it is used",
     "guard/scan.py: _find_at_literal": "tokens, CONTEXTS, PERSONAL",
@@ -82,7 +82,7 @@ COMPUTED = {
     "hooks/proposals.py: _request_pattern": proposals._request_pattern().pattern,
     "hooks/switch.py: parse_wish": "of the names of the wishes, tried on at most 120 characters",
     "stores/sqlite/check.py: _is_of": "|".join(part.rows for part in check.PARTS if part.rows),
-    "languages/text.py: _telling": "什么|怎么样|(?<!\\w)wann(?!\\w)",
+    "languages/text.py: _drop_function_words": "什么|怎么样|(?<!\\w)wann(?!\\w)",
     "transfer/backup.py: _remove_oldest": r"backup-\d{8}T\d{6}Z(-\d+)?\.(db|jsonl)",
     "write/compare/corrections.py: _replaces_signs": "|".join(corrections._CASE.values()),
     "write/suspicion.py: _gives_order": "RULES",
@@ -497,8 +497,8 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "text.query_terms": text.query_terms,
     "text.words_in": text.words_in,
     "text.tokens": text.tokens,
-    "text.telling_tokens": text.telling_tokens,
-    "text.covered": lambda given: text.covered(given, ["word", "words"]),
+    "text.significant_tokens": text.significant_tokens,
+    "text.coverage": lambda given: text.coverage(given, ["word", "words"]),
     "dates.spans": lambda given: dates.spans(f"last week {given}", NOW, (2026,)),
     "dates.span": lambda given: dates.span(given, NOW),
     "unseen.shown": lambda given: unseen.shown(given, repr),

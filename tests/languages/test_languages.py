@@ -43,7 +43,7 @@ CYRILLIC: list[tuple[str, tuple[str, ...]]] = [
 
 
 def test_ukrainian_and_russian_share_a_script() -> None:
-    assert [(text, languages.of(text)) for text, _ in CYRILLIC] == CYRILLIC
+    assert [(text, languages.detect(text)) for text, _ in CYRILLIC] == CYRILLIC
 
 
 def test_languages_are_told_apart() -> None:
@@ -53,7 +53,7 @@ def test_languages_are_told_apart() -> None:
     ]
     right = 0
     for row in rows:
-        found = languages.of(f"{row['memory']} {row['question']}")
+        found = languages.detect(f"{row['memory']} {row['question']}")
         right += found[:1] == (() if row["language"] == "en" else (row["language"],))
         if row["language"] == "en":
             assert found == ()
@@ -77,12 +77,12 @@ ENGLISH = [
 
 
 def test_english_and_code_ask_for_no_language() -> None:
-    assert [(text, found) for text in ENGLISH if (found := languages.of(text))] == []
+    assert [(text, found) for text in ENGLISH if (found := languages.detect(text))] == []
 
 
 def test_words_are_folded() -> None:
     assert (
-        languages.folded("Müller ŁÓDŹ ДЁМ İstanbul Straße أحمد ٣")
+        languages.fold("Müller ŁÓDŹ ДЁМ İstanbul Straße أحمد ٣")
         == "muller lodz дем istanbul strasse احمد 3"
     )
 

@@ -12,9 +12,9 @@ from memories import languages
 from memories.languages.text import (
     MAX_QUERY_TERMS,
     STOP_WORDS,
+    _drop_function_words,
     _stem,
-    _telling,
-    covered,
+    coverage,
     index_text,
     normal_form,
     query_terms,
@@ -126,7 +126,7 @@ def test_the_normal_form_of_a_normal_form_is_itself(text: str) -> None:
 def test_what_is_asked_is_held_by_what_is_stored(query: str, content: str) -> None:
     assert query_terms(query)
     assert missing(query, content) == []
-    assert covered(content, [term for term in query_terms(query) if " " not in term]) == 1.0
+    assert coverage(content, [term for term in query_terms(query) if " " not in term]) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,9 @@ def test_of_function_words_that_begin_alike_the_whole_one_goes(code: str) -> Non
         word for word in known if any(word != other and word.startswith(other) for other in known)
     ]
     assert longer
-    assert {word: _telling(word, [code]) for word in longer} == dict.fromkeys(longer, " ")
+    assert {word: _drop_function_words(word, [code]) for word in longer} == dict.fromkeys(
+        longer, " "
+    )
 
 
 def test_stop_words_are_in_their_normal_form() -> None:
@@ -178,8 +180,8 @@ def test_stop_words_are_in_their_normal_form() -> None:
 def test_any_text_has_terms_that_it_holds_itself(text: str) -> None:
     for term in query_terms(text):
         assert term.strip() == term.removeprefix(" ") != ""
-    assert 0 <= covered(text, query_terms(text)) <= 1
-    assert covered(text, []) == 0
+    assert 0 <= coverage(text, query_terms(text)) <= 1
+    assert coverage(text, []) == 0
 
 
 @pytest.mark.parametrize(

@@ -122,10 +122,10 @@ def _words() -> dict[str, _Word]:
         code, kind = name.split()
         if kind in ("is", "to"):
             continue
-        verbs = tuple(map(languages.folded, lines[f"{code} is"]))
-        links = tuple(map(languages.folded, lines[f"{code} to"]))
+        verbs = tuple(map(languages.fold, lines[f"{code} is"]))
+        links = tuple(map(languages.fold, lines[f"{code} to"]))
         for entry in entries:
-            folded = languages.folded(entry)
+            folded = languages.fold(entry)
             spellings = {entry, folded} if folded.isascii() else {entry}
             for spelling in sorted(spellings):
                 literal = spelling.replace("_", " ")
@@ -174,7 +174,7 @@ def _find_after(text: str, end: int, last: int, word: _Word) -> Secret | None:
         value = text[start:stop]
         if not _may_be_secret(value) or text.startswith(_COUNTED, stop):
             continue
-        between = languages.folded(text[end:start])
+        between = languages.fold(text[end:start])
         lead = _lead(between, word)
         if "\n" in between and (not lead or between.rpartition("\n")[2].strip(_AROUND)):
             return None
@@ -203,7 +203,7 @@ def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
             return None
         if len(between.split()) > _WORDS_APART:
             return None
-        linking, folded = word.verbs + word.links, languages.folded(between).strip(f"{_AROUND}–—")
+        linking, folded = word.verbs + word.links, languages.fold(between).strip(f"{_AROUND}–—")
         first_word = folded.partition(" ")[0]
         is_linked = first_word in linking if word.is_latin else folded.startswith(linking)
         lead = _LIKELY if is_linked or between.startswith(_QUOTES) else _HARDLY

@@ -1,10 +1,9 @@
-"""Words of other languages than English: which language a text may be in, and its words for times,
-numbers, negation.
+"""Detects the language of a text, and knows words for times, numbers and negation in twenty languages.
 
-Each `.txt` beside this file describes a language, one line a kind of words; a new language is a new
-file and its script or its name below. `_` stands for a space, `|` parts words for one thing, `*`
-stands for any ending. Files are read when a text asks for them, and what is English asks for none.
-Pure but for that.
+Each `.txt` beside this file describes a language, one line per kind of words. A new language is a
+new file, and its script or its code below. `_` stands for a space, `|` separates words with one
+meaning, `*` stands for any ending. A file is read when a text in its language comes; English texts
+need none.
 """
 
 import functools
@@ -13,7 +12,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# Languages in Latin letters are told apart by their words; the others by their script.
+# Languages in Latin letters are recognized by their words; the others by their script.
 LATIN = ("de", "fr", "es", "pt", "it", "nl", "pl", "tr", "fi", "vi")
 _SCRIPTS = (
     ("ru", "\u0400", "\u0530"),
@@ -27,7 +26,7 @@ _SCRIPTS = (
     ("zh", "\u4e00", "\ua000"),
 )
 UNSPACED = frozenset(("th", "ko", "ja", "zh"))
-_CYRILLIC = {"uk": "іїєґ", "ru": "ыэъё"}  # letters that the other one has not
+_CYRILLIC = {"uk": "іїєґ", "ru": "ыэъё"}  # letters that the other one lacks
 _LETTERS = {
     "de": "ß",
     "es": "ñ¿¡",
@@ -37,10 +36,9 @@ _LETTERS = {
     "fi": ("ää", "yy", "yö", "öö", "äy"),
     "vi": "đơưạảấầậẩếềệểịọốồộổớờợởụủứừựữ",
 }
-_READ = 300  # characters that show the language of a text
+_MAX_READ = 300  # characters that show the language of a text
 _WORD = re.compile(r"[^\W\d_]+")
-# No other language above has these, so a text with one of them, and no other letters than ours, is
-# English at once.
+# No other language above has these words, so an ASCII text with one of them is English.
 _ENGLISH = frozenset(
     "the what which where when how who why did does this that with my our your you and".split()
 )
@@ -53,103 +51,97 @@ _ALSO_ENGLISH = frozenset(
 
 
 class _Folds(dict[int, str]):
-    """What each character is folded to, for `str.translate`; worked out when it is first asked
-    for.
-    """
+    """The folded form of each character, for `str.translate`; computed when it is first needed."""
 
     def __missing__(self, code: int) -> str:
-        sign = chr(code)
-        folded = sign
-        if unicodedata.category(sign) == "Nd":
-            folded = str(unicodedata.decimal(sign))
-        elif 0x900 <= code < 0x980 and unicodedata.category(sign) in ("Mn", "Mc"):
-            folded = chr(
-                code + 0xB01
-            )  # a letter, since `\w` has no marks, and these are parts of Hindi words
-        elif code < 0x530 or 0x1E00 <= code < 0x2000:
-            folded = "".join(
-                part
-                for part in unicodedata.normalize("NFD", sign)
-                if not unicodedata.combining(part)
-            )
-        self[code] = folded
-        return folded
+        self[code] = _fold_character(chr(code))
+        return self[code]
+
+
+def _fold_character(sign: str) -> str:
+    code, category = ord(sign), unicodedata.category(sign)
+    if category == "Nd":
+        return str(unicodedata.decimal(sign))
+    if 0x900 <= code < 0x980 and category in ("Mn", "Mc"):
+        # A letter instead of a mark, which `\w` would not match: it is a part of a Hindi word.
+        return chr(code + 0xB01)
+    if code < 0x530 or 0x1E00 <= code < 0x2000:
+        parts = unicodedata.normalize("NFD", sign)
+        return "".join(part for part in parts if not unicodedata.combining(part))
+    return sign
 
 
 _FOLDS = _Folds(
-    {ord(one): other for one, other in zip("ıłøđßς’‘ʼأإآٱىة", "iłødßσ'''ااااية", strict=True)}
-    | {
-        ord("ł"): "l",
-        ord("ß"): "ss",
-        ord("ـ"): "",
-        0x93C: "",
-    }  # the last is a dot below letters of Devanagari
-    | dict.fromkeys(
-        (*range(0x591, 0x5C8), *range(0x64B, 0x653)), ""
-    )  # points of Hebrew, vowels of Arabic
+    {ord(sign): folded for sign, folded in zip("ıøđς’‘ʼأإآٱىة", "iødσ'''ااااية", strict=True)}
 )
+_FOLDS[ord("ł")] = "l"
+_FOLDS[ord("ß")] = "ss"
+_FOLDS[ord("ـ")] = ""
+_FOLDS[0x93C] = ""  # a dot below letters of Devanagari
+_FOLDS.update(dict.fromkeys(range(0x591, 0x5C8), ""))  # points of Hebrew
+_FOLDS.update(dict.fromkeys(range(0x64B, 0x653), ""))  # vowels of Arabic
 
 
-def folded(text: str) -> str:
-    """Return a text in small letters without accents and points, with digits as 0 to 9, as entries
-    are compared.
-    """
-    return (
-        text.lower()
-        if text.isascii()
-        else unicodedata.normalize("NFKC", text).lower().translate(_FOLDS)
-    )
+def fold(text: str) -> str:
+    """Return a text in lower case without accents and points, and with the digits 0 to 9."""
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFKC", text).lower().translate(_FOLDS)
 
 
 @functools.lru_cache(256)
-def of(text: str) -> Sequence[str]:
-    """Return the languages that a text may be in, the likeliest first; none for English and for
-    what is not known.
+def detect(text: str) -> Sequence[str]:
+    """Return the codes of the languages that a text may be in, the likeliest first.
 
-    Several in Latin letters are returned where their words speak as much for each; no language of
-    another script is left out that the text has a letter of.
+    The result is empty for English and for unknown languages. It has several languages in Latin
+    letters if the text has equally many words of each, and every language of another script that
+    the text has a letter of.
     """
-    text = text[:_READ]
-    text = (
-        text if text.isascii() else unicodedata.normalize("NFKC", text)
-    ).lower()  # decomposed Hangul is no syllable
-    scripts = () if text.isascii() else _scripts(text)
-    if scripts:
-        return scripts
-    ours = set(_WORD.findall(text))
-    if text.isascii() and ours & _ENGLISH:
+    text = text[:_MAX_READ]
+    if text.isascii():
+        text = text.lower()
+    else:
+        text = unicodedata.normalize("NFKC", text).lower()  # decomposed Hangul has no syllables
+        codes = _detect_scripts(text)
+        if codes:
+            return codes
+    text_words = set(_WORD.findall(text))
+    if text.isascii() and text_words & _ENGLISH:
         return ()
-    words = ours if text.isascii() else set(_WORD.findall(folded(text)))
-    counts = {code: len(words & marks) for code, marks in _marks().items()}
+    folded_words = text_words if text.isascii() else set(_WORD.findall(fold(text)))
+    scores = {code: len(folded_words & marks) for code, marks in _marks().items()}
     for code, letters in _LETTERS.items():
-        counts[code] += 2 * any(letter in text for letter in letters)
-    most = max(counts.values())
-    accented = any("\xdf" <= sign < "\u0250" and sign not in "÷ſ" for sign in text)
-    if most < 1 or most <= len(ours & (_ENGLISH | _ALSO_ENGLISH)) - accented:
+        if any(letter in text for letter in letters):
+            scores[code] += 2
+    best = max(scores.values())
+    english_score = len(text_words & (_ENGLISH | _ALSO_ENGLISH))
+    if any("\xdf" <= sign < "\u0250" and sign not in "÷ſ" for sign in text):  # an accent
+        english_score -= 1
+    if best < 1 or best <= english_score:
         return ()
-    return tuple(code for code, count in counts.items() if count == most)
+    return tuple(code for code, score in scores.items() if score == best)
 
 
-def _scripts(text: str) -> Sequence[str]:
-    found = [
+def _detect_scripts(text: str) -> Sequence[str]:
+    codes = [
         code
         for code, first, last in _SCRIPTS
         if any(first <= sign < last and sign.isalpha() for sign in text)
     ]
-    if "ru" in found:
-        found = [
+    if "ru" in codes:  # Cyrillic, which comes first
+        cyrillic = [
             code for code, letters in _CYRILLIC.items() if any(letter in text for letter in letters)
-        ] + found[1:]
-        found = found if {*found} & {*_CYRILLIC} else ["ru", "uk", *found]
-    if "zh" in found and "ja" not in found:
-        return (*found, "ja")  # which may be written without kana
-    return tuple(code for code in found if code != "zh")
+        ]
+        codes = [*(cyrillic or ["ru", "uk"]), *codes[1:]]
+    if "zh" in codes and "ja" not in codes:
+        return (*codes, "ja")  # Japanese may be written without kana
+    return tuple(code for code in codes if code != "zh")
 
 
 @functools.cache
 def words(code: str) -> Mapping[str, Sequence[str]]:
     """Return the entries of a language, folded, by the name of their line."""
-    return _lines(folded(_read(code)))
+    return _lines(fold(_read(code)))
 
 
 def _read(code: str) -> str:
@@ -157,31 +149,24 @@ def _read(code: str) -> str:
 
 
 def _lines(text: str) -> Mapping[str, Sequence[str]]:
-    return {
-        name: tuple(entries.split())
-        for name, entries in (line.split(":", 1) for line in text.splitlines())
-    }
+    lines = [line.split(":", 1) for line in text.splitlines()]
+    return {name: tuple(entries.split()) for name, entries in lines}
 
 
 @functools.cache
 def _marks() -> Mapping[str, frozenset[str]]:
-    """Return the words by which each language in Latin letters is known; tools/latin_words.py
-    writes them.
-    """
-    lines = Path(__file__).with_name("latin.txt").read_text(encoding="utf-8").splitlines()
-    return {code: frozenset(known.split()) for code, known in (line.split(":") for line in lines)}
+    """Return the words that show each language in Latin letters; tools/latin_words.py writes them."""
+    return {code: frozenset(entries) for code, entries in _lines(_read("latin")).items()}
 
 
 @functools.cache
 def secret_words() -> Mapping[str, Sequence[str]]:
-    """Return the words for passwords, keys and PINs, and those before their values, as in
-    secrets.txt: "de is".
-    """
+    """Return the words for passwords, keys and PINs, and words before their values: "de is"."""
     return _lines(unicodedata.normalize("NFKC", _read("secrets").lower()))
 
 
-# Lines of single words, and what those say; of a word in several lines the last one counts.
-_SAYS = {
+# The sense of the words in a line; for a word in several lines the last one counts.
+_SENSES_OF_LINES = {
     "articles": "the",
     "a": "a",
     "prepositions": "with",
@@ -189,96 +174,98 @@ _SAYS = {
     "happened": "was",
     "many": "like",
     "has": "has",
-}
-_SAYS |= {
     "using": "use",
     "prefer": "prefer",
     "single": "live",
     "is": "is",
     "not": "not",
     "always": "always",
+    "today": "today",
+    "yesterday": "yesterday",
+    "tomorrow": "tomorrow",
 }
-_SAYS |= {"today": "today", "yesterday": "yesterday", "tomorrow": "tomorrow"}
 MONTHS = (
     "january february march april may june july august september october november december".split()
 )
 WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 DAYS = frozenset((*MONTHS, *WEEKDAYS))
+_SERIES = {
+    "weekdays": WEEKDAYS,
+    "months": MONTHS,
+    "numbers": [str(number) for number in range(13)],
+}
 
 
 @functools.cache
 def _senses(code: str) -> Mapping[str, str]:
-    """Return what single words of a language say, as a word of English or a number; see `sense`."""
+    """Return the senses of a language's single words; see `sense`."""
     senses: dict[str, str] = {}
-    for known in (
-        words(code),
-        _lines(_read(code)),
-    ):  # with accents too, since "a" and "à" are two words
-        for line, english in _SAYS.items():
-            senses |= {word: english for entry in known.get(line, ()) for word in entry.split("|")}
-        for line, names in (
-            ("weekdays", WEEKDAYS),
-            ("months", MONTHS),
-            ("numbers", [str(n) for n in range(13)]),
-        ):
-            for entry, english in zip(known[line], names, strict=True):
-                senses |= {word.strip("~"): english for word in entry.split("|")}
+    unfolded = _lines(_read(code))  # with accents too, since "a" and "à" are two words
+    for lines in (words(code), unfolded):
+        for line, english in _SENSES_OF_LINES.items():
+            for entry in lines.get(line, ()):
+                senses.update(dict.fromkeys(entry.split("|"), english))
+        for line, names in _SERIES.items():
+            for entry, english in zip(lines[line], names, strict=True):
+                senses.update({word.strip("~"): english for word in entry.split("|")})
     return senses
 
 
 @functools.lru_cache(4096)
 def sense(word: str, codes: Sequence[str]) -> str:
-    """Return what a word says in the first of these languages that knows it; empty if none does.
+    """Return the sense of a word in the first of these languages that knows it; empty if none does.
 
     Returns:
-        A number in figures, the English name of a month or a weekday, "not" for what denies, "live"
-        for a verb with one object at a time, "is", "has", "use" and "prefer" for those, "was" for
-        what helps to tell the past, "like" for what there are many of, "in" for prepositions of
-        place and time, "with" for others, "the", "a", and "always".
+        A number in figures; the English name of a month or a weekday; "not" for a negation; "live"
+        for a verb with one object at a time; "is", "has", "use", "prefer" and "always" for these;
+        "was" for a sign of the past; "like" for things that there are many of; "in" for
+        prepositions of place and time, "with" for others; "the" and "a".
     """
-    spelled = word.lower()
-    return next((found for code in codes if (found := _sense(spelled, code))), "")
+    spelling = word.lower()
+    for code in codes:
+        result = _sense(spelling, code)
+        if result:
+            return result
+    return ""
 
 
-def _sense(spelled: str, code: str) -> str:
-    senses, told = _senses(code), folded(spelled)
-    if found := senses.get(spelled) or senses.get(told):
-        return found
-    stems = (
-        english
-        for stem, english in senses.items()
-        if stem.endswith("*") and told.startswith(stem[:-1])
-    )
-    glued = (
-        told.removeprefix(prefix)
-        for prefix in words(code).get("glued", ())
-        if told.startswith(prefix)
-    )
-    return next(stems, "") or next((senses[rest] for rest in glued if senses.get(rest) in DAYS), "")
+def _sense(spelling: str, code: str) -> str:
+    senses, folded = _senses(code), fold(spelling)
+    exact = senses.get(spelling) or senses.get(folded)
+    if exact:
+        return exact
+    for stem, english in senses.items():
+        if stem.endswith("*") and folded.startswith(stem[:-1]):
+            return english
+    for prefix in words(code).get("glued", ()):
+        if folded.startswith(prefix):
+            english = senses.get(folded.removeprefix(prefix), "")
+            if english in DAYS:
+                return english
+    return ""
 
 
 @functools.lru_cache(256)
 def are_opposite(one: str, other: str, codes: Sequence[str]) -> bool:
-    """Say whether two words are known opposites in one of these languages."""
-    pair = {folded(one), folded(other)}
-    return any(
-        pair == {*entry.split("/")} for code in codes for entry in words(code).get("opposites", ())
-    )
+    """Return whether two words are known opposites in one of these languages."""
+    pair = {fold(one), fold(other)}
+    entries = [entry for code in codes for entry in words(code).get("opposites", ())]
+    return any(pair == set(entry.split("/")) for entry in entries)
 
 
 def numbers_in_figures(text: str) -> str:
-    """Return a text with the numbers up to 99 that are written in Chinese signs in figures."""
-    return re.sub(_HAN_NUMBER, lambda found: str(_han(found[0])), text)
+    """Return a text in which figures replace the numbers up to 99 in Chinese signs."""
+    return re.sub(_HAN_NUMBER, lambda match: str(_read_han(match[0])), text)
 
 
-_HAN_DIGITS = {sign: number for number, sign in enumerate("〇一二三四五六七八九")} | {
-    "零": 0,
-    "两": 2,
-    "兩": 2,
-}
+_HAN_DIGITS = {sign: number for number, sign in enumerate("〇一二三四五六七八九")}
+_HAN_DIGITS.update({"零": 0, "两": 2, "兩": 2})
 _HAN_NUMBER = "(?:一|二|三|四|五|六|七|八|九)?十(?:一|二|三|四|五|六|七|八|九)?|〇|零|一|二|两|兩|三|四|五|六|七|八|九"
 
 
-def _han(signs: str) -> int:
+def _read_han(signs: str) -> int:
     tens, ten, ones = signs.rpartition("十")
-    return (_HAN_DIGITS.get(tens, 1) * 10 if ten else 0) + _HAN_DIGITS.get(ones, 0)
+    number = _HAN_DIGITS.get(ones, 0)
+    if ten:
+        number += 10 * _HAN_DIGITS.get(tens, 1)
+    return number

@@ -1,62 +1,40 @@
-"""Dates in a question, explicit or relative, and how close a time is to them. English; `languages`
-says others in it.
+"""Finds dates in a question, and scores how close times are to them.
 
-A date never filters: it says which answers are likelier. What is written around a date often speaks
-of it a little later ("yesterday we …"), so times after a date count for longer than times before
-it.
+It reads English; `days` translates other languages. A date never filters: it shows which answers
+are likelier. A text about a date is often written a little later ("yesterday we …"), so times after
+a date count for longer than times before it.
 """
 
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from memories.languages import MONTHS, WEEKDAYS
 from memories.languages.days import asks_when as asks_when_elsewhere
-from memories.languages.days import in_english, meant
+from memories.languages.days import in_english, single_day
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-DAYS_BEFORE, DAYS_AFTER = (
-    3.0,
-    7.0,
-)  # at this distance from a single day, a time still counts about a quarter
+# At this distance from a single day, a time still counts about a quarter.
+DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0
 WIDTH_SHARE = 0.25  # of the width of a span is added to these distances
 _RECENT_DAYS = 14
 _NEAR_DAYS, _FITTING_DAYS = 2.0, 7
 _LONGEST = 60  # characters of a date
 _LEAP_YEARS = 8  # in which there is always a 29 February, from 1904 to 2096
 
-_MONTHS = {
-    name: number
-    for number, names in enumerate(
-        "january jan,february feb,march mar,april apr,may,june jun,july jul,august aug,september sept sep,"
-        "october oct,november nov,december dec".split(","),
-        1,
-    )
-    for name in names.split()
-}
-_WEEKDAYS = {
-    name: number
-    for number, name in enumerate(
-        "monday tuesday wednesday thursday friday saturday sunday".split()
-    )
-}
-_NUMBERS = {"a": 1, "an": 1, "couple of": 2, "couple": 2, "few": 3, "several": 4} | {
-    name: number
-    for number, name in enumerate(
-        "one two three four five six seven eight nine ten eleven twelve".split(), 1
-    )
-}
+_MONTHS = {name: number for number, name in enumerate(MONTHS, 1)}
+_MONTHS.update({name[:3]: number for name, number in _MONTHS.items()}, sept=9)
+_WEEKDAYS = {name: number for number, name in enumerate(WEEKDAYS)}
+_NUMBERS = {"a": 1, "an": 1, "couple of": 2, "couple": 2, "few": 3, "several": 4}
+_NUMBER_WORDS = "one two three four five six seven eight nine ten eleven twelve".split()
+_NUMBERS.update({name: number for number, name in enumerate(_NUMBER_WORDS, 1)})
 _UNIT_DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
-_HALF_WIDTH = {
-    "day": 0,
-    "week": 3,
-    "month": 15,
-    "year": 180,
-}  # "two weeks ago" is not said to the day
+_HALF_WIDTH = {"day": 0, "week": 3, "month": 15, "year": 180}  # "two weeks ago" isn't exact
 
 _MONTH = rf"\b({'|'.join(sorted(_MONTHS, key=len, reverse=True))})\b\.?"
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
@@ -68,8 +46,7 @@ _BEFORE_MONTH = (
     r"(?:[\s-]+(?:early|late|mid|the beginning of|the end of))?"
 )
 
-# What has none of these names no date: the beginnings of months, and words and digits of the other
-# patterns.
+# A text without any of these has no date: beginnings of months, and parts of the other patterns.
 _HINTS = (
     *(name[:3] for name in _MONTHS),
     *"19 20 yesterday night today tomorrow ago last past previous next coming recently lately since".split(),
@@ -79,15 +56,23 @@ _HINTS = (
 Span = tuple[date, date]  # first and last day
 
 
-class _Asked(NamedTuple):
-    """What relative dates are counted from, and the years that a date without a year may mean."""
+class _Context(NamedTuple):
+    """The context of a date.
+
+    Attributes:
+        today: The day that relative dates count from.
+        years: The years that a date without a year may mean.
+    """
 
     today: date
     years: Sequence[int]
 
 
+Reader = Callable[[re.Match[str], _Context], Iterator[Span]]
+
+
 def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
-    """Return the spans of days that a text names.
+    """Return the spans of days in a text.
 
     Args:
         text: A question, such as "what did we decide last week?"
@@ -95,47 +80,48 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
         years: The years that a date without a year may mean; each gives a span of its own.
     """
     text = " ".join(in_english(text).split())
-    folded = text.lower()
-    if not any(hint in folded for hint in _HINTS):
-        return []  # without compiling a pattern, which takes 4 ms in all
-    asked = _Asked(now.date(), years)
-    found: list[Span] = []
+    lower = text.lower()
+    if not any(hint in lower for hint in _HINTS):
+        return []  # without compiling the patterns, which takes 4 ms
+    context = _Context(now.date(), years)
+    result: list[Span] = []
     for pattern, read in _patterns():
         matches = list(pattern.finditer(text))
         for match in matches:
-            found += [span for span in read(match, asked) if span not in found]
+            result += [span for span in read(match, context) if span not in result]
         if matches:
-            text = pattern.sub(" . ", text)  # what one pattern has read, no other reads again
-    return found
+            text = pattern.sub(" . ", text)  # so that no other pattern matches this part
+    return result
 
 
 def span(text: str, now: datetime) -> Span | None:
-    """Return the days that a text stands for, such as "last week", "yesterday" or "3 May"; None if
-    it is no date.
+    """Return the days of a text such as "last week", "yesterday" or "3 May"; None for other texts.
 
     Args:
         text: A date and nothing else.
-        now: When it was written. Of a date without a year, the last one that has begun is meant.
+        now: When it was written. A date without a year is the last one that has begun.
     """
     if len(text) > _LONGEST:
         return None
-    return _span(text, now) or _span(meant(text), now)
+    return _span(text, now) or _span(single_day(text), now)
 
 
 def _span(text: str, now: datetime) -> Span | None:
-    today, written = now.date(), " ".join(text.split()).title()  # with a capital, "May" is a month
-    asked = _Asked(today, range(today.year, today.year - _LEAP_YEARS, -1))
-    for phrase in (written, f"On {written}"):  # a weekday or a month by itself
+    today = now.date()
+    context = _Context(today, range(today.year, today.year - _LEAP_YEARS, -1))
+    title = " ".join(text.split()).title()  # with a capital, "May" is a month
+    for phrase in (title, f"On {title}"):  # the second one for a weekday or a month by itself
         for pattern, read in _patterns():
             match = pattern.fullmatch(phrase)
-            found: list[Span] = list(read(match, asked)) if match else []
-            if found:
-                return next((each for each in found if each[0] <= today), found[0])
+            candidates = list(read(match, context)) if match else []
+            if candidates:
+                begun = [candidate for candidate in candidates if candidate[0] <= today]
+                return begun[0] if begun else candidates[0]
     return None
 
 
 def closeness(days: "NDArray[np.int64]", spans: Sequence[Span]) -> "NDArray[np.float64]":
-    """Return how close days are to the nearest of some spans: 1 inside, towards 0 far away.
+    """Return how close days are to the nearest of some spans: 1 inside, nearly 0 far away.
 
     Args:
         days: Day numbers as `date.toordinal` gives them, shape (n,).
@@ -156,25 +142,26 @@ def closeness(days: "NDArray[np.int64]", spans: Sequence[Span]) -> "NDArray[np.f
     return best
 
 
-def overlap(told: Sequence[Span], meant: Sequence[Span]) -> float:
-    """Return how well the days that a text speaks of agree with those of a question, 0 to 1.
+def overlap(text_spans: Sequence[Span], query_spans: Sequence[Span]) -> float:
+    """Return how well the days in a text agree with those of a question, 0 to 1.
 
     Args:
-        told: The spans that the text names, counted from the day on which it was said.
-        meant: The spans of the question.
+        text_spans: The spans in the text, counted from the day on which it was written.
+        query_spans: The spans of the question.
 
     Returns:
-        The best of all pairs: 1 where a short span meets one of the question, less where it is much
-            wider than that,
-        and with distance as in `closeness`, but faster. 0 if either is empty.
+        The best score of all pairs. It is 1 if a short span meets one of the question, less if it
+        is much wider than that, and less with the distance, as in `closeness` but faster. 0 if
+        either is empty.
     """
     best = 0.0
-    for first, last in told:
-        for start, end in meant:
-            wide = (end - start).days + 1
-            fitting = min(1.0, (wide + _FITTING_DAYS) / ((last - first).days + 1))
+    for first, last in text_spans:
+        for start, end in query_spans:
+            query_days = (end - start).days + 1
+            fit = min(1.0, (query_days + _FITTING_DAYS) / ((last - first).days + 1))
             gap = max(0, (start - last).days, (first - end).days)
-            best = max(best, fitting / (1 + gap / (_NEAR_DAYS + WIDTH_SHARE * wide)) ** 2)
+            reach = _NEAR_DAYS + WIDTH_SHARE * query_days
+            best = max(best, fit / (1 + gap / reach) ** 2)
     return best
 
 
@@ -184,28 +171,32 @@ def asks_when(text: str) -> bool:
 
 
 def tells_time(text: str) -> bool:
-    """Return whether a text speaks of a time: a date, a weekday, "yesterday", "last year"."""
+    """Return whether a text mentions a time: a date, a weekday, "yesterday", "last year"."""
     words = re.findall(r"\w+", in_english(text).lower())
-    return not _TIME_WORDS.isdisjoint(words) or any(
-        len(word) == 4 and word[:2] in ("19", "20") and word.isdecimal() for word in words
-    )
+    return not _TIME_WORDS.isdisjoint(words) or any(map(_is_year, words))
 
 
-_WHEN = r"^\W*(?:when|since when|until when|how long|(?:on |in |at )?(?:what|which) (?:date|day|year|month|week|time)s?)\b"
+def _is_year(word: str) -> bool:
+    return len(word) == 4 and word[:2] in ("19", "20") and word.isdecimal()
+
+
+_WHEN = (
+    r"^\W*(?:when|since when|until when|how long"
+    r"|(?:on |in |at )?(?:what|which) (?:date|day|year|month|week|time)s?)\b"
+)
 _TIME_WORDS = frozenset(
-    "yesterday today tonight tomorrow last next ago week weeks weekend weekends month months year years day days "
-    "since recently soon just january february march april june july august september october november december "
-    "summer winter spring fall autumn birthday anniversary".split()
-) | frozenset(_WEEKDAYS)
+    "yesterday today tonight tomorrow last next ago week weeks weekend weekends month months year "
+    "years day days since recently soon just summer winter spring fall autumn birthday "
+    "anniversary".split()
+) | frozenset((*MONTHS, *WEEKDAYS)) - {"may"}
 
 
-# --- readers: what each pattern means
-# --------------------------------------------------------------------------------
+# --- readers: the days of each pattern
 
 
-def _dates(year: str | int | None, month: int, day: int | None, asked: _Asked) -> Iterator[Span]:
-    """Yield the day or month in each year that it may be in."""
-    for number in asked.years if year is None else [int(year)]:
+def _in_years(year: str | None, month: int, day: int | None, context: _Context) -> Iterator[Span]:
+    """Yield a day or a month in a year; without a year, in each one that it may mean."""
+    for number in context.years if year is None else [int(year)]:
         try:
             first = date(number, month, 1 if day is None else day)
         except ValueError:
@@ -213,176 +204,198 @@ def _dates(year: str | int | None, month: int, day: int | None, asked: _Asked) -
         yield first, _end_of_month(first) if day is None else first
 
 
-def _iso(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
-    return _dates(match[1], int(match[2]), int(match[3]), asked)
+def _read_iso(match: re.Match[str], context: _Context) -> Iterator[Span]:
+    return _in_years(match[1], int(match[2]), int(match[3]), context)
 
 
-def _dotted(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
-    return _dates(match[3], int(match[2]), int(match[1]), asked)
+def _read_dotted(match: re.Match[str], context: _Context) -> Iterator[Span]:
+    return _in_years(match[3], int(match[2]), int(match[1]), context)
 
 
-def _day_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
-    return _dates(match[3], _MONTHS[match[2].lower()], int(match[1]), asked)
+def _read_day_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
+    return _in_years(match[3], _month(match[2]), int(match[1]), context)
 
 
-def _month_day(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
-    return _dates(match[3], _MONTHS[match[1].lower()], int(match[2]), asked)
+def _read_month_day(match: re.Match[str], context: _Context) -> Iterator[Span]:
+    return _in_years(match[3], _month(match[1]), int(match[2]), context)
 
 
-def _month_year(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
-    return _dates(match[2], _MONTHS[match[1].lower()], None, asked)
+def _read_month_year(match: re.Match[str], context: _Context) -> Iterator[Span]:
+    return _in_years(match[2], _month(match[1]), None, context)
 
 
-def _month_alone(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+def _read_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """A month by itself; "may" and "march" are verbs, unless they have a capital."""
     if match[1] in ("may", "march", "mar"):
         return iter(())
-    return _dates(None, _MONTHS[match[1].lower()], None, asked)
+    return _in_years(None, _month(match[1]), None, context)
 
 
-def _year_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
-    return _dates(match[1], int(match[2]), None, asked)
+def _read_year_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
+    return _in_years(match[1], int(match[2]), None, context)
 
 
-def _month_of(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+def _read_month_of_year(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """June last year."""
-    return _dates(
-        asked.today.year - (match[2].lower() == "last"), _MONTHS[match[1].lower()], None, asked
-    )
+    year = context.today.year
+    if match[2].lower() == "last":
+        year -= 1
+    return _in_years(str(year), _month(match[1]), None, context)
 
 
-def _last_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+def _read_last_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """Last June: the one that is over."""
-    month = _MONTHS[match[1].lower()]
-    return _dates(asked.today.year - (month >= asked.today.month), month, None, asked)
+    month, year = _month(match[1]), context.today.year
+    if month >= context.today.month:
+        year -= 1
+    return _in_years(str(year), month, None, context)
 
 
-def _year_alone(match: re.Match[str], _asked: _Asked) -> Iterator[Span]:
-    yield date(int(match[1]), 1, 1), date(int(match[1]), 12, 31)
+def _read_year(match: re.Match[str], _context: _Context) -> Iterator[Span]:
+    yield _year(int(match[1]))
 
 
-def _ago(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+def _read_ago(match: re.Match[str], context: _Context) -> Iterator[Span]:
     unit = match[2].lower()
-    middle = _back(asked.today, _number(match[1]) * _UNIT_DAYS[unit])
-    yield _back(middle, _HALF_WIDTH[unit]), min(asked.today, _back(middle, -_HALF_WIDTH[unit]))
+    middle = _days_before(context.today, _number(match[1]) * _UNIT_DAYS[unit])
+    first, last = _around(middle, unit)
+    yield first, min(context.today, last)
 
 
-def _past(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+def _read_ahead(match: re.Match[str], context: _Context) -> Iterator[Span]:
+    """In two weeks."""
+    unit = match[2].lower()
+    middle = _days_before(context.today, -_number(match[1]) * _UNIT_DAYS[unit])
+    first, last = _around(middle, unit)
+    yield max(context.today, first), last
+
+
+def _read_past(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """The last three weeks: from then until now."""
-    yield _back(asked.today, _number(match[1]) * _UNIT_DAYS[match[2].lower()]), asked.today
+    days = _number(match[1]) * _UNIT_DAYS[match[2].lower()]
+    yield _days_before(context.today, days), context.today
 
 
-def _last(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+def _read_last(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """Last week, month or year by the calendar, and the last weekend."""
-    today, unit = asked.today, match[1].lower()
-    monday = _back(today, today.weekday())
+    today, unit = context.today, match[1].lower()
+    monday = _days_before(today, today.weekday())
     if unit == "week":
-        yield _back(monday, 7), _back(monday, 1)
+        yield _days_before(monday, 7), _days_before(monday, 1)
     elif unit == "weekend":
-        yield _back(monday, 2), _back(monday, 1)
+        yield _days_before(monday, 2), _days_before(monday, 1)
     elif unit == "month":
-        last = _back(today.replace(day=1), 1)
+        last = _days_before(today.replace(day=1), 1)
         yield last.replace(day=1), last
     else:
-        yield date(max(1, today.year - 1), 1, 1), date(max(1, today.year - 1), 12, 31)
+        yield _year(max(1, today.year - 1))
 
 
-def _next(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+def _read_next(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """Next week, weekend, month, year, or such a day after today."""
-    today, unit = asked.today, match[1].lower()
-    monday = _back(today, today.weekday() - 7)
+    today, unit = context.today, match[1].lower()
+    monday = _days_before(today, today.weekday() - 7)
     if unit == "week":
-        yield monday, _back(monday, -6)
+        yield monday, _days_before(monday, -6)
     elif unit == "weekend":
-        yield _back(monday, -5), _back(monday, -6)
+        yield _days_before(monday, -5), _days_before(monday, -6)
     elif unit == "month":
-        first = _back(_end_of_month(today), -1)
+        first = _days_before(_end_of_month(today), -1)
         yield first, _end_of_month(first)
     elif unit == "year":
-        yield date(min(9999, today.year + 1), 1, 1), date(min(9999, today.year + 1), 12, 31)
+        yield _year(min(9999, today.year + 1))
     else:
-        day = _back(today, (today.weekday() - _WEEKDAYS[unit]) % 7 - 7)
+        day = _days_before(today, (today.weekday() - _WEEKDAYS[unit]) % 7 - 7)
         yield day, day
 
 
-def _ahead(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
-    """In two weeks."""
-    unit = match[2].lower()
-    middle = _back(asked.today, -_number(match[1]) * _UNIT_DAYS[unit])
-    yield max(asked.today, _back(middle, _HALF_WIDTH[unit])), _back(middle, -_HALF_WIDTH[unit])
-
-
-def _this(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
-    today = asked.today
+def _read_this(match: re.Match[str], context: _Context) -> Iterator[Span]:
+    today = context.today
     starts = {
-        "week": _back(today, today.weekday()),
+        "week": _days_before(today, today.weekday()),
         "month": today.replace(day=1),
         "year": today.replace(month=1, day=1),
     }
     yield starts[match[1].lower()], today
 
 
-def _weekday(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+def _read_weekday(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """The last such day before today."""
-    day = _back(asked.today, (asked.today.weekday() - _WEEKDAYS[match[1].lower()] - 1) % 7 + 1)
+    days = (context.today.weekday() - _WEEKDAYS[match[1].lower()] - 1) % 7 + 1
+    day = _days_before(context.today, days)
     yield day, day
 
 
-def _days_back(first: int, last: int) -> Callable[[re.Match[str], _Asked], Iterator[Span]]:
-    return lambda _match, asked: iter([(_back(asked.today, first), _back(asked.today, last))])
+def _days_back(first: int, last: int) -> Reader:
+    """Return the reader for the days from `first` until `last` days before today."""
+
+    def read(_match: re.Match[str], context: _Context) -> Iterator[Span]:
+        yield _days_before(context.today, first), _days_before(context.today, last)
+
+    return read
+
+
+def _month(name: str) -> int:
+    return _MONTHS[name.lower()]
 
 
 def _number(text: str) -> int:
     return int(text) if text.isdigit() else _NUMBERS[text.lower()]
 
 
-def _back(day: date, days: int) -> date:
-    """Return the day that many days before, within the years that dates have."""
+def _year(number: int) -> Span:
+    return date(number, 1, 1), date(number, 12, 31)
+
+
+def _around(middle: date, unit: str) -> Span:
+    half_width = _HALF_WIDTH[unit]
+    return _days_before(middle, half_width), _days_before(middle, -half_width)
+
+
+def _days_before(day: date, days: int) -> date:
+    """Return an earlier day; the first or last possible date if it is out of range."""
     return date.fromordinal(min(date.max.toordinal(), max(1, day.toordinal() - days)))
 
 
 def _end_of_month(day: date) -> date:
-    return (
-        date(day.year, 12, 31)
-        if day.month == 12
-        else date(day.year, day.month + 1, 1) - timedelta(days=1)
-    )
+    if day.month == 12:
+        return date(day.year, 12, 31)
+    return date(day.year, day.month + 1, 1) - timedelta(days=1)
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(
-        pattern, re.IGNORECASE | re.ASCII
-    )  # else İ would be taken for i, and is no letter of a month
+def _compile(pattern: str) -> re.Pattern[str]:
+    # ASCII, or else İ would match i; it is no letter of a month.
+    return re.compile(pattern, re.IGNORECASE | re.ASCII)
 
 
 @functools.cache
-def _patterns() -> tuple[tuple[re.Pattern[str], Any], ...]:
-    """Return the patterns, each with its reader; what is longer, and more certain, comes first."""
+def _patterns() -> tuple[tuple[re.Pattern[str], Reader], ...]:
+    """Return the patterns with their readers; longer and more certain ones come first."""
     return (
-        (_compiled(rf"\b{_YEAR[:-2]}[-/](\d{{1,2}})[-/](\d{{1,2}})(?!\d)"), _iso),
-        (_compiled(rf"(?<![\w.])(\d{{1,2}})\.(\d{{1,2}})\.{_YEAR}"), _dotted),
-        (_compiled(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?"), _day_month),
-        (_compiled(rf"{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?"), _month_day),
-        (_compiled(rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}"), _month_year),
-        (_compiled(rf"\b{_YEAR[:-2]}-(0[1-9]|1[0-2])(?![\d-])"), _year_month),
-        (_compiled(rf"{_MONTH}\s+(?:of\s+)?(last|this)\s+year\b"), _month_of),
-        (_compiled(rf"\blast\s+{_MONTH}"), _last_month),
-        (_compiled(rf"{_BEFORE_MONTH}[\s-]+{_MONTH}"), _month_alone),
-        (_compiled(rf"\b{_YEAR}"), _year_alone),
-        (_compiled(r"\bday before yesterday\b"), _days_back(2, 2)),
-        (_compiled(r"\bday after tomorrow\b"), _days_back(-2, -2)),
-        (_compiled(r"\b(?:yesterday|last night)\b"), _days_back(1, 1)),
-        (_compiled(r"\b(?:today|tonight|this (?:morning|afternoon|evening))\b"), _days_back(0, 0)),
-        (_compiled(rf"\b{_COUNT}\s+{_UNITS}\s+ago\b"), _ago),
-        (_compiled(rf"\b(?:last|past|previous)\s+{_COUNT}\s+{_UNITS}\b"), _past),
-        (_compiled(r"\b(?:last|past|previous)\s+(week|weekend|month|year)\b"), _last),
-        (_compiled(r"\bthis\s+(week|month|year)\b"), _this),
-        (_compiled(rf"\b(?:last|on|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _weekday),
-        (_compiled(r"\btomorrow\b"), _days_back(-1, -1)),
+        (_compile(rf"\b{_YEAR[:-2]}[-/](\d{{1,2}})[-/](\d{{1,2}})(?!\d)"), _read_iso),
+        (_compile(rf"(?<![\w.])(\d{{1,2}})\.(\d{{1,2}})\.{_YEAR}"), _read_dotted),
+        (_compile(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?"), _read_day_month),
+        (_compile(rf"{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?"), _read_month_day),
+        (_compile(rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}"), _read_month_year),
+        (_compile(rf"\b{_YEAR[:-2]}-(0[1-9]|1[0-2])(?![\d-])"), _read_year_month),
+        (_compile(rf"{_MONTH}\s+(?:of\s+)?(last|this)\s+year\b"), _read_month_of_year),
+        (_compile(rf"\blast\s+{_MONTH}"), _read_last_month),
+        (_compile(rf"{_BEFORE_MONTH}[\s-]+{_MONTH}"), _read_month),
+        (_compile(rf"\b{_YEAR}"), _read_year),
+        (_compile(r"\bday before yesterday\b"), _days_back(2, 2)),
+        (_compile(r"\bday after tomorrow\b"), _days_back(-2, -2)),
+        (_compile(r"\b(?:yesterday|last night)\b"), _days_back(1, 1)),
+        (_compile(r"\b(?:today|tonight|this (?:morning|afternoon|evening))\b"), _days_back(0, 0)),
+        (_compile(rf"\b{_COUNT}\s+{_UNITS}\s+ago\b"), _read_ago),
+        (_compile(rf"\b(?:last|past|previous)\s+{_COUNT}\s+{_UNITS}\b"), _read_past),
+        (_compile(r"\b(?:last|past|previous)\s+(week|weekend|month|year)\b"), _read_last),
+        (_compile(r"\bthis\s+(week|month|year)\b"), _read_this),
+        (_compile(rf"\b(?:last|on|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _read_weekday),
+        (_compile(r"\btomorrow\b"), _days_back(-1, -1)),
         (
-            _compiled(rf"\b(?:next|coming)\s+(week|weekend|month|year|{'|'.join(_WEEKDAYS)})\b"),
-            _next,
+            _compile(rf"\b(?:next|coming)\s+(week|weekend|month|year|{'|'.join(_WEEKDAYS)})\b"),
+            _read_next,
         ),
-        (_compiled(rf"\bin\s+{_COUNT}\s+{_UNITS}\b"), _ahead),
-        (_compiled(r"\b(?:recently|lately|these days)\b"), _days_back(_RECENT_DAYS, 0)),
+        (_compile(rf"\bin\s+{_COUNT}\s+{_UNITS}\b"), _read_ahead),
+        (_compile(r"\b(?:recently|lately|these days)\b"), _days_back(_RECENT_DAYS, 0)),
     )

@@ -1,6 +1,4 @@
-"""How words are seen: one normal form, and the same terms for what is stored and what is asked, in
-any script.
-"""
+"""Words of texts in any script: normal forms, the text of a word index, and terms of queries."""
 
 import functools
 import re
@@ -12,11 +10,8 @@ from memories import languages
 MAX_QUERY_TERMS = 64
 _MAX_READ = 16_384  # characters of a text that terms are taken from
 _LONGEST = 64  # letters of a word that has other forms, and words of a phrase
-_ENDINGS, _LEAST_STEM = 2, 4  # endings that a word may have, and letters that they leave of it
-_GLUED, _LEAST_BASE = (
-    7,
-    3,
-)  # prefixes that are tried, the commonest, and letters of a word behind one
+_MAX_ENDINGS, _MIN_STEM = 2, 4  # endings that are removed from a word, and letters that remain
+_MAX_PREFIXES, _MIN_BASE = 7, 3  # common prefixes that are added, and letters of a word after one
 
 _QUOTES = str.maketrans(
     {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'}
@@ -29,22 +24,21 @@ _UNSPACED = (
     "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
     "\uac00-\ud7a3"  # Hangul
 )
-# Marks are parts of words too, though `\w` leaves them out: accents, Hebrew points, Arabic vowels,
-# the Indic blocks. These patterns are for text without unspaced scripts: with those in them, they
-# would take 7 ms to compile.
+# Marks are parts of words too, though `\w` does not match them: accents, Hebrew points, Arabic
+# vowels, the Indic blocks. These patterns are for text without unspaced scripts: including those,
+# they would take 7 ms to compile.
 _LETTER = r"(?:[^\W_]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
 _WORD = re.compile(f"{_LETTER}+")
 _COMPOUND = re.compile(rf"(?<!{_LETTER}){_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
 _QUOTED = re.compile(r'"([^"]{3,200})"')
-# A word as it stands: a sign between two digits does not end it, as in versions, dates, addresses
-# and large numbers.
+# A sign between two digits does not end a token, as in versions, dates, addresses and large numbers.
 _TOKEN = re.compile(rf"{_LETTER}+(?:(?<=\d)(?:[^\w\s]|_)(?=\d){_LETTER}+)*")
 _HAN_NUMBER = re.compile("[〇零一二三四五六七八九十百千万億亿兆]+")
-# Letters that the index can hold, for names that consist of signs: C++, C#.
+# Spellings that the index can hold, for names with signs: C++, C#.
 _SIGNS = ((re.compile(r"(?<=\w)\+\+"), "plusplus "), (re.compile(r"(?<=\w)#(?!\w)"), "sharp "))
 
-# Function words of English. They stay in the index, for phrases, and are left out of queries that
-# have better words.
+# Function words of English. They are in the index, for phrases, but left out of queries that have
+# better words.
 STOP_WORDS = frozenset(
     "a about above after again against all also am an and any are aren't as at be because been before being below "
     "between both but by can can't cannot could couldn't did didn't do does doesn't doing don't down during each else "
@@ -59,39 +53,34 @@ STOP_WORDS = frozenset(
 
 
 def normal_form(text: str) -> str:
-    """Return the form in which two texts are compared: NFKC, case folded, straight quotes, single
-    spaces.
-    """
+    """Return the form in which texts are compared: NFKC, case-folded, plain quotes, single spaces."""
     return cased_form(unicodedata.normalize("NFKC", text).casefold())
 
 
 def cased_form(text: str) -> str:
-    """Return the normal form but for the case of letters."""
+    """Return the normal form, but keep the case of letters."""
     return " ".join(unicodedata.normalize("NFKC", text).translate(_QUOTES).split())
 
 
 def is_unspaced(text: str) -> bool:
-    """Return whether a text has characters of a script that is written without spaces between
-    words.
-    """
+    """Return whether a text has characters of a script without spaces between words."""
     return not text.isascii() and bool(_unspaced_run().search(text))
 
 
 def mark_raised(text: str) -> str:
-    """Put a sign before raised and lowered digits and fractions, which NFKC makes plain digits: 10²
-    is not 102.
+    """Put a ^ before raised and lowered digits and fractions, so that 10² does not become 102.
+
+    NFKC turns them into plain digits.
     """
     if text.isascii():
         return text
-    raised = ("<super>", "<sub>", "<fraction>")
-    return text.translate(
-        {ord(c): f"^{c}" for c in set(text) if unicodedata.decomposition(c).startswith(raised)}
-    )
+    kinds = ("<super>", "<sub>", "<fraction>")
+    raised = [sign for sign in set(text) if unicodedata.decomposition(sign).startswith(kinds)]
+    return text.translate({ord(sign): f"^{sign}" for sign in raised})
 
 
 def index_text(text: str) -> str:
-    """Return the text that a word index takes: the normal form, with unspaced scripts cut into
-    characters and pairs.
+    """Return the text for a word index: the normal form, with unspaced scripts cut into pieces.
 
     A word index finds only whole words, and Chinese, Japanese, Thai or Korean text does not show
     where they end. So a run of such characters is indexed as its single characters and its
@@ -100,123 +89,122 @@ def index_text(text: str) -> str:
     spelled = _spell_signs(normal_form(text))
     if spelled.isascii():
         return spelled
-    return _space_emoji(
-        _unspaced_run().sub(lambda run: f" {' '.join((*run[0], *_pairs(run[0])))} ", spelled)
-    )
+    return _space_emoji(_unspaced_run().sub(_cut_run, spelled))
+
+
+def _cut_run(run: re.Match[str]) -> str:
+    return f" {' '.join((*run[0], *_pairs(run[0])))} "
 
 
 def query_terms(text: str) -> list[str]:
-    """Return the terms to look for, most telling forms included, at most `MAX_QUERY_TERMS`, each
-    once.
+    """Return the terms to search for, each once, at most `MAX_QUERY_TERMS`.
 
-    A term of several words (an identifier, a path, a quoted phrase) is to be matched as a phrase.
-    One that ends in `*` is the beginning of a word: the index knows the endings of English only.
-    One that begins with a space is another form of a word that is there too. Function words are
-    left out, unless there is nothing else.
+    A term of several words (an identifier, a path, a quoted phrase) must be matched as a phrase. A
+    term that ends in `*` is the beginning of a word: the index knows only English endings. A term
+    that begins with a space is another form of a word that is a term too. Function words are left
+    out, unless there is nothing else.
     """
-    spelled = _spelled(text[:_MAX_READ])
-    codes = languages.of(spelled)
-    terms = dict.fromkeys(
-        term for term in _terms(_telling(spelled, codes), codes) if term not in STOP_WORDS
-    )
+    spelled = _spell_out(text[:_MAX_READ])
+    codes = languages.detect(spelled)
+    significant = _terms(_drop_function_words(spelled, codes), codes)
+    terms = dict.fromkeys(term for term in significant if term not in STOP_WORDS)
     terms = terms or dict.fromkeys(_words(spelled)) or dict.fromkeys(_terms(spelled, ()))
     return list(terms)[:MAX_QUERY_TERMS]
 
 
 def other_terms(text: str) -> list[str]:
-    """Return the terms for a question whose telling words nobody has said: its function words; none
-    in English.
+    """Return the function words of a question, in case its other words are found nowhere.
+
+    In English there are none.
     """
-    spelled = _spelled(text[:_MAX_READ])
-    told = query_terms(text)
-    found = dict.fromkeys(_terms(spelled, ())) if languages.of(spelled) else {}
-    return [term for term in found if term not in told][:MAX_QUERY_TERMS]
+    spelled = _spell_out(text[:_MAX_READ])
+    if not languages.detect(spelled):
+        return []
+    first = query_terms(text)
+    others = [term for term in dict.fromkeys(_terms(spelled, ())) if term not in first]
+    return others[:MAX_QUERY_TERMS]
 
 
-def _spelled(text: str) -> str:
+def _spell_out(text: str) -> str:
     return _space_emoji(_spell_signs(normal_form(text)))
 
 
-def _telling(spelled: str, codes: Sequence[str]) -> str:
+def _drop_function_words(spelled: str, codes: Sequence[str]) -> str:
     """Return a text without the function words of these languages."""
     for code in codes:
-        known = frozenset(languages.words(code)["stop"])
+        function_words = frozenset(languages.words(code)["stop"])
         if code in languages.UNSPACED:
-            # One sign alone may be a part of any word.
-            longer = sorted((word for word in known if len(word) > 1), key=len, reverse=True)
+            # A single sign may be a part of any word.
+            longer = [word for word in function_words if len(word) > 1]
+            longer.sort(key=len, reverse=True)
             spelled = re.sub("|".join(map(re.escape, longer)), " ", spelled)
         else:
-            words = (
-                word for word in dict.fromkeys(_words(spelled)) if languages.folded(word) in known
-            )
-            spelled = functools.reduce(
-                lambda told, word: re.sub(rf"(?<!\w){word}(?!\w)", " ", told), words, spelled
-            )
+            for word in dict.fromkeys(_words(spelled)):
+                if languages.fold(word) in function_words:
+                    spelled = re.sub(rf"(?<!\w){word}(?!\w)", " ", spelled)
     return spelled
 
 
 def is_latin(text: str) -> bool:
-    """Return whether at least half of a text's letters are Latin ones; so is a text without
-    letters.
-    """
+    """Return whether at least half of a text's letters are Latin; True without letters."""
     if text.isascii():
         return True
     letters = [sign for sign in text if sign.isalpha()]
-    return 2 * sum(sign < "\u0250" or "\u1e00" <= sign <= "\u1eff" for sign in letters) >= len(
-        letters
-    )
+    latin = [sign for sign in letters if sign < "\u0250" or "\u1e00" <= sign <= "\u1eff"]
+    return 2 * len(latin) >= len(letters)
 
 
-def covered(text: str, words: Sequence[str]) -> float:
-    """Return the share of these words that a text has, 0 to 1; other endings and other accents
-    count as well.
-    """
-    indexed = _bare(index_text(text))
-    held = f" {' '.join(_words(indexed))} {indexed}"
-    beginnings = [_bare(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]
-    return sum(f" {beginning}" in held for beginning in beginnings) / max(1, len(words))
+def coverage(text: str, words: Sequence[str]) -> float:
+    """Return the share of these words that a text has, 0 to 1, whatever their endings and accents."""
+    indexed = _strip_marks(index_text(text))
+    haystack = f" {' '.join(_words(indexed))} {indexed}"
+    stems = [_strip_marks(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]
+    return sum(f" {stem}" in haystack for stem in stems) / max(1, len(words))
 
 
 def words_in(text: str) -> set[str]:
-    """Return the words of a text without case and accents; of unspaced scripts, its characters and
-    pairs.
+    """Return the words of a text without case and accents.
+
+    Of unspaced scripts it returns the characters and pairs.
     """
-    indexed = _bare(index_text(text))
-    found = set(_words(indexed))
-    if not indexed.isascii():
-        found.update(
-            piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0])
-        )
-    return found
+    indexed = _strip_marks(index_text(text))
+    return set(_words(indexed)) | _pieces(indexed)
+
+
+def _pieces(indexed: str) -> set[str]:
+    """Return the pieces of unspaced scripts, and the emoji, in a text for a word index."""
+    if indexed.isascii():
+        return set()
+    return {piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0])}
 
 
 def tokens(text: str) -> set[str]:
-    """Return the words of a text without case and accents, numbers whole: `1.2` is not in `1.20`,
-    nor `80` in `8080`.
+    """Return the words of a text without case and accents, with whole numbers.
 
-    Versions, dates, IP addresses and identifiers such as `k8s` are words too. Digits of all scripts
-    are the same. Of unspaced scripts there are the characters and the pairs, and their numbers,
-    each with a `=` before it.
+    `1.2` is not in `1.20`, nor `80` in `8080`. Versions, dates, IP addresses and identifiers such
+    as `k8s` are words too. Digits of all scripts are the same. Of unspaced scripts it returns the
+    characters and the pairs, and their numbers, each with a `=` before it.
     """
     plain = normal_form(mark_raised(text))
     if not plain.isascii():
         plain = "".join(str(unicodedata.decimal(sign, sign)) for sign in plain)
-    indexed = _bare(index_text(plain))
-    found = set(_TOKEN.findall(_spaced(indexed)))
+    indexed = _strip_marks(index_text(plain))
+    result = set(_TOKEN.findall(_without_unspaced(indexed))) | _pieces(indexed)
     if not indexed.isascii():
-        found.update(
-            piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0])
-        )
-        found.update(f"={number}" for number in _HAN_NUMBER.findall(plain))
-    return found
+        result.update(f"={number}" for number in _HAN_NUMBER.findall(plain))
+    return result
 
 
-def telling_tokens(query: str) -> set[str]:
+def significant_tokens(query: str) -> set[str]:
     """Return the tokens of a question without its function words, unless it has no others."""
-    spelled = _spelled(mark_raised(query))
-    telling = _telling(spelled, languages.of(spelled))
-    telling = _COMPOUND.sub(lambda found: " " if found[0] in STOP_WORDS else found[0], telling)
-    return (tokens(telling) - STOP_WORDS - {"s"}) or tokens(spelled)
+    spelled = _spell_out(mark_raised(query))
+    significant = _drop_function_words(spelled, languages.detect(spelled))
+    significant = _COMPOUND.sub(_drop_stop_word, significant)
+    return (tokens(significant) - STOP_WORDS - {"s"}) or tokens(spelled)
+
+
+def _drop_stop_word(compound: re.Match[str]) -> str:
+    return " " if compound[0] in STOP_WORDS else compound[0]
 
 
 def is_number(token: str) -> bool:
@@ -224,48 +212,50 @@ def is_number(token: str) -> bool:
     return token.startswith("=") or any(sign.isdigit() for sign in token)
 
 
-def _bare(text: str) -> str:
-    """Return text without accents and other marks."""
+def _strip_marks(text: str) -> str:
+    """Return a text without accents and other marks."""
     if text.isascii():
         return text
     text = unicodedata.normalize("NFD", text)
-    return text.translate(
-        dict.fromkeys(ord(sign) for sign in set(text) if unicodedata.category(sign) == "Mn")
-    )
+    marks = [sign for sign in set(text) if unicodedata.category(sign) == "Mn"]
+    return text.translate(dict.fromkeys(map(ord, marks)))
 
 
 def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield words, compounds, quoted phrases, pairs of unspaced scripts and emoji of a spelled-out
-    normal form.
+    """Yield the terms of a spelled-out normal form.
+
+    These are quoted phrases, compounds, words, pairs of unspaced scripts, emoji, and other forms of
+    the words.
     """
-    for phrase in _QUOTED.findall(spelled):
-        words = _words(phrase)
-        if len(words) > 1:
-            yield " ".join(words)
-    for compound in dict.fromkeys(
-        _COMPOUND.findall(_spaced(spelled))
-    ):  # each once: a long text repeats itself
+    phrases = [_words(phrase) for phrase in _QUOTED.findall(spelled)]
+    yield from (" ".join(phrase) for phrase in phrases if len(phrase) > 1)
+    # Each compound once: a long text repeats itself.
+    for compound in dict.fromkeys(_COMPOUND.findall(_without_unspaced(spelled))):
         if compound in STOP_WORDS:
             spelled = spelled.replace(compound, " ")
             continue
-        words = [word for word in _words(compound) if word != "s"]
-        if 1 < len(words) <= _LONGEST:
-            yield " ".join(words)
+        parts = [word for word in _words(compound) if word != "s"]
+        if 1 < len(parts) <= _LONGEST:
+            yield " ".join(parts)
     words = [word for word in _words(spelled) if word != "s"]
     yield from (_stem(word, codes) for word in words)
-    for run in [] if spelled.isascii() else _unspaced_run().findall(spelled):
-        yield from _pairs(run) if len(run) > 1 else run
-    yield from (sign for sign in spelled if _is_emoji(sign))
-    yield from _glued([word for word in words if len(word) >= _LEAST_BASE], codes)
-    short = (
-        [word for word in words if len(word) <= _LONGEST] if codes or not spelled.isascii() else []
-    )
-    for word in dict.fromkeys(short):
-        told = _stem(word, codes)
-        forms = (
-            _stem(other, codes) for other in _spellings(word, codes) if len(other) >= _LEAST_BASE
-        )
-        yield from (f" {form}" for form in dict.fromkeys(forms) if form != told)
+    if not spelled.isascii():
+        for run in _unspaced_run().findall(spelled):
+            yield from _pairs(run) if len(run) > 1 else run
+    yield from filter(_is_emoji, spelled)
+    yield from _prefix_forms([word for word in words if len(word) >= _MIN_BASE], codes)
+    if codes or not spelled.isascii():
+        yield from _spelling_forms([word for word in words if len(word) <= _LONGEST], codes)
+
+
+def _spelling_forms(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
+    """Yield the terms for other spellings of words."""
+    for word in dict.fromkeys(words):
+        stem = _stem(word, codes)
+        spellings = [spelling for spelling in _spellings(word, codes) if len(spelling) >= _MIN_BASE]
+        for form in dict.fromkeys(_stem(spelling, codes) for spelling in spellings):
+            if form != stem:
+                yield f" {form}"
 
 
 @functools.cache
@@ -273,101 +263,101 @@ def _unspaced_run() -> re.Pattern[str]:
     return re.compile(f"[{_UNSPACED}]+")
 
 
-def _spaced(text: str) -> str:
-    """Return text with spaces in place of unspaced scripts."""
+def _without_unspaced(text: str) -> str:
+    """Return a text with spaces in place of unspaced scripts."""
     return text if text.isascii() else _unspaced_run().sub(" ", text)
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(_spaced(text))
+    return _WORD.findall(_without_unspaced(text))
 
 
-def _open_ended(word: str) -> str:
-    """Return a word of a script other than Latin as its beginning, so that other endings are found
-    as well.
-    """
+def _open_end(word: str) -> str:
+    """Return the beginning of a word in another script than Latin, for any ending."""
     if len(word) < 4 or is_latin(word):
         return word
     return f"{word[: max(4, len(word) - 2)]}*"
 
 
 def _stem(word: str, codes: Sequence[str]) -> str:
-    """Return the beginning of a word without the endings of its language, as a term; the word where
-    it has none.
-    """
+    """Return a word without the endings of its language, as a term; the word if it has none."""
     endings = languages.words(codes[0]).get("endings", ()) if codes else ()
     if not endings or not word.isalpha() or not is_latin(word):
-        return _open_ended(word)
-    whole, written = languages.folded(word), _bare(word)
-    stem = whole
-    for _ in range(_ENDINGS):
-        ending = max((each for each in endings if stem.endswith(each)), key=len, default="")
-        if len(stem) - len(ending) >= _LEAST_STEM:
+        return _open_end(word)
+    folded, unmarked = languages.fold(word), _strip_marks(word)
+    stem = folded
+    for _ in range(_MAX_ENDINGS):
+        ending = max((ending for ending in endings if stem.endswith(ending)), key=len, default="")
+        if len(stem) - len(ending) >= _MIN_STEM:
             stem = stem.removesuffix(ending)
-    # The index has letters that are no others with an accent, such as ł and ı, as they are written.
-    stem = written[: len(stem)] if len(written) == len(whole) else stem
-    return f"{stem}*" if len(stem) >= _LEAST_STEM else word
+    if len(unmarked) == len(folded):
+        # Letters such as ł and ı, which have no accent to strip, are in the index as they are.
+        stem = unmarked[: len(stem)]
+    return f"{stem}*" if len(stem) >= _MIN_STEM else word
 
 
-# Letters that are often written as others, and those: by the language where it must be known.
-_MARKED = {"α": "ά", "ε": "έ", "η": "ή", "ι": "ί", "ο": "ό", "υ": "ύ", "ω": "ώ"} | {
-    sign: f"{sign}\u093c" for sign in "कखगजडढफ"
-}
+# Letters that are often written without their mark, with it; some only in certain languages.
+_MARKED = {"α": "ά", "ε": "έ", "η": "ή", "ι": "ί", "ο": "ό", "υ": "ύ", "ω": "ώ"}
+_MARKED.update({sign: f"{sign}\u093c" for sign in "कखगजडढफ"})
 _MARKED_IN = {"ru": {"е": "ё"}, "pl": {"l": "ł"}, "vi": {"d": "đ"}}
-_SPELLED_OUT = {"ä": "ae", "ö": "oe", "ü": "ue"}
+_UMLAUTS = {"ä": "ae", "ö": "oe", "ü": "ue"}
 _ALEFS = "أإآ"
 
 
 def _spellings(word: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield other ways to write a word: without its marks, or with one that was left out, as the
-    index keeps them.
-    """
-    unmarked = word.replace("ё", "е").replace("\u093c", "")
-    if not "\u0400" <= word[0] < "\u0530" and not "\u0900" <= word[0] < "\u0e00":
-        unmarked = languages.folded(word)
-        unmarked = (
-            word if unmarked == _bare(word) and is_latin(word) else unmarked
-        )  # the index does that itself
+    """Yield other spellings of a word as in the index: without marks, or with a missing mark."""
+    unmarked = _without_marks(word)
     yield unmarked
-    for letter, two in _SPELLED_OUT.items():
+    for letter, spelled_out in _UMLAUTS.items():
         if letter in word:
-            yield word.replace(letter, two)
-        elif "de" in codes and two in word:
-            yield word.replace(two, letter)
+            yield word.replace(letter, spelled_out)
+        elif "de" in codes and spelled_out in word:
+            yield word.replace(spelled_out, letter)
     if "tr" in codes and "i" in word:
         yield word.replace("i", "ı")
-    marked = _MARKED | {
-        letter: other for code in codes for letter, other in _MARKED_IN.get(code, {}).items()
-    }
-    yield from (
-        f"{unmarked[:at]}{marked[sign]}{unmarked[at + 1 :]}"
-        for at, sign in enumerate(unmarked)
-        if sign in marked
-    )
+    yield from _with_marks(unmarked, codes)
     for article in ("", "ال"):
         if unmarked.startswith(f"{article}ا"):
             yield from (f"{article}{alef}{unmarked[len(article) + 1 :]}" for alef in _ALEFS)
 
 
-def _glued(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
-    """Yield words behind the prefixes that their language writes as parts of them, and without
-    those that they have.
-    """
+def _without_marks(word: str) -> str:
+    """Return a word without the marks that the index does not strip itself."""
+    is_cyrillic = "\u0400" <= word[0] < "\u0530"
+    is_indic = "\u0900" <= word[0] < "\u0e00"
+    if is_cyrillic or is_indic:
+        return word.replace("ё", "е").replace("\u093c", "")
+    folded = languages.fold(word)
+    return word if folded == _strip_marks(word) and is_latin(word) else folded
+
+
+def _with_marks(unmarked: str, codes: Sequence[str]) -> Iterator[str]:
+    """Yield a word with one mark that is often left out."""
+    marked = dict(_MARKED)
+    for code in codes:
+        marked.update(_MARKED_IN.get(code, {}))
+    for position, sign in enumerate(unmarked):
+        if sign in marked:
+            yield f"{unmarked[:position]}{marked[sign]}{unmarked[position + 1 :]}"
+
+
+def _prefix_forms(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
+    """Yield the terms for words with the prefixes that their language attaches, and without."""
     for code in codes:
         prefixes = languages.words(code).get("glued", ())
-        usual = prefixes[:_GLUED]
-        bare = [
+        common = prefixes[:_MAX_PREFIXES]
+        for word in words:
+            for prefix in common:
+                yield f" {_open_end(f'{prefix}{word}')}"
+        bases = [
             word.removeprefix(prefix)
             for word in words
             for prefix in prefixes
-            if word.startswith(prefix) and len(word) - len(prefix) >= _LEAST_BASE
+            if word.startswith(prefix) and len(word) - len(prefix) >= _MIN_BASE
         ]
-        yield from (f" {_open_ended(f'{prefix}{word}')}" for word in words for prefix in usual)
-        yield from (
-            f" {_open_ended(f'{prefix}{base}')}"
-            for base in dict.fromkeys(bare)
-            for prefix in ("", *usual)
-        )
+        for base in dict.fromkeys(bases):
+            for prefix in ("", *common):
+                yield f" {_open_end(f'{prefix}{base}')}"
 
 
 def _pairs(run: str) -> Iterator[str]:

@@ -7,11 +7,11 @@ from typing import NamedTuple, Self
 from memories.core.times import to_millis
 from memories.guard.origin import AGENT, TRUSTS, Origin, stamp_labels
 from memories.languages.text import (
-    covered,
+    coverage,
     is_number,
     is_unspaced,
     query_terms,
-    telling_tokens,
+    significant_tokens,
     tokens,
 )
 from memories.read import versions
@@ -116,7 +116,7 @@ class _Words(NamedTuple):
     @classmethod
     def of(cls, query: str, terms: Sequence[str]) -> Self:
         """Read a question and its terms."""
-        significant = telling_tokens(query)
+        significant = significant_tokens(query)
         words = [term for term in terms if " " not in term]
         stems: list[str] = []
         short: list[str] = []
@@ -138,7 +138,7 @@ class _Words(NamedTuple):
         if self.is_answerable and self.significant <= text_tokens:
             return 1.0, True
         exact = sum(word in text_tokens for word in self.exact)
-        stems = covered(text, self.stems) * len(self.stems)
+        stems = coverage(text, self.stems) * len(self.stems)
         return (exact + stems) / max(1, len(self.exact) + len(self.stems)), False
 
 

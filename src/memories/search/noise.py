@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from memories.embedders.protocol import Embedder
-from memories.languages.text import STOP_WORDS, covered
+from memories.languages.text import STOP_WORDS, coverage
 from memories.search.ranking import Features
 from memories.search.relevance import to_cosine
 from memories.stores.protocol import Store
@@ -131,7 +131,7 @@ def _coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
     with_words.sort(key=lambda candidate: -candidate.words)
     largest = 0.0
     for candidate in with_words[:MAX_COVERED]:
-        largest = max(largest, covered(_excerpt(candidate.record.text, words), words))
+        largest = max(largest, coverage(_excerpt(candidate.record.text, words), words))
         if largest >= MIN_COVERAGE:
             break
     return largest

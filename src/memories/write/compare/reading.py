@@ -118,7 +118,7 @@ def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence
 
 def tongues(new: str, old: str) -> Sequence[str]:
     """Return the languages that two texts may be in, if not English; together they show it better."""
-    return languages.of(f"{new[:_SHOWS]} {old[:_SHOWS]}")
+    return languages.detect(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
 def is_shouted(words: Sequence[Word]) -> bool:
