@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from memories.scratchpad.hot_tier import Scratchpad
     from memories.scratchpad.matching import Matches
     from memories.search.filters import SearchFilters
-    from memories.search.results import Explanation, Found, Hit
+    from memories.search.results import Explanation, Hit, SearchResult
     from memories.transfer.audit import LogFilters
     from memories.transfer.stats import Stats
     from memories.write.accesses import Accesses
@@ -1004,7 +1004,7 @@ class Memories:
         except InvalidInput:
             return None
 
-    def _search_store(self, query: str, filters: "SearchFilters") -> "Found":
+    def _search_store(self, query: str, filters: "SearchFilters") -> "SearchResult":
         from memories.search.search import search
 
         self._flush_before(filters.get("where"))

@@ -1,1 +1,1 @@
-"""How a question becomes hits; begin with `search.py`."""
+"""Search: from a question to hits. Begin with `search.py`."""

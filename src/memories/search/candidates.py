@@ -1,5 +1,5 @@
-"""Memories that may answer a query, each with the features by which it is ranked. Turns come from
-`surroundings`.
+"""Candidates: the memories that may answer a query, with the features that rank them. Turns come
+from `surroundings`.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
     from memories.embedders import Embedder
 
-PRECISE_DAYS = 62  # a span of up to two months is a date to search by; a "year" may be any number
-_SAME_LENGTH = 8  # characters by which two spellings of one text may differ
-_SAMPLE = 200  # characters that show which script a text is in
+PRECISE_DAYS = 62  # spans of up to two months are searched by; a "year" may be any number
+_MAX_DIFFERENCE = 8  # in length, between two spellings of one text
+_SAMPLE = 200  # characters by which the script of a text is recognized
 
 
 class Query(NamedTuple):
-    """A question as it is searched for.
+    """A question to search for.
 
     Attributes:
         text: The question.
         terms: Its words.
-        now: When it is asked, in the time zone of the asker: what "yesterday" counts from.
+        now: When it is asked, in the asker's time zone: "yesterday" is relative to it.
         judged_at: The time for which confidence and age are computed.
         half_life_hours: See `read.versions.compute_confidence`.
         embedder: Makes vectors; None to search by words alone.
@@ -49,12 +49,12 @@ class Query(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """How much similarity counts beside words."""
+        """The weight of similarity relative to words."""
         return self.embedder.space.weight if self.embedder else 0.0
 
     def vector(self, text: str) -> "NDArray[np.float32] | None":
-        """Return one vector, shape (dimension,): for a long text the direction between its
-        windows.
+        """Return the vector of a text, shape (dimension,); for a long text the direction of the sum
+        of its windows.
         """
         if self.embedder is None:
             return None
@@ -68,8 +68,8 @@ class Query(NamedTuple):
         return is_latin(self.text) and is_latin(text[:_SAMPLE])
 
     def is_verbatim(self, text: str) -> bool:
-        """Return whether a text says the words of the question and nothing else."""
-        if abs(len(text) - len(self.text)) > _SAME_LENGTH:
+        """Return whether a text consists of the words of the question."""
+        if abs(len(text) - len(self.text)) > _MAX_DIFFERENCE:
             return False
         return normal_form(text) == normal_form(self.text)
 
@@ -95,9 +95,7 @@ class DateScore(NamedTuple):
 
 
 def gather_standalone(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
-    """Return the memories that may answer, `limit` by words and `limit` by vector, each on its
-    own.
-    """
+    """Return the memories that may answer, up to `limit` by words and `limit` by vector."""
     candidates = store.candidates(
         filters, vector=query.vector(query.text), terms=query.terms, k=limit
     )
@@ -119,9 +117,7 @@ def gather_standalone(store: Store, filters: Filter, query: Query, limit: int) -
 def as_they_were(
     store: Store, candidates: Sequence[Candidate], moment: datetime
 ) -> list[Candidate]:
-    """Return the candidates that were accepted by a moment, with their records as they were known
-    then.
-    """
+    """Return the candidates that were accepted at a time, with their records as they were then."""
     by_ref = {candidate.record.ref: candidate for candidate in candidates}
     accepted = select_accepted([candidate.record for candidate in candidates], moment)
     return [
@@ -160,8 +156,8 @@ def memory_features(
 
     Args:
         query: The question.
-        record: The version of the memory that may answer.
-        evidence: The evidence for it.
+        record: The version of the memory.
+        evidence: The evidence that it answers.
         date_precision: How close its date is to a precise date of the question; see `DateScore`.
     """
     is_readable, is_verbatim = query.is_readable(record.text), query.is_verbatim(record.text)
@@ -170,9 +166,7 @@ def memory_features(
         query.judged_at - versions.aging_from(record, query.judged_at)
     ).total_seconds() / 86_400
     is_pinned, name = PINNED in record.labels, record.ref.group
-    if (
-        not record.fields
-    ):  # as in most of the many records of a search; positional arguments are faster
+    if not record.fields:  # as in most records of a search, where positional arguments save time
         return Features(
             evidence,
             1.0,

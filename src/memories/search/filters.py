@@ -1,7 +1,7 @@
-"""What narrows and orders a search: one table, from which the command, MCP, HTTP and the docs take
-their parameters.
+"""Filters of a search: one table, from which the command, MCP, HTTP and the docs take their
+parameters.
 
-To add a filter, add a key to `SearchFilters` and a row to `FILTERS` here, and heed it in
+To add a filter, add a key to `SearchFilters` and a row to `FILTERS` here, and apply it in
 `search.search.parse`.
 """
 
@@ -23,39 +23,37 @@ ROLES = ("user", "assistant", "system", "tool")
 
 
 class SearchFilters(TypedDict, total=False):
-    """What narrows a search; what is left out does not.
+    """Filters and bounds of a search; all are optional.
 
     Attributes:
         scope: `memories` (the default), `history` for the turns of conversations, or `all` in one
             order.
-        conversation: Only turns of this conversation; if your namespace and `shared` both have it,
-            yours.
+        conversation: Only turns of this conversation. Your own one wins over one in `shared`.
         role: Only turns of this role: `user`, `assistant`, `system` or `tool`.
         speaker: Only turns of this speaker.
         tags: Tags that each hit must have.
-        project: Only what belongs to this project, and memories that are valid in every one (the
-            tag `global`).
-        written_by: Only what this client, or user of the operating system, wrote: its name as
-            `Origin.by` tells it.
-        trust: Only what has this trust: `user`, `agent`, `captured` or `imported`.
+        project: Only hits of this project, and global memories (with the tag `global`).
+        written_by: Only hits written by this client, or user of the operating system: a name as in
+            `Origin.by`.
+        trust: Only hits of this trust: `user`, `agent`, `captured` or `imported`.
         where: An expression of the filter language that each hit must meet.
-        pending: Search what waits to be accepted instead.
-        since: Only what was last written at this time or later: an aware datetime, or text such as
+        pending: Search the memories that await review instead.
+        since: Only hits last written at this time or later: an aware datetime, or text such as
             "7d".
-        until: Only what was last written at this time or earlier.
-        as_of: Search what was current at this time, with the confidence that it had then.
+        until: Only hits last written at this time or earlier.
+        as_of: Search the records that were current at this time, with their confidence then.
         now: Reference time for words like "yesterday"; the present by default. It filters nothing.
-        min_confidence: Least confidence of a hit, 0 to 1; by default the setting of that name.
-        min_similarity: Least similarity of a hit, 0 to 1 on the calibrated scale; needs an
+        min_confidence: The lowest confidence of a hit, 0 to 1; by default the setting of that name.
+        min_similarity: The lowest similarity of a hit, 0 to 1 on the calibrated scale; needs an
             embedder.
-        rank: `relevance`, which heeds age and use of memories within bounds, `similarity`, which
-            does not, or `formula`, the plain product of similarity, freshness and boost; by default
-            the setting of that name.
-        include_corrected: Whether a hit that another hit corrects is shown, behind that one; true
-            by default.
+        rank: `relevance`, which considers age and use of memories within bounds; `similarity`,
+            which ignores them; or `formula`, the plain product of similarity, freshness and boost;
+            by default the setting of that name.
+        include_corrected: Whether to show a hit that another hit corrects, after that one; true by
+            default.
         tier: `deep` (the default) for the store, `hot` for the scratchpad alone, or `auto` for the
             store unless the scratchpad has every word of the query.
-        limit: How many hits at most, up to 1,000; by default the setting `default_limit`.
+        limit: The maximum number of hits, up to 1,000; by default the setting `default_limit`.
     """
 
     scope: Scope
@@ -81,21 +79,21 @@ class SearchFilters(TypedDict, total=False):
 
 
 class Parameter(NamedTuple):
-    """A filter as the surfaces offer it.
+    """A filter as the command, MCP and HTTP offer it.
 
     Attributes:
         name: Its key in `SearchFilters`, and its name in MCP.
-        kind: What it takes: a text, a time, a share from 0 to 1, a whole number, true or false, or
-            tags.
-        about: What it does, a sentence.
-        section: Where the help of the command lists it.
-        alias: Its name in the command and in HTTP, if it is another one.
-        choices: The only values, if there are few.
-        metavar: What stands for its value, if that is not what its kind says; see `placeholder`.
-        default: What holds if it is left out; empty if that narrows nothing.
-        lists: Whether a listing of memories takes it as well.
-        in_scratchpad: Whether the scratchpad can answer it, too.
-        hint: What a model has to know beyond its name; mostly empty, since every session pays for
+        kind: The type of its value: a text, a time, a share from 0 to 1, a whole number, true or
+            false, or tags.
+        about: Its effect, in one sentence.
+        section: Its section in the help of the command.
+        alias: Its name in the command and in HTTP, if different.
+        choices: The allowed values, if they are few.
+        metavar: The placeholder of its value, if not that of its kind; see `placeholder`.
+        default: The default value; empty if the default narrows nothing.
+        lists: Whether a listing of memories has it too.
+        in_scratchpad: Whether the scratchpad supports it.
+        hint: What a model must know beyond its name; usually empty, since every session pays for
             it.
     """
 
@@ -123,14 +121,12 @@ class Parameter(NamedTuple):
 
     @property
     def placeholder(self) -> str:
-        """What stands for its value in the help of the command; empty if it is given by the option
-        alone.
-        """
+        """The placeholder of its value in the help of the command; empty for a flag."""
         return self.metavar or _PLACEHOLDERS[self.kind]
 
     @property
     def meaning(self) -> str:
-        """What it does, and what holds if it is left out."""
+        """Its effect and its default."""
         return f"{self.about} By default {self.default}." if self.default else self.about
 
 
@@ -223,16 +219,16 @@ _ROWS = (
 FILTERS: Mapping[str, Parameter] = {row.name: row for row in _ROWS}
 
 
-def only_in_store(given: SearchFilters) -> list[str]:
-    """Return the names of the given filters that the scratchpad can't answer."""
+def only_in_store(filters: SearchFilters) -> list[str]:
+    """Return the names of those filters that the scratchpad does not support."""
     names = [
         row.name
         for row in _ROWS
         if not row.in_scratchpad and row.name not in ("scope", "include_corrected")
     ]
-    found = [name for name in names if given.get(name)]
-    if given.get("scope", "memories") != "memories":
-        found.append("scope")
-    if not given.get("include_corrected", True):
-        found.append("include_corrected")
-    return found
+    unsupported = [name for name in names if filters.get(name)]
+    if filters.get("scope", "memories") != "memories":
+        unsupported.append("scope")
+    if not filters.get("include_corrected", True):
+        unsupported.append("include_corrected")
+    return unsupported

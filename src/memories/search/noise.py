@@ -1,4 +1,4 @@
-"""Noise: a query that means nothing in a store gets no hits rather than the nearest texts."""
+"""Noise: a query without meaning in a store gets no hits, instead of the nearest texts."""
 
 import math
 from collections.abc import Sequence
@@ -11,28 +11,31 @@ from memories.search.relevance import to_cosine
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Filter
 
-MIN_FAMILIARITY = 0.5  # more of its words are known to the model: a question, however strange
-# calibrated; nonsense comes this near only in a store of texts that look like nonsense
+# A query of which the model knows more than this share of the words is a question, however strange.
+MIN_FAMILIARITY = 0.5
+# The calibrated similarity that is beyond doubt. Nonsense reaches it only among texts that look like
+# nonsense.
 SURE = 0.997
-MIN_COVERAGE = 0.5  # share of a query's words in one place that makes it a sensible query
-# In steps of the calibration, so that they mean the same for every embedder: a cosine times the
-# slope of its curve.
-FAMILIAR_MARGIN = 1.65  # below the floor, where a question of known words is still no noise
-NEAR_BEST = 1.25  # from the best similarity: a text that is further away is then not a hit
-MAX_COVERED = 10  # candidates whose texts are looked at
-_COVERED = 20_000  # characters of each; of a longer one also where the words stand
-_AROUND = 100  # characters read before and after such a word
-_COUNTED = 20_000  # beyond that the floor hardly grows, and counting takes time
+MIN_COVERAGE = 0.5  # share of a query's words in one place that makes sense of it
+# In steps of the calibration, a cosine times the slope of its curve, so that they mean the same for
+# every embedder.
+FAMILIAR_MARGIN = 1.65  # below the floor, where a query of familiar words still isn't noise
+NEAR_BEST = 1.25  # for such a query, the largest distance of a hit from the best similarity
+MAX_EXAMINED = 10  # candidates whose texts are examined
+_EXAMINED = 20_000  # characters of each; of a longer text also the places with its words
+_AROUND = 100  # characters before and after such a word
+_MAX_COUNT = 20_000  # above that the floor hardly grows, and counting takes time
 
 
 class Sense(NamedTuple):
-    """Signs that a query means something in the store.
+    """Signs that a query means something in a store.
 
     Attributes:
-        similarity: The best cosine; None if nothing has one.
-        coverage: The largest share of its words in one place, 0 to 1, or one that is enough; not
-            looked for in texts if pointed, or if the similarity leaves no doubt.
-        pointed: Whether it names a speaker there, or a day on which something was said.
+        similarity: The best cosine; None without vectors.
+        coverage: The largest share of the query's words in one place, 0 to 1, or one that is
+            enough. Texts are not examined if the query is pointed, or if the similarity is beyond
+            doubt.
+        pointed: Whether it names a speaker, or a day on which something was said.
     """
 
     similarity: float | None
@@ -41,17 +44,16 @@ class Sense(NamedTuple):
 
 
 def makes_sense(sense: Sense, calibration: tuple[float, float]) -> bool:
-    """Return whether a query is sensible beyond doubt, so that the noise floor is not in
-    question.
-    """
-    sure = sense.similarity is None or sense.similarity >= to_cosine(SURE, *calibration)
-    return sure or sense.pointed or sense.coverage >= MIN_COVERAGE
+    """Return whether a query is sensible beyond doubt, so that the noise floor does not apply."""
+    if sense.pointed or sense.coverage >= MIN_COVERAGE:
+        return True
+    return sense.similarity is None or sense.similarity >= to_cosine(SURE, *calibration)
 
 
 def noise_floor(mean: float, spread: float, count: int) -> float:
-    """Return how similar the best of `count` memories may be to a query that means nothing.
+    """Return the expected similarity of the best of `count` memories to a meaningless query.
 
-    The best of n cosines with strangers grows as the largest of n normal numbers does: mean +
+    The best of n cosines with unrelated texts grows like the largest of n normal numbers: mean +
     spread × sqrt(2 ln n). The two constants are measured for each embedder (docs/benchmarks.md).
     """
     return mean + spread * math.sqrt(2 * math.log(max(2, count)))
@@ -65,12 +67,14 @@ def noise_bounds(
     Args:
         similarity: The best cosine.
         floor: The result of `noise_floor`.
-        slope: Of the embedder's calibration.
-        familiar: Whether most of the query's words are known to the model.
+        slope: The slope of the embedder's calibration.
+        familiar: Whether the model knows most of the query's words.
     """
     if similarity >= floor:
         return 0.0, 1.0
-    return (floor - FAMILIAR_MARGIN / slope, NEAR_BEST / slope) if familiar else (floor, 1.0)
+    if not familiar:
+        return floor, 1.0
+    return floor - FAMILIAR_MARGIN / slope, NEAR_BEST / slope
 
 
 def find_sense(
@@ -86,11 +90,10 @@ def find_sense(
         candidate.similarity for candidate in candidates if candidate.similarity is not None
     ]
     sense = Sense(similarity=max(similarities, default=None), coverage=coverage, pointed=pointed)
-    if not makes_sense(sense, calibration):
-        # Texts of turns too: the words of an assistant count less in their windows, and may be the
-        # words of the query.
-        sense = sense._replace(coverage=max(coverage, _coverage(candidates, terms)))
-    return sense
+    if makes_sense(sense, calibration):
+        return sense
+    # The words of an assistant count less in the windows of turns, so examine the texts too.
+    return sense._replace(coverage=max(coverage, _largest_coverage(candidates, terms)))
 
 
 def find_bounds(
@@ -102,10 +105,10 @@ def find_bounds(
 ) -> tuple[float, float]:
     """Return `floor` and `near_best` of the rules for a query that may mean nothing here.
 
-    Counting what was searched takes time in a large store, so it is done only for queries in doubt.
+    Counting the searched records takes time in a large store, so only queries in doubt do it.
 
     Args:
-        store: The store that was searched.
+        store: The searched store.
         filters: The filters of the search.
         embedder: The embedder of the query's vector.
         query: The query, and its terms.
@@ -113,7 +116,7 @@ def find_bounds(
     """
     text, terms = query
     space = embedder.space
-    count = sum(store.count(where, at_most=_COUNTED) for where in filters)
+    count = sum(store.count(where, at_most=_MAX_COUNT) for where in filters)
     has_content = any(term not in STOP_WORDS for term in terms)
     familiar = has_content and embedder.familiarity(text) > MIN_FAMILIARITY
     if familiar and not space.familiar_noise:
@@ -122,15 +125,16 @@ def find_bounds(
     return noise_bounds(similarity, floor, space.calibration[0], familiar=familiar)
 
 
-def _coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
-    """Return the largest share of the query's words that one candidate has, 0 to 1; the first that
-    is enough.
+def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
+    """Return the largest share of the query's words in one candidate, or the first that is
+    enough.
     """
     words = [term for term in terms if " " not in term and term not in STOP_WORDS]
-    with_words = [candidate for candidate in candidates if candidate.words > 0]
-    with_words.sort(key=lambda candidate: -candidate.words)
+    by_words = sorted(candidates, key=lambda candidate: -candidate.words)
     largest = 0.0
-    for candidate in with_words[:MAX_COVERED]:
+    for candidate in by_words[:MAX_EXAMINED]:
+        if candidate.words <= 0:
+            break
         largest = max(largest, coverage(_excerpt(candidate.record.text, words), words))
         if largest >= MIN_COVERAGE:
             break
@@ -138,11 +142,13 @@ def _coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
 
 
 def _excerpt(text: str, words: Sequence[str]) -> str:
-    """Return the beginning of a text, and the places behind it around each of these words."""
-    if len(text) <= _COVERED:
+    """Return the beginning of a text, and the places after it around each of the words."""
+    if len(text) <= _EXAMINED:
         return text
-    rest = text[_COVERED - _AROUND :].casefold()
-    places = (rest.find(word.strip(" *")) for word in words)
-    return " ".join(
-        (text[:_COVERED], *(rest[max(0, at - _AROUND) : at + _AROUND] for at in places if at >= 0))
-    )
+    tail = text[_EXAMINED - _AROUND :].casefold()
+    excerpts = [text[:_EXAMINED]]
+    for word in words:
+        at = tail.find(word.strip(" *"))
+        if at >= 0:
+            excerpts.append(tail[max(0, at - _AROUND) : at + _AROUND])
+    return " ".join(excerpts)

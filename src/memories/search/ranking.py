@@ -1,8 +1,8 @@
-"""The order of candidates: the score of each, and why some are no hits. Pure.
+"""Ranking: the score and the order of candidates, and why some are not hits. Pure.
 
 Words and similarity are each a weighted mean over three scales: the text itself, a window around
-it, its session (`surroundings`); a memory stands alone, so for it all scales are the same. With
-what speaks for and against a turn:
+it, its session (`surroundings`). A memory stands alone, so all of its scales are the same. With the
+signs for and against a turn:
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
@@ -10,7 +10,7 @@ what speaks for and against a turn:
                  word weights; for a memory the weight is twice as large
     score      = fused × the factor for age and use of a memory; see `relevance`
 
-`WEIGHTS` has the weights of the means, the signs, and where the numbers come from.
+`Weights` has the weights of the means and of the signs, and the source of the numbers.
 """
 
 import math
@@ -36,8 +36,8 @@ class Weights(NamedTuple):
 
     Fitted by maximum likelihood, a softmax over the turns of a conversation, to the questions of
     LoCoMo-dev and BEAM-100K-dev together, a question of the second counting twice.
-    docs/benchmarks.md says how stable they are, and that weights of its own gain nothing for
-    another model: `Space.weight` is what differs.
+    docs/benchmarks.md says how stable they are, and that other models gain nothing from weights of
+    their own, only from another `Space.weight`.
     """
 
     own_words: float = 1.25
@@ -67,20 +67,20 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = Weights()
-_WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # once, and not for each of the candidates
-# share of the best words from which those of a stale memory make it a hit without similarity
+_WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # computed once, not per candidate
+# Words above this share of the best ones make a stale memory a hit without similarity.
 OWN_WORDS = 0.5
-# from this BM25 on, the best words count in full; one common word in a small store should not
+# The best words count in full from this BM25 on; one common word in a small store should not.
 FULL_WORDS = 4.0
-# factor on the weight of similarity for a memory: no turn beside it shares its words
+# The factor on the weight of similarity for a memory: no turn beside it shares its words.
 STANDALONE = 2.0
-FULL_LENGTH = 20  # words from which a turn is not brief
-WORDS_ONLY_SIGNS = 0.4  # factor on signs where there are no similarities that they could outweigh
-# this close to a date in the query, a text is a hit even if it shares no word with it
+FULL_LENGTH = 20  # words of a turn that is not brief
+WORDS_ONLY_SIGNS = 0.4  # factor on signs without similarities, which they could outweigh
+# A text this close to a date in the query is a hit even without a common word.
 ON_DATE = 0.5
-# in steps of the calibration: a text this near to a clear answer may be one as well
+# In steps of the calibration: a text this near to a clear answer may be one too.
 NEAR_CLEAR = 1.25
-# of the best similarity, which a text that shares no word with the query must reach
+# The share of the best similarity that a text without a common word must reach.
 WORDLESS_SHARE = 0.5
 
 
@@ -97,8 +97,8 @@ class Evidence(NamedTuple):
         session_similarity: The best cosine in its session.
         named: 1.0 if its speaker, and no other, is named in the query.
         date: How close its date is to one in the query, 0 to 1.
-        told_date: How well a day that it speaks of, such as "yesterday", agrees with one in the
-            query, 0 to 1.
+        told_date: How well a day in its text, such as "yesterday", agrees with one in the query, 0
+            to 1.
         tells_when: 1.0 if the query asks when and it states a time.
         aside: 1.0 for the words of an assistant, a system or a tool.
         question: 1.0 if it ends as a question.
@@ -122,7 +122,7 @@ class Evidence(NamedTuple):
 
     @classmethod
     def standalone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
-        """Return the evidence for a memory that is searched alone: every scale is its own."""
+        """Return the evidence for a memory by itself: all scales are the same."""
         similarity = None if similarity is None else max(0.0, similarity)
         return cls(words, words, None, None, similarity, similarity, similarity, date=date)
 
@@ -131,22 +131,19 @@ class Features(NamedTuple):
     """Features of a candidate, by which it is ranked.
 
     Attributes:
-        evidence: Evidence that it answers.
+        evidence: The evidence that it answers.
         confidence: How current it is, 0 to 1.
         decay_policy: Whether its age counts.
-        age_days: Since it was written, or last reinforced if it heeds that.
+        age_days: Its age since it was written, or last reinforced if its policy allows that.
         accesses: How often it was read.
-        pinned: Whether it is pinned: then it does not age, and counts as used often.
+        pinned: A pinned memory does not age, and counts as often used.
         readable: Whether the embedder knows its language, so that its similarity alone can make it
             a hit.
-        on_date: Whether it is from a day or month that the query names: then it needs no word in
-            common.
-        verbatim: Whether it says the very words of the query: then only a correction of it goes
-            before it.
-        name: The memory, by its id; empty for a turn.
-        corrected_by: The memory that corrects it, which goes before it; empty if none does.
-        message: The long message that it is a part of, since only one part is shown; empty for
-            anything else.
+        on_date: Whether it is from a day or month that the query names, so it needs no common word.
+        verbatim: Whether it consists of the words of the query; only a correction ranks higher.
+        name: The id of the memory; empty for a turn.
+        corrected_by: The id of the memory that corrects it and ranks before it, or empty.
+        message: The long message that it is a part of, since only one part is shown, or empty.
     """
 
     evidence: Evidence
@@ -168,17 +165,16 @@ class Rules(NamedTuple):
 
     Attributes:
         weight: How much similarity counts beside words; a constant of the embedder.
-        floor: A query whose best candidate is less similar is noise; 0 if that is not in question.
-        near_best: Largest distance of a hit from the best similarity; for a query that may be
+        floor: A query whose best candidate is less similar is noise; 0 if it surely isn't.
+        near_best: The largest distance of a hit from the best similarity, if the query may be
             noise.
-        min_similarity: Least similarity of a hit, as a cosine.
-        min_confidence: Least confidence of a hit.
-        limit: How many hits at most.
-        include_corrected: Keep what another hit corrects.
-        strangers: How similar two texts are that have nothing in common; a constant of the
-            embedder.
-        relevance: How age and use count; None if they do not.
-        curve: Of the embedder's calibration, for the thresholds of `relevance`; None without
+        min_similarity: The lowest similarity of a hit, as a cosine.
+        min_confidence: The lowest confidence of a hit.
+        limit: The maximum number of hits.
+        include_corrected: Keep hits that other hits correct.
+        strangers: The similarity of two unrelated texts; a constant of the embedder.
+        relevance: The influence of age and use; None for none.
+        curve: The embedder's calibration, for the thresholds of `relevance`; None without
             similarities.
     """
 
@@ -195,15 +191,15 @@ class Rules(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """A candidate's place.
+    """A ranked candidate.
 
     Attributes:
-        row: Its place in the sequence that was ranked.
-        score: 0 to 1.
-        freshness: How fresh it is, 0 to 1.
+        row: Its index in the sequence that was ranked.
+        score: Its score, 0 to 1.
+        freshness: Its freshness, 0 to 1.
         boost: Its factor for reads.
-        threshold: How similar it must be if its words do not speak for it, on the calibrated scale;
-            0 for a turn.
+        threshold: The similarity that it needs if its words don't make it a hit, on the calibrated
+            scale; 0 for a turn.
         dropped: Why it is not a hit; empty for a hit.
     """
 
@@ -221,21 +217,21 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     Args:
         evidence: Evidence for one candidate, or arrays for many.
         best_words: The best BM25 of all candidates.
-        weight: How much similarity counts beside words. Without a similarity words count alone, and
-            signs as little as beside one.
+        weight: The weight of similarity relative to words. Without a similarity words count alone,
+            and signs as little as beside one.
     """
-    # Without a similarity words alone decide, and then even the best of few common words count in
-    # full.
+    # Without a similarity only words decide, so even the best of few common words count in full.
     full = max(best_words, FULL_WORDS) if evidence.similarity is not None else max(best_words, 1e-9)
     own = evidence.words / full
+    window = own if evidence.window_words is None else evidence.window_words
+    session = own if evidence.session_words is None else evidence.session_words
     words = (
         WEIGHTS.own_words * own
         + WEIGHTS.session_best * (evidence.session_best / full)
-        + WEIGHTS.window_words * (own if evidence.window_words is None else evidence.window_words)
-        + WEIGHTS.session_words
-        * (own if evidence.session_words is None else evidence.session_words)
+        + WEIGHTS.window_words * window
+        + WEIGHTS.session_words * session
     ) / _WORDS
-    signs = _signs(evidence) / _WORDS
+    signs = _sum_signs(evidence) / _WORDS
     if evidence.similarity is None:
         return words + (signs / (1 + weight) if weight else WORDS_ONLY_SIGNS * signs)
     if evidence.window_words is None:
@@ -248,7 +244,7 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     return (words + signs + weight * similarity) / (1 + weight)
 
 
-def _signs(evidence: Evidence) -> Any:
+def _sum_signs(evidence: Evidence) -> Any:
     return (
         WEIGHTS.named * evidence.named
         + WEIGHTS.date * evidence.date
@@ -261,14 +257,15 @@ def _signs(evidence: Evidence) -> Any:
 
 
 def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
-    """Order candidates by score, best first; those that are dropped keep their place and say
-    why.
-    """
+    """Return all candidates by score, best first; dropped ones keep their place and a reason."""
     similarities = [candidate.evidence.similarity for candidate in candidates]
     best = max((similarity for similarity in similarities if similarity is not None), default=0.0)
     noise = ""
     if best < rules.floor:
-        noise = f"the query looks like noise: nothing is {rules.floor:.2f} similar or has half of its words"
+        noise = (
+            f"the query looks like noise: nothing is {rules.floor:.2f} similar or has half of its "
+            "words"
+        )
     weakest = WORDLESS_SHARE * best
     nearest = best - rules.near_best
     best_words = max((candidate.evidence.words for candidate in candidates), default=0.0)
@@ -281,8 +278,8 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
             ranked._replace(score=best_score) if candidates[ranked.row].verbatim else ranked
             for ranked in scored
         ]
-    # Of equal ones the newer goes first; turns have no age here and keep their order.
-    scored.sort(key=lambda ranked: _order(ranked, candidates[ranked.row]))
+    # Among equals the newer one is first; turns have no age here and keep their order.
+    scored.sort(key=lambda ranked: _sort_key(ranked, candidates[ranked.row]))
     judged = [
         ranked._replace(
             dropped=noise or _reason_to_drop(candidates[ranked.row], rules, weakest, nearest)
@@ -308,15 +305,15 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     return ordered
 
 
-def _order(ranked: Ranked, candidate: Features) -> tuple[float, bool, float]:
+def _sort_key(ranked: Ranked, candidate: Features) -> tuple[float, bool, float]:
     return -ranked.score, not candidate.verbatim, candidate.age_days
 
 
 def _corrections_first(
     ranked: Sequence[Ranked], candidates: Sequence[Features], *, include_corrected: bool
 ) -> Sequence[Ranked]:
-    """Put the correction of a hit directly before it, with no lower score, if it is a hit that
-    stands behind it.
+    """Move the correction of a hit directly before it, with at least its score, if the correction
+    is a hit further down.
 
     Args:
         ranked: All candidates, best first.
@@ -357,37 +354,36 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
         return _product(index, candidate, score, relevance)
     policy = DecayPolicy.STABLE if candidate.pinned else candidate.decay_policy
     fresh = freshness(candidate.age_days, relevance.decay_rate, policy)
-    most = relevance.most_boost
-    used = most if candidate.pinned else boost(candidate.accesses, relevance.boost_rate, most)
-    state = _condition(candidate, relevance)
-    # Age and reads count for what a hit has above a stranger: where models hold all texts close, 2
-    # % is much of it.
+    max_boost = relevance.most_boost
+    use = max_boost
+    if not candidate.pinned:
+        use = boost(candidate.accesses, relevance.boost_rate, max_boost)
+    threshold = relevance.thresholds[_condition(candidate, relevance)]
+    # Age and use only scale what a hit has above an unrelated text: some models rate all texts as
+    # similar, and 2 % of such a score would be a large part of the difference.
     weight = rules.weight * (STANDALONE if candidate.evidence.window_words is None else 1.0)
-    common = (
-        0.0 if candidate.evidence.similarity is None else rules.strangers * weight / (1 + weight)
-    )
-    common = min(common, score)
-    score = common + (score - common) * factor(fresh, used, relevance.least_freshness)
-    return Ranked(index, score, fresh, used, relevance.thresholds[state], "")
+    baseline = 0.0
+    if candidate.evidence.similarity is not None:
+        baseline = rules.strangers * weight / (1 + weight)
+    baseline = min(baseline, score)
+    score = baseline + (score - baseline) * factor(fresh, use, relevance.least_freshness)
+    return Ranked(index, score, fresh, use, threshold, "")
 
 
 def _product(index: int, candidate: Features, words: float, relevance: Relevance) -> Ranked:
-    """Return the score of the identity specification, Decision 5; one without a similarity has that
-    of its words.
+    """Return the score of the identity specification, Decision 5: a plain product. Without a
+    similarity it uses the score of the words.
     """
     similarity = candidate.evidence.similarity
     fresh = 1.0 if candidate.pinned else fade(candidate.age_days, relevance.decay_rate)
-    used = boost(candidate.accesses, relevance.boost_rate, math.inf)
-    score = (words if similarity is None else similarity) * fresh * used
-    return Ranked(
-        index, score, fresh, used, relevance.thresholds[_condition(candidate, relevance)], ""
-    )
+    use = boost(candidate.accesses, relevance.boost_rate, math.inf)
+    score = (words if similarity is None else similarity) * fresh * use
+    threshold = relevance.thresholds[_condition(candidate, relevance)]
+    return Ranked(index, score, fresh, use, threshold, "")
 
 
 def _condition(candidate: Features, relevance: Relevance) -> int:
-    """Return the place of a candidate's threshold; in every order only a memory that decays is
-    stale.
-    """
+    """Return the condition of a candidate; in every order only a decaying memory can be stale."""
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
     return FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
 
@@ -410,28 +406,23 @@ def _reason_to_drop(candidate: Features, rules: Rules, weakest: float, nearest: 
 
 
 def _reason_without_words(similarity: float | None, weakest: float, *, readable: bool) -> str:
-    """Return why a candidate that shares no word with the query does not answer; empty if its
-    meaning may.
-    """
+    """Return why a candidate without a common word does not answer; empty if its meaning may."""
     if similarity is None:
         return "shares no word with the query"
     if similarity < weakest:
         return f"shares no word with the query, and its similarity is below {weakest:.2f}"
-    return (
-        ""
-        if readable
-        else "shares no word with the query, and the model does not know its language"
-    )
+    if not readable:
+        return "shares no word with the query, and the model does not know its language"
+    return ""
 
 
 def _apply_thresholds(
     ranked: Sequence[Ranked], candidates: Sequence[Features], best_words: float, rules: Rules
 ) -> list[Ranked]:
-    """Drop memories whose words are too few and whose similarity is too small for their age and
-    use.
+    """Drop memories with too few words and too little similarity for their age and use.
 
-    Fresh and normal memories are dropped only beside a clear answer that is clearly nearer: without
-    one the nearest may still be the answer. A stale memory has to be a clear answer itself.
+    Fresh and normal memories are dropped only if a clear answer is clearly more similar: otherwise
+    the most similar one may be the answer. A stale memory has to be a clear answer itself.
     """
     if rules.curve is None or rules.relevance is None:
         return list(ranked)

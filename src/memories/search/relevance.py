@@ -1,11 +1,11 @@
-"""How age and use change the score of a memory, and how similar it must be. Pure: ages are passed
-in.
+"""Relevance: how age and use change the score of a memory, and how similar it must be. Pure: ages
+are passed in.
 
 Decision 5 of the identity specification: `score = similarity × freshness × boost`, and three
-thresholds. Here the first factor is the fused score of `ranking`, and the second is bounded, so
-that the order of answers stays the order of what they say: age and use decide between memories that
-answer equally well, and never bury one that answers best. Thresholds stand on a calibrated scale,
-so that they mean the same for every embedder.
+thresholds. Here the first factor is the fused score of `ranking`, and the others are bounded, so
+that the content of the memories decides their order. Age and use only break near ties, and never
+hide the best answer. Thresholds are on a calibrated scale, so they mean the same for every
+embedder.
 """
 
 import math
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     from memories.models import DecayPolicy
     from memories.settings import Config
 
+FRESH, NORMAL, STALE = range(3)  # conditions of a memory: indexes of `Relevance.thresholds`
+
 
 class Relevance(NamedTuple):
-    """How much age and use count; each is a setting.
+    """The influence of age and use; each attribute is a setting.
 
     Attributes:
-        decay_rate: What freshness loses: it is half after `1 / decay_rate` days.
-        least_freshness: The least that the factor for age can be, 0 to 1; 1 leaves age out.
-        boost_rate: What each read adds to the factor for use.
-        most_boost: The most that this factor can be, 1 or more; 1 leaves use out.
-        fresh: From this freshness on a memory that was read is `fresh`, which lowers its threshold.
-        stale: Below this freshness a memory that was never read is `stale`, which raises it.
-        thresholds: The least similarity of what is fresh, normal and stale, on the calibrated
+        decay_rate: How fast freshness falls: it is half after `1 / decay_rate` days.
+        least_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
+        boost_rate: The increase of the factor for use per read.
+        most_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
+        fresh: A memory that was read is `fresh` from this freshness on, which lowers its threshold.
+        stale: A memory that was never read is `stale` below this freshness, which raises it.
+        thresholds: The lowest similarity of a fresh, a normal and a stale memory, on the calibrated
             scale.
         plain: Order by the plain product of similarity, freshness and boost: without bounds, and
             every memory ages.
@@ -43,7 +45,7 @@ class Relevance(NamedTuple):
 
     @classmethod
     def of(cls, config: "Config") -> Self:
-        """Return the relevance that the settings describe."""
+        """Return the relevance of the settings."""
         return cls(
             config.freshness_decay_rate,
             config.freshness_min,
@@ -59,16 +61,12 @@ class Relevance(NamedTuple):
         )
 
 
-FRESH, NORMAL, STALE = range(3)
-
-
 def freshness(age_days: float, decay_rate: float, policy: "DecayPolicy") -> float:
-    """Return how fresh a memory is, 0 to 1: `1 / (1 + decay_rate × age_days)`; a stable one always
-    is.
+    """Return the freshness of a memory, 0 to 1; a stable one is always fresh. See `fade`.
 
     Args:
-        age_days: Since it was written, or last reinforced if it heeds that; a time in the future
-            counts as now.
+        age_days: The age since it was written, or last reinforced if its policy allows that; a
+            negative age counts as 0.
         decay_rate: See `Relevance`.
         policy: Its decay policy.
     """
@@ -76,50 +74,47 @@ def freshness(age_days: float, decay_rate: float, policy: "DecayPolicy") -> floa
 
 
 def fade(age_days: float, decay_rate: float) -> float:
-    """Return the freshness of what ages; see `freshness`."""
+    """Return the freshness of an aging memory: `1 / (1 + decay_rate × age_days)`."""
     return 1.0 / (1.0 + decay_rate * max(0.0, age_days))
 
 
-def boost(accesses: int, rate: float, most: float) -> float:
-    """Return the factor for use: `1 + rate × accesses`, at most `most`."""
-    return min(most, 1.0 + rate * accesses)
+def boost(accesses: int, rate: float, limit: float) -> float:
+    """Return the factor for use: `1 + rate × accesses`, at most `limit`."""
+    return min(limit, 1.0 + rate * accesses)
 
 
-def factor(fresh: float, used: float, least: float) -> float:
-    """Return the factor of a score: freshness as a share of what lies above `least`, times the
-    boost.
+def factor(fresh: float, use: float, least_freshness: float) -> float:
+    """Return the factor of a score: freshness, scaled to stay above a lower bound, times the factor
+    for use.
     """
-    return (least + (1.0 - least) * fresh) * used
+    return (least_freshness + (1.0 - least_freshness) * fresh) * use
 
 
 def condition(fresh: float, accesses: int, relevance: Relevance) -> int:
-    """Return whether a memory is `FRESH` (and read), `STALE` (and never read) or `NORMAL`: a place
-    in `thresholds`.
-    """
+    """Return whether a memory is `FRESH` (and was read), `STALE` (and never read) or `NORMAL`."""
     if accesses:
         return FRESH if fresh >= relevance.fresh else NORMAL
     return STALE if fresh < relevance.stale else NORMAL
 
 
 def calibrate(cosine: float, slope: float, middle: float) -> float:
-    """Return the calibrated similarity of a cosine, 0 to 1, which means the same for every
-    embedder.
+    """Return the calibrated similarity of a cosine, 0 to 1, which is comparable across embedders.
 
-    It is the probability that a text with this cosine belongs to a question, where as many belong
-    as do not: a logistic curve whose two constants are measured for each embedder (`python -m bench
-    calibration`).
+    It is the probability that a text with this cosine belongs to a question, if as many texts
+    belong as don't: a logistic curve. Its two constants are measured for each embedder (`python -m
+    bench calibration`).
 
     Args:
         cosine: The similarity.
-        slope: How steep the curve is.
-        middle: The cosine at which it is as likely as not.
+        slope: The slope of the curve.
+        middle: The cosine at which both are equally likely.
     """
     return 1 / (1 + math.exp(-slope * (cosine - middle)))
 
 
 def to_cosine(share: float, slope: float, middle: float) -> float:
-    """Return the cosine that a threshold means; the inverse of `calibrate`, -1 for 0 and more than
-    1 for 1.
+    """Return the cosine of a calibrated similarity: the inverse of `calibrate`. It is -1 for 0, and
+    more than 1 for 1.
     """
     if share <= 0:
         return -1.0

@@ -1,4 +1,4 @@
-"""Results of a search: its hits, and every candidate that was considered."""
+"""Results of a search: its hits, and all candidates."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ class Hit:
 
     Attributes:
         found: The memory or the turn.
-        score: What hits are ordered by, 0 to 1; comparable only within one search.
+        score: The score that hits are ordered by, 0 to 1; comparable only within one search.
         similarity: The cosine of its embedding and the query's, 0 to 1; None in keyword-only mode.
-        calibrated: The similarity on the scale of thresholds, 0 to 1, which is the same for every
-            embedder.
+        calibrated: The similarity on the scale of thresholds, 0 to 1, which is comparable across
+            embedders.
     """
 
     found: "Memory | Turn"
@@ -75,32 +75,28 @@ class Hit:
 
     @property
     def speaker(self) -> str | None:
-        """Who said it: a turn's speaker, or else its role; the agent that a memory is tagged
-        with.
-        """
+        """The speaker of a turn, or else its role; the agent in the tags of a memory."""
         if isinstance(self.found, Memory):
             return self.found.tags.get("agent")
         return self.found.speaker or self.found.role
 
     @property
     def conversation_id(self) -> str | None:
-        """The conversation that a turn is from; the one that a memory is tagged with."""
-        return (
-            self.found.tags.get("conversation_id")
-            if isinstance(self.found, Memory)
-            else self.found.conversation_id
-        )
+        """The conversation of a turn; the one in the tags of a memory."""
+        if isinstance(self.found, Memory):
+            return self.found.tags.get("conversation_id")
+        return self.found.conversation_id
 
 
 class Considered(NamedTuple):
-    """One candidate of a search, with the numbers that decided.
+    """One candidate of a search, with the numbers that decided about it.
 
     Attributes:
         id: The memory, or the turn.
         content: Its text.
         score: Its final score.
-        features: Name and value of each part of the score.
-        dropped: Why it is not among the hits; empty for a hit.
+        features: The parts of the score, by name.
+        dropped: Why it is not a hit; empty for a hit.
     """
 
     id: str
@@ -111,13 +107,14 @@ class Considered(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The hits of a search together with every candidate that was considered.
+    """The hits of a search together with all candidates.
 
     Attributes:
         terms: The words of the query.
-        note: Why words alone were searched though there is an embedder; mostly empty.
+        note: Why only words were searched although there is an embedder; usually empty.
         tier: `hot` if the hits come from the scratchpad; else the requested tier, `deep` or `auto`.
-        error: Why the store could not be asked, if the scratchpad stands in for it; mostly empty.
+        error: Why the store could not be reached, if the scratchpad answered instead; usually
+            empty.
     """
 
     hits: tuple[Hit, ...]
@@ -129,16 +126,14 @@ class Explanation(NamedTuple):
 
 
 class _Considering(Sequence[Considered]):
-    """Every candidate of a search, computed on first use: most callers want the hits and the
-    note.
-    """
+    """All candidates of a search, computed on first use: most callers need only the hits."""
 
-    def __init__(self, result: "Found") -> None:
+    def __init__(self, result: "SearchResult") -> None:
         self._result = result
 
     @functools.cached_property
     def _entries(self) -> tuple[Considered, ...]:
-        return tuple(map(self._result._considered, self._result.ranked))
+        return tuple(map(self._result.describe, self._result.ranked))
 
     @overload
     def __getitem__(self, at: int) -> Considered: ...
@@ -162,8 +157,8 @@ class _Considering(Sequence[Considered]):
         return len(self._entries)
 
 
-class Found(NamedTuple):
-    """Result of a search: candidates with their features, and their places in the order."""
+class SearchResult(NamedTuple):
+    """Ranked candidates of a search, with their features."""
 
     query: Query
     candidates: Sequence[Candidate]
@@ -173,58 +168,55 @@ class Found(NamedTuple):
 
     def memories(self) -> list[Record]:
         """Return the records of the hits that are memories."""
-        records = (self.candidates[place.row].record for place in self.ranked if not place.dropped)
+        hits = (ranked for ranked in self.ranked if not ranked.dropped)
+        records = (self.candidates[hit.row].record for hit in hits)
         return [record for record in records if record.ref.collection is Collection.MEMORY]
 
     def hits(self) -> tuple[Hit, ...]:
         """Return the hits, best first."""
-        return tuple(self._hit(place) for place in self.ranked if not place.dropped)
+        return tuple(self._to_hit(ranked) for ranked in self.ranked if not ranked.dropped)
 
     def explanation(self) -> Explanation:
-        """Return the hits and every candidate with its numbers."""
+        """Return the hits, and all candidates with their numbers."""
         return Explanation(self.hits(), _Considering(self), tuple(self.query.terms), self.note)
 
-    def _hit(self, place: Ranked) -> Hit:
-        candidate = self.candidates[place.row]
-        similarity = (
-            None
-            if candidate.similarity is None
-            else round(min(1.0, max(0.0, candidate.similarity)), 4)
-        )
+    def describe(self, ranked: Ranked) -> Considered:
+        """Return a candidate with its numbers."""
+        record, features = self.candidates[ranked.row].record, self.features[ranked.row]
+        is_turn = record.ref.collection is Collection.HISTORY
+        numbers = _round_evidence(features.evidence, is_turn=is_turn)
+        numbers["confidence"] = features.confidence
+        numbers["freshness"] = round(ranked.freshness, 4)
+        numbers["boost"] = round(ranked.boost, 4)
+        numbers["threshold"] = ranked.threshold or None
+        entry_id = self._read(record).id if is_turn else record.ref.group
+        return Considered(entry_id, record.text, round(ranked.score, 4), numbers, ranked.dropped)
+
+    def _to_hit(self, ranked: Ranked) -> Hit:
+        candidate = self.candidates[ranked.row]
+        similarity = calibrated = None
+        if candidate.similarity is not None:
+            similarity = round(min(1.0, max(0.0, candidate.similarity)), 4)
+            if self.query.embedder is not None:
+                calibration = self.query.embedder.space.calibration
+                calibrated = round(calibrate(similarity, *calibration), 4)
         return Hit(
-            found=self._item(candidate.record),
-            score=round(place.score, 4),
+            found=self._read(candidate.record),
+            score=round(ranked.score, 4),
             similarity=similarity,
-            calibrated=self._calibrated(similarity),
+            calibrated=calibrated,
         )
 
-    def _calibrated(self, similarity: float | None) -> float | None:
-        if similarity is None or self.query.embedder is None:
-            return None
-        return round(calibrate(similarity, *self.query.embedder.space.calibration), 4)
-
-    def _item(self, record: Record) -> "Memory | Turn":
+    def _read(self, record: Record) -> "Memory | Turn":
         if record.ref.collection is Collection.HISTORY:
-            from memories.read.turns import to_turn  # a search of memories does without it
+            from memories.read.turns import to_turn  # not needed to search memories
 
             return to_turn(record)
         return versions.to_memory(record, self.query.judged_at, self.query.half_life_hours)
 
-    def _considered(self, place: Ranked) -> Considered:
-        record, features = self.candidates[place.row].record, self.features[place.row]
-        is_turn = record.ref.collection is Collection.HISTORY
-        numbers = _numbers(features.evidence, is_turn=is_turn) | {
-            "confidence": features.confidence,
-            "freshness": round(place.freshness, 4),
-            "boost": round(place.boost, 4),
-            "threshold": place.threshold or None,
-        }
-        name = self._item(record).id if is_turn else record.ref.group
-        return Considered(name, record.text, round(place.score, 4), numbers, place.dropped)
 
-
-def _numbers(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:
-    """Return the rounded evidence by name; None for features that a memory does not have."""
+def _round_evidence(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:
+    """Return the rounded evidence by name; None for what a memory does not have."""
     numbers: dict[str, float | int | None] = {
         "similarity": evidence.similarity,
         "words": evidence.words,

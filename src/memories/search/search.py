@@ -1,4 +1,4 @@
-"""The path of a search, from the arguments of a caller to ranked candidates: begin here.
+"""The path of a search, from the arguments of a caller to ranked candidates. Begin here.
 
 search → parse → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything
        here?) → `ranking` (the order, and why some are dropped) → `results` (hits)
@@ -18,7 +18,7 @@ from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
 from memories.search.ranking import Features, Rules, rank
 from memories.search.relevance import Relevance, to_cosine
-from memories.search.results import Found
+from memories.search.results import SearchResult
 from memories.settings import RANKS, Config
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
@@ -35,19 +35,18 @@ MIN_CANDIDATES = 40
 
 
 class Search(NamedTuple):
-    """A search whose values have been checked; see `SearchFilters`.
+    """A search with checked values; see `SearchFilters`.
 
     Attributes:
         query: The question.
-        filters: The records that are searched: they match any of these. Filters of memories come
+        filters: Filters of the records to search, which match any of them. Filters of memories come
             first.
-        limit: How many hits at most.
-        min_confidence: Least confidence of a hit.
-        min_similarity: Least similarity of a hit, on the calibrated scale.
-        include_corrected: Whether a hit that another hit corrects is shown.
-        conditions: For each collection that is narrowed by an expression, whether a record meets
-            it.
-        relevance: How age and use count; None if they do not.
+        limit: The maximum number of hits.
+        min_confidence: The lowest confidence of a hit.
+        min_similarity: The lowest similarity of a hit, on the calibrated scale.
+        include_corrected: Whether to show hits that other hits correct.
+        conditions: For each collection with an expression, returns whether a record meets it.
+        relevance: The influence of age and use; None for none.
     """
 
     query: Query
@@ -67,12 +66,13 @@ def search(
     options: SearchFilters,
     config: Config,
     now: datetime,
-) -> Found:
-    """Search, and return all candidates, best first; by words alone if there is no vector and the
-    settings allow it.
+) -> SearchResult:
+    """Search, and return all candidates, best first.
+
+    If the embedder fails and the settings allow it, only words are searched.
 
     Args:
-        lookup: The store, and the namespaces that are read.
+        lookup: The store, and the namespaces to read.
         embedder: Makes the query's vector; None to search by words alone.
         text: The question.
         options: Filters and bounds of the search; see `Memories.search`.
@@ -97,8 +97,7 @@ def search(
         return run(lookup.store, by_words)._replace(note=f"found by words alone: {exc}")
 
 
-# --- parsing
-# ---------------------------------------------------------------------------------------------------------
+# --- parsing ---
 
 
 def parse(
@@ -109,7 +108,7 @@ def parse(
     config: Config,
     now: datetime,
 ) -> Search:
-    """Return a search whose values have been checked; see `search`."""
+    """Return a search with checked values; see `search`."""
     for name in options:
         if name not in FILTERS:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
@@ -126,7 +125,10 @@ def parse(
             )
         both = with_global(of_collection, options.get("project"))
         filters += both if collection is Collection.MEMORY else both[:-1] or both
-    limit, confidence = options.get("limit"), options.get("min_confidence")
+    limit, min_confidence = options.get("limit"), options.get("min_confidence")
+    limit = config.default_limit if limit is None else validate.limit(limit)
+    if min_confidence is None:
+        min_confidence = config.min_confidence
     min_similarity = validate.unit(options.get("min_similarity") or 0.0, "min-similarity")
     if min_similarity and embedder is None:
         raise InvalidInput("min-similarity needs an embedder, and EMBEDDER is none")
@@ -140,10 +142,8 @@ def parse(
             embedder=embedder,
         ),
         filters=filters,
-        limit=config.default_limit if limit is None else validate.limit(limit),
-        min_confidence=config.min_confidence
-        if confidence is None
-        else validate.unit(confidence, "min-confidence"),
+        limit=limit,
+        min_confidence=validate.unit(min_confidence, "min-confidence"),
         min_similarity=min_similarity,
         include_corrected=options.get("include_corrected", True),
         conditions=conditions,
@@ -152,16 +152,18 @@ def parse(
 
 
 def _parse_rank(rank: str, config: Config) -> Relevance | None:
-    """Return how age and use count in an order; None if they do not."""
+    """Return the influence of age and use in an order; None for none."""
     if rank not in RANKS:
         raise InvalidInput(
             f'"{validate.shown(str(rank))}" is not an order; rank is {", ".join(RANKS)}'
         )
-    return None if rank == "similarity" else Relevance.of(config)._replace(plain=rank == "formula")
+    if rank == "similarity":
+        return None
+    return Relevance.of(config)._replace(plain=rank == "formula")
 
 
 def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
-    """Return the filter of the records that are searched, in every collection."""
+    """Return the filter of the records to search, for any collection."""
     filters = narrow(lookup.where(), options, now)
     collections = collections_of(options.get("scope", "memories"))
     if options.get("pending"):
@@ -173,9 +175,10 @@ def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
     for name in ("conversation", "role", "speaker"):
         if options.get(name) is not None and collections != (Collection.HISTORY,):
             raise InvalidInput(f"{name} narrows a search of the history; add scope history")
-    if (conversation := options.get("conversation")) is None:
+    conversation = options.get("conversation")
+    if conversation is None:
         return filters
-    from memories.read.turns import in_conversation  # a search of memories does without it
+    from memories.read.turns import in_conversation  # not needed to search memories
 
     of_conversation = in_conversation(lookup.store, filters.namespaces, conversation)
     return filters._replace(namespaces=of_conversation.namespaces, group=of_conversation.group)
@@ -184,10 +187,10 @@ def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
 def _parse_expression(
     expression: str, filters: Filter, moment: datetime, config: Config
 ) -> tuple[Filter, Callable[[Record], bool]]:
-    """Return a filter with the part of an expression that a store can apply, and whether a record
-    meets all of it.
+    """Return a filter with the part of an expression that a store can apply, and the test for all
+    of it.
     """
-    from memories.read import selector  # which most searches do without
+    from memories.read import selector  # most searches have no expression
 
     parsed = selector.parse(
         expression, filters.collection, selector.Instant(moment, config.decay_half_life_hours)
@@ -213,23 +216,21 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
     return COLLECTIONS[scope]
 
 
-# --- searching
-# -------------------------------------------------------------------------------------------------------
+# --- searching ---
 
 
-def run(store: Store, search: Search) -> Found:
-    """Gather candidates until enough of them are hits or there are no more, and rank them."""
+def run(store: Store, search: Search) -> SearchResult:
+    """Gather and rank candidates, until enough of them are hits or there are no more."""
     query = search.query
     memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * search.limit), search.limit
     turns, previous_turns = _gather_turns(store, search, turn_limit), -1
     while True:
         memories = _gather_memories(store, search, memory_limit)
-        gathered, all_meet = _meeting(search, memories, turns)
+        gathered, all_meet = _apply_conditions(search, memories, turns)
         ranked = rank(gathered.features, _rules(store, search, gathered))
         if sum(not place.dropped for place in ranked) >= search.limit:
             break
-        # Where many candidates were not current enough or did not meet the expression, there may be
-        # others behind them.
+        # If candidates were not current enough, or did not meet the expression, others may follow.
         lacks_confidence = memories.has_more and any(
             "confidence" in place.dropped for place in ranked
         )
@@ -243,15 +244,13 @@ def run(store: Store, search: Search) -> Found:
     spare_terms = other_terms(query.text) if all(place.dropped for place in ranked) else []
     if spare_terms and query.terms != spare_terms:
         return run(store, search._replace(query=query._replace(terms=spare_terms)))
-    return Found(query, gathered.candidates, gathered.features, ranked)
+    return SearchResult(query, gathered.candidates, gathered.features, ranked)
 
 
 def _gather_turns(store: Store, search: Search, limit: int) -> Gathered:
     for filters in search.filters:
         if filters.collection is Collection.HISTORY:
-            from memories.search.surroundings import (
-                gather_surrounded,
-            )  # a search of memories does without it
+            from memories.search.surroundings import gather_surrounded  # not needed for memories
 
             return gather_surrounded(store, filters, search.query, limit)
     return Gathered([], [], has_more=False)
@@ -266,7 +265,7 @@ def _gather_memories(store: Store, search: Search, limit: int) -> Gathered:
         if search.filters[-1].collection is Collection.HISTORY:
             from memories.search.surroundings import gather_surrounded
 
-            # Beside turns memories are found as those are, so that both stand in one order.
+            # Beside turns, memories are searched like turns, so that both can be ranked together.
             gathered = gather_surrounded(store, filters, search.query, limit // 2)
         else:
             gathered = gather_standalone(store, filters, search.query, limit)
@@ -277,7 +276,7 @@ def _gather_memories(store: Store, search: Search, limit: int) -> Gathered:
     return Gathered(candidates, [features for _, features in by_ref.values()], has_more)
 
 
-def _meeting(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathered, bool]:
+def _apply_conditions(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathered, bool]:
     """Return the candidates that meet the expression, and whether all do."""
     candidates = memories.candidates + turns.candidates
     features = memories.features + turns.features
@@ -288,10 +287,10 @@ def _meeting(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathe
         for row, candidate in enumerate(candidates)
         if search.conditions[candidate.record.ref.collection](candidate.record)
     ]
-    meeting = Gathered(
+    selected = Gathered(
         [candidates[row] for row in rows], [features[row] for row in rows], has_more=False
     )
-    return meeting, len(rows) == len(candidates)
+    return selected, len(rows) == len(candidates)
 
 
 def _rules(store: Store, search: Search, gathered: Gathered) -> Rules:

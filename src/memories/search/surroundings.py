@@ -1,6 +1,6 @@
-"""Turns that may answer a query, and memories that are searched beside turns.
+"""Surroundings: turns that may answer a query, and memories that are searched beside turns.
 
-A turn is understood with the turns beside it and with its session: the answer to "what did Ann
+A turn is understood with the turns beside it and with its session. The answer to "what did Ann
 buy?" may be the turn "a red bicycle!", whose question stands in the turns before it. So words and
 similarity are measured on three scales: the turn itself, a window of the turns beside it, and its
 session, a run of turns without a long pause. Nothing crosses the border of a session.
@@ -38,27 +38,23 @@ from memories.stores.records import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MATCHES = 100  # turns by words, and by vector, that are measured with their surroundings, at least
-MIN_READ = 24  # turns of these that are read, at least
-YEARS_BACK = 4  # a date without a year is looked for in this year and in the years before
-BEFORE, AFTER = (
-    2,
-    1,
-)  # turns whose words count as a turn's own: an answer follows the words of its question
+MATCHES = 100  # minimum number of turns, by words and by vector, measured with surroundings
+MIN_READ = 24  # minimum number of these that are read
+YEARS_BACK = 4  # years before this one in which a date without a year is looked for
+# Turns whose words count as a turn's own: an answer follows the words of its question.
+BEFORE, AFTER = 2, 1
 ASIDE = frozenset({"assistant", "system", "tool"})
-ASIDE_WORDS = 0.3  # factor on their words: a long reply of an assistant holds every word
-_JUST_BEFORE, _JUST_AFTER = (
-    timedelta(days=1),
-    timedelta(days=3),
-)  # as far as closeness is about ON_DATE
-_SPOKEN_OF = 2_000  # characters that are read for the days that a text speaks of
-_LETTERS = 6  # in a word, with its space
+ASIDE_WORDS = 0.3  # factor on their words: a long reply of an assistant has every word
+# The distance from a span of days at which closeness is about `ON_DATE`.
+_JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)
+_DATES_READ = 2_000  # characters of a text in which days are looked for
+_WORD_LENGTH = 6  # letters of a word, with its space
 _DAY_MILLIS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
 class _Columns(NamedTuple):
-    """What is known of the matches before their texts are read: arrays with a row for each match.
+    """Properties of the matches before their texts are read: arrays with a row for each match.
 
     Attributes:
         surroundings: Words and similarity on three scales.
@@ -66,7 +62,7 @@ class _Columns(NamedTuple):
         is_named: 1.0 if the question names its speaker, else 0.0.
         closeness: See `DateScore`.
         precision: See `DateScore`.
-        spans: The days that the question names; not a column.
+        spans: The days in the question; not a column.
         asks_when: Whether the question asks for a time; not a column.
     """
 
@@ -80,9 +76,7 @@ class _Columns(NamedTuple):
 
 
 def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
-    """Return the turns, or memories, that may answer, each with the evidence of its
-    surroundings.
-    """
+    """Return the turns or memories that may answer, with the evidence of their surroundings."""
     speakers = find_speakers(
         query.text, store.values(filters.collection, filters.namespaces, SPEAKER)
     )
@@ -104,7 +98,7 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
     for ref, row in rows.items():
         record = by_ref.get(ref)
         if record is None:
-            continue  # it was removed meanwhile
+            continue  # removed meanwhile
         similarity = None if columns.has_no_vector[row] else float(matches.similarity[row])
         candidate = Candidate(record, similarity, float(columns.surroundings.words[row]))
         gathered.candidates.append(candidate)
@@ -162,40 +156,36 @@ def _turn_evidence(query: Query, candidate: Candidate, columns: _Columns, row: i
 
 
 def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> float:
-    """Return how well the days that a turn speaks of, counted from its own, agree with those of the
+    """Return how well the days in a turn's text, relative to its own day, agree with those in the
     question.
     """
     said_at = record.created_at.astimezone(query.now.tzinfo)
-    return dates.overlap(dates.spans(record.text[:_SPOKEN_OF], said_at, [said_at.year]), spans)
+    return dates.overlap(dates.spans(record.text[:_DATES_READ], said_at, [said_at.year]), spans)
 
 
 def _brevity(text: str) -> float:
-    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, by the logarithm
-    between.
-    """
-    words = max(1, len(text.split()), len(text) // _LETTERS)  # not every script parts its words
+    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, logarithmically."""
+    words = max(1, len(text.split()), len(text) // _WORD_LENGTH)  # not every script separates words
     return 1 - math.log(min(words, FULL_LENGTH)) / math.log(FULL_LENGTH)
 
 
 def _search_periods(query: Query) -> list[tuple[datetime, datetime]]:
-    """Return the precise spans that a question names, and the days close to them, in the asker's
-    time zone.
+    """Return the precise spans in a question and the days close to them, in the asker's time
+    zone.
     """
     years = range(max(1, query.now.year - YEARS_BACK), query.now.year + 1)
     zone = query.now.tzinfo
-    return [
-        (
-            datetime.combine(first - _JUST_BEFORE, time.min, zone),
-            datetime.combine(last + _JUST_AFTER, time.max, zone),
-        )
-        for first, last in precise_spans(dates.spans(query.text, query.now, years))
-        if first.year > 1
-        and last.year < 9999  # the first and the last day have no place in every zone
-    ]
+    periods: list[tuple[datetime, datetime]] = []
+    for first, last in precise_spans(dates.spans(query.text, query.now, years)):
+        if first.year == 1 or last.year == 9999:
+            continue  # not every time zone has the first and the last day
+        start = datetime.combine(first - _JUST_BEFORE, time.min, zone)
+        end = datetime.combine(last + _JUST_AFTER, time.max, zone)
+        periods.append((start, end))
+    return periods
 
 
-# --- rows
-# ------------------------------------------------------------------------------------------------------------
+# --- rows ---
 
 
 def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Columns:
@@ -209,8 +199,7 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
     spans = dates.spans(query.text, query.now, years.tolist())
     days = millis // _DAY_MILLIS + _EPOCH
     surroundings = measure(matches)
-    # What counts in full is the best of its own index, so that memories and turns can stand in one
-    # order.
+    # The best words of each index count in full, so that memories and turns can be ranked together.
     scale = FULL_WORDS / max(FULL_WORDS, float(surroundings.words.max()))
     return _Columns(
         surroundings=surroundings._replace(
@@ -226,7 +215,7 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
 
 
 def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
-    """Return all rows, best first, judged without their texts."""
+    """Return all rows, best first, ranked without their texts."""
     surroundings = columns.surroundings
     evidence = Evidence(
         words=surroundings.words,
@@ -249,9 +238,7 @@ def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
 
 
 def _first_rows(matches: Matches, order: "NDArray[np.int64]", count: int) -> list[int]:
-    """Return the first `count` rows of an order; of the parts of a long message only the best
-    one.
-    """
+    """Return the first `count` rows of an order, with only the best part of a long message."""
     parts = {
         number: int(labels[PART]) for number, labels in enumerate(matches.labels) if PART in labels
     }
@@ -271,8 +258,7 @@ def _ref(filters: Filter, matches: Matches, row: int) -> Ref:
     return Ref(filters.collection, namespace, group, int(matches.position[row]))
 
 
-# --- three scales
-# ----------------------------------------------------------------------------------------------------
+# --- three scales ---
 
 
 class Surroundings(NamedTuple):
@@ -281,8 +267,7 @@ class Surroundings(NamedTuple):
     Attributes:
         words: BM25 of the turn.
         session_best: BM25 of the best turn of its session.
-        window_words: The share of the question's words, weighted by rarity, that its window has, 0
-            to 1.
+        window_words: The share of the question's words in its window, weighted by rarity, 0 to 1.
         session_words: The same for its session.
         similarity: The cosine of the turn, at least 0.
         window_similarity: The best cosine among the turns beside it, at least 0.
@@ -333,28 +318,25 @@ def measure(matches: Matches) -> Surroundings:
 
 
 def _sessions(matches: Matches) -> "NDArray[np.int64]":
-    """Return a number for the session of each match; what stands alone is a session of its own."""
+    """Return a number for the session of each match; a memory is a session of its own."""
     rows = len(matches.session)
-    starts = (
-        np.where(matches.session < 0, -1 - np.arange(rows), matches.session) + rows
-    )  # none is negative
-    _, numbers = np.unique(
-        matches.group * (int(starts.max(initial=0)) + 1) + starts, return_inverse=True
-    )
+    starts = np.where(matches.session < 0, -1 - np.arange(rows), matches.session)
+    starts += rows  # so that none is negative
+    keys = matches.group * (int(starts.max(initial=0)) + 1) + starts
+    _, numbers = np.unique(keys, return_inverse=True)
     return np.asarray(numbers, dtype=np.int64)
 
 
 def _beside(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
 ) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
-    """Return a distance, up to `BESIDE` either way, rows, and for each the row so far after it in
-    its session.
+    """Return pairs of rows in one session, by distance: the distance, up to `BESIDE` either way,
+    rows, and the row at that distance after each.
     """
     if not len(session):
         return []
-    keys = (
-        session * (int(position.max()) + BESIDE + 1) + position
-    )  # so far apart, no window reaches another session
+    # Sessions are so far apart that no window reaches another one.
+    keys = session * (int(position.max()) + BESIDE + 1) + position
     order = np.argsort(keys)
     ordered = keys[order]
     pairs = []
@@ -369,7 +351,7 @@ def _beside(
 
 def _rarity(matches: Matches) -> "NDArray[np.float64]":
     """Return the weight of each term, BM25's inverse document frequency; 0 for phrases, whose words
-    count already.
+    already count.
     """
     having = matches.holds.sum(axis=1)
     count = max(matches.searched, matches.holds.shape[1])
@@ -386,14 +368,12 @@ def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "ND
     return np.asarray(best[session])
 
 
-# --- speakers
-# --------------------------------------------------------------------------------------------------------
-# A name dominates a small model's vector and distinguishes nothing, since every turn of a speaker
-# is about them: so the vector is made of the question without it. Words keep it, and turns of the
+# --- speakers ---
+# A name dominates a small model's vector and distinguishes nothing, since every turn of a speaker is
+# about them. So the vector is made of the question without it. The words keep it, and turns of the
 # named speaker count more.
 
-# letters; a name of this length needs its capital, and a shorter one is never searched for
-_SHORT_NAME = 2
+_SHORT_NAME = 2  # letters; a name of this length needs its capital, and a shorter one is ignored
 # Names that are words too: only a capital letter shows that a person is meant.
 _NAMES_THAT_ARE_WORDS = frozenset(
     "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer will".split()
@@ -402,9 +382,9 @@ _TITLES = frozenset("mr mr. mrs mrs. ms ms. dr dr. prof prof.".split())
 
 
 def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
-    """Return the speakers that a text names, by the whole name or the first.
+    """Return the speakers that a text names, by the whole name or the first name.
 
-    A whole name says who is meant: `Ann Lee` is not Ann Kim, though both are Ann.
+    A whole name is unambiguous: `Ann Lee` is not Ann Kim, though both are Ann.
 
     Args:
         text: A question.
@@ -426,20 +406,18 @@ def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
 
 
 def remove_speakers(text: str, speakers: Iterable[str]) -> str:
-    """Return a question without the names of these speakers; as it is, if nothing else would be
-    left.
-    """
-    rest, folded = cased_form(text), normal_form(text)
+    """Return a question without the names of these speakers, unless nothing else would be left."""
+    remaining, folded = cased_form(text), normal_form(text)
     names = {name for speaker in speakers for name in (cased_form(speaker), _first_name(speaker))}
     for name in sorted(names, key=lambda name: (-len(name), name)):
-        if _has_name(rest, folded, name):
-            rest = _name_pattern(name).sub(" ", rest)
-    rest = " ".join(rest.split())
-    return rest if any(letter.isalnum() for letter in rest) else text
+        if _has_name(remaining, folded, name):
+            remaining = _name_pattern(name).sub(" ", remaining)
+    remaining = " ".join(remaining.split())
+    return remaining if any(letter.isalnum() for letter in remaining) else text
 
 
 def _first_name(speaker: str) -> str:
-    """Return the first name, or what follows a title."""
+    """Return the first name, or the name after a title."""
     parts = [part for part in cased_form(speaker).split() if part.lower() not in _TITLES]
     return parts[0] if parts else ""
 
@@ -447,7 +425,7 @@ def _first_name(speaker: str) -> str:
 def _has_name(spelled: str, folded: str, name: str) -> bool:
     """Return whether a text has a name; `folded` is the normal form of the whole text."""
     if not any(letter.isalnum() for letter in name) or normal_form(name) not in folded:
-        return False  # without compiling a pattern
+        return False  # before compiling a pattern
     if len(name) < _SHORT_NAME and not is_unspaced(name):
         return False
     if normal_form(name) in STOP_WORDS and normal_form(name) not in _NAMES_THAT_ARE_WORDS:
@@ -456,7 +434,7 @@ def _has_name(spelled: str, folded: str, name: str) -> bool:
 
 
 def _name_pattern(name: str) -> re.Pattern[str]:
-    """Return the pattern of a name, with its possessive."""
+    """Return the pattern of a name, also in the possessive."""
     if is_unspaced(name):
         return re.compile(re.escape(name))
     ambiguous = normal_form(name) in _NAMES_THAT_ARE_WORDS or len(name) <= _SHORT_NAME
