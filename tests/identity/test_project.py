@@ -164,7 +164,7 @@ def test_a_name_that_another_process_gives_at_the_same_time_is_heeded(
             answer = threads.submit(name, top)
             assert waits.wait(60)
             registry.remember(
-                home, registry.Known(str(tmp_path / other / ".git"), "shop", None, None, 0)
+                home, registry.Repository(str(tmp_path / other / ".git"), "shop", None, None, 0)
             )
         assert re.fullmatch(expected, answer.result(60))
 
@@ -191,7 +191,7 @@ def test_a_name_that_an_earlier_version_made_of_the_first_commit_stays(
         "first": first_commit,
     }
     fields |= {"commit": git(top, "rev-parse", "HEAD"), "number": common.stat().st_ino}
-    registry.remember(home, registry.Known(str(common), "x", None, None, 0))
+    registry.remember(home, registry.Repository(str(common), "x", None, None, 0))
     [file] = (home / ".projects").iterdir()
     file.write_text(json.dumps(fields))
     assert name(top) == "git-cc1ff8c69e09"
@@ -313,7 +313,7 @@ def test_a_clone_whose_folder_has_the_number_of_a_removed_one_is_another_project
     """File systems give the number of a removed folder to the next one."""
     top = repository(tmp_path / "shop")
     assert name(top) == "shop"
-    known = registry.repository(home, top / ".git")
+    known = registry.find_repository(home, top / ".git")
     assert known is not None
     top.rename(tmp_path / "gone")
     repository(top, remote="https://example.com/acme/till")

@@ -1,4 +1,4 @@
-"""Connecting and disconnecting a host: what changes in which file, and changing all files or none."""
+"""Connecting and disconnecting a host: plans the changes, then writes all of them or none."""
 
 import json
 import os
@@ -214,7 +214,7 @@ class Connector:
         keep_copies: bool,
     ) -> list[WrittenFile]:
         """Write all changes, or restore the files if one can't be written."""
-        done: list[tuple[Change, list[str]]] = []
+        applied: list[tuple[Change, list[str]]] = []
         written = []
         for change in changes:
             check = partial(_refuse_changed, target, change)
@@ -230,9 +230,9 @@ class Connector:
                         change.path, change.after, private=target.is_private, check=check
                     )
                     written.append(_record(change, change.after, copy, folders, record))
-                done.append((change, folders))
+                applied.append((change, folders))
             except BaseException as exc:
-                _put_back(done, private=target.is_private)
+                _put_back(applied, private=target.is_private)
                 if isinstance(exc, OSError):
                     raise files.write_error(change.path, exc) from exc
                 raise
@@ -348,8 +348,8 @@ def _record(
     )
 
 
-def _put_back(done: Sequence[tuple[Change, list[str]]], *, private: bool) -> None:
-    for change, folders in reversed(done):
+def _put_back(applied: Sequence[tuple[Change, list[str]]], *, private: bool) -> None:
+    for change, folders in reversed(applied):
         if change.before is None:
             files.remove(change.path)
             files.remove_empty(folders)

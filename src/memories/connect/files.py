@@ -1,8 +1,8 @@
 """Files of other programs: read with care, replaced in one step, and recorded for the undo.
 
-Before a file changes, a copy is kept beside it. The register `connected.json`, beside the user's
-`config.toml`, says what was written where, so that disconnecting restores files to the byte. Without
-it our entries can still be removed, one by one.
+A file is copied before it changes. The register `connected.json`, beside the user's
+`config.toml`, records every change, so that disconnecting restores files to the byte. Without it our
+entries can still be removed, one by one.
 """
 
 import contextlib

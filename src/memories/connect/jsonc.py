@@ -52,7 +52,7 @@ class _Node(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """A member of an object, from its key to the end of its value, or of an array: number and value."""
+    """A member of an object, with its key, or of an array, with its number as the key."""
 
     key: Step
     start: int
@@ -264,7 +264,7 @@ class Document:
         self._parse(text)
 
     def _start_of(self, at: int, minimum: int, *, with_line: bool) -> int:
-        """Return where to start cutting a member: with its line, if it is the first on that line."""
+        """Return where to start cutting a member: at its line, if nothing is before it there."""
         start = at
         while start > minimum and self.text[start - 1] in " \t":
             start -= 1

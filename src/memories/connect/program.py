@@ -1,4 +1,4 @@
-"""The `memory` program in a host's configuration: the command to write, and which commands are ours."""
+"""The `memory` command in a host's configuration: how to write it, and how to recognize it."""
 
 import os
 import re

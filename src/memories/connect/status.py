@@ -1,4 +1,4 @@
-"""Status of connections: which hosts are installed and connected, and which commands are missing."""
+"""Status of connections: installed and connected hosts, and commands that are missing."""
 
 import json
 import shlex

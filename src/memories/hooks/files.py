@@ -91,7 +91,7 @@ def private_folder(*parts: str) -> str:
 
 
 def _make(folder: str) -> None:
-    """Create a folder and its parents, all private: `makedirs` leaves the parents open to others."""
+    """Create a private folder and private parents; `makedirs` leaves the parents open."""
     parent = os.path.dirname(folder)
     if parent != folder and not os.path.isdir(parent):
         _make(parent)

@@ -1,8 +1,7 @@
 """The flusher: stores the inbox as turns of conversations, proposals, and session notes.
 
-Events leave the inbox only after everything in them has been stored. What a killed flusher has
-stored is recognized by the next one: a turn by its text and how often it was said, a memory by its
-text.
+Events leave the inbox only after they are stored completely. The next flusher recognizes the work
+of a killed one: a turn by its text and how often it was said, a memory by its text.
 """
 
 import contextlib
@@ -101,14 +100,14 @@ def flush(home: str) -> Flushed:
                     failed.add(name)
             session.prune(home)
             prune_progress(home)
-        # Checked after the lock is released: events that arrived meanwhile have no flusher of theirs.
+        # Checked after the lock is released: events that arrived meanwhile started no flusher.
         if not set(inbox.names(home)) - failed:
             break
     return flusher.result()
 
 
 class _Flusher:
-    """Stores sessions one by one, and counts what it stores."""
+    """Stores sessions one by one, and counts."""
 
     def __init__(self, home: str) -> None:
         self._home = home
@@ -117,7 +116,7 @@ class _Flusher:
         self._reasons: list[str] = []
 
     def result(self) -> Flushed:
-        """Return what was stored, and how much still waits."""
+        """Return the counts so far, and how many bytes still wait."""
         waiting = inbox.size(self._home)
         return Flushed(self._sessions, *self._stored, waiting, tuple(self._reasons))
 
@@ -194,7 +193,7 @@ class _Flusher:
         )
         quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
         embedder = open_embedder(config.embedder, config)
-        # Turns belong to this namespace alone. What other namespaces share is no news either.
+        # Turns belong to this namespace alone. A fact that others share is not news either.
         with (
             Memories(config=quiet, channel="hook", embedder=embedder, shared=False) as memories,
             Memories(config=quiet, channel="hook", embedder=embedder) as readable,

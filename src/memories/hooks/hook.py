@@ -1,8 +1,8 @@
 """Process of `memory hook`: handles one event of a host in time, and never fails the agent.
 
-The work runs in a child process. Whether that crashes, waits for a lock, fills a disk or hangs in a
-library: the hook exits 0 in time, prints the whole answer or nothing, and leaves a line in
-`hooks.log` with the reason. The parent does not touch the disk. This module imports next to nothing.
+The work runs in a child process. If that crashes, waits for a lock, fills a disk or hangs in a
+library, the hook still exits 0 in time, prints the whole answer or nothing, and leaves a line in
+`hooks.log` with the reason. The parent does not touch the disk. This module imports almost nothing.
 """
 
 import os
@@ -161,9 +161,9 @@ def _run_in_child(
     *,
     kill_late: bool = True,
 ) -> tuple[bytes, str]:
-    """Call a function in a child process; return its answer, or an error nobody has recorded yet.
+    """Call a function in a child process; return its answer, or an error to be recorded.
 
-    The child sends the answer first and then does the follow-up work, for which nobody waits.
+    The child sends the answer first; the host does not wait for the follow-up work after it.
 
     Args:
         work: The function.

@@ -1,7 +1,7 @@
 """Events as hosts send them, and answers as hosts read them.
 
-Hosts use different names for the same things, and they put their own text around what the user
-wrote.
+Hosts use different names for the same things, and they put their own text around the
+user's.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Proposals: sentences of a session that may be worth remembering, stored to wait for review.
 
 A sentence needs a phrase from `phrases.txt`, such as "we decided to". The phrase is not enough:
-questions, quotations, code, denials, suppositions, and what is known already are left out.
+questions, quotations, code, denials, suppositions and known facts are left out.
 """
 
 import functools
@@ -22,7 +22,7 @@ from memories.models import SESSION
 
 PREFERENCE, FACT = "preference", "fact"
 MAX_CHARACTERS = 600  # of a sentence
-# The shortest sentence in Latin letters, in characters and words; after "remember" it may be shorter.
+# The shortest sentence in Latin letters; after "remember" it may be shorter.
 _MIN_CHARACTERS, _MIN_WORDS = 12, 3
 _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2
 _MIN_LETTERS = 0.6  # the part of a sentence that is letters or spaces
@@ -175,7 +175,7 @@ def candidates(text: str, role: str) -> list[Candidate]:
 
 
 def _find_request(sentence: str, following: str) -> Candidate | None:
-    """Return what a user asks to remember; after a final colon, that is the following sentence."""
+    """Return the fact that a user asks to remember, perhaps in the sentence after a colon."""
     match = _pattern("remember_cjk").match(sentence)
     asking, verb, lead = "", "", ":"
     if match is None:
@@ -319,7 +319,7 @@ class KnownTexts:
         )
 
     def was_shown(self, sentence: str) -> bool:
-        """Return whether a sentence repeats what a hook put into the session."""
+        """Return whether a sentence repeats text that a hook put into the session."""
         if hash_sentences(sentence) & self._source.session.sentences:
             return True
         return bool(self._shown) and repeats(sentence, self._shown)

@@ -30,7 +30,7 @@ _MAX_QUERY = 4_096
 
 
 def query_of(prompt: str) -> str:
-    """Return the query for a prompt: as long as a query may be, without characters it must not have."""
+    """Return a prompt as a query: no longer than allowed, without forbidden characters."""
     return prompt[:_MAX_QUERY].replace("\0", " ").encode("utf-8", "replace").decode()
 
 
@@ -166,7 +166,7 @@ def probe(
     search_here: "SearchHere",
     seconds: float,
 ) -> None:
-    """Ask the store again while nobody waits; if it answers, the session's next hook asks it too."""
+    """Ask the store again after the answer; if it replies, the session's next hook asks it."""
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
     if not _recall_from_store(trial, ask_server, search_here).error:
@@ -194,7 +194,7 @@ def _recall_from_store(
 
 
 def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since: int) -> None:
-    """Record what the session has seen, and as whom: it is neither shown nor captured again."""
+    """Record the shown texts and their namespace: they are neither shown nor captured again."""
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
     if context.shown or context.marks:
         facts[session.SHOWN] = context.shown

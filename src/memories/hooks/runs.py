@@ -1,8 +1,8 @@
 """Records of hook runs: when each hook last ran, how often it failed and why, and their log.
 
 There is a small file for each hook of each host, and a log that stays small. Neither contains
-anything that was said. The report of `memory doctor` and the figures of `memory stats` come from
-here too; what they need is imported only then.
+text of a session. The report of `memory doctor` and the figures of `memory stats` come from
+here too; their imports happen only then.
 """
 
 import json

@@ -13,10 +13,14 @@ _WRAP_WIDTH = 60  # a line of at least so many characters may continue on the ne
 _CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)", re.S)
 # Quoted lines, tables, rules, commands and their output, traces, code by its indent.
 _NOT_PROSE = re.compile(
-    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)"
+    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()"
+    r"|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)"
 )
 _BULLET = re.compile(r"\s*(?:(?:[-*•+]|\d{1,3}[.)]|#{1,6})\s+)?(?:\[[ xX]\]\s+)?")
-_NO_ABBREVIATION = r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)(?<!\bca)(?<!\bz\.B)(?<!\bMr)(?<!\bMs)(?<!\bDr)"
+_NO_ABBREVIATION = (
+    r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)(?<!\bca)(?<!\bz\.B)"
+    r"(?<!\bMr)(?<!\bMs)(?<!\bDr)"
+)
 _END = re.compile(rf"(?<![.!?…]){_NO_ABBREVIATION}[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』”’）]*")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\w*])")
 

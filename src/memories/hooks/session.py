@@ -1,4 +1,4 @@
-"""Session files: the namespace and switch of each session of a host, and what it has been shown.
+"""Session files: the namespace and switch of each session of a host, and the memories it has seen.
 
 A session file has lines that are only added, so two hooks at once lose nothing. It contains no text
 of a memory, only hashes.

@@ -41,14 +41,14 @@ _START = (
 _AS = rf"(?:{_START} as|as) {_NAME}"
 # Words in the place of a name, in sentences that do not name an identity.
 _NOT_NAMES = frozenset(
-    "a an the usual always before expected planned is was well soon possible needed follows above "
-    "below discussed agreed described requested root admin administrator daemon service server "
-    "normal default background job user guest instructed directed suggested stated said shown "
-    "written such it that this you me i we they him them her us many much far long opposed promised "
-    "ever if though then draft text plain markdown json yaml toml csv html pdf xml code main master "
-    "intended proposed appropriate required necessary usually specified mentioned here there now "
-    "one two superuser sudo anonymous process subprocess thread module script function class list "
-    "table string number boolean array object".split()
+    "a an the usual always before expected planned is was well soon possible needed follows "
+    "above below discussed agreed described requested root admin administrator daemon service "
+    "server normal default background job user guest instructed directed suggested stated "
+    "said shown written such it that this you me i we they him them her us many much far long "
+    "opposed promised ever if though then draft text plain markdown json yaml toml csv html "
+    "pdf xml code main master intended proposed appropriate required necessary usually "
+    "specified mentioned here there now one two superuser sudo anonymous process subprocess "
+    "thread module script function class list table string number boolean array object".split()
 )
 
 

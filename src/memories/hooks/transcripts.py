@@ -24,7 +24,7 @@ USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
 MAX_TEXT = 200_000  # characters of one line's text
 MAX_TOOL = 20_000
-# Where each host keeps its transcripts: a variable and a folder below it, else a folder below the home.
+# Where hosts keep transcripts: a variable with a folder below it, else a folder below the home.
 _FOLDERS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
@@ -93,7 +93,7 @@ class Progress:
     Attributes:
         offset: Where the next line of the transcript starts.
         stopped: The size of the transcript when the agent last stopped; None if it never did.
-        counts: How often each text was said, by role: in `events`, and in `lines` of the transcript.
+        counts: How often each role said each text: in `events`, and in `lines` of transcripts.
         recent: The last prompts and answers of events: turn, hash and time of each.
         last_event: The id of the last event that was stored; all before it were stored too.
         failures: How often the session could not be stored.

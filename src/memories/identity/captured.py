@@ -121,7 +121,7 @@ def _is_name(value: object, name: str) -> bool:
 
 
 def _edit_lines(file: Path, edit: Edit, *, dry_run: bool) -> int:
-    """Edit the lines of a file and return how many change; unreadable lines stay for their reader."""
+    """Edit the lines of a file, except unreadable ones; return how many change."""
     count = 0
     with contextlib.suppress(FileNotFoundError, IsADirectoryError), file.open("r+b") as stream:
         _lock(stream.fileno())

@@ -12,7 +12,7 @@ _FRESH_SECONDS = 2.0  # then a server looks again: another branch may have been 
 
 
 def here(config: Config, folder: Path | None = None) -> Callable[[], Place | None]:
-    """Return a function that returns the project and branch of a folder; only writes call it.
+    """Return a function that finds the project and branch of a folder; only writes call it.
 
     Args:
         config: The settings; with `project_detection` off there is no place.
@@ -65,7 +65,8 @@ def names_of(project: str | None) -> tuple[str, ...]:
         identified = identify(Path.cwd())
         if identified is None:
             raise InvalidInput(
-                "the working folder is not in a git repository of yours; name the project instead of ."
+                "the working folder is not in a git repository of yours; "
+                "name the project instead of ."
             )
         name = identified.name
     return tuple(registry.names_of(name, registry.aliases(registers())))

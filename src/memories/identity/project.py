@@ -1,7 +1,7 @@
 """The project that a folder belongs to, from its git repository; see docs/identity.md.
 
-A repository's files are data. The name comes only from what the user writes: `.git` and the user's
-own folder. The name of a remote never contains a user or a password.
+A repository's files are data. The name comes only from `.git` and the user's own folder, which
+only the user writes. The name of a remote never contains a user or a password.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from memories.identity import git, registry
 from memories.identity.git import Checkout, Unreadable
-from memories.identity.registry import Known
+from memories.identity.registry import Repository
 
 MAX_CHARACTERS = 256  # of the value of a tag
 _MAX_CLONES = 5  # how many clones of clones on this machine are followed
@@ -99,7 +99,7 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
 
 
 def _chosen_name(own: git.Config, checkout: Checkout, folder: Path) -> str | None:
-    """Return the name that the repository's own configuration gives the project, or a folder of it."""
+    """Return the name in the repository's own configuration, for the project or a folder of it."""
     names = {
         subfolder: values[-1].strip()
         for (section, subfolder, setting), values in own.items()
@@ -131,49 +131,49 @@ class _Naming:
             clones: How many clones on this machine are still followed to their source.
         """
         remote = self._remote(checkout, config, clones)
-        known = registry.repository(self._home, checkout.common)
-        if known and remote and known.remote == remote:
-            return known.name
-        seen = _examine(checkout, remote)
-        if known and _is_same(known, seen):
-            if known.remote == remote and known.commit:
-                return known.name  # nothing is new
+        remembered = registry.find_repository(self._home, checkout.common)
+        if remembered and remote and remembered.remote == remote:
+            return remembered.name
+        current = _examine(checkout, remote)
+        if remembered and _is_same(remembered, current):
+            if remembered.remote == remote and remembered.commit:
+                return remembered.name  # nothing is new
             if self._record and remote and not registry.in_use(self._home, remote):
-                registry.set_alias(self._home, remote, known.name)
-            seen = seen._replace(name=known.name)
+                registry.set_alias(self._home, remote, remembered.name)
+            current = current._replace(name=remembered.name)
         elif remote is None:
-            return self._name_by_folder(seen, is_taken=known is not None)
-        self._remember(seen)
-        return seen.name
+            return self._name_by_folder(current, is_taken=remembered is not None)
+        self._remember(current)
+        return current.name
 
-    def _name_by_folder(self, seen: Known, *, is_taken: bool) -> str:
+    def _name_by_folder(self, current: Repository, *, is_taken: bool) -> str:
         """Return the name of a repository without a remote that is new in its folder.
 
         Args:
-            seen: The repository, with the name of its folder.
+            current: The repository, with the name of its folder.
             is_taken: Another repository was in this folder, and may have its name.
         """
-        moved = self._find_moved(seen)
+        moved = self._find_moved(current)
         if moved:
-            seen = seen._replace(name=moved.name)
-        elif is_taken or (not self._record and registry.in_use(self._home, seen.name)):
-            seen = seen._replace(name=_unique_name(seen))
+            current = current._replace(name=moved.name)
+        elif is_taken or (not self._record and registry.in_use(self._home, current.name)):
+            current = current._replace(name=_unique_name(current))
         elif self._record:
-            return registry.remember_first(self._home, seen, _unique_name(seen)).name
-        self._remember(seen)
-        return seen.name
+            return registry.remember_first(self._home, current, _unique_name(current)).name
+        self._remember(current)
+        return current.name
 
-    def _remember(self, seen: Known) -> None:
+    def _remember(self, current: Repository) -> None:
         if self._record:
-            registry.remember(self._home, seen)
+            registry.remember(self._home, current)
 
-    def _find_moved(self, seen: Known) -> Known | None:
+    def _find_moved(self, current: Repository) -> Repository | None:
         """Return the known repository without a remote that was moved here."""
-        for known in registry.repositories(self._home):
-            if known.remote or not known.commit or os.path.lexists(known.folder):
+        for remembered in registry.repositories(self._home):
+            if remembered.remote or not remembered.commit or os.path.lexists(remembered.folder):
                 continue
-            if git.has_commit(Path(seen.folder), known.commit):
-                return known
+            if git.has_commit(Path(current.folder), remembered.commit):
+                return remembered
         return None
 
     def _remote(self, checkout: Checkout, config: git.Config, clones: int) -> str | None:
@@ -214,8 +214,8 @@ class _Naming:
         return None
 
 
-def _examine(checkout: Checkout, remote: str | None) -> Known:
-    """Return the facts about a repository, with the name that it has if it was never seen."""
+def _examine(checkout: Checkout, remote: str | None) -> Repository:
+    """Return the facts about a repository, with the name that it has if it is new."""
     common = checkout.common
     # .git, and .bare beside working trees
     folder = common.parent if common.name.startswith(".") else common
@@ -223,21 +223,22 @@ def _examine(checkout: Checkout, remote: str | None) -> Known:
     plain = "".join(sign if sign.isprintable() else "_" for sign in plain).strip()
     name = remote or plain[:_MAX_FOLDER_NAME] or "project"
     commit = git.latest_commit(common, git.head_reference(checkout._replace(git=common)))
-    return Known(str(common), name, remote, commit, common.stat().st_ino)
+    return Repository(str(common), name, remote, commit, common.stat().st_ino)
 
 
-def _is_same(known: Known, seen: Known) -> bool:
+def _is_same(remembered: Repository, current: Repository) -> bool:
     """Return whether a repository is the one that was seen in its folder before."""
-    if known.commit and git.has_commit(Path(seen.folder), known.commit):
+    if remembered.commit and git.has_commit(Path(current.folder), remembered.commit):
         return True
-    if known.number != seen.number:
+    if remembered.number != current.number:
         return False
-    return known.commit is None or known.remote == seen.remote  # git removes old commits
+    # git removes old commits
+    return remembered.commit is None or remembered.remote == current.remote
 
 
-def _unique_name(seen: Known) -> str:
-    place = f"{seen.folder}\0{seen.number}"
-    return f"{seen.name}-{_short_hash(place)}"
+def _unique_name(current: Repository) -> str:
+    place = f"{current.folder}\0{current.number}"
+    return f"{current.name}-{_short_hash(place)}"
 
 
 def _short_hash(text: str) -> str:

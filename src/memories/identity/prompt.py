@@ -1,10 +1,10 @@
-"""The block at the start of a session's prompt: who the agent is, what it remembers, what it can do.
+"""The block at the start of a session's prompt: the agent's identity, memories and abilities.
 
 It follows decision 10 of the identity specification. Memories are data: they are between marks with
-a random number, one line an item, and nothing in an item can close or leave the marks. Only what a
-person or an agent decided to keep is shown. Captured or imported memories that nobody accepted are
-left out, and so is text that seems to give orders. The one exception has a section of its own: the
-notes of this agent's last sessions in this project.
+a random number, one line an item, and nothing in an item can close or leave the marks. Only
+memories that a person or an agent decided to keep are shown. Captured or imported memories that
+were not accepted are left out, and so is text that seems to give orders. The one exception has a
+section of its own: the notes of this agent's last sessions in this project.
 """
 
 import os
@@ -187,7 +187,7 @@ def _admit(
 
 
 def _is_undecided(entry: Entry) -> bool:
-    """Return whether nobody decided to keep a memory: it was captured or imported."""
+    """Return whether a memory was captured or imported, and not accepted."""
     return entry.trust in (CAPTURED, IMPORTED) and not entry.accepted
 
 
@@ -205,7 +205,7 @@ def _is_suspicious(entry: Entry) -> bool:
 def _is_session(entry: Entry) -> bool:
     """Return whether a memory belongs to the section of sessions, and to its project only.
 
-    A pinned one is shown among the other memories, unless nobody decided to keep it.
+    A pinned one is shown among the other memories, unless it was captured and not accepted.
     """
     return entry.is_session and (not entry.pinned or _is_undecided(entry))
 

@@ -17,7 +17,7 @@ _FOLDER = ".projects"  # namespaces do not start with a dot; their folders may b
 _ALIASES = "aliases.json"
 
 
-class Known(NamedTuple):
+class Repository(NamedTuple):
     """A repository that was seen before.
 
     Attributes:
@@ -35,19 +35,19 @@ class Known(NamedTuple):
     number: int
 
 
-def repository(home: Path, folder: Path) -> Known | None:
+def find_repository(home: Path, folder: Path) -> Repository | None:
     """Return the repository that was last seen in a folder."""
     return _read(_file(home, folder))
 
 
-def remember(home: Path, known: Known) -> None:
+def remember(home: Path, repository: Repository) -> None:
     """Remember a repository; if the file can't be written, it is examined again each time."""
     with contextlib.suppress(OSError):
         make_folder(home / _FOLDER)
-        _write(home, known)
+        _write(home, repository)
 
 
-def remember_first(home: Path, known: Known, other: str) -> Known:
+def remember_first(home: Path, repository: Repository, other: str) -> Repository:
     """Remember a new repository by its name, or by another one if a project has that name already.
 
     Returns:
@@ -57,20 +57,24 @@ def remember_first(home: Path, known: Known, other: str) -> Known:
     try:
         make_folder(home / _FOLDER)
         with locked(home / _FOLDER / ".names.lock"):
-            if before := repository(home, Path(known.folder)):
+            if before := find_repository(home, Path(repository.folder)):
                 return before
-            if in_use(home, known.name):
-                known = known._replace(name=other)
-            _write(home, known)
+            if in_use(home, repository.name):
+                repository = repository._replace(name=other)
+            _write(home, repository)
     except OSError:
-        return known._replace(name=other)
-    return known
+        return repository._replace(name=other)
+    return repository
 
 
-def repositories(home: Path) -> Iterator[Known]:
+def repositories(home: Path) -> Iterator[Repository]:
     """Yield all remembered repositories, in order of their folders."""
-    files = (file for file in (home / _FOLDER).glob("*.json") if file.name != _ALIASES)
-    yield from sorted(known for file in files if (known := _read(file)) is not None)
+    known = []
+    for file in (home / _FOLDER).glob("*.json"):
+        repository = _read(file) if file.name != _ALIASES else None
+        if repository is not None:
+            known.append(repository)
+    yield from sorted(known)
 
 
 def aliases(home: Path) -> dict[str, str]:
@@ -144,7 +148,7 @@ def in_use(home: Path, name: str) -> bool:
     names = aliases(home)
     if name in names or name in names.values():
         return True
-    return any(known.name == name for known in repositories(home))
+    return any(repository.name == name for repository in repositories(home))
 
 
 def _file(home: Path, folder: Path) -> Path:
@@ -152,16 +156,18 @@ def _file(home: Path, folder: Path) -> Path:
     return home / _FOLDER / f"{digest[:24]}.json"
 
 
-def _write(home: Path, known: Known) -> None:
-    with replacing(_file(home, Path(known.folder))) as stream:
-        stream.write(json.dumps(known._asdict()).encode())
+def _write(home: Path, repository: Repository) -> None:
+    with replacing(_file(home, Path(repository.folder))) as stream:
+        stream.write(json.dumps(repository._asdict()).encode())
 
 
-def _read(file: Path) -> Known | None:
+def _read(file: Path) -> Repository | None:
     """Return the repository of a file; None if there is no file, or it is damaged."""
     try:
         fields = json.loads(read_file(file))
-        known = Known(*(fields[name] for name in Known._fields))  # earlier versions wrote more
+        # Earlier versions wrote more fields.
+        repository = Repository(*(fields[name] for name in Repository._fields))
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return known if isinstance(known.name, str) and isinstance(known.folder, str) else None
+    is_valid = isinstance(repository.name, str) and isinstance(repository.folder, str)
+    return repository if is_valid else None

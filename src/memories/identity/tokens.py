@@ -77,11 +77,11 @@ def parse_grants(texts: Sequence[str]) -> dict[str, str]:
 def create(
     home: Path, name: str, grants: Mapping[str, str], expires_at: datetime | None = None
 ) -> tuple[str, Token]:
-    """Create a token; return the secret and what is stored.
+    """Create a token; return the secret and the stored token.
 
     Args:
         home: The folder of the file.
-        name: Its name, which appears in the origin of what it writes.
+        name: Its name, which appears in the origin of its writes.
         grants: See `Token.namespaces`.
         expires_at: When it expires, if it does.
 
@@ -165,7 +165,7 @@ def own_file(home: Path) -> Path:
 def own(home: Path) -> str:
     """Return the token of the user who runs the server, which may do everything.
 
-    It is created if it does not exist, and stored as it is, in a file that nobody else can read:
+    It is created if it does not exist, and stored as it is, in a file that only the user can read:
     the command and the link to the page take it from there.
 
     Raises:
