@@ -99,7 +99,7 @@ class Conversations:
         assert memories.conversations(user="ann") == []
         assert [each.title for each in memories.conversations()] == [None, "Release of May", None]
 
-    def test_what_a_conversation_is_called_is_no_part_of_its_turns(self, store: Store) -> None:
+    def test_the_title_of_a_conversation_is_not_part_of_its_turns(self, store: Store) -> None:
         memories = of(store)
         talks(memories, 1)
         before = memories.turns("talk 0")
@@ -172,9 +172,7 @@ class Conversations:
         ],
         ids=lambda given: str(given)[:30],
     )  # fmt: skip
-    def test_what_a_conversation_can_not_be_called_is_refused(
-        self, store: Store, given: dict[str, object]
-    ) -> None:
+    def test_invalid_titles_are_refused(self, store: Store, given: dict[str, object]) -> None:
         memories = of(store)
         memories.add_turns("talk", ["hello"])
         with pytest.raises(InvalidInput):
@@ -199,7 +197,7 @@ class Conversations:
     # --- once, and told
     # -----------------------------------------------------------------------------------------------
 
-    def test_what_becomes_of_a_message_is_told(self, store: Store) -> None:
+    def test_the_outcome_of_each_message_is_reported(self, store: Store) -> None:
         memories = of(store)
         drafts = [
             TurnDraft("one", message_id="a"),
@@ -229,7 +227,7 @@ class Conversations:
         assert [turn.content for turn in memories.turns("talk")] == ["one", "two", "three"]
         assert {turn.status for turn in memories.turns("talk")} == {None}
 
-    def test_what_was_stored_with_its_secret_is_known_again(self, store: Store) -> None:
+    def test_a_message_stored_with_a_secret_is_recognized_again(self, store: Store) -> None:
         memories, text = of(store), "my password is hunter2-Qx81kkP9"
         for redact in (True, True, False):
             [turn] = memories.add_turns("talk", [TurnDraft(text, message_id="a")], redact=redact)
@@ -256,7 +254,7 @@ class Conversations:
         ]
         assert [turn.content for turn in of(store, "eve").turns("own")] == ["of all"]
 
-    def test_a_turn_keeps_the_time_zone_that_was_given(self, store: Store) -> None:
+    def test_a_turn_keeps_its_time_zone(self, store: Store) -> None:
         memories = of(store)
         given = [
             "2025-12-25T23:30:00+09:00",
@@ -402,7 +400,7 @@ class Conversations:
     @pytest.mark.parametrize(
         "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))]
     )
-    def test_pages_and_tails_are_right_whatever_is_long(self, store: Store, seed: int) -> None:
+    def test_pages_and_tails_are_right_with_long_messages(self, store: Store, seed: int) -> None:
         memories, chance = of(store), random.Random(seed)
         texts = [long_text(100_500 if chance.random() < 0.4 else 50) for _ in range(9)]
         memories.add_turns("talk", texts)

@@ -62,7 +62,7 @@ class Durability(Opened):
         version = first.info(pool()).schema_version
         assert open_store(SPACE).info(pool()).schema_version == version is None
 
-    def test_a_reader_that_came_before_the_store_sees_what_is_written_later(
+    def test_a_reader_opened_before_the_store_exists_sees_later_writes(
         self, open_store: OpenStore
     ) -> None:
         reader, writer = open_store(SPACE), open_store(SPACE)
@@ -120,11 +120,11 @@ class Durability(Opened):
         store.append([record("m", text=text, vectors=None)])
         assert store.scan(pool(), limit=1)[0].text == text
 
-    def test_nothing_to_append_is_no_error(self, store: Store) -> None:
+    def test_an_empty_append_is_allowed(self, store: Store) -> None:
         store.append([])
         assert store.count(pool()) == 0
 
-    def test_what_was_written_is_there_for_another_opening(self, open_store: OpenStore) -> None:
+    def test_writes_are_there_when_the_store_is_opened_again(self, open_store: OpenStore) -> None:
         first = open_store(SPACE)
         first.append([record("m")])
         first.close()
@@ -161,7 +161,7 @@ class Durability(Opened):
         assert store.count(pool(state="any")) == 0
         assert store.info(pool()).model is None
 
-    def test_of_nested_transactions_the_outermost_counts(self, store: Store) -> None:
+    def test_the_outermost_of_nested_transactions_commits(self, store: Store) -> None:
         with failing(), store.transaction():
             with store.transaction():
                 store.append([record("inner")])
@@ -174,7 +174,7 @@ class Durability(Opened):
             store.append([record("outer")])
         assert store.count(pool()) == 2
 
-    def test_no_writer_comes_between_a_read_and_a_write_of_one_transaction(
+    def test_no_other_writer_gets_between_a_read_and_a_write_of_a_transaction(
         self, open_store: OpenStore
     ) -> None:
         """Four writers give the next free position 15 times each; none is given twice."""
@@ -236,7 +236,7 @@ class Durability(Opened):
         )
         assert set(search(store, "apple")) == {"m"}
 
-    def test_a_patch_leaves_out_what_does_not_exist(self, store: Store) -> None:
+    def test_a_patch_ignores_missing_records(self, store: Store) -> None:
         store.append([record("m")])
         refs = [
             Ref(MEMORY, "ann", "missing", 1),
@@ -262,7 +262,7 @@ class Durability(Opened):
         store.touch([])
         assert [entry.accesses for entry in store.scan(pool(), limit=9)] == [2, 0]
 
-    def test_what_was_read_is_told_the_most_read_first(self, store: Store) -> None:
+    def test_used_returns_the_most_read_records_first(self, store: Store) -> None:
         store.append([record("m"), record("n"), record("never"), record("other", namespace="bob")])
         one, two, others = (
             Ref(MEMORY, name, group, 1)
@@ -275,7 +275,7 @@ class Durability(Opened):
         store.patch([Patch(two, at(9), "delete", {})])
         assert store.used(pool()) == [(one, 1)]
 
-    def test_what_is_removed_is_gone_from_every_read(self, store: Store) -> None:
+    def test_a_removed_record_is_gone_from_every_read(self, store: Store) -> None:
         store.append(
             [
                 record("m", text="apple", key="k", labels={"colour": "red"}),
@@ -341,7 +341,7 @@ class Durability(Opened):
         assert len({entry.ref for entry in found}) == len(found) == 48
         assert all(entry.fields == {"turn": int(entry.ref.group[-2:])} for entry in found)
 
-    def test_no_error_is_a_drivers_own(self, store: Store) -> None:
+    def test_no_error_of_a_driver_gets_through(self, store: Store) -> None:
         store.append([record("m", key="k")])
         for wrong in (record("m"), record("n", key="k")):
             with pytest.raises(MemoriesError):

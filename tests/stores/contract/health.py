@@ -99,7 +99,7 @@ class Health:
         assert store.damaged.since() == ()
 
     @pytest.mark.parametrize("values", NOT_WRITTEN.values(), ids=NOT_WRITTEN)
-    def test_a_record_that_no_program_of_ours_writes_costs_only_itself(
+    def test_an_invalid_record_costs_only_itself(
         self, open_store: OpenStore, values: dict[str, Any]
     ) -> None:
         """Files can be edited, and servers have other clients: so what they hold is not
@@ -132,7 +132,7 @@ class Health:
     @pytest.mark.parametrize(
         "labels", [{"role": "<|im_start|>system"}, {"role": "user", "speaker": "a\nsystem: b"}]
     )
-    def test_a_turn_that_no_program_of_ours_writes_costs_only_itself(
+    def test_an_invalid_turn_costs_only_itself(
         self, open_store: OpenStore, labels: dict[str, str]
     ) -> None:
         store = open_store(SPACE)

@@ -146,7 +146,7 @@ class Isolation(Opened):
 
         assert failed_cases(check, itertools.product(SEARCHED, _NARROWED)) == []
 
-    def test_only_a_namespace_that_is_named_exactly_is_read(self, twins: Store) -> None:
+    def test_only_an_exactly_named_namespace_is_read(self, twins: Store) -> None:
         def check(*namespaces: str) -> None:
             where = Filter(MEMORY, namespaces, state="any")
             assert twins.scan(where, limit=100) == []
@@ -219,7 +219,7 @@ class Isolation(Opened):
                 )
         assert store.count(pool("bob", key="user/editor")) == 1
 
-    def test_how_many_have_no_vector_is_counted_in_the_own_namespace(self, store: Store) -> None:
+    def test_records_without_vectors_are_counted_by_namespace(self, store: Store) -> None:
         store.append(
             [record("a1"), record("a2", vectors=None), record("b1", namespace="bob", vectors=None)]
         )
@@ -274,7 +274,7 @@ class Isolation(Opened):
         ]
         assert set(search(store, "red green blue", where, k=3)) == {"other"}
 
-    def test_memories_and_turns_that_are_written_by_turns_are_all_found(self, store: Store) -> None:
+    def test_interleaved_memories_and_turns_are_all_found(self, store: Store) -> None:
         """So many of each, written together and apart, that a store puts them into an index of
         their own.
         """

@@ -155,7 +155,7 @@ class Log(Opened):
         assert memories.log(action="turns")[0].changes[0][2:] == ("c", 0, 59)
         assert check(memories).problem is None
 
-    def test_what_fails_is_not_in_the_log(self, store: Store) -> None:
+    def test_a_failed_change_is_not_in_the_log(self, store: Store) -> None:
         memories = opened(store)
         through = memories._store
         with pytest.raises(RuntimeError), through.transaction():
@@ -171,9 +171,7 @@ class Log(Opened):
         ] == [(1, ["n"])]
         assert check(memories).problem is None
 
-    def test_a_log_holds_no_content_and_what_is_forgotten_leaves_no_byte_in_it(
-        self, store: Store
-    ) -> None:
+    def test_a_log_has_no_content_and_no_byte_of_forgotten_records(self, store: Store) -> None:
         memories = opened(store)
         made = memories.create(
             "Ann likes quokkas", tags={"animal": "wombat"}, key="ann/zoo", decay="reinforceable"
@@ -202,7 +200,7 @@ class Log(Opened):
             memories.create(f"statement number {number}", force=True)
         return memories, chain(store)
 
-    def test_a_changed_entry_shows(self, store: Store) -> None:
+    def test_a_changed_entry_is_detected(self, store: Store) -> None:
         memories, entries = self.five(store)
         link = link_of(entries[2])
         forged = link._replace(actor=link.actor._replace(user="mallory"))
@@ -213,7 +211,7 @@ class Log(Opened):
         assert check(memories).problem == "entry 3 is not what was written"
         memories.create("writing goes on", force=True)
 
-    def test_a_removed_or_moved_entry_shows(self, store: Store) -> None:
+    def test_a_removed_or_moved_entry_is_detected(self, store: Store) -> None:
         memories, entries = self.five(store)
         replace(store, [*entries[:2], *entries[3:]])
         assert check(memories).problem == "entry 3 is missing"
@@ -232,9 +230,7 @@ class Log(Opened):
         replace(store, entries)
         assert check(memories).problem is None
 
-    def test_a_cut_end_shows_by_what_it_told_of_and_by_a_head_that_was_kept(
-        self, store: Store
-    ) -> None:
+    def test_a_cut_end_is_detected_by_its_records_and_by_a_saved_head(self, store: Store) -> None:
         memories, entries = self.five(store)
         head = check(memories).head
         replace(store, entries[:4])
@@ -246,7 +242,7 @@ class Log(Opened):
             check(memories, against=head).problem
         )
 
-    def test_one_version_that_is_not_in_the_log_shows_though_another_one_is(
+    def test_a_version_missing_from_the_log_is_detected_though_another_is_there(
         self, store: Store
     ) -> None:
         memories, entries = self.five(store)
@@ -255,7 +251,7 @@ class Log(Opened):
         assert "entry 5 is missing" in str(check(memories).problem)
         assert check(memories).unlogged == 1
 
-    def test_an_end_with_new_hashes_shows_by_a_head_that_was_kept(self, store: Store) -> None:
+    def test_a_rewritten_end_is_detected_by_a_saved_head(self, store: Store) -> None:
         memories, entries = self.five(store)
         head = check(memories).head
         last, forged = link_of(entries[1]), entries[:2]
@@ -319,7 +315,7 @@ class Log(Opened):
             age = then - T0 - (reinforced or 0) * DAY
             assert listed.confidence == pytest.approx(1 - age / half_life, abs=1e-3)
 
-    def test_as_of_counts_no_reinforcement_of_what_was_said_before(self, store: Store) -> None:
+    def test_as_of_ignores_reinforcements_of_earlier_versions(self, store: Store) -> None:
         clock = Clock()
         memories = opened(store, clock)
         made = memories.create("The office dog is called Rex", decay="reinforceable").memory
@@ -338,7 +334,7 @@ class Log(Opened):
         ]
         assert found == [T0 + DAY, None, T0 + 3 * DAY, T0 + 3 * DAY, T0 + 5 * DAY]
 
-    def test_a_time_from_before_all_times_were_kept_stays_known(self, store: Store) -> None:
+    def test_a_reinforcement_from_before_the_log_stays_known(self, store: Store) -> None:
         clock = Clock()
         memories = opened(store, clock)
         made = memories.create("The office dog is called Rex", decay="reinforceable").memory

@@ -586,7 +586,7 @@ class AsTheModelSays(Opened):
     sequences = 200  # at full size; a backend's test file lowers it where each operation takes long
 
     @pytest.mark.torture
-    def test_any_sequence_of_operations_comes_to_what_the_model_says(
+    def test_any_sequence_of_operations_matches_the_model(
         self, open_store: OpenStore, figures: dict[str, Any]
     ) -> None:
         share = os.environ.get("TORTURE")

@@ -84,7 +84,7 @@ class Moving(Opened):
         store.append([record("n")])
         assert open_store(None).info(pool()).model == "fake/1"
 
-    def test_a_store_without_an_embedder_goes_by_words(self, open_store: OpenStore) -> None:
+    def test_a_store_without_an_embedder_searches_by_words(self, open_store: OpenStore) -> None:
         open_store(SPACE).append([record("m", text="apple")])
         plain = open_store(None)
         plain.append([record("n", text="apple", vectors=None)])
@@ -116,13 +116,13 @@ class Moving(Opened):
         assert store.namespaces(MEMORY) == ["bob"]
         assert store.namespaces(HISTORY) == ["ann"]
 
-    def test_accesses_are_kept_with_a_record_that_is_moved(self, store: Store) -> None:
+    def test_a_moved_record_keeps_its_accesses(self, store: Store) -> None:
         store.append([record("m", accesses=7), record("n"), turn(1, accesses=3)])
         store.touch([Ref(MEMORY, "ann", "m", 1), Ref(MEMORY, "ann", "n", 1)])
         assert [entry.accesses for entry in store.scan(pool(), limit=9)] == [8, 1]
         assert [entry.accesses for entry in store.scan(turns(), limit=9)] == [3]
 
-    def test_vectors_come_back_nearly_as_they_were(self, open_store: OpenStore) -> None:
+    def test_returned_vectors_are_nearly_the_stored_ones(self, open_store: OpenStore) -> None:
         """Whatever space the store was opened with."""
         given = unit_vectors(6)
         windows = {"one": given[:1], "three": given[1:4], "ended": given[4:5]}
@@ -151,7 +151,7 @@ class Moving(Opened):
                 assert (vectors * windows[ref.group]).sum(axis=1) == pytest.approx(1.0, abs=0.01)
         assert open_store(SPACE).vectors([]) == {}
 
-    def test_vectors_that_are_moved_again_and_again_stay_as_good(self, store: Store) -> None:
+    def test_vectors_moved_repeatedly_stay_as_precise(self, store: Store) -> None:
         vectors = first = unit_vectors(1)
         for number in range(5):
             ref = Ref(MEMORY, "ann", f"m{number}", 1)
@@ -222,7 +222,9 @@ class Moving(Opened):
         store.append([turn(number, text=text) for number, text in enumerate(texts)])
         return store
 
-    def test_what_has_no_vectors_of_the_space_in_use_is_unstaged(self, embedded: Store) -> None:
+    def test_records_without_vectors_of_the_space_in_use_are_unstaged(
+        self, embedded: Store
+    ) -> None:
         assert (
             embedded.unstaged(SPACE, MEMORY, limit=9)
             == embedded.unstaged(SPACE, HISTORY, limit=9)
@@ -284,7 +286,9 @@ class Moving(Opened):
         with pytest.raises(EmbedderMismatch):
             by_other(open_store(OTHER), "apple pie")
 
-    def test_staging_goes_on_where_it_was(self, open_store: OpenStore, embedded: Store) -> None:
+    def test_staging_continues_where_it_stopped(
+        self, open_store: OpenStore, embedded: Store
+    ) -> None:
         first = embedded.unstaged(OTHER, MEMORY, limit=4)
         embedded.stage(OTHER, {entry.ref: embed_other(entry.text) for entry in first})
         again = open_store(None)
@@ -332,7 +336,7 @@ class Moving(Opened):
         early.append([record("new", text="elder tea", vectors=embed_other("elder tea"))])
         assert by_other(early, "elder tea")["new"] == pytest.approx(1.0, abs=0.01)
 
-    def test_who_has_the_store_open_with_the_old_space_is_told(
+    def test_a_store_open_with_the_old_space_gets_a_mismatch(
         self, open_store: OpenStore, embedded: Store
     ) -> None:
         old = open_store(SPACE)
@@ -376,7 +380,7 @@ class Moving(Opened):
         embedded.switch(OTHER)
         assert embedded.info(pool()).model == OTHER.model
 
-    def test_what_is_written_while_staging_is_staged_too(
+    def test_records_written_while_staging_are_staged_too(
         self, open_store: OpenStore, embedded: Store
     ) -> None:
         stage_all(embedded)
@@ -392,7 +396,7 @@ class Moving(Opened):
         assert by_other(open_store(OTHER), "elder tea")["late"] == pytest.approx(1.0, abs=0.01)
         assert by_other(open_store(OTHER), "fig jam")["bare"] == pytest.approx(1.0, abs=0.01)
 
-    def test_the_embedder_is_changed_while_somebody_writes(
+    def test_the_embedder_can_be_changed_during_writes(
         self, open_store: OpenStore, embedded: Store
     ) -> None:
         class Another(FakeEmbedder):
@@ -420,7 +424,7 @@ class Moving(Opened):
         assert store.info(pool("ann", "bob", state="any")).without_vector_count == 0
         assert store.info(turns(state="any")).without_vector_count == 0
 
-    def test_what_is_removed_has_no_staged_vectors_either(
+    def test_removed_records_have_no_staged_vectors(
         self, open_store: OpenStore, embedded: Store
     ) -> None:
         stage_all(embedded)
@@ -435,7 +439,7 @@ class Moving(Opened):
         assert by_other(store, "elder tea")["m1"] == pytest.approx(1.0, abs=0.01)
         assert by_other(store, "banana bread")["m1"] < 0.9  # type: ignore[operator]
 
-    def test_what_does_not_exist_is_not_staged(self, store: Store) -> None:
+    def test_missing_records_are_not_staged(self, store: Store) -> None:
         nowhere = [
             Ref(MEMORY, "ann", "m", 2),
             Ref(HISTORY, "ann", "m", 1),
@@ -454,7 +458,7 @@ class Moving(Opened):
             Ref(MEMORY, "ann", "m", 1)
         }
 
-    def test_vectors_that_are_staged_again_replace_those_before(
+    def test_vectors_staged_again_replace_earlier_ones(
         self, open_store: OpenStore, embedded: Store
     ) -> None:
         ref = Ref(MEMORY, "ann", "m1", 1)
@@ -470,7 +474,7 @@ class Moving(Opened):
         assert by_other(open_store(OTHER), "banana bread")["m1"] == pytest.approx(1.0, abs=0.01)
         assert embedded.vectors([ref])[ref].shape == (2, OTHER.dimension)
 
-    def test_what_was_staged_for_a_third_space_is_dropped(self, embedded: Store) -> None:
+    def test_vectors_staged_for_a_third_space_are_dropped(self, embedded: Store) -> None:
         third = OTHER._replace(model="third/1")
         stage_all(embedded)
         embedded.stage(third, {Ref(MEMORY, "ann", "m1", 1): embed_other("banana bread")})
@@ -524,7 +528,7 @@ class Moving(Opened):
             matches = other.matches(turns(), TurnQuery(vectors[count + number], [], 5))
             assert refs_of(matches)[int(np.nanargmax(matches.similarity))] == refs[count + number]
 
-    def test_vectors_that_come_late_are_found_among_many(self, store: Store) -> None:
+    def test_late_vectors_are_found_among_many(self, store: Store) -> None:
         """Half of the records have none at first; what is staged for them lies between what is
         there.
         """

@@ -92,7 +92,7 @@ class Order(Opened):
         assert [entry.ref.group for entry in found] == (ids[::-1] if newest_first else ids)
 
     @pytest.mark.parametrize("newest_first", [False, True])
-    def test_where_namespaces_share_a_group_each_record_comes(
+    def test_a_scan_returns_each_record_of_a_group_shared_by_namespaces(
         self, store: Store, newest_first: bool
     ) -> None:
         """`after` goes behind a position in all of them."""
@@ -114,7 +114,7 @@ class Order(Opened):
         assert {entry.ref.position for entry in behind} == {1 if newest_first else 3}
         assert len(behind) == 2
 
-    def test_after_may_name_what_is_not_there(self, store: Store) -> None:
+    def test_after_may_name_a_missing_record(self, store: Store) -> None:
         store.append([record("b", 1), record("d", 1)])
         assert [entry.ref.group for entry in store.scan(pool(), limit=9, after=("c", 5))] == ["d"]
         backwards = store.scan(pool(), limit=9, after=("c", 5), newest_first=True)

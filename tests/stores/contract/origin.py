@@ -22,7 +22,7 @@ CURSOR, CODEX = ("cursor", "2.0"), ("codex", "1.1")
 class Origins:
     """The part of the contract that is about who wrote what."""
 
-    def test_filters_by_who_wrote_are_hard(self, open_store: OpenStore) -> None:
+    def test_filters_by_origin_are_strict(self, open_store: OpenStore) -> None:
         memories = Memories(
             open_store(SPACE), namespace="ann", embedder=FakeEmbedder(), channel="mcp"
         )
@@ -76,7 +76,7 @@ class Origins:
         [then] = memories.list(written_by="codex", as_of=before).memories
         assert (then.content, then.origin) == (made.content, versions[0].origin)
 
-    def test_a_copy_keeps_who_wrote_what(self, open_store: OpenStore, tmp_path: Path) -> None:
+    def test_a_copy_keeps_origins(self, open_store: OpenStore, tmp_path: Path) -> None:
         store = open_store(SPACE)
         memories = Memories(store, namespace="ann", embedder=FakeEmbedder(), channel="mcp")
         memories.of_client(*CODEX).create("The user drinks tea")
@@ -90,7 +90,7 @@ class Origins:
             assert [turn.origin for turn in copied.turns("talk")] == [origin("mcp", "ann", CURSOR)]
         copy.close()
 
-    def test_what_has_no_origin_tells_none(self, open_store: OpenStore) -> None:
+    def test_a_record_without_origin_shows_none(self, open_store: OpenStore) -> None:
         store = open_store(SPACE)
         old = record("01a1fdf1-92cd-72f2-8000-000000000001")
         store.append([old])

@@ -23,7 +23,7 @@ def opened(store: Store, clock: Clock) -> Memories:
 class Repetitions:
     """What holds for a text that is stored again."""
 
-    def test_what_a_repetition_adds_is_merged_and_found(self, open_store: OpenStore) -> None:
+    def test_the_addition_of_a_repetition_is_merged_and_found(self, open_store: OpenStore) -> None:
         clock = Clock()
         memories = opened(open_store(FakeEmbedder.space), clock)
         made = memories.create(TEXT, tags={"type": "fact"}, decay="contextual", confidence=0.5)
@@ -59,7 +59,7 @@ class Repetitions:
         assert memories.create(TEXT, tags={"a": "b"}).merged == ()
         assert not [check.problem for check in memories.verify_log() if check.problem]
 
-    def test_what_was_corrected_holds_again_when_it_is_said_again(
+    def test_a_corrected_memory_holds_again_when_it_is_repeated(
         self, open_store: OpenStore
     ) -> None:
         clock = Clock()
@@ -76,7 +76,7 @@ class Repetitions:
             (ids[1], ids[0]),
         ]
 
-    def test_of_repetitions_at_once_nothing_is_lost(self, open_store: OpenStore) -> None:
+    def test_concurrent_repetitions_lose_nothing(self, open_store: OpenStore) -> None:
         clock = Clock()
         writers = [opened(open_store(FakeEmbedder.space), clock) for _ in range(WRITERS)]
         writers[0].create(TEXT)

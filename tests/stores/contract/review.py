@@ -60,7 +60,7 @@ class Review:
     stored.
     """
 
-    def test_what_waits_is_found_only_when_it_is_asked_for(self, open_store: OpenStore) -> None:
+    def test_waiting_memories_are_found_only_on_request(self, open_store: OpenStore) -> None:
         clock = Clock()
         memories = opened(open_store(FakeEmbedder.space), clock)
         other = memories.create("The user prefers Python", tags={"kind": "fact"}).memory
@@ -90,7 +90,7 @@ class Review:
         assert (told.pending, told.versions[0].ended_by) == (True, "pending")
         assert memories.get(waits.id).tags == {"kind": "fact", "only": "waiting"}
 
-    def test_no_context_has_what_waits(self, open_store: OpenStore) -> None:
+    def test_waiting_memories_are_in_no_context(self, open_store: OpenStore) -> None:
         memories = opened(open_store(FakeEmbedder.space))
         made(memories)
         gateway = MemoryGateway(ENGINE, backend=EngineBackend(memories))
@@ -99,7 +99,9 @@ class Review:
         )
         assert built["memories"] == []
 
-    def test_nobody_else_sees_what_waits(self, open_store: OpenStore) -> None:
+    def test_waiting_memories_are_invisible_to_other_namespaces(
+        self, open_store: OpenStore
+    ) -> None:
         store = open_store(FakeEmbedder.space)
         waits = made(opened(store))
         bob = Memories(store, namespace="bob", embedder=FakeEmbedder())
@@ -110,7 +112,7 @@ class Review:
         with pytest.raises(RequestError):
             bob.review.accept([waits.id])
 
-    def test_what_waits_takes_no_key_and_replaces_nothing_until_it_is_accepted(
+    def test_a_waiting_memory_takes_no_key_until_it_is_accepted(
         self, open_store: OpenStore
     ) -> None:
         memories = opened(open_store(FakeEmbedder.space))
@@ -132,7 +134,7 @@ class Review:
         assert ids(memories, pending=True) == []
         assert memories.get(waits.id).superseded_by == taken.id
 
-    def test_what_is_accepted_is_as_any_other(self, open_store: OpenStore) -> None:
+    def test_an_accepted_memory_is_an_ordinary_one(self, open_store: OpenStore) -> None:
         clock = Clock()
         memories = opened(open_store(FakeEmbedder.space), clock, channel="hook")
         replaced = Memories(
@@ -184,7 +186,7 @@ class Review:
         assert [change.action for change in changes] == ["update", "accept", "create"]
         assert all(each.problem is None for each in person.verify_log())
 
-    def test_what_is_edited_is_a_version_by_the_editor(self, open_store: OpenStore) -> None:
+    def test_an_edited_memory_is_a_version_by_its_editor(self, open_store: OpenStore) -> None:
         clock = Clock()
         waits = made(
             opened(open_store(FakeEmbedder.space), clock, channel="hook"), tags={"kind": "fact"}
@@ -210,7 +212,7 @@ class Review:
         ]
         assert ids(person, pending=True) == []
 
-    def test_what_is_rejected_waits_again_when_it_is_restored(self, open_store: OpenStore) -> None:
+    def test_a_rejected_memory_waits_again_when_it_is_restored(self, open_store: OpenStore) -> None:
         memories = opened(open_store(FakeEmbedder.space))
         waits = made(memories, key="harbour/deploys")
         [done] = memories.review.reject([waits.id])
@@ -249,7 +251,7 @@ class Review:
         assert (rejected.stored, rejected.memory and rejected.memory.deleted) == (False, True)
         assert ids(memories, pending=True) == []
 
-    def test_what_is_current_does_not_wait_as_well(self, open_store: OpenStore) -> None:
+    def test_a_current_text_does_not_wait_as_well(self, open_store: OpenStore) -> None:
         memories = opened(open_store(FakeEmbedder.space))
         waits = made(memories)
         current = memories.create(TEXT)  # nobody who writes knows what waits
@@ -262,7 +264,7 @@ class Review:
         assert ids(memories) == [current.memory.id]
         assert ids(memories, pending=True) == []
 
-    def test_a_batch_that_is_cut_short_leaves_each_waiting_or_accepted(
+    def test_an_interrupted_batch_leaves_each_memory_waiting_or_accepted(
         self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         memories = opened(open_store(FakeEmbedder.space))
@@ -313,14 +315,16 @@ class Review:
         assert ids(memories) == []
         assert memories.log() == before
 
-    def test_what_waits_is_forgotten_as_any_other(self, open_store: OpenStore) -> None:
+    def test_a_waiting_memory_can_be_forgotten(self, open_store: OpenStore) -> None:
         memories = opened(open_store(FakeEmbedder.space))
         waits = made(memories)
         assert memories.forget(waits.id).versions == 1
         assert ids(memories, pending=True) == []
         assert memories.search(QUERY, pending=True) == ()
 
-    def test_pages_of_what_waits_and_of_the_past_are_whole(self, open_store: OpenStore) -> None:
+    def test_pages_of_waiting_and_of_past_memories_are_complete(
+        self, open_store: OpenStore
+    ) -> None:
         clock = Clock()
         memories = opened(open_store(FakeEmbedder.space), clock)
         drafts = [

@@ -151,7 +151,7 @@ class Search(Opened):
 
         assert failed_cases(check, _FILTERS) == []
 
-    def test_a_group_is_found_by_how_its_name_begins(self, store: Store) -> None:
+    def test_a_group_is_found_by_a_prefix_of_its_name(self, store: Store) -> None:
         ids = [
             "01a1fdf1-92cd-72f2-8000-000000000001",
             "01a1fdf1-92cd-72f2-8000-000000000002",
@@ -174,7 +174,7 @@ class Search(Opened):
         assert beginning("zzz") == set()
         assert beginning("") == {*ids, *names}
 
-    def test_labels_counts_keys_and_values_of_what_the_filter_means(self, store: Store) -> None:
+    def test_labels_counts_the_keys_and_values_of_filtered_records(self, store: Store) -> None:
         store.append(
             [
                 record(f"m{number}", labels={"type": "fact", "n": str(number % 2)})
@@ -225,7 +225,7 @@ class Search(Opened):
             )
             assert candidate.words == 0.0
 
-    def test_of_several_windows_the_best_counts(self, store: Store) -> None:
+    def test_the_best_of_several_windows_counts(self, store: Store) -> None:
         near, far, other = unit_vectors(3)
         store.append([record("windows", text="x", vectors=np.stack([far, -near, near]))])
         store.append([record("single", text="x", vectors=other[np.newaxis])])
@@ -241,7 +241,7 @@ class Search(Opened):
         (found,) = store.candidates(pool(), vector=vector[0], terms=[], k=1)
         assert found.similarity == pytest.approx(-1.0, abs=0.01)
 
-    def test_so_many_of_the_best_by_vector_come(self, store: Store) -> None:
+    def test_k_limits_the_best_by_vector(self, store: Store) -> None:
         vectors = unit_vectors(60)
         store.append(
             [record(f"m{number:02}", text="x", vectors=vectors[[number]]) for number in range(60)]
@@ -304,7 +304,7 @@ class Search(Opened):
         assert len(matches.labels) == 3 == len({tuple(labels.items()) for labels in matches.labels})
         assert matches.searched >= 60
 
-    def test_a_row_of_matches_tells_what_its_record_tells(self, talks: Store) -> None:
+    def test_a_row_of_matches_equals_its_record(self, talks: Store) -> None:
         matches = matching(talks, "apple")
         records = {entry.ref: entry for entry in everything(talks, turns())}
         assert len(matches.group) >= 50
@@ -372,7 +372,7 @@ class Search(Opened):
         assert {term: holders(matches, term) for term in matches.terms} == expected
         assert set(matches.position[matches.words > 0].tolist()) == {0, 1, 2, 3, 4}
 
-    def test_a_term_is_held_by_what_is_live_and_by_what_ended(self, store: Store) -> None:
+    def test_live_and_ended_records_hold_terms(self, store: Store) -> None:
         ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "delete"}
         store.append(
             [turn(1, text="apple"), turn(2, text="apple", **ended), turn(3, text="pear", **ended)]
@@ -390,7 +390,7 @@ class Search(Opened):
         matches = talks.matches(turns(), TurnQuery(asked, [] if vector else ["banana", "iris"], 5))
         assert set(refs_of(matches)) >= {candidate.record.ref for candidate in found}
 
-    def test_matches_name_groups_as_they_were_written(self, store: Store) -> None:
+    def test_matches_return_group_names_as_written(self, store: Store) -> None:
         names = [
             new_id(T0),
             new_id(at(1)).upper(),
@@ -473,7 +473,7 @@ class Search(Opened):
         known = [*everything(store, turns()), *everything(store, pool())]
         assert found == {entry.ref: entry for entry in known if entry.ref in found}
 
-    def test_read_leaves_out_what_is_not_there(self, store: Store) -> None:
+    def test_read_leaves_out_missing_records(self, store: Store) -> None:
         store.append([turn(1), turn(2, ended_at=at(9), ended_by="delete")])
         missing = [
             Ref(HISTORY, "ann", "talk", 3),

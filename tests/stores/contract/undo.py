@@ -113,7 +113,7 @@ class Undo(Opened):
     @pytest.mark.parametrize(
         "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2, 3))]
     )
-    def test_a_rollback_of_any_history_puts_back_what_was_and_is_itself_undone(
+    def test_a_rollback_restores_any_history_and_can_be_undone(
         self, store: Store, seed: int
     ) -> None:
         history = History(store, seed)
@@ -145,7 +145,7 @@ class Undo(Opened):
         (check,) = memories.verify_log()
         assert check.problem is None
 
-    def test_a_rollback_undoes_what_came_with_an_earlier_date(self, store: Store) -> None:
+    def test_a_rollback_undoes_writes_with_an_earlier_date(self, store: Store) -> None:
         clock = Clock()
         memories = opened(store, clock)
         kept = memories.create("the door is green", key="door").memory
@@ -161,9 +161,7 @@ class Undo(Opened):
         assert done.counts == {"delete": 2, "update": 1}
         assert [said[0] for said in current(store).values()] == ["the door is green"]
 
-    def test_what_waits_to_be_accepted_waits_again_if_it_was_accepted_since(
-        self, store: Store
-    ) -> None:
+    def test_a_rollback_makes_memories_accepted_since_wait_again(self, store: Store) -> None:
         clock = Clock()
         memories = opened(store, clock)
         memories.create("one", force=True)
@@ -186,7 +184,7 @@ class Undo(Opened):
         memories.rollback(done.undo_to)
         assert state(store) == before
 
-    def test_a_rollback_keeps_who_wrote_what_it_says_again(self, store: Store) -> None:
+    def test_a_rollback_keeps_origins(self, store: Store) -> None:
         clock = Clock()
         memories = Memories(
             store,
@@ -247,7 +245,7 @@ class Undo(Opened):
             "the roof is steep",
         ]
 
-    def test_what_needs_a_key_that_another_memory_has_is_left_and_told(self, store: Store) -> None:
+    def test_a_rollback_skips_and_reports_memories_whose_key_is_taken(self, store: Store) -> None:
         clock = Clock()
         memories = opened(store, clock)
         old = memories.create("the door is green", key="door").memory
@@ -265,7 +263,7 @@ class Undo(Opened):
         assert memories.rollback(to).counts == {"restore": 1, "delete": 1}
         assert [said[0] for said in current(store).values()] == ["the door is green"]
 
-    def test_batches_put_back_all_of_many_and_keys_change_hands_between_them(
+    def test_a_rollback_in_batches_restores_all_and_swaps_keys(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = Clock()
@@ -310,7 +308,7 @@ class Undo(Opened):
         ] == others
         assert len(ann.turns("standup")) == 1
 
-    def test_a_time_that_has_not_come_or_is_none_is_refused(self, store: Store) -> None:
+    def test_a_rollback_to_a_future_or_invalid_time_is_refused(self, store: Store) -> None:
         memories = opened(store, Clock())
         for to in ("2100-01-01", "soon", T0.replace(tzinfo=None), None):
             with pytest.raises(InvalidInput):
@@ -360,7 +358,7 @@ class Undo(Opened):
         assert set(latest(store)) == {ids[2]}
         assert memories.forget_where("type = x").counts == {}
 
-    def test_turns_are_forgotten_by_what_they_are(self, store: Store) -> None:
+    def test_turns_are_forgotten_by_filters(self, store: Store) -> None:
         memories = opened(store, Clock())
         drafts = [
             TurnDraft(f"turn {number}", role="tool" if number % 2 else "user")
@@ -402,9 +400,7 @@ class Undo(Opened):
         memories.rollback(done.undo_to, where=done.undo_where)
         assert state(store) == before
 
-    def test_a_listing_takes_an_expression_and_pages_through_what_meets_it(
-        self, store: Store
-    ) -> None:
+    def test_a_listing_pages_through_the_matches_of_an_expression(self, store: Store) -> None:
         clock = Clock()
         memories = opened(store, clock)
         for number in range(30):

@@ -169,13 +169,13 @@ class Words(Opened):
         assert scores["both"] > scores["one"] > 0.0
         assert "none" not in scores
 
-    def test_rare_words_tell_more_than_common_ones(self, store: Store) -> None:
+    def test_rare_words_score_higher_than_common_ones(self, store: Store) -> None:
         store.append([record(f"m{number:02}", text="weekly report sales") for number in range(20)])
         store.append([record("rare", text="weekly report zanzibar")])
         scores = by_words(store, ["weekly", "zanzibar"], k=5)
         assert max(scores, key=scores.__getitem__) == "rare"
 
-    def test_so_many_of_the_best_by_words_come(self, store: Store) -> None:
+    def test_k_limits_the_best_by_words(self, store: Store) -> None:
         store.append([record(f"m{number:02}", text="apple", vectors=None) for number in range(30)])
         assert len(by_words(store, ["apple"], k=7)) == 7
 
@@ -215,7 +215,7 @@ class Words(Opened):
         found = {query: set(by_words(store, query_terms(query))) for _, query in _SCRIPTS}
         assert found == {query: {f"m{number}"} for number, (_, query) in enumerate(_SCRIPTS)}
 
-    def test_no_sign_in_a_term_is_an_operator(self, store: Store) -> None:
+    def test_no_character_in_a_term_is_an_operator(self, store: Store) -> None:
         store.append(
             [record("m", text="plain words"), record("b", namespace="bob", text="plain words")]
         )
@@ -245,7 +245,7 @@ class Words(Opened):
         assert by_words(store, ["xylo"]) == {}
         assert by_words(store, ["*"]) == by_words(store, ["**"]) == by_words(store, ['"*']) == {}
 
-    def test_many_terms_are_no_error(self, store: Store) -> None:
+    def test_a_query_may_have_many_terms(self, store: Store) -> None:
         store.append([record("m", text="w7", vectors=None)])
         assert set(by_words(store, [f"w{number}" for number in range(64)])) == {"m"}
 
@@ -271,7 +271,7 @@ class Words(Opened):
         [pytest.param(False, marks=pytest.mark.thorough), True],
         ids=["words", "words-and-vectors"],
     )
-    def test_what_others_write_changes_no_score_and_hides_nothing(
+    def test_writes_to_other_namespaces_change_no_score_and_hide_nothing(
         self, own: Store, vector: bool
     ) -> None:
         before = _told(own, vector=vector)
@@ -300,7 +300,7 @@ class Words(Opened):
         )
         assert _told(own, vector=vector) == before
 
-    def test_how_common_a_word_is_elsewhere_cannot_be_told(self, own: Store) -> None:
+    def test_scores_do_not_reveal_the_words_of_other_namespaces(self, own: Store) -> None:
         """Whatever is asked, word by word: the answers are the same to the byte before and after
         another one writes.
         """

@@ -145,7 +145,7 @@ def test_a_damaged_record_costs_one_record(path: Path, sql: str) -> None:
     store.close()
 
 
-def test_an_end_that_nobody_wrote_is_told_by_a_check(path: Path) -> None:
+def test_a_check_reports_an_end_that_was_never_written(path: Path) -> None:
     """It hides the record from what looks at current ones, so that no read meets it."""
     run(path, "UPDATE record SET ended_at = 1763700000000, ended_by = 'delete' WHERE seq = 15")
     store = SQLiteStore(path, SPACE)
@@ -187,7 +187,7 @@ def test_a_record_without_an_address_can_still_be_removed(path: Path, sql: str) 
     store.close()
 
 
-def test_a_conversation_that_is_named_like_a_damaged_record_is_not_one(store: SQLiteStore) -> None:
+def test_a_conversation_named_like_a_damaged_record_is_an_ordinary_one(store: SQLiteStore) -> None:
     store.append([turn(0, group="damaged-15"), turn(4, group="damaged-15")])
     assert [ref.position for ref in store.refs(turns(group="damaged-15"))] == [0, 4]
     assert store.refs(turns(group="damaged-16")) == []
@@ -196,7 +196,7 @@ def test_a_conversation_that_is_named_like_a_damaged_record_is_not_one(store: SQ
     assert len(store.refs(turns(group="damaged-15"))) == 2
 
 
-def test_the_records_of_a_page_that_are_damaged_do_not_end_a_walk(path: Path) -> None:
+def test_a_page_of_damaged_records_does_not_end_a_scan(path: Path) -> None:
     run(path, "UPDATE record SET crc = crc + 1 WHERE seq BETWEEN 10 AND 60")
     store = SQLiteStore(path, SPACE)
     found = []
@@ -223,7 +223,7 @@ def test_the_records_of_a_page_that_are_damaged_do_not_end_a_walk(path: Path) ->
         "UPDATE turn_vector SET codes = 'text' WHERE seq = 16",
     ],
 )
-def test_a_search_of_turns_goes_on_without_a_damaged_one(path: Path, sql: str) -> None:
+def test_a_search_of_turns_leaves_out_a_damaged_one(path: Path, sql: str) -> None:
     run(path, sql)
     for exact in (20, 4_096):
         with pytest.MonkeyPatch.context() as patched:
@@ -305,7 +305,7 @@ def whole(sound: Path) -> Iterator[SQLiteStore]:
 @pytest.mark.parametrize(
     "sql", [*DERIVED, *(pytest.param(sql, marks=pytest.mark.thorough) for sql in DERIVED_TOO)]
 )
-def test_what_is_derived_is_told_and_made_again(path: Path, whole: SQLiteStore, sql: str) -> None:
+def test_derived_parts_are_reported_and_rebuilt(path: Path, whole: SQLiteStore, sql: str) -> None:
     run(path, sql)
     store = SQLiteStore(path, SPACE)
     found = list(store.check(deep=True))
@@ -331,9 +331,7 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize("sql", UNUSABLE)
-def test_a_search_goes_on_by_vectors_where_the_index_of_words_is_damaged(
-    path: Path, sql: str
-) -> None:
+def test_vectors_are_searched_if_the_index_of_words_is_damaged(path: Path, sql: str) -> None:
     run(path, sql)
     for exact in (20, 4_096):
         with pytest.MonkeyPatch.context() as patched:
@@ -364,7 +362,7 @@ def test_a_search_goes_on_by_vectors_where_the_index_of_words_is_damaged(
         "UPDATE OR IGNORE words_idx SET segid = segid + 1",
     ],
 )
-def test_a_write_that_the_index_of_words_refuses_names_the_way_on(path: Path, sql: str) -> None:
+def test_a_write_refused_by_a_damaged_index_of_words_names_the_remedy(path: Path, sql: str) -> None:
     run(path, sql)
     store, other = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE)
     other.check(deep=False)  # it knows of the index from before
@@ -392,7 +390,7 @@ def test_a_write_that_the_index_of_words_refuses_names_the_way_on(path: Path, sq
 @pytest.mark.parametrize(
     "sql", ["value = NULL WHERE name = 'model'", "name = 'modem' WHERE name = 'model'"]
 )
-def test_where_the_model_can_not_be_read_vectors_are_made_again(path: Path, sql: str) -> None:
+def test_vectors_of_an_unreadable_model_are_replaced(path: Path, sql: str) -> None:
     run(path, f"UPDATE meta SET {sql}")
     store = SQLiteStore(path, SPACE)
     assert store.info(pool()).model is None
@@ -413,7 +411,7 @@ def test_where_the_model_can_not_be_read_vectors_are_made_again(path: Path, sql:
     store.close()
 
 
-def test_a_dimension_that_can_not_be_read_is_told(path: Path) -> None:
+def test_an_unreadable_dimension_is_reported(path: Path) -> None:
     run(path, "UPDATE meta SET value = NULL WHERE name = 'dimension'")
     store = SQLiteStore(path, SPACE)
     for use in (
@@ -429,7 +427,7 @@ def test_a_dimension_that_can_not_be_read_is_told(path: Path) -> None:
     store.close()
 
 
-def test_nothing_is_derived_from_records_that_can_not_be_read(path: Path) -> None:
+def test_nothing_is_rebuilt_from_unreadable_records(path: Path) -> None:
     """A page of theirs is lost, and the index of words is damaged, too."""
     run(path, "UPDATE words_config SET v = NULL")
     db = apsw.Connection(str(path))
@@ -462,7 +460,7 @@ def test_damaged_vectors_are_not_copied(path: Path) -> None:
     store.close()
 
 
-def test_a_change_of_the_embedder_goes_on_without_a_damaged_record(path: Path) -> None:
+def test_a_change_of_the_embedder_leaves_out_a_damaged_record(path: Path) -> None:
     run(
         path,
         "UPDATE record SET text = 'x' WHERE seq = 15; DELETE FROM staged_vector WHERE seq = 15",
@@ -477,7 +475,9 @@ def test_a_change_of_the_embedder_goes_on_without_a_damaged_record(path: Path) -
     store.close()
 
 
-def test_a_large_store_is_looked_at_in_part(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cheap_check_reads_a_part_of_a_large_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from memories.stores.sqlite import check
 
     monkeypatch.setattr(check, "SMALL", 20)
@@ -492,7 +492,7 @@ def test_a_large_store_is_looked_at_in_part(path: Path, monkeypatch: pytest.Monk
     store.close()
 
 
-def test_a_quick_look_reads_few_records_however_many_there_are(tmp_path: Path) -> None:
+def test_a_cheap_check_reads_few_records_of_any_store(tmp_path: Path) -> None:
     """So that `memory status` answers at once."""
     store = SQLiteStore(tmp_path / "large.db", SPACE)
     store.append([record(f"m{number}", text="of many", vectors=None) for number in range(2_100)])
@@ -599,7 +599,7 @@ def test_a_flipped_byte_in_a_text_is_noticed(tmp_path: Path) -> None:
         store.close()
 
 
-def test_no_damage_makes_a_wrong_text_or_an_error_of_the_driver(tmp_path: Path) -> None:
+def test_damage_gives_no_wrong_text_and_no_error_of_the_driver(tmp_path: Path) -> None:
     """90 single-bit flips anywhere in the file: every read gives texts that were written, or one of
     our errors.
     """
@@ -719,7 +719,7 @@ def campaign(path: Path, flips: int, cuts: int, zeroed: int) -> Counter[str]:
     return results
 
 
-def test_damage_is_told_or_harmless(path: Path) -> None:
+def test_damage_is_reported_or_harmless(path: Path) -> None:
     results = campaign(path, flips=18, cuts=4, zeroed=2)
     assert set(results) <= {"harmless", "told", "checked"}, results
     assert results["told"] >= 4
@@ -727,7 +727,7 @@ def test_damage_is_told_or_harmless(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torture
-def test_much_damage_is_told_or_harmless(
+def test_much_damage_is_reported_or_harmless(
     path: Path, size: Callable[[int, int], int], figures: dict[str, Any]
 ) -> None:
     """What it can't find: counts of reads have no checksum, nor has a page that is replaced by an

@@ -68,7 +68,7 @@ def wrong(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_counts_are_what_the_records_say_after_any_changes(path: Path, seed: int) -> None:
+def test_counts_match_the_records_after_any_changes(path: Path, seed: int) -> None:
     chosen = random.Random(seed)
     there: dict[object, Record] = {}
     store = SQLiteStore(path, SPACE)
@@ -153,7 +153,7 @@ ALTER TABLE label_pool DROP COLUMN live;
 """
 
 
-def test_an_older_store_is_counted_once(path: Path) -> None:
+def test_an_older_store_is_counted_by_its_migration(path: Path) -> None:
     filled(path)
     changed(path, UNCOUNTED)
     changed(path, counts.MIGRATION)
@@ -186,7 +186,7 @@ def test_counts_survive_a_change_of_the_embedder(path: Path) -> None:
         ("DROP TRIGGER record_ended", "record_ended, which keeps counts, is missing"),
     ],
 )
-def test_wrong_counts_are_told_and_made_again(path: Path, damage: str, said: str) -> None:
+def test_wrong_counts_are_reported_and_repaired(path: Path, damage: str, said: str) -> None:
     filled(path)
     assert wrong(path) == []
     changed(path, damage)
@@ -208,7 +208,7 @@ def test_a_record_with_damaged_labels_can_be_removed(path: Path) -> None:
     assert all("tag" in found for found in wrong(path))
 
 
-def test_what_was_forgotten_leaves_no_key(path: Path) -> None:
+def test_a_forgotten_memory_leaves_no_label_key(path: Path) -> None:
     store = SQLiteStore(path, SPACE)
     store.append(
         [
@@ -264,7 +264,7 @@ def test_tags_and_status_do_not_grow_with_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["rare", "common"])
-def test_the_way_to_what_has_a_label_begins_at_what_is_rarer(store: SQLiteStore, key: str) -> None:
+def test_a_search_by_label_begins_at_the_rarer_side(store: SQLiteStore, key: str) -> None:
     """So that a listing reads few rows, whether few records or nearly all have the label."""
     store.append(
         [

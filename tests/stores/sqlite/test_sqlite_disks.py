@@ -125,7 +125,7 @@ use(lambda: add("n"))
         pytest.param(0o555, 0o444, True, marks=pytest.mark.thorough),
     ],
 )
-def test_what_may_only_be_read_is_read_or_refused_in_one_sentence(
+def test_a_read_only_file_is_read_or_refused_in_one_sentence(
     tmp_path: Path, folder_mode: int, file_mode: int, log_is_left: bool, run_python: RunPython
 ) -> None:
     path = tmp_path / "folder" / "memories.db"
@@ -227,7 +227,7 @@ READS = STORE + "print(told(lambda: store.count(mine))); print(told(lambda: add(
 
 
 @pytest.mark.usefixtures("mounting")
-def test_a_full_disk_is_told_while_reading(path: Path, run_python: RunPython) -> None:
+def test_a_full_disk_is_reported_while_reading(path: Path, run_python: RunPython) -> None:
     """SQLite can make no shared memory there."""
     run_python(STORE + "add('m'); store.close()", path)
     small = f'cp "{path}" kept; mount -t tmpfs -o size=1m,mode=700 tmpfs store; cp -p kept "{path}"'
@@ -271,9 +271,7 @@ def test_a_store_that_can_not_be_written_can_be_read(
 
 
 @pytest.mark.usefixtures("mounting")
-def test_a_log_in_a_folder_that_can_not_be_written_is_read_or_told(
-    path: Path, run_python: RunPython
-) -> None:
+def test_a_log_in_a_read_only_folder_is_read_or_reported(path: Path, run_python: RunPython) -> None:
     run_python(STORE + "add('m'); os._exit(0)", path)
     ro = "mount --bind store store; mount -o remount,bind,ro store"
     assert run_python(READS, path, prefix=mounted(path.parent, ro)).stdout.splitlines()[0] == "1"
@@ -286,9 +284,7 @@ def test_a_log_in_a_folder_that_can_not_be_written_is_read_or_told(
 
 
 @pytest.mark.usefixtures("mounting")
-def test_what_changes_while_it_is_read_without_locks_is_refused(
-    path: Path, run_python: RunPython
-) -> None:
+def test_a_change_during_a_read_without_locks_is_noticed(path: Path, run_python: RunPython) -> None:
     """The same folder, mounted for reading only here, is written elsewhere."""
     run_python(STORE + "add('m'); store.close()", path)
     ro = "mkdir view; chmod 700 view; mount --bind store view; mount -o remount,bind,ro view"
@@ -310,9 +306,7 @@ print(told(lambda: SQLiteStore(path, None).count(mine)))
     assert "was written by another process" in second
 
 
-def test_when_no_more_files_can_be_opened_that_is_what_is_said(
-    path: Path, run_python: RunPython
-) -> None:
+def test_a_process_without_free_descriptors_says_so(path: Path, run_python: RunPython) -> None:
     script = (
         STORE
         + """

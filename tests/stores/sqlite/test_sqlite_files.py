@@ -89,7 +89,7 @@ def test_a_link_in_place_of_the_unfinished_file_is_not_followed(
     assert target.read_bytes() == b"precious"
 
 
-def test_what_everybody_may_write_is_refused(path: Path, open_store: OpenStore) -> None:
+def test_a_world_writable_file_or_folder_is_refused(path: Path, open_store: OpenStore) -> None:
     open_store(SPACE).append([record("m")])
     for part in (path.parent, path):
         usual = mode(part)
@@ -144,7 +144,7 @@ def _other_program() -> bytes:
         "only-a-header",
     ],
 )
-def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, content: bytes) -> None:
+def test_a_foreign_file_is_refused_and_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     path.chmod(0o600)
     for number in range(len(all_uses(SQLiteStore(path, SPACE)))):
@@ -160,16 +160,14 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, content: 
     }
 
 
-def test_touching_a_file_that_is_no_store_is_no_silent_success(
-    path: Path, store: SQLiteStore
-) -> None:
+def test_touching_a_foreign_file_fails(path: Path, store: SQLiteStore) -> None:
     path.write_bytes(b"garbage" * 1000)
     with pytest.raises(StoreDamaged):
         store.touch([Ref(MEMORY, "ann", "m", 1)])
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_goes_while_open_is_noticed(
+def test_a_file_that_vanishes_while_open_is_noticed(
     path: Path, store: SQLiteStore, replaced: bool
 ) -> None:
     store.append([record("m")])
@@ -186,9 +184,7 @@ def test_a_file_that_goes_while_open_is_noticed(
     assert path.exists() is replaced
 
 
-def test_a_log_without_its_file_is_not_taken_for_an_empty_store(
-    path: Path, run_python: RunPython
-) -> None:
+def test_a_log_without_its_file_is_not_an_empty_store(path: Path, run_python: RunPython) -> None:
     """The file was removed after its writer was killed; SQLite would replay the log into a new
     one.
     """
@@ -206,7 +202,7 @@ def test_a_log_without_its_file_is_not_taken_for_an_empty_store(
     store.close()
 
 
-def test_a_file_that_was_removed_may_be_made_again_by_a_new_start(path: Path) -> None:
+def test_a_removed_file_can_be_created_again_after_a_restart(path: Path) -> None:
     for name in ("first", "second"):
         store = SQLiteStore(path, SPACE)
         store.append([record(name)])

@@ -75,7 +75,7 @@ def test_staged_vectors_are_erased_too(
 
 
 @pytest.mark.parametrize("others", [0, 50])
-def test_what_is_removed_leaves_no_byte(
+def test_a_removal_leaves_no_byte(
     path: Path, open_store: OpenStore, others: int, run_python: RunPython
 ) -> None:
     """Nor do its earlier versions, its metadata, its words in the index or its vectors; a second
@@ -129,7 +129,7 @@ def test_what_is_removed_leaves_no_byte(
     assert run_python(CHECK, path).stdout == "ok\n"
 
 
-def test_an_erasure_that_a_reader_holds_up_says_so_and_can_be_finished(
+def test_an_erasure_blocked_by_a_reader_is_reported_and_can_be_finished(
     path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.3)
@@ -145,7 +145,7 @@ def test_an_erasure_that_a_reader_holds_up_says_so_and_can_be_finished(
     assert run_python(GREP, path, b"sentinelword".hex()).stdout == ""
 
 
-def test_an_erasure_is_tried_again_until_a_reader_is_gone(
+def test_an_erasure_is_retried_until_the_reader_is_gone(
     path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
 ) -> None:
     store, reader = open_store(SPACE), open_store(SPACE)
@@ -159,7 +159,7 @@ def test_an_erasure_is_tried_again_until_a_reader_is_gone(
     assert run_python(GREP, path, b"sentinelword".hex()).stdout == ""
 
 
-def test_an_erasure_does_not_end_another_one_that_began_meanwhile(
+def test_an_erasure_does_not_end_a_later_one(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one was cut short: its bytes may still be in the file, and the store goes on saying
@@ -184,7 +184,7 @@ def test_an_erasure_does_not_end_another_one_that_began_meanwhile(
     assert not store.info(pool()).erasing
 
 
-def test_removing_is_no_part_of_a_transaction(store: SQLiteStore) -> None:
+def test_a_removal_inside_a_transaction_is_refused(store: SQLiteStore) -> None:
     store.append([record("m")])
     with pytest.raises(StoreError, match="can't be part of a transaction"), store.transaction():
         store.remove([Ref(MEMORY, "ann", "m", 1)])
@@ -200,7 +200,7 @@ def test_removing_is_no_part_of_a_transaction(store: SQLiteStore) -> None:
         pytest.param(200_000, marks=pytest.mark.thorough),
     ],
 )
-def test_what_forgetting_writes_does_not_grow_with_the_store(
+def test_the_bytes_written_by_forgetting_do_not_grow_with_the_store(
     tmp_path: Path, size: int, figures: dict[str, Any]
 ) -> None:
     """Memories of 20 words, a third of them rare ones, with vectors of 384 dimensions; log and
@@ -237,7 +237,7 @@ def test_what_forgetting_writes_does_not_grow_with_the_store(
     assert max(costs) <= 512 * 1024
 
 
-def test_forgetting_leaves_no_beginning_of_a_word_in_the_table_of_pages(tmp_path: Path) -> None:
+def test_forgetting_leaves_no_prefix_of_a_word_in_the_table_of_pages(tmp_path: Path) -> None:
     """There a page is found by the beginning of the word that was its first when it was written."""
     drawn, path = random.Random(11), tmp_path / "memories.db"
     store = SQLiteStore(path, None)
@@ -264,7 +264,7 @@ def test_forgetting_leaves_no_beginning_of_a_word_in_the_table_of_pages(tmp_path
     assert [word for word in first if word.encode() in content] == []
 
 
-def test_forgetting_reaches_what_a_merge_of_the_index_has_used_up(tmp_path: Path) -> None:
+def test_forgetting_erases_segments_that_a_merge_used_up(tmp_path: Path) -> None:
     """A merge takes several writes; a part of the index that it has read to its end stays until the
     merge ends.
     """
@@ -289,7 +289,7 @@ def test_forgetting_reaches_what_a_merge_of_the_index_has_used_up(tmp_path: Path
 @pytest.mark.parametrize(
     "damage", [True, False], ids=["a damaged text", "another version of Unicode"]
 )
-def test_forgetting_erases_words_that_can_not_be_made_again(
+def test_forgetting_erases_words_of_a_damaged_text(
     tmp_path: Path, damage: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "memories.db"
@@ -359,7 +359,7 @@ def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(8, marks=pytest.mark.thorough)])
-def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(
+def test_forgetting_erases_copies_of_short_texts_and_of_ends_of_texts(
     tmp_path: Path, seed: int
 ) -> None:
     """A PIN of four digits, alone and after a long text; the seeds are such that SQLite leaves
@@ -391,7 +391,7 @@ def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(
     assert [texts[ref] for ref in gone if texts[ref][-7:].encode() in content] == []
 
 
-def test_an_erasure_that_was_cut_short_reaches_these_copies_too(
+def test_an_interrupted_erasure_erases_these_copies_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "memories.db"
@@ -500,7 +500,7 @@ def config_of(folder: Path, url: str) -> Config:
 
 
 @pytest.mark.parametrize(("url", "verb", "step"), IN_STEPS)
-def test_what_fails_after_an_erasure_was_committed_says_so(
+def test_a_failure_after_the_commit_of_an_erasure_says_so(
     tmp_path: Path, url: str, verb: str, step: int, fail: Callable[[int], Failing]
 ) -> None:
     filled = tmp_path / "filled"
@@ -546,7 +546,7 @@ def test_what_fails_after_an_erasure_was_committed_says_so(
     raise AssertionError("it never came to an end")
 
 
-def test_a_failure_before_the_commit_is_reported_as_before(
+def test_a_failure_before_the_commit_of_an_erasure_is_an_ordinary_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memories = Memories(f"sqlite:///{tmp_path}/memories.db", embedder="fake")

@@ -60,9 +60,7 @@ print(store.count(mine), SQLiteStore(path, None).count(mine))
     assert (done.stdout, done.stderr) == ("3 3\n", "")
 
 
-def test_a_child_that_was_forked_in_the_middle_of_a_use_is_told_so(
-    path: Path, run_python: RunPython
-) -> None:
+def test_a_child_forked_during_a_transaction_is_refused(path: Path, run_python: RunPython) -> None:
     """SQLite would take the parent's locks for its own; the child may go on without that store
     only.
     """
@@ -143,7 +141,7 @@ store.close()
     assert said[1:] == ["1", "1", "2"]
 
 
-def test_what_a_child_writes_outlives_its_parent(path: Path, run_python: RunPython) -> None:
+def test_writes_of_a_child_outlive_its_parent(path: Path, run_python: RunPython) -> None:
     """Were the parent's locks taken for the child's, the last to close would remove the log under
     the child.
     """
@@ -169,7 +167,7 @@ else:
     assert run_python(script, path, path.with_name("closed")).stdout == "7\n"
 
 
-def test_threads_that_ended_leave_no_open_files(store: SQLiteStore) -> None:
+def test_ended_threads_leave_no_open_files(store: SQLiteStore) -> None:
     store.append([record("m")])
     for _ in range(30):
         thread = threading.Thread(target=store.count, args=(pool(),))
@@ -178,7 +176,7 @@ def test_threads_that_ended_leave_no_open_files(store: SQLiteStore) -> None:
     assert len(store._file._opened) <= 2
 
 
-def test_the_child_of_a_parent_whose_thread_is_reading_is_told_so(
+def test_a_child_of_a_parent_with_a_reading_thread_is_refused(
     path: Path, run_python: RunPython
 ) -> None:
     """The parent's thread, which does not exist in the child, was inside of SQLite."""

@@ -28,7 +28,7 @@ from memories.stores.sqlite import sidefile
 from memories.stores.sqlite.store import SQLiteStore
 
 
-def test_counting_a_read_does_not_wait_for_a_program_that_is_none_of_ours(
+def test_counting_a_read_does_not_wait_for_other_programs(
     path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 3600)
@@ -58,7 +58,7 @@ def holder(path: Path, start_python: StartPython) -> Piped:
     return running
 
 
-def test_a_busy_store_names_who_keeps_it_busy(
+def test_a_busy_store_names_the_process_that_holds_it(
     store: SQLiteStore, holder: Piped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.4)
@@ -89,7 +89,7 @@ def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(
     assert [entry.ref.group for entry in everything(store, pool())] == ["m"]
 
 
-def test_who_gives_up_behind_others_that_commit_is_told_how_many(
+def test_a_writer_that_gives_up_learns_how_many_commits_were_faster(
     path: Path, store: SQLiteStore, start_python: StartPython, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No process is blamed that held the lock for a moment only."""
@@ -118,7 +118,7 @@ def test_who_gives_up_behind_others_that_commit_is_told_how_many(
         (None, 5, "kept busy by"),
     ],
 )
-def test_what_was_committed_meanwhile_decides_who_is_blamed(
+def test_commits_during_the_wait_decide_the_message(
     tmp_path: Path, before: int | None, now: int, said: str
 ) -> None:
     def noted(commits: int) -> sidefile.CommitNote:
@@ -135,7 +135,7 @@ def test_what_was_committed_meanwhile_decides_who_is_blamed(
     assert said in str(told)
 
 
-def test_writers_that_never_stop_let_each_other_in(path: Path, start_python: StartPython) -> None:
+def test_busy_writers_take_turns(path: Path, start_python: StartPython) -> None:
     """Each process and thread writes as fast as it can, and none has to wait long for its turn."""
     script = (
         STORE

@@ -119,7 +119,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("part", ["-wal", "-shm"])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_part_that_goes_while_the_store_is_open_is_told(
+def test_a_part_that_vanishes_while_open_is_reported(
     path: Path, opened: OpenPath, part: str, replaced: bool
 ) -> None:
     store = opened(path)
@@ -140,7 +140,7 @@ def test_a_part_that_goes_while_the_store_is_open_is_told(
             use()
 
 
-def test_a_log_that_goes_within_a_transaction_is_told_before_it_is_acknowledged(
+def test_a_log_that_vanishes_in_a_transaction_prevents_its_acknowledgement(
     path: Path, opened: OpenPath
 ) -> None:
     store = opened(path)
@@ -151,7 +151,7 @@ def test_a_log_that_goes_within_a_transaction_is_told_before_it_is_acknowledged(
         log(path).unlink()
 
 
-def test_who_lost_its_log_does_not_spoil_the_writes_of_those_who_came_later(
+def test_a_process_without_its_log_does_not_spoil_later_writes(
     path: Path, run_python: RunPython
 ) -> None:
     """Were its old log moved into the file when it closes, theirs would be gone."""
@@ -187,9 +187,7 @@ def test_logs_that_sqlite_removes_itself_are_no_damage(path: Path, opened: OpenP
         assert not log(path).exists()
 
 
-def test_the_first_error_of_a_transaction_is_the_one_that_is_told(
-    path: Path, opened: OpenPath
-) -> None:
+def test_the_first_error_of_a_transaction_is_reported(path: Path, opened: OpenPath) -> None:
     store = opened(path)
     store.append([record("m")])
     with pytest.raises(ZeroDivisionError), store._file.write() as db, store._file.write():
@@ -234,7 +232,7 @@ def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(
 
 @pytest.mark.parametrize("with_side_file", [True, False])
 @pytest.mark.parametrize("written", [(1, 0), (1, 1), (1, 2), (0, 1), (0, 2), (0, 3)], ids=str)
-def test_a_copy_that_was_written_on_its_own_beside_a_log_is_refused(
+def test_a_copy_with_writes_of_its_own_beside_a_log_is_refused(
     path: Path, with_side_file: bool, written: tuple[int, int], killed: Killed
 ) -> None:
     """Also where it has had as many commits as the file of the log when that began, or within
@@ -252,7 +250,7 @@ def test_a_copy_that_was_written_on_its_own_beside_a_log_is_refused(
     refused(path)
 
 
-def test_a_newer_copy_beside_a_log_that_was_left_is_refused(path: Path, killed: Killed) -> None:
+def test_a_newer_copy_beside_an_old_log_is_refused(path: Path, killed: Killed) -> None:
     filled(path, "a")
     killed(path, "b", "c")
     old = log(path).read_bytes()
@@ -261,7 +259,7 @@ def test_a_newer_copy_beside_a_log_that_was_left_is_refused(path: Path, killed: 
     refused(path)
 
 
-def test_the_file_of_before_beside_a_log_that_was_begun_again_is_refused(
+def test_an_old_file_beside_a_restarted_log_is_refused(
     path: Path, run_python: RunPython, killed: Killed
 ) -> None:
     """Commits of the earlier log still follow those that overwrote its beginning."""
@@ -275,7 +273,7 @@ def test_the_file_of_before_beside_a_log_that_was_begun_again_is_refused(
 
 @pytest.mark.parametrize("with_side_file", [True, pytest.param(False, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_was_touched_copied_or_moved_keeps_what_is_in_its_log(
+def test_a_touched_copied_or_moved_file_keeps_its_log(
     path: Path, opened: OpenPath, change: str, with_side_file: bool, killed: Killed
 ) -> None:
     filled(path, "a")
@@ -312,7 +310,7 @@ while True:
 
 
 @pytest.mark.thorough
-def test_no_kill_followed_by_a_copy_loses_what_was_acknowledged(path: Path) -> None:
+def test_a_kill_followed_by_a_copy_loses_no_acknowledged_write(path: Path) -> None:
     drawn, acknowledged, left = random.Random("kills and copies"), set[str](), 0
     for number in range(40):
         writer = subprocess.Popen(
@@ -342,7 +340,7 @@ def test_no_kill_followed_by_a_copy_loses_what_was_acknowledged(path: Path) -> N
     assert left > 20
 
 
-def test_a_log_that_was_damaged_before_its_end_is_not_replayed_into_a_file_that_has_more(
+def test_a_log_damaged_in_the_middle_is_not_replayed_into_a_newer_file(
     path: Path, killed: Killed
 ) -> None:
     """SQLite would bring back pages of the first commits beside those of the last."""
@@ -405,7 +403,7 @@ def mark(path: Path) -> None:
     db.close()
 
 
-def test_a_backup_is_used_when_no_log_is_beside_it_and_its_history_goes_on_apart(
+def test_a_backup_without_a_log_is_used_with_a_history_of_its_own(
     path: Path, opened: OpenPath, killed: Killed
 ) -> None:
     """Also after its first writer was killed."""
@@ -458,7 +456,7 @@ def test_the_files_of_a_killed_process_may_be_copied_elsewhere(
 
 
 @pytest.mark.parametrize("side_file", [b"", b"garbage", b"\0" * 300, None])
-def test_a_store_whose_side_file_is_gone_or_garbage_goes_on(
+def test_a_store_works_without_a_valid_side_file(
     path: Path, side_file: bytes | None, opened: OpenPath, killed: Killed
 ) -> None:
     filled(path, "a")
@@ -471,7 +469,7 @@ def test_a_store_whose_side_file_is_gone_or_garbage_goes_on(
     assert names(opened(path)) == ["a", "b", "c"]
 
 
-def test_a_process_that_is_killed_while_the_log_is_moved_into_the_file_loses_nothing(
+def test_a_kill_during_a_checkpoint_loses_nothing(
     path: Path, opened: OpenPath, killed: Killed
 ) -> None:
     """Half of the log is in the file then, whose time is not the one that was noted."""
@@ -481,7 +479,7 @@ def test_a_process_that_is_killed_while_the_log_is_moved_into_the_file_loses_not
 
 
 @pytest.mark.parametrize("page", range(1, 12))
-def test_a_log_that_is_in_the_file_in_part_belongs_to_it(
+def test_a_partly_checkpointed_log_belongs_to_its_file(
     path: Path, page: int, opened: OpenPath, killed: Killed
 ) -> None:
     """A checkpoint writes the pages in order; it may be cut after each."""
@@ -500,7 +498,7 @@ def test_a_log_that_is_in_the_file_in_part_belongs_to_it(
     assert names(opened(path)) == ["a", "b", "c"]
 
 
-def test_a_text_that_looks_like_the_count_of_commits_is_only_a_text(
+def test_a_text_that_looks_like_the_count_of_commits_is_ignored(
     path: Path, opened: OpenPath, killed: Killed
 ) -> None:
     filled(path, "a")
@@ -520,7 +518,7 @@ def marker_text(store: str, commits: int) -> str:
 
 
 @pytest.mark.parametrize("cut", ["removed", "emptied", "shortened", "flipped"])
-def test_a_log_that_was_cut_is_told_and_the_rest_can_be_read(
+def test_a_cut_log_is_reported_and_the_rest_can_be_read(
     path: Path, cut: str, opened: OpenPath, killed: Killed
 ) -> None:
     filled(path, "a")
@@ -557,7 +555,7 @@ def test_a_log_that_was_cut_is_told_and_the_rest_can_be_read(
     assert names(opened(path)) == [*left, "e", "f"]
 
 
-def test_an_older_copy_without_a_log_is_told(path: Path, opened: OpenPath) -> None:
+def test_an_older_copy_without_a_log_is_reported(path: Path, opened: OpenPath) -> None:
     filled(path, "a")
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
@@ -568,7 +566,7 @@ def test_an_older_copy_without_a_log_is_told(path: Path, opened: OpenPath) -> No
     assert names(opened(path)) == ["a"]
 
 
-def test_another_store_without_a_log_takes_the_place(
+def test_another_store_without_a_log_is_accepted(
     path: Path, tmp_path: Path, opened: OpenPath
 ) -> None:
     filled(path, "a", "b", "c")
@@ -578,7 +576,7 @@ def test_another_store_without_a_log_takes_the_place(
     assert names(opened(path)) == ["o", "p"]
 
 
-def test_what_was_noted_never_runs_ahead_of_the_file(path: Path, opened: OpenPath) -> None:
+def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, opened: OpenPath) -> None:
     """Whatever of it is not acknowledged: failed, undone, empty or not flushed."""
     store = opened(path)
     store.append([record("a")])
@@ -602,7 +600,7 @@ def test_what_was_noted_never_runs_ahead_of_the_file(path: Path, opened: OpenPat
     assert int(marker(path)[1]) == before + 2
 
 
-def test_a_state_leads_to_the_one_after_it_and_to_no_later_one() -> None:
+def test_a_state_leads_only_to_the_next_one() -> None:
     before = sidefile.Marker("0" * 32, 3)
     after = sidefile.next_marker(before)
     assert before.leads_to(after)
@@ -611,7 +609,7 @@ def test_a_state_leads_to_the_one_after_it_and_to_no_later_one() -> None:
     assert list(map(before.leads_to, of_older_program)) == [False, False, True, False]
 
 
-def test_a_commit_is_flushed_to_the_disk_but_not_one_that_only_counts_reads(
+def test_commits_are_flushed_except_those_that_only_count_reads(
     path: Path, opened: OpenPath
 ) -> None:
     """In SQLite's words: 2 flushes the log at each commit, 1 leaves it to the next one that
@@ -630,7 +628,7 @@ def test_a_commit_is_flushed_to_the_disk_but_not_one_that_only_counts_reads(
         assert db.pragma("synchronous") == 1
 
 
-def test_a_disk_that_takes_no_note_still_takes_the_write(
+def test_a_write_succeeds_even_if_its_note_fails(
     path: Path, opened: OpenPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

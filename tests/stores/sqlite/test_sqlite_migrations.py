@@ -150,7 +150,7 @@ apsw.connection_hooks.append(lambda db: db.create_scalar_function("wait", wait))
     assert look(old)[0] == str(KNOWN + 1)
 
 
-def test_processes_that_migrate_at_once_all_go_on(old: Path, start_python: StartPython) -> None:
+def test_processes_that_migrate_at_once_all_succeed(old: Path, start_python: StartPython) -> None:
     script = "print('ready', flush=True); input(); print(store.count(mine) >= 3); add(sys.argv[2])"
     running = [start_python(migrating(NEXT) + script, old, f"p{number}") for number in range(4)]
     assert [process.stdout.readline() for process in running] == ["ready\n"] * 4
@@ -162,7 +162,7 @@ def test_processes_that_migrate_at_once_all_go_on(old: Path, start_python: Start
     assert look(old)[:2] == [str(KNOWN + 1), "ok"]
 
 
-def test_a_leftover_of_a_snapshot_that_was_cut_short_does_not_matter(
+def test_a_leftover_of_an_interrupted_snapshot_does_not_matter(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (old.parent / f".{old.name}.v{KNOWN}.backup.new").write_bytes(b"half")
@@ -327,7 +327,7 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path, run_python: RunPyt
     assert [file.read_bytes() for file in files] == before
 
 
-def test_a_newer_schema_is_noticed_when_it_comes_while_open(
+def test_a_newer_schema_is_noticed_while_open(
     path: Path, store: SQLiteStore, run_python: RunPython
 ) -> None:
     store.append([record("m")])

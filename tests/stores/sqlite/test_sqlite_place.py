@@ -29,12 +29,12 @@ LOCAL = """ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs o
 
 
 @pytest.mark.parametrize("kind", NETWORK)
-def test_what_several_machines_see_is_a_network_filesystem(kind: str) -> None:
+def test_file_systems_of_several_machines_are_network_ones(kind: str) -> None:
     assert is_network(kind)
 
 
 @pytest.mark.parametrize("kind", LOCAL)
-def test_what_one_machine_sees_is_none(kind: str) -> None:
+def test_local_file_systems_are_not_network_ones(kind: str) -> None:
     assert not is_network(kind)
 
 
@@ -109,7 +109,7 @@ def test_the_filesystem_of_a_folder_is_that_of_its_nearest_mount(folder: str, ki
     assert filesystem_of(folder, MOUNTS) == kind
 
 
-def test_no_store_is_made_on_a_network_filesystem(
+def test_a_network_filesystem_gets_no_store(
     path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "filesystem_of", lambda resolved, mounts: "nfs4")
@@ -119,7 +119,7 @@ def test_no_store_is_made_on_a_network_filesystem(
 
 
 @pytest.mark.parametrize("use", ["read", "write"])
-def test_a_store_that_came_to_a_network_filesystem_is_refused(
+def test_a_store_moved_to_a_network_filesystem_is_refused(
     path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, use: str
 ) -> None:
     store.append([record("m")])
@@ -136,7 +136,9 @@ def test_a_store_that_came_to_a_network_filesystem_is_refused(
     assert path.read_bytes() == before
 
 
-def test_a_file_system_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_is_looked_up_once_per_process(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     monkeypatch.setattr(engine, "_checked_folders", set())
     monkeypatch.setattr(
@@ -154,7 +156,7 @@ def test_a_file_system_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("problem", ["link", "folder"])
-def test_a_problem_of_the_lock_names_the_lock(path: Path, store: SQLiteStore, problem: str) -> None:
+def test_an_error_of_the_lock_names_the_lock(path: Path, store: SQLiteStore, problem: str) -> None:
     lock = Path(f"{path}.lock")
     if problem == "link":
         lock.symlink_to(path.with_name("target"))
@@ -177,7 +179,7 @@ def test_a_problem_of_the_lock_names_the_lock(path: Path, store: SQLiteStore, pr
 # ------------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_grows_under_a_reader_is_counted(path: Path, store: SQLiteStore) -> None:
+def test_log_bytes_grow_while_a_reader_holds_the_log(path: Path, store: SQLiteStore) -> None:
     store.append([record("m")])
     reader = SQLiteStore(path, SPACE)
     with reader._file.read() as db:
@@ -224,7 +226,7 @@ def test_a_command_with_little_memory_says_so_in_one_sentence(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_folder_that_was_moved_away_is_not_made_again(tmp_path: Path, kind: str) -> None:
+def test_a_folder_that_was_moved_away_is_not_recreated(tmp_path: Path, kind: str) -> None:
     data = tmp_path / "data"
     with Memories(f"{kind}:///{data}/m.db", embedder="none") as memories:
         made = memories.create("The office is in Berlin").memory

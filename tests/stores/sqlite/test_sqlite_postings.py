@@ -51,7 +51,7 @@ def labelled(store: SQLiteStore) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_whoever_writes_an_open_store_finds_what_is_there_now(
+def test_searches_see_the_writes_of_any_connection(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
     """Also where a namespace is so large that common words are counted no further than needed."""
@@ -96,7 +96,7 @@ def test_whoever_writes_an_open_store_finds_what_is_there_now(
             ) == expected
 
 
-def test_what_was_undone_is_not_kept(open_store: OpenStore) -> None:
+def test_rolled_back_writes_are_not_cached(open_store: OpenStore) -> None:
     store = open_store()
     store.append([record("one", text="apple and pear", labels={"kind": "old"}, vectors=None)])
     before = found(store)
@@ -115,7 +115,7 @@ def test_what_was_undone_is_not_kept(open_store: OpenStore) -> None:
     assert labelled(store) == {"one": {"kind": "old"}, "three": {"kind": "other"}}
 
 
-def test_what_a_repair_by_somebody_else_makes_anew_is_read_anew(
+def test_a_repair_by_another_process_invalidates_the_cache(
     open_store: OpenStore, path: Path
 ) -> None:
     """A record had other words than its text, and so another length."""
@@ -135,7 +135,7 @@ def test_what_a_repair_by_somebody_else_makes_anew_is_read_anew(
     assert found(other) == right
 
 
-def test_a_large_store_counts_and_keeps_no_more_terms_than_it_may(
+def test_a_large_store_limits_the_cached_counts_of_terms(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.stores.sqlite.words._MAX_COUNTS", 10)
@@ -148,7 +148,7 @@ def test_a_large_store_counts_and_keeps_no_more_terms_than_it_may(
             assert len(postings.snapshot(db).counts) <= 15
 
 
-def test_words_are_found_over_the_connection_that_has_rewritten_an_older_file(
+def test_words_are_found_by_the_connection_that_rewrote_an_older_file(
     open_store: OpenStore, path: Path
 ) -> None:
     """Before that, what a connection keeps for itself moves to a file, and is gone."""

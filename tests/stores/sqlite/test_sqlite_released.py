@@ -119,7 +119,7 @@ def test_an_older_program_refuses_a_newer_store_and_changes_no_byte(
 
 
 @pytest.mark.parametrize("version", UNCOUNTED)
-def test_the_copy_that_a_migration_left_can_be_put_back(path: Path, version: int) -> None:
+def test_the_snapshot_of_a_migration_can_be_put_back(path: Path, version: int) -> None:
     unpack(version, path)
     url = f"sqlite:///{path}"
     with Memories(url, embedder="fake", namespace="ann") as memories:
@@ -133,7 +133,7 @@ def test_the_copy_that_a_migration_left_can_be_put_back(path: Path, version: int
 
 
 @pytest.mark.parametrize("version", RELEASED)
-def test_restore_the_copy_that_a_migration_left(path: Path, version: int) -> None:
+def test_the_snapshot_of_a_migration_can_be_restored(path: Path, version: int) -> None:
     unpack(version, path)
     config = load_config(
         environment={"MEMORY_HOME": str(path.parent), "EMBEDDER": "fake"}, folder=path.parent

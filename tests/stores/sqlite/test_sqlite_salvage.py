@@ -65,12 +65,12 @@ def run(path: Path, sql: str) -> None:
     db.close()
 
 
-def test_a_sound_store_is_saved_as_it_is(path: Path, kept: dict[Ref, Record]) -> None:
+def test_a_sound_store_is_salvaged_completely(path: Path, kept: dict[Ref, Record]) -> None:
     assert len(kept) == 12
     assert saved(path) == (kept, [])
 
 
-def test_what_is_lost_is_named_with_its_namespace(path: Path, kept: dict[Ref, Record]) -> None:
+def test_lost_records_are_named_with_their_namespace(path: Path, kept: dict[Ref, Record]) -> None:
     run(path, "UPDATE record SET crc = crc + 1 WHERE seq IN (2, 7)")
     left, lost = saved(path)
     refs = [Ref(MEMORY, "ann", "m1", 1), Ref(MEMORY, "bob", "b", 1)]
@@ -79,7 +79,7 @@ def test_what_is_lost_is_named_with_its_namespace(path: Path, kept: dict[Ref, Re
 
 
 @pytest.mark.parametrize("end", [16, 100, 4096])
-def test_without_its_first_page_everything_is_read_from_the_others(
+def test_a_file_without_its_first_page_is_read_from_the_others(
     path: Path, kept: dict[Ref, Record], end: int
 ) -> None:
     run(path, "PRAGMA wal_checkpoint(TRUNCATE)")
@@ -91,9 +91,7 @@ def test_without_its_first_page_everything_is_read_from_the_others(
     assert all("is not known" in each.why or "was removed" in each.why for each in lost)
 
 
-def test_a_row_that_is_gone_from_its_page_is_counted_as_lost(
-    path: Path, kept: dict[Ref, Record]
-) -> None:
+def test_a_row_missing_from_its_page_counts_as_lost(path: Path, kept: dict[Ref, Record]) -> None:
     run(
         path, "UPDATE record SET crc = crc + 1 WHERE seq IN (2, 7); PRAGMA wal_checkpoint(TRUNCATE)"
     )
@@ -106,7 +104,7 @@ def test_a_row_that_is_gone_from_its_page_is_counted_as_lost(
     ]
 
 
-def test_a_file_without_any_record_is_told(path: Path) -> None:
+def test_a_file_without_records_is_reported(path: Path) -> None:
     path.write_bytes(bytes(8192))
     with pytest.raises(StoreDamaged, match="nothing can be read of"):
         list(salvage(path))

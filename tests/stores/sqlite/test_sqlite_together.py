@@ -30,9 +30,7 @@ from memories.stores.sqlite.store import SQLiteStore
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("dimension", [384, 256, 6, 7])
-def test_vectors_that_are_added_together_have_the_codes_that_each_has_alone(
-    dimension: int, compact: bool
-) -> None:
+def test_vectors_added_together_get_the_same_codes_as_alone(dimension: int, compact: bool) -> None:
     quantizer = Quantizer(dimension, compact=compact)
     given = np.random.default_rng(5).normal(size=(97, 1, dimension)).astype(np.float32)
     given /= np.linalg.norm(given, axis=2, keepdims=True)
@@ -42,7 +40,7 @@ def test_vectors_that_are_added_together_have_the_codes_that_each_has_alone(
     assert quantizer.encode_each([*given, windows]) == [*alone, quantizer.encode(windows)]
 
 
-def test_memories_that_come_one_by_one_get_their_blocks(
+def test_memories_added_one_by_one_get_their_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 32)
@@ -125,7 +123,7 @@ def mixed(count: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("compact", [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_records_that_are_added_together_leave_the_same_bytes_as_one_by_one(
+def test_records_added_together_leave_the_same_bytes_as_one_by_one(
     tmp_path: Path, compact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
@@ -161,7 +159,7 @@ def test_records_that_are_added_together_leave_the_same_bytes_as_one_by_one(
             assert other[name] == rows, name
 
 
-def test_of_records_that_are_added_together_none_is_left_where_one_is_refused(
+def test_a_refused_record_undoes_all_that_were_added_with_it(
     store: SQLiteStore, path: Path
 ) -> None:
     records = mixed(60)

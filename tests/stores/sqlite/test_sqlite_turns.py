@@ -104,7 +104,7 @@ def test_matches_of_a_filter_are_the_same_by_the_blocks(
         assert best <= set(refs_of(found))
 
 
-def test_turns_and_memories_fill_blocks_of_their_own(
+def test_turns_and_memories_fill_separate_blocks(
     store: SQLiteStore, path: Path, run_python: RunPython, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 50)
@@ -129,7 +129,7 @@ for table in ("block", "turn_block"):
     assert "m30" in search(store, "note 30", k=1)
 
 
-def test_turns_take_no_word_out_of_a_search_of_memories(
+def test_turns_hide_no_word_from_a_search_of_memories(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
@@ -158,7 +158,7 @@ def _steps(store: SQLiteStore, entry: Record) -> int:
 
 
 @pytest.mark.parametrize("memories", [pytest.param(0, marks=pytest.mark.thorough), 1_100])
-def test_what_an_append_costs_does_not_grow(store: SQLiteStore, memories: int) -> None:
+def test_the_cost_of_an_append_does_not_grow(store: SQLiteStore, memories: int) -> None:
     """Now and then SQLite tidies up its index of words; the median leaves that out."""
     store.append([record(f"m{number}") for number in range(memories)])
     cost = [_steps(store, turn(number, labels={"role": "user"})) for number in range(600)]
@@ -177,7 +177,7 @@ def _all_matches(store: SQLiteStore) -> Any:
     )
 
 
-def test_what_is_kept_between_searches_is_what_a_new_store_sees(path: Path) -> None:
+def test_cached_rows_equal_those_of_a_new_store(path: Path) -> None:
     """Changes by this connection, by another one, by another thread, and ones that are undone."""
     here, there = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE)
 

@@ -145,7 +145,7 @@ def test_most_vectors_of_a_large_store_are_in_blocks(
     ]
 
 
-def test_an_unselective_search_goes_by_the_blocks(
+def test_an_unselective_search_uses_the_blocks(
     many: SQLiteStore, clusters: Any, path: Path, run_python: RunPython
 ) -> None:
     """With all their bits taken away it finds little: so the test of its recall tests the
@@ -175,7 +175,7 @@ def test_blocks_survive_a_removal(many: SQLiteStore, clusters: Any, path: Path) 
     other.close()
 
 
-def test_what_is_added_after_the_last_block_is_found(many: SQLiteStore) -> None:
+def test_vectors_after_the_last_block_are_found(many: SQLiteStore) -> None:
     vectors = unit_vectors(1, seed=9)
     vector = np.pad(vectors[0], (0, 384 - SPACE.dimension))
     many.append([record("new", text="new", vectors=vector[np.newaxis])])
@@ -197,7 +197,7 @@ def test_texts_of_several_windows_fill_blocks_too(
         assert found.similarity == pytest.approx(1.0, abs=0.01)
 
 
-def test_the_places_of_a_label_are_kept_up_with_what_is_written(
+def test_cached_indexes_of_a_label_follow_writes(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where texts have several windows, records are removed, and a second label narrows it
@@ -251,7 +251,7 @@ def test_the_places_of_a_label_are_kept_up_with_what_is_written(
         expect_the_nearest()
 
 
-def test_threads_that_share_the_places_of_labels_change_them_one_at_a_time(
+def test_threads_change_cached_indexes_of_labels_one_at_a_time(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlocked: list[str] = []
@@ -306,7 +306,7 @@ def test_compact_codes_take_five_bits_and_keep_cosines() -> None:
     ).all()
 
 
-def test_a_store_stays_as_it_is_until_its_vectors_are_made_again(path: Path) -> None:
+def test_the_form_of_codes_changes_only_with_new_vectors(path: Path) -> None:
     """The setting counts for the first vectors of a store; one that is opened with the other
     setting goes on.
     """
@@ -346,7 +346,7 @@ def test_a_store_stays_as_it_is_until_its_vectors_are_made_again(path: Path) -> 
     compact.close()
 
 
-def test_vectors_of_others_change_nothing_that_the_blocks_find(
+def test_vectors_of_other_namespaces_change_no_result_of_the_blocks(
     clusters: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """So few are looked at again that which ones is a matter of luck; that of others must not
@@ -384,7 +384,7 @@ def test_vectors_of_others_change_nothing_that_the_blocks_find(
     assert told[0] == told[1]
 
 
-def test_a_switch_that_is_undone_leaves_everything(
+def test_a_rolled_back_switch_changes_nothing(
     store: SQLiteStore, path: Path, run_python: RunPython
 ) -> None:
     store.append([record(f"m{number}") for number in range(50)])
@@ -401,7 +401,7 @@ def test_a_switch_that_is_undone_leaves_everything(
 
 
 @pytest.mark.parametrize("space", [None, OTHER])
-def test_who_has_no_embedder_or_another_one_may_remove(
+def test_removing_needs_no_matching_embedder(
     open_store: OpenStore, space: Space | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
@@ -412,7 +412,7 @@ def test_who_has_no_embedder_or_another_one_may_remove(
     assert found.popitem()[0] == "m18"
 
 
-def test_blocks_that_were_read_before_are_read_anew_after_changes_among_them(
+def test_cached_blocks_are_read_again_after_changes(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
@@ -446,7 +446,7 @@ def test_blocks_that_were_read_before_are_read_anew_after_changes_among_them(
     ]
 
 
-def test_as_many_candidates_as_are_looked_at_are_all_looked_at(
+def test_all_candidates_are_scored_if_as_many_are_wanted(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
@@ -461,7 +461,7 @@ def test_as_many_candidates_as_are_looked_at_are_all_looked_at(
         assert "m07" in {each.record.ref.group for each in found}
 
 
-def test_blocks_that_are_undone_are_not_remembered(
+def test_rolled_back_blocks_are_not_cached(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others take their places, under the same numbers."""
@@ -495,9 +495,7 @@ def test_blocks_that_are_undone_are_not_remembered(
     assert nearest(vectors[7]) == "m7"
 
 
-def test_vectors_that_are_moved_are_the_same_to_the_bit(
-    open_store: OpenStore, tmp_path: Path
-) -> None:
+def test_moved_vectors_are_equal_to_the_bit(open_store: OpenStore, tmp_path: Path) -> None:
     """So an export of what was imported is the same file."""
     store = open_store(REAL)
     drawn = np.random.default_rng(35).standard_normal((300, 384)).astype(np.float32)
@@ -518,7 +516,7 @@ def test_vectors_that_are_moved_are_the_same_to_the_bit(
     assert all(np.array_equal(first[ref], again[ref]) for ref in refs)
 
 
-def test_a_walk_along_what_is_staged_starts_again_when_it_was_dropped(
+def test_a_scan_of_unstaged_records_starts_again_when_staged_ones_were_dropped(
     open_store: OpenStore,
 ) -> None:
     store, rival = open_store(SPACE), open_store(SPACE)
@@ -534,7 +532,7 @@ def test_a_walk_along_what_is_staged_starts_again_when_it_was_dropped(
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 64])
-def test_vectors_get_their_block_whatever_is_written_between_them(step: int) -> None:
+def test_vectors_get_their_block_with_any_writes_between_them(step: int) -> None:
     """Memories that come one by one have every second seq: the entries of the log are in
     between.
     """

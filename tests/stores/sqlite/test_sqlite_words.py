@@ -41,7 +41,7 @@ from memories.stores.words import score as bm25
 from memories.stores.words import tokens_of
 
 
-def test_in_a_large_store_rare_words_still_find(
+def test_rare_words_find_records_in_a_large_store(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words that very many rows have are left out there, unless there is no other."""
@@ -55,7 +55,7 @@ def test_in_a_large_store_rare_words_still_find(
     assert min(set(found) - {"rare"}) >= "m41"  # of so many, the newest are ranked
 
 
-def test_in_a_large_store_common_words_find_what_has_all_of_them(
+def test_common_words_find_records_with_all_of_them_in_a_large_store(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However old it is; and not every record that has one is ranked."""
@@ -82,7 +82,7 @@ def test_in_a_large_store_common_words_find_what_has_all_of_them(
     assert set(ranked.holders) == set(terms)
 
 
-def test_in_a_large_store_common_words_still_find_what_has_a_rare_label(
+def test_common_words_find_records_with_a_rare_label_in_a_large_store(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few have the label, so few have both, however common the word is."""
@@ -219,7 +219,7 @@ assert len(counted) == 8 and counted == held, (counted, held)
 """
 
 
-def test_what_is_counted_of_a_namespace_is_what_it_has(
+def test_word_counts_of_a_namespace_match_its_records(
     store: SQLiteStore, path: Path, run_python: RunPython
 ) -> None:
     store.append(_draw(90, 1, "ann", "shared"))
@@ -259,7 +259,7 @@ def _told_to_bob(store: SQLiteStore) -> str:
         pytest.param(150, id="small"),
     ],
 )
-def test_a_crawler_hides_nothing_of_another_namespace(
+def test_many_records_in_one_namespace_hide_none_in_another(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, lines: int
 ) -> None:
     """Its lines stand between those of bob and share a word with them."""
