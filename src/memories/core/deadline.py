@@ -85,8 +85,8 @@ class _Call:
 class Deadline:
     """Runs calls and gives up late ones, which go on by themselves; their results are dropped.
 
-    While an abandoned call still runs, all others fail at once: behind a store that hangs they would
-    hang too. Threads may share a deadline. A thread that has ended its call takes the next one,
+    While an abandoned call still runs, all others fail at once: they would hang too, since the store
+    hangs. Threads may share a deadline. A thread that has ended its call takes the next one,
     since stores keep a connection for each thread.
     """
 
@@ -108,7 +108,7 @@ class Deadline:
         self._is_closed = False
 
     def run(self, function: Callable[[], Value]) -> Value:
-        """Return what a function returns, or raise what it raises.
+        """Return what a function returns, or raise its error.
 
         Raises:
             MemoryTimeout: It took too long, or an earlier one still hangs.

@@ -38,15 +38,16 @@ _BEGIN = b'{"at":"'
 
 # The methods of `Memories` that are noted, by the name of their operation if it is another one.
 _READS = {
-    "get": "", "list": "", "search": "", "explain": "search", "history": "", "tags": "", "status": "", "log": "",
-    "namespaces": "", "stats": "", "tail_turns": "turns", "turns": "", "list_conversations": "conversations",
-    "conversation": "conversations", "verify_log": "log", "scratchpad": "",
-    "search_scratchpad": "scratchpad",
+    "get": "", "list": "", "search": "", "explain": "search", "history": "", "tags": "",
+    "status": "", "log": "", "verify_log": "log", "namespaces": "", "stats": "",
+    "turns": "", "tail_turns": "turns", "list_conversations": "conversations",
+    "conversation": "conversations", "scratchpad": "", "search_scratchpad": "scratchpad",
 }  # fmt: skip
 WRITES = {
-    "create_many": "create", "update": "", "reinforce": "", "delete": "", "restore": "", "forget": "",
-    "delete_where": "delete", "forget_where": "forget", "tag_where": "tag", "rollback": "", "add_turns": "",
-    "update_conversation": "", "forget_turns": "", "pin": "", "unpin": "",
+    "create_many": "create", "update": "", "reinforce": "", "delete": "", "restore": "",
+    "forget": "", "delete_where": "delete", "forget_where": "forget", "tag_where": "tag",
+    "rollback": "", "add_turns": "", "update_conversation": "", "forget_turns": "",
+    "pin": "", "unpin": "",
 }  # fmt: skip
 
 Figure = str | int | float | None

@@ -13,7 +13,7 @@ MIN_PREFIX = 8
 ID_LENGTH = 36
 _HEX = re.compile(r"[0-9a-f]{8,32}")
 _MAX_MILLIS = (1 << 48) - 1
-# The first id of a millisecond is below this: at least 1,000 more ids differ in their first 12 bits.
+# The first id of a millisecond is below this: 1,000 more ids differ in their first 12 bits.
 _FIRST_BELOW = 3 << 72
 # Ids above this follow each other closely: there is room for 500 million.
 _COUNT_BELOW = (1 << 74) - (1 << 60)

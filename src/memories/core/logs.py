@@ -18,7 +18,7 @@ logging.getLogger("memories").addHandler(logging.NullHandler())
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON: `ts`, `level`, `logger`, `event`, and the event's fields."""
+    """Formats a record as one line of JSON: `ts`, `level`, `logger`, `event`, and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""

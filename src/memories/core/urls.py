@@ -52,7 +52,10 @@ _PLAIN_OPTIONS = frozenset(
 
 
 def without_password(url: str) -> str:
-    """Return a URL in which *** replaces everything that may be a password, even a malformed one."""
+    """Return a URL in which *** replaces everything that may be a password.
+
+    The URL may be malformed.
+    """
     head, mark, rest = url.partition("?")
     query, hash_sign, fragment = rest.partition("#")
     options = "&".join(map(_mask_option, query.split("&")))

@@ -1,4 +1,4 @@
-"""Detects the language of a text, and knows words for times, numbers and negation in twenty languages.
+"""Detects the language of a text; has words for times, numbers and negation in twenty languages.
 
 Each `.txt` beside this file describes a language, one line per kind of words. A new language is a
 new file, and its script or its code below. `_` stands for a space, `|` separates words with one
@@ -43,10 +43,11 @@ _ENGLISH = frozenset(
     "the what which where when how who why did does this that with my our your you and".split()
 )
 _ALSO_ENGLISH = frozenset(
-    "about after all also am an any are as at be because before been but by can could die do down for from get go had "
-    "has have he her here him his if in into is it its just last me men mine must no not now of off on one or out over "
-    "per same she so some tell than them then there they to up us was we week weekend were will won would yes yet "
-    "yesterday today tomorrow next month year since until every each".split()
+    "about after all also am an any are as at be because before been but by can could die do down "
+    "for from get go had has have he her here him his if in into is it its just last me men mine "
+    "must no not now of off on one or out over per same she so some tell than them then there they "
+    "to up us was we week weekend were will won would yes yet yesterday today tomorrow next month "
+    "year since until every each".split()
 )
 
 
@@ -155,7 +156,7 @@ def _lines(text: str) -> Mapping[str, Sequence[str]]:
 
 @functools.cache
 def _marks() -> Mapping[str, frozenset[str]]:
-    """Return the words that show each language in Latin letters; tools/latin_words.py writes them."""
+    """Return the words that show each language in Latin letters, which tools/latin_words.py wrote."""
     return {code: frozenset(entries) for code, entries in _lines(_read("latin")).items()}
 
 

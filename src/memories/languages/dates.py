@@ -42,15 +42,16 @@ _YEAR = r"((?:19|20)\d\d)\b"
 _COUNT = rf"(\d{{1,3}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))})"
 _UNITS = r"(day|week|month|year)s?"
 _BEFORE_MONTH = (
-    r"\b(?:in|on|of|during|since|until|till|by|before|after|around|from|to|between|and|early|late|mid|this|next)"
+    r"\b(?:in|on|of|during|since|until|till|by|before|after|around|from|to|between|and|early|late"
+    r"|mid|this|next)"
     r"(?:[\s-]+(?:early|late|mid|the beginning of|the end of))?"
 )
 
 # A text without any of these has no date: beginnings of months, and parts of the other patterns.
 _HINTS = (
     *(name[:3] for name in _MONTHS),
-    *"19 20 yesterday night today tomorrow ago last past previous next coming recently lately since".split(),
-    *("this ", "these days", "on ", "in "),
+    *("19", "20", "yesterday", "night", "today", "tomorrow", "ago", "last", "past", "previous"),
+    *("next", "coming", "recently", "lately", "since", "this ", "these days", "on ", "in "),
 )
 
 Span = tuple[date, date]  # first and last day
@@ -200,7 +201,7 @@ def _in_years(year: str | None, month: int, day: int | None, context: _Context) 
         try:
             first = date(number, month, 1 if day is None else day)
         except ValueError:
-            continue  # 30 February is no date
+            continue  # such as 30 February
         yield first, _end_of_month(first) if day is None else first
 
 
@@ -364,7 +365,7 @@ def _end_of_month(day: date) -> date:
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
-    # ASCII, or else İ would match i; it is no letter of a month.
+    # ASCII, or else İ, which is in no name of a month, would match i.
     return re.compile(pattern, re.IGNORECASE | re.ASCII)
 
 

@@ -103,7 +103,7 @@ def _translate_days(text: str, code: str) -> str:
 
 @functools.cache
 def _hints(code: str) -> Mapping[str, Sequence[str]]:
-    """Return for each line texts of which every match of an entry contains one.
+    """Return, for each line, texts that a match contains: one of them at least.
 
     They show which patterns can match, so that few are compiled at all.
     """
@@ -161,7 +161,7 @@ def _any_name(code: str, line: str, *, is_alone: bool = False) -> str:
 
 @functools.cache
 def _numbers_of_names(code: str, line: str) -> Mapping[str, int]:
-    """Return the number of each month or weekday from 0; a `*` in its name stands for any ending."""
+    """Return the number of each month or weekday from 0; a `*` in a name stands for any ending."""
     numbers: dict[str, int] = {}
     for number, entry in enumerate(words(code)[line]):
         for name in entry.split("|"):
@@ -225,7 +225,7 @@ def _near_days(code: str) -> Iterator[_Reading]:
 
 
 def _names_alone(code: str) -> Iterator[_Reading]:
-    """Yield a weekday or a month by itself; a weekday that is repeated is no date."""
+    """Yield a weekday or a month by itself, and repeated weekdays, which are not dates."""
     weekday = _any_name(code, "weekdays", is_alone=True)
     every = f"{_any_of(code, words(code)['every'])}{_gap(code)}{weekday}"
     yield _Reading(every, _always(""), ("every", "weekdays"))

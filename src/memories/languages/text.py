@@ -31,7 +31,7 @@ _LETTER = r"(?:[^\W_]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
 _WORD = re.compile(f"{_LETTER}+")
 _COMPOUND = re.compile(rf"(?<!{_LETTER}){_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
 _QUOTED = re.compile(r'"([^"]{3,200})"')
-# A sign between two digits does not end a token, as in versions, dates, addresses and large numbers.
+# A sign between two digits does not end a token: versions, dates, addresses and large numbers.
 _TOKEN = re.compile(rf"{_LETTER}+(?:(?<=\d)(?:[^\w\s]|_)(?=\d){_LETTER}+)*")
 _HAN_NUMBER = re.compile("[〇零一二三四五六七八九十百千万億亿兆]+")
 # Spellings that the index can hold, for names with signs: C++, C#.
@@ -40,20 +40,22 @@ _SIGNS = ((re.compile(r"(?<=\w)\+\+"), "plusplus "), (re.compile(r"(?<=\w)#(?!\w
 # Function words of English. They are in the index, for phrases, but left out of queries that have
 # better words.
 STOP_WORDS = frozenset(
-    "a about above after again against all also am an and any are aren't as at be because been before being below "
-    "between both but by can can't cannot could couldn't did didn't do does doesn't doing don't down during each else "
-    "ever few for from further get gets give go goes going got had hadn't has hasn't have haven't having he her here "
-    "hers herself him himself his how i if in into is isn't it its itself just kind let like made make makes many may "
-    "me might more most much must my myself no nor not of off often on once one only or other ought our ours "
-    "ourselves out over own please same shall she should shouldn't so some still such take tell than that the their "
-    "theirs them themselves then there these they thing things this those through to too under until up upon us use "
-    "used using very was wasn't we well were weren't what what's when where which while who who's whom whose why "
-    "will with won't would wouldn't yes yet you your yours yourself yourselves".split()
+    "a about above after again against all also am an and any are aren't as at be because been "
+    "before being below between both but by can can't cannot could couldn't did didn't do does "
+    "doesn't doing don't down during each else ever few for from further get gets give go goes "
+    "going got had hadn't has hasn't have haven't having he her here hers herself him himself his "
+    "how i if in into is isn't it its itself just kind let like made make makes many may me might "
+    "more most much must my myself no nor not of off often on once one only or other ought our "
+    "ours ourselves out over own please same shall she should shouldn't so some still such take "
+    "tell than that the their theirs them themselves then there these they thing things this those "
+    "through to too under until up upon us use used using very was wasn't we well were weren't "
+    "what what's when where which while who who's whom whose why will with won't would wouldn't "
+    "yes yet you your yours yourself yourselves".split()
 )
 
 
 def normal_form(text: str) -> str:
-    """Return the form in which texts are compared: NFKC, case-folded, plain quotes, single spaces."""
+    """Return the form for comparing texts: NFKC, case-folded, plain quotes, single spaces."""
     return cased_form(unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -155,7 +157,7 @@ def is_latin(text: str) -> bool:
 
 
 def coverage(text: str, words: Sequence[str]) -> float:
-    """Return the share of these words that a text has, 0 to 1, whatever their endings and accents."""
+    """Return the share of these words that a text has, 0 to 1, ignoring endings and accents."""
     indexed = _strip_marks(index_text(text))
     haystack = f" {' '.join(_words(indexed))} {indexed}"
     stems = [_strip_marks(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]

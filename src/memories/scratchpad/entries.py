@@ -114,7 +114,7 @@ def _parse_time(written: str) -> datetime | None:
 def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
     """Return how much an entry matters now: a search's factor for age and use, see `relevance`.
 
-    Here stable memories age too, because a session begins with what is recent.
+    Here stable memories age too, because a session begins with recent memories.
     """
     age_days = (now - parse_time(entry.written, now)).total_seconds() / _DAY_SECONDS
     freshness = fade(age_days, relevance.decay_rate)

@@ -35,7 +35,7 @@ Fingerprint = tuple[int, int, int] | None  # of the file that is there; None if 
 
 
 class Overtaken(Exception):
-    """A person has saved the file since it was read, and what they wrote must not be lost."""
+    """A person has saved the file since it was read, so replacing it would lose their edits."""
 
 
 class Place(NamedTuple):
@@ -159,7 +159,7 @@ def read_text(file: Path) -> str | None:
     """Return the text of a scratchpad's file.
 
     Returns:
-        The text; None if there is no file, or an empty one, as a power cut may leave it.
+        The text; None if the file is missing or empty, as after a power cut.
 
     Raises:
         InvalidInput: It isn't a regular file of this user, others may write it, it is too large, or

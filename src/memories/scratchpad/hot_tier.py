@@ -35,10 +35,9 @@ class Scratchpad(NamedTuple):
     Attributes:
         entries: Its memories.
         waiting: How many memories wait for review.
-        file: The file; None for a store that was passed in, which no file mirrors.
-        notes: What a person wrote in the file and could not be taken over, and other problems with
-            it, each a sentence.
-        taken: What was taken over, each a part of a sentence.
+        file: The file; None if no file mirrors the store.
+        notes: Problems with the file and with a person's edits of it, each a sentence.
+        taken: The edits that were taken over, each a part of a sentence.
     """
 
     entries: tuple[Entry, ...]

@@ -1,4 +1,4 @@
-"""The text of a scratchpad's file: YAML that a person can read, in which every value is JSON.
+"""The text of a scratchpad's file: readable YAML, in which every value is JSON.
 
 A file that only programs wrote is read line by line with `json`, which is fast. A file that a
 person has changed is read by PyYAML, whatever its style.
@@ -44,11 +44,12 @@ _BOOLEANS = {
     "": False,
 }
 _HEAD = """\
-# The scratchpad of {namespace}: what its sessions begin with. To edit it: memory scratchpad edit
-# - Change a content, and the memory gets a new version. Set pinned to true to keep an entry here, or to false.
-# - Take an entry out, and it is left out here; the memory stays. memory delete or memory forget removes it.
+# The scratchpad of {namespace}, with which its sessions begin. To edit it: memory scratchpad edit
+# - Change a content, and the memory gets a new version.
+# - Set pinned to true, and the entry stays here; to false, and it may leave.
+# - Remove an entry, and it is left out here. The memory stays; memory forget removes it.
 # - Add a line such as   - "One statement"   at the end, and it becomes a memory.
-# The next memory command takes it over. memory scratchpad rebuild writes this file again from the store.
+# The next memory command takes it over. memory scratchpad rebuild writes this file again.
 # For programs; leave these lines as they are.
 """
 

@@ -1,4 +1,4 @@
-"""Search in scratchpads by words: for quick answers, and for when the store can't be asked. Pure."""
+"""Searches scratchpads by words, for quick answers or while the store is unavailable. Pure."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -34,11 +34,11 @@ _WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # in a score
 
 
 class Matches(NamedTuple):
-    """What a scratchpad has for a question.
+    """Result of a search in scratchpads.
 
     Attributes:
         found: The hits, best first.
-        best: The hits that have every significant word of the question unchanged, at least two.
+        best: The hits with every significant word of the question unchanged, at least two.
     """
 
     found: Explanation

@@ -57,7 +57,7 @@ def write(
 
 
 def read_created(folder: Path) -> datetime | None:
-    """Return when a namespace was created; None if its file does not say so, or can't be trusted."""
+    """Return when a namespace was created; None if its file is missing or spoiled."""
     with contextlib.suppress(InvalidInput, ValueError, KeyError, TypeError, RecursionError):
         metadata = json.loads(read_text(folder / FILE) or "{}")
         created_at = datetime.fromisoformat(metadata["created_at"])

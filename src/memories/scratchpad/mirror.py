@@ -1,4 +1,4 @@
-"""Applies what is written through this process to the scratchpads: new memories, and removed ones."""
+"""Applies the writes of this process to the scratchpads: new memories and removed ones."""
 
 import contextlib
 import threading
@@ -25,7 +25,7 @@ class Mirror:
     """Applies changes of the store to the scratchpads of a home.
 
     Removed memories leave their file at once. New ones are written a few times a second at most;
-    until then the file is marked as stale, and `flush` writes what is left.
+    until then the file is marked as stale. `flush` writes the rest.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Mirror:
         self._describe_changed(changes)
 
     def _describe_changed(self, changes: Sequence[Change]) -> None:
-        """Write the metadata of changed namespaces, unless it was just written or is about to change.
+        """Write the metadata of changed namespaces, a few times a second at most.
 
-        `flush` writes the others.
+        `flush` writes the rest.
         """
         refs = [change if isinstance(change, Ref) else change.ref for change in changes]
         changed = {
@@ -119,7 +119,7 @@ class Mirror:
                 self._apply(place, _Batch(placed, {}, set(), [], {}))
 
     def flush(self) -> None:
-        """Write what is new and was not written yet."""
+        """Write new memories that were not written yet."""
         with self._lock:
             waiting_by_namespace, self._waiting = self._waiting, {}
         for namespace, waiting in waiting_by_namespace.items():
@@ -169,13 +169,13 @@ class Mirror:
 
 
 class _Batch(NamedTuple):
-    """What one transaction did to a namespace, in its order.
+    """The changes of one transaction in a namespace.
 
     Attributes:
         added: New memories and new versions.
         dropped: Removed memories, with their last version.
         ended: Memories that were removed or have a new version: the file must not show the old one.
-        unclear: Changes that do not say what the file should show, such as a decision in a review.
+        unclear: Changes after which the file must be refreshed, such as a decision in a review.
         reinforced: Reinforced memories, and when.
     """
 
@@ -215,7 +215,7 @@ class _Batch(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """What was not written to a file yet.
+    """Changes that were not written to a file yet.
 
     Attributes:
         added: New memories and new versions.
@@ -226,7 +226,7 @@ class _Waiting(NamedTuple):
     reinforced: dict[str, str]
 
     def add(self, batch: _Batch) -> None:
-        """Add what a transaction did."""
+        """Add the changes of a transaction."""
         for memory_id in batch.dropped:
             self.added.pop(memory_id, None)
         for memory_id in (*batch.added, *batch.dropped):

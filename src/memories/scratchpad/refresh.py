@@ -40,7 +40,7 @@ def refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = Fal
 
     Args:
         place: The scratchpad.
-        writer: Writes what is taken over, without changing a scratchpad.
+        writer: Stores the edits, without changing a scratchpad.
         rules: The settings.
         rebuild: Choose from all memories again, including those that were left out.
 
@@ -81,7 +81,7 @@ def _refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -> 
 
 
 def read_store(writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
-    """Return what the scratchpad of a namespace would hold, without a file."""
+    """Return the scratchpad of a namespace from the store, without a file."""
     selection = _select(writer, rules, (), rebuild=rebuild)
     entries = choose(selection.entries, rules, writer.now)
     return Scratchpad(tuple(entries), selection.waiting, None)
@@ -91,13 +91,13 @@ def read_store(writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scra
 
 
 class Edits(NamedTuple):
-    """What became of a person's edits.
+    """Result of taking over a person's edits.
 
     Attributes:
         pad: The content of the file, with the edits; None without a readable file.
         taken: What was taken over, each a part of a sentence.
         left_out: Ids of the entries that were taken out.
-        notes: What could not be taken over, and where it is kept: at most one sentence.
+        notes: A sentence on refused edits and the file that keeps them, if there are some.
     """
 
     pad: Pad | None
@@ -107,7 +107,7 @@ class Edits(NamedTuple):
 
 
 def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
-    """Store what a person changed in the text of a scratchpad; nothing if it wasn't edited."""
+    """Store a person's edits in the text of a scratchpad, if there are some."""
     if text is None:
         return Edits(None)
     try:
@@ -237,7 +237,7 @@ def _unpin(memory_id: str, writer: "Writer") -> bool:
 
 
 class Selection(NamedTuple):
-    """What a store has for a scratchpad: entries, and how many memories wait for review."""
+    """The entries from a store, and how many memories wait for review."""
 
     entries: list[Entry]
     waiting: int
@@ -303,7 +303,7 @@ def _entries_of(records: Iterable[Record], now: datetime) -> list[Entry]:
 
 
 def is_shown(record: Record, now: datetime) -> bool:
-    """Return whether a scratchpad may hold the latest version of a memory, whatever its confidence.
+    """Return whether the latest version of a memory may be in a scratchpad.
 
     It may not if the memory was deleted, replaced or corrected, or waits for review.
     """

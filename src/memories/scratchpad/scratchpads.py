@@ -59,7 +59,7 @@ class Scratchpads:
 
         Args:
             config: The settings.
-            store: The store itself: what is written to it here changes no scratchpad.
+            store: The store itself; writing to it changes no scratchpad.
             lookup: See the class.
             channel: How changes are made; see `Origin`.
             clock: Returns the current time, aware.
@@ -98,7 +98,8 @@ class Scratchpads:
         refused = only_in_store(filters)
         if refused:
             raise InvalidInput(
-                f"the scratchpad can't answer this ({', '.join(refused)}); leave it out or ask the store"
+                f"the scratchpad can't answer this ({', '.join(refused)}); leave it out or ask "
+                "the store"
             )
         scratchpad = self._load_files() if offline else self._load()
         entries = () if scratchpad is None else scratchpad.entries
@@ -111,7 +112,7 @@ class Scratchpads:
         return find_matches(entries, query, self._predicate(filters), limit, rules, self._clock())
 
     def edits(self) -> tuple[str, ...]:
-        """Take over what a person changed in the file; see `Memories.edits`."""
+        """Take over a person's edits of the file; see `Memories.edits`."""
         if not self._is_configured:
             return ()
         from memories.scratchpad.file import path_of, read_text
@@ -129,7 +130,7 @@ class Scratchpads:
             return (f"what was changed in {file} is taken over later: {exc}",)
 
     def offline(self) -> "Scratchpad | None":
-        """Return what the files say; see `Memories.offline`."""
+        """Return the hot tier of the files alone; see `Memories.offline`."""
         scratchpad = self._load_files()
         return None if scratchpad is None else scratchpad.current(self._rules(), self._clock())
 
@@ -160,7 +161,7 @@ class Scratchpads:
         return any(os.path.lexists(path_of(home, name)) for name in self.lookup.readable)
 
     def tell(self, changes: "Sequence[Change]") -> None:
-        """Apply what was written to the files; from a store that none mirrors, only removals."""
+        """Apply changes to the files; from a store that they don't mirror, only removals."""
         from memories.stores.records import Record
 
         if not self.is_home:
@@ -173,7 +174,7 @@ class Scratchpads:
             self.mirror.promote(records)
 
     def flush(self) -> None:
-        """Write what is still waiting to the files."""
+        """Write changes that still wait to the files."""
         if "mirror" in vars(self):
             self.mirror.flush()
 
@@ -209,7 +210,7 @@ class Scratchpads:
         return own.merged_with(self._load_one(SHARED))
 
     def _load_files(self) -> "Scratchpad | None":
-        """Return what the files hold, including memories that are not current; None without files."""
+        """Return the hot tier of the files alone, even entries that aren't current."""
         from memories.scratchpad import file
         from memories.scratchpad.hot_tier import Scratchpad
 

@@ -270,7 +270,8 @@ def verify(store: Store, namespaces: Sequence[str], against: str | None) -> list
         against = str(against).strip().lower()
         if not _HASH.fullmatch(against):
             raise InvalidInput(
-                "against takes a hash that memory log --verify printed as head: 64 hexadecimal digits"
+                "against takes a hash that memory log --verify printed as head: 64 hexadecimal "
+                "digits"
             )
     chains = [_verify_chain(store, namespace) for namespace in namespaces]
     if against is not None and not any(chain.has_hash(against) for chain in chains):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # conflicts that are named; all are counted
-_HASH = "line_hash"  # of a foreign record, by which it is recognized whatever became of it here
+_HASH = "line_hash"  # of a foreign record, by which it is recognized later
 _ACCEPTANCE = ("accepted_at", "accepted_by")
 _OURS = (_HASH, *_ACCEPTANCE, "suspicious", "redacted", *LINK)  # fields that no foreign file sets
 
@@ -283,8 +283,9 @@ def _renamed(lines: Iterable[_Line], namespace: str) -> Iterator[_Line]:
         first = first or ref.namespace
         if ref.namespace != first:
             raise InvalidInput(
-                f"line {line.number} is of namespace {ref.namespace} and those before it of {first}; "
-                "--as takes the export of one namespace: memory export --namespace NAME --no-shared"
+                f"line {line.number} is of namespace {ref.namespace} and those before it of "
+                f"{first}; --as takes the export of one namespace: memory export --namespace NAME "
+                "--no-shared"
             )
         yield line._replace(record=line.record._replace(ref=ref._replace(namespace=namespace)))
 
@@ -426,7 +427,7 @@ def _with_tags_only(record: Record) -> Record:
 
 
 def _statement_hash(record: Record) -> str:
-    """Return a hash of a record's statement, without its origin and what was noted about it since."""
+    """Return a hash of a record without its origin and without later notes about it."""
     plain = _with_tags_only(record)
     noted = (*LINK, *ABOUT, *_ACCEPTANCE)
     fields = {name: value for name, value in plain.fields.items() if name not in noted}

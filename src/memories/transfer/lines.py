@@ -319,7 +319,7 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
 
 
 def _canonical(group: str) -> str:
-    """Return the id of a memory as it is stored: a UUID in its canonical form, another id unchanged."""
+    """Return the id of a memory as it is stored: a UUID in canonical form, another id unchanged."""
     try:
         memory_id = parse_id(group)
     except InvalidInput:
@@ -342,7 +342,8 @@ def _fields(value: object) -> dict[str, Any]:
         is_finite = not isinstance(field, float) or math.isfinite(field)
         if not isinstance(field, str | int | float) or not is_finite:
             raise InvalidInput(
-                f'has the field "{shown(name)}" with a value that is not text, a number, true or false'
+                f'has the field "{shown(name)}" with a value that is not text, a number, true or '
+                "false"
             )
     return dict(pairs)
 

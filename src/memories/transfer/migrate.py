@@ -1,7 +1,7 @@
 """Copies a whole store into another one, and changes the embedder of a store.
 
-The store stays in use meanwhile. Both can be interrupted at any moment and run again; completed work
-is kept.
+The store stays in use meanwhile. Both can be interrupted at any moment and run again; what they have
+done so far is kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -167,7 +167,7 @@ class _Migration:
             return
 
     def finish(self, place: Place) -> Contents:
-        """Copy the rest of a place while nobody writes to the original; return the original's content.
+        """Copy the rest of a place while other writers wait, and return the original's content.
 
         Ended records are updated before new ones are added, since a key may have gone from one
         memory to another.
@@ -227,9 +227,9 @@ class _Migration:
                 progress("verifying", min(done, total), total)
             if Contents(count, digest % 2**128) != original:
                 raise StoreError(
-                    f"the copy is not the same: {place.collection} of {place.namespace} has {count} "
-                    f"records there and {original.records} in the original, or different contents; "
-                    "go on using the original, which was not changed, and run it again"
+                    f"the copy is not the same: {place.collection} of {place.namespace} has "
+                    f"{count} records there and {original.records} in the original, or different "
+                    "contents; go on using the original, which was not changed, and run it again"
                 )
 
     def _compare(self, page: Sequence[Record]) -> tuple[list[Record], list[tuple[Record, Record]]]:
@@ -300,9 +300,9 @@ class _Migration:
 def _not_a_copy(ref: Ref) -> RequestError:
     return RequestError(
         f"the target is not a copy of this store: it has a record of its own, {ref.collection} "
-        f"{ref.group} ({ref.position}) in namespace {ref.namespace}, or that one was forgotten here "
-        "since; forget it there, or migrate to an empty store; to merge two stores use memory export "
-        "and memory import"
+        f"{ref.group} ({ref.position}) in namespace {ref.namespace}, or that one was forgotten "
+        "here since; forget it there, or migrate to an empty store; to merge two stores use "
+        "memory export and memory import"
     )
 
 
@@ -397,8 +397,8 @@ class _Reembedding:
         refs = {record.ref for record in records}
         if refs and refs == self._last_refs:
             raise StoreError(
-                "the store does not keep staged vectors; if another reembed is running, wait for it "
-                "and run this again; searches use the old vectors"
+                "the store does not keep staged vectors; if another reembed is running, wait for "
+                "it and run this again; searches use the old vectors"
             )
         self._last_refs = refs
         if records:
