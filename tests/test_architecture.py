@@ -57,7 +57,7 @@ ORDER = {
     "memories.embedders.service": "cache providers < client < embedder",
     "memories.read": "turns versions where < lookup selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
-    "memories.write": """compare queue parts quota accesses < suspicion waiting links < change turns many < forget
+    "memories.write": """compare queue quota accesses < suspicion waiting links < change turns many < forget
         repetitions < writer < create < review rollback""",
     "memories.write.compare": "vocabulary < reading < duplicates < corrections",
     "memories.scratchpad": """entries < layout < file < hot_tier metadata < matching refresh < mirror <

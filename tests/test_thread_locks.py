@@ -40,7 +40,7 @@ def use_of_reads(folder: Path, watch: Callable[..., None]) -> None:
     """Ask how many reads wait."""
     accesses = Accesses(folder, "store")
     accesses.add([REF])
-    watch(accesses, "_lock", "_read")
+    watch(accesses, "_lock", "_counted")
     assert accesses.of([REF]) == [1]
 
 

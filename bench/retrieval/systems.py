@@ -20,7 +20,7 @@ from bench.retrieval.metrics import DEPTH
 from bench.retrieval.vectors import KeptVectors
 from memories import Memories, TurnDraft, load_config
 from memories.models import MAX_TURN_CHARACTERS
-from memories.write.parts import split
+from memories.write.turns import split
 
 NAMES = ("memories", "fts5", "dense", "rrf", "chroma")
 _RRF_K = 60  # Cormack, Clarke and Büttcher, 2009

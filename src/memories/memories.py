@@ -1425,9 +1425,9 @@ class Memories:
         waiting = self.waiting_turns(conversation_id)
         if not waiting:
             return []
-        from memories.write.waiting import not_stored, numbered
+        from memories.write.waiting import not_stored, number_turns
 
         own = Filter(Collection.HISTORY, (self.namespace,), group=waiting[0].conversation_id)
         last = self._store.scan(own, limit=1, newest_first=True)
         last_index = last[0].ref.position if last else -1
-        return numbered(not_stored(self._store, waiting), where, last_index)
+        return number_turns(not_stored(self._store, waiting), where, last_index)

@@ -9,7 +9,7 @@ import pytest
 
 from memories.errors import InvalidInput
 from memories.guard.validate import content
-from memories.write.parts import PART_CHARACTERS, split
+from memories.write.turns import PART_CHARACTERS, split
 
 SAMPLES = {
     "prose": "We sailed at nine. It was cold, and nobody spoke! Did you see it?\n\nThe harbour was empty.\n",

@@ -1,5 +1,7 @@
-"""How a turn becomes part of its conversation."""
+"""Appends turns to a conversation, and changes its title, user and tags."""
 
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -38,32 +40,45 @@ from memories.read.turns import (
 from memories.stores.logged import stamp_origin
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
-from memories.write.parts import split
 from memories.write.suspicion import mark_record
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.guard.redactor import Redactor
 
-SESSION_PAUSE = timedelta(hours=1)  # a longer one begins a new session
+SESSION_PAUSE = timedelta(hours=1)  # a longer pause begins a new session
 SESSION_TURNS = 64  # and so does a session of this many turns, so that none grows without end
+# as much as a model is shown of a message at once; a part that ends with its paragraph has less
+PART_CHARACTERS = 4_000
+_MIN_PART_CHARACTERS = PART_CHARACTERS // 2
+# The ends of paragraphs, lines, sentences, clauses and words, the best first.
+_BORDERS = (
+    re.compile(r"\n\s*\n"),
+    re.compile(r"\n"),
+    re.compile(r"[.!?…]{1,8}[\"')\]»”’]{0,8}\s|[。！？．｡]{1,8}[」』”’）]{0,8}|[।۔؟]\s?"),
+    re.compile(r"[;:,、，；]\s?|[)\]}]\s"),
+    re.compile(r"\s"),
+)
+_JOINERS = (
+    "\u200d\ufe0e\ufe0f\ufeff"  # belong to the character before them; no text begins with one
+)
 
 
-class _Said(NamedTuple):
+class _Prepared(NamedTuple):
     """A draft as it is stored.
 
     Attributes:
-        draft: What was said, without secrets.
-        parts: Its content in parts; mostly there is one.
-        kinds: The kinds of the secrets that were taken out.
-        given: The content as it was given: one that was stored before secrets were taken out is
-            still the same.
+        draft: The draft, without secrets.
+        parts: Its content in parts; usually one.
+        kinds: The kinds of the secrets that were removed.
+        original: The content before that: a turn that was stored before secrets were removed is
+            still the same turn.
     """
 
     draft: TurnDraft
     parts: Sequence[str]
     kinds: Sequence[str]
-    given: str
+    original: str
 
 
 def append(
@@ -79,13 +94,13 @@ def append(
     The cost does not depend on the length of the conversation: only its last turn is read.
 
     Args:
-        store: Where.
+        store: The store.
         embedder: Makes the vectors before the transaction, so that no other writer waits for the
             model.
-        place: The namespaces that are read, one's own first, and the conversation id.
-        drafts: What was said, in order.
+        place: The namespaces that are read, the caller's own first, and the conversation id.
+        drafts: The turns, in order.
         now: The time of drafts without one.
-        redactor: Takes secrets out, before anything else; None to keep what is given as it is.
+        redactor: Removes secrets, before anything else; None to keep drafts as they are.
 
     Raises:
         InvalidInput: A value is not acceptable; nothing was stored.
@@ -96,212 +111,302 @@ def append(
         redactor.refuse(conversation, "conversation id")
     if not drafts:
         return []
-    several = len(drafts) > 1
-    checked = [
-        _checked(draft, now, redactor, number if several else None)
-        for number, draft in enumerate(drafts, 1)
-    ]
-    parts = [(part, said.draft.role) for said in checked for part in said.parts]
-    vectors = iter(
-        embed_to_store(embedder, [part for part, _ in parts], [role for _, role in parts]).vectors
-    )
-    added: list[Turn] = []
-    new: list[Record] = []
-    keyed: dict[str, Sequence[Record]] = {}
+    prepared = _prepare_all(drafts, now, redactor)
+    parts = [(part, turn.draft.role) for turn in prepared for part in turn.parts]
+    embedded = embed_to_store(embedder, [text for text, _ in parts], [role for _, role in parts])
+    vectors = iter(embedded.vectors)
+    results: list[Turn] = []
+    new_records: list[Record] = []
+    by_key: dict[str, Sequence[Record]] = {}
     with store.transaction():
-        last, taken = _end(store, namespace, conversation)
-        if (
-            last is None
-            and taken < 0
-            and (elsewhere := find_namespace(store, others, conversation)) is not None
-        ):
-            raise not_own(conversation, elsewhere, namespace)
-        for said in checked:
-            key = scoped_key(conversation, said.draft.message_id)
-            known = None if key is None else keyed.get(key) or _stored(store, namespace, key)
-            if known is None:
-                first = Ref(Collection.HISTORY, namespace, conversation, taken + 1)
-                records: Sequence[Record] = [
-                    stamp_origin(store, record) for record in _records(first, last, said)
-                ]
-                new += [record._replace(vectors=next(vectors)) for record in records]
+        last, last_position = _find_end(store, namespace, conversation)
+        if last is None and last_position < 0:
+            elsewhere = find_namespace(store, others, conversation)
+            if elsewhere is not None:
+                raise not_own(conversation, elsewhere, namespace)
+        for turn in prepared:
+            part_vectors = [next(vectors) for _ in turn.parts]
+            key = scoped_key(conversation, turn.draft.message_id)
+            records = None if key is None else by_key.get(key)
+            if records is None and key is not None:
+                records = _find_stored(store, namespace, key)
+            is_new = records is None
+            if records is None:
+                first = Ref(Collection.HISTORY, namespace, conversation, last_position + 1)
+                records = [stamp_origin(store, record) for record in _records(first, last, turn)]
                 last = records[-1]
-            else:
-                records = known
-                for _ in said.parts:
-                    next(vectors)
+                new_records += [
+                    record._replace(vectors=rows)
+                    for record, rows in zip(records, part_vectors, strict=True)
+                ]
             if key is not None:
-                keyed[key] = records
-            added.append(_told(records, said, new=known is None))
-        store.append(new)
-    return added
+                by_key[key] = records
+            results.append(_result(records, turn, is_new=is_new))
+        store.append(new_records)
+    return results
 
 
-def _end(store: Store, namespace: str, conversation: str) -> tuple[Record | None, int]:
-    """Return the last turn of a conversation, and the last position that a turn has that can't be
-    read, or -1.
-    """
-    where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
-    mark = store.damaged.mark()
-    last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
-    damaged = [finding.ref for finding in store.damaged.since(mark) if finding.ref is not None]
-    return last, max(
-        (ref.position for ref in damaged if ref[1:3] == (namespace, conversation)), default=-1
-    )
+# --- before the transaction
 
 
-def _told(records: Sequence[Record], said: _Said, *, new: bool) -> Turn:
-    """Return the turn that is stored now, and what became of the draft."""
-    turn = turn_of(records)
-    if new or turn.content in (said.draft.content, said.given):
-        return replace(turn, status=STORED if new else KNOWN)
-    named = validate.shown(said.draft.message_id or "")
-    reason = f'message id "{named}" is that of {turn.id}, which says something else; give this message an id of its own'
-    return replace(turn, status=REFUSED, reason=reason)
-
-
-def _records(first: Ref, last: Record | None, said: _Said) -> Iterator[Record]:
-    """Yield the records of the turn that follows the last one, not before the first place that it
-    may have.
-    """
-    start: int | None = None
-    for number, text in enumerate(said.parts):
-        record = _next(first, last, said.draft, text)
-        start = record.ref.position if start is None else start
-        fields: dict[str, Any] = (
-            {"redacted": " ".join(said.kinds)} if said.kinds and not number else {}
-        )
-        offset = _offset(said.draft)
-        fields |= {OFFSET: offset} if offset else {}
-        if len(said.parts) > 1:
-            fields |= {PARTS: len(said.parts)}
-        if number:
-            fields |= {} if said.draft.message_id is None else {MESSAGE_ID: said.draft.message_id}
-            record = record._replace(
-                key=None, labels={**record.labels, PART: str(start), CONTINUED: "1"}
-            )
-        last = mark_record(record._replace(fields=fields))
-        yield last
-
-
-def _offset(draft: TurnDraft) -> int:
-    """Return the seconds by which the time zone of a draft's time differs from UTC."""
-    assert draft.created_at is not None  # it was checked
-    difference = draft.created_at.utcoffset()
-    return 0 if difference is None else int(difference.total_seconds())
-
-
-def _next(first: Ref, last: Record | None, draft: TurnDraft, text: str) -> Record:
-    """Return the record that follows the last one, not before the first place that it may have."""
-    assert draft.created_at is not None  # it was checked
-    index = max(draft.index, first.position, 0 if last is None else last.ref.position + 1)
-    session = index
-    if last is not None and last.session is not None:
-        pause = abs(draft.created_at - last.created_at)
-        session = (
-            index
-            if pause > SESSION_PAUSE or index - last.session >= SESSION_TURNS
-            else last.session
-        )
-    names = {ROLE: draft.role} | ({} if draft.speaker is None else {SPEAKER: draft.speaker})
-    return Record(
-        ref=first._replace(position=index),
-        text=text,
-        created_at=draft.created_at.astimezone(UTC),
-        key=scoped_key(first.group, draft.message_id),
-        labels={**draft.tags, **names},
-        session=session,
-    )
-
-
-def _stored(store: Store, namespace: str, key: str) -> Sequence[Record] | None:
-    """Return the records of the turn that has a key."""
-    where, mark = Filter(Collection.HISTORY, (namespace,), key=key), store.damaged.mark()
-    found = store.scan(where, limit=1)
-    if not found:
-        refuse_damaged(store, where, mark)
-    return parts_of(store, found[0]) if found else None
-
-
-def _checked(
-    draft: TurnDraft, now: datetime, redactor: "Redactor | None", number: int | None
-) -> _Said:
-    """Return a draft as it is stored.
+def _prepare_all(
+    drafts: Sequence[TurnDraft], now: datetime, redactor: "Redactor | None"
+) -> list[_Prepared]:
+    """Return drafts as they are stored.
 
     Raises:
         InvalidInput: A value is not acceptable; the message names the turn by its number, if there
             are several.
     """
-    try:
-        clean, kinds = (draft, ()) if redactor is None else _redacted(draft, redactor)
-        valid = _valid(clean, now)
-        parts = (
-            [valid.content] if len(valid.content) <= MAX_TURN_CHARACTERS else split(valid.content)
-        )
-        given = (
-            validate.content(draft.content, None)
-            if clean.content is not draft.content
-            else valid.content
-        )
-        return _Said(valid, parts, kinds, given)
-    except InvalidInput as exc:
-        raise (
-            exc if number is None else InvalidInput(f"turn {number}: {exc}; nothing was stored")
-        ) from exc
+    prepared = []
+    for number, draft in enumerate(drafts, 1):
+        try:
+            prepared.append(_prepare(draft, now, redactor))
+        except InvalidInput as exc:
+            if len(drafts) == 1:
+                raise
+            raise InvalidInput(f"turn {number}: {exc}; nothing was stored") from exc
+    return prepared
 
 
-def _redacted(draft: TurnDraft, redactor: "Redactor") -> tuple[TurnDraft, tuple[str, ...]]:
+def _prepare(draft: TurnDraft, now: datetime, redactor: "Redactor | None") -> _Prepared:
+    clean, kinds = (draft, ()) if redactor is None else _redact(draft, redactor)
+    valid = _check(clean, now)
+    is_long = len(valid.content) > MAX_TURN_CHARACTERS
+    original = valid.content
+    if clean.content is not draft.content:
+        original = validate.content(draft.content, None)
+    return _Prepared(valid, split(valid.content) if is_long else [valid.content], kinds, original)
+
+
+def _redact(draft: TurnDraft, redactor: "Redactor") -> tuple[TurnDraft, tuple[str, ...]]:
     content, kinds = redactor.text(draft.content)
-    tags, in_tags = redactor.pairs(draft.tags)
-    speaker, in_speaker = (
-        (None, ()) if draft.speaker is None else redactor.text(draft.speaker, "speaker")
-    )
-    named, in_id = (
-        (None, ()) if draft.message_id is None else redactor.name(draft.message_id, "message id")
-    )
-    said = replace(draft, content=content, tags=tags, speaker=speaker, message_id=named)
-    return said, (*kinds, *in_tags, *in_speaker, *in_id)
+    tags, tag_kinds = redactor.pairs(draft.tags)
+    clean = replace(draft, content=content, tags=tags)
+    all_kinds = (*kinds, *tag_kinds)
+    if draft.speaker is not None:
+        speaker, speaker_kinds = redactor.text(draft.speaker, "speaker")
+        clean, all_kinds = replace(clean, speaker=speaker), (*all_kinds, *speaker_kinds)
+    if draft.message_id is not None:
+        message_id, id_kinds = redactor.name(draft.message_id, "message id")
+        clean, all_kinds = replace(clean, message_id=message_id), (*all_kinds, *id_kinds)
+    return clean, all_kinds
 
 
-def _valid(draft: TurnDraft, now: datetime) -> TurnDraft:
+def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
     content = validate.content(draft.content, None)
     if len(content) > MAX_MESSAGE_CHARACTERS:
         raise InvalidInput(
-            f"content is {len(content)} characters; a turn has at most {MAX_MESSAGE_CHARACTERS}; cut it"
+            f"content is {len(content)} characters; a turn has at most {MAX_MESSAGE_CHARACTERS}; "
+            "cut it"
         )
     if draft.role not in ROLES:
-        raise InvalidInput(
-            f'role "{validate.shown(str(draft.role))}" is not one of {", ".join(ROLES)}'
-        )
+        shown = validate.shown(str(draft.role))
+        raise InvalidInput(f'role "{shown}" is not one of {", ".join(ROLES)}')
     if type(draft.index) is not int or not 0 <= draft.index <= MAX_INDEX:
         raise InvalidInput(f"index must be a whole number from 0 to {MAX_INDEX}")
     tags = validate.tags(draft.tags)
     for name in (ROLE, SPEAKER):
         if name in tags:
             raise InvalidInput(f'"{name}" is no free tag of a turn; give it as {name}')
+    speaker, message_id = draft.speaker, draft.message_id
     return replace(
         draft,
         content=content,
-        speaker=None if draft.speaker is None else validate.one_line(draft.speaker, "speaker"),
-        message_id=None
-        if draft.message_id is None
-        else validate.one_line(draft.message_id, "message id"),
-        created_at=_in_its_zone(now if draft.created_at is None else draft.created_at),
+        speaker=None if speaker is None else validate.one_line(speaker, "speaker"),
+        message_id=None if message_id is None else validate.one_line(message_id, "message id"),
+        created_at=_in_own_zone(now if draft.created_at is None else draft.created_at),
         tags=tags,
     )
 
 
-def _in_its_zone(moment: datetime) -> datetime:
-    """Return a time in the resolution in which times are kept, in the time zone that was given.
+def _in_own_zone(moment: datetime) -> datetime:
+    """Return a time in the resolution in which times are stored, in its own time zone.
 
     Raises:
-        InvalidInput: It is not an aware datetime, or out of the years 1 to 9999.
+        InvalidInput: It is not an aware datetime, or is outside of the years 1 to 9999.
     """
     return to_stored_time(moment, "created_at").astimezone(moment.tzinfo)
 
 
+# --- in the transaction
+
+
+def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record | None, int]:
+    """Return the last turn of a conversation, and the last position of a turn that can't be read,
+    or -1.
+    """
+    where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
+    mark = store.damaged.mark()
+    last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
+    damaged = [finding.ref for finding in store.damaged.since(mark) if finding.ref is not None]
+    positions = [
+        ref.position for ref in damaged if (ref.namespace, ref.group) == (namespace, conversation)
+    ]
+    return last, max(positions, default=-1)
+
+
+def _find_stored(store: Store, namespace: str, key: str) -> Sequence[Record] | None:
+    """Return the records of the turn that has a key."""
+    where, mark = Filter(Collection.HISTORY, (namespace,), key=key), store.damaged.mark()
+    records = store.scan(where, limit=1)
+    if not records:
+        refuse_damaged(store, where, mark)
+        return None
+    return parts_of(store, records[0])
+
+
+def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Record]:
+    """Yield the records of the turn that follows the last one.
+
+    Args:
+        first: The first place that it may have.
+        last: The last record of the conversation.
+        turn: The turn.
+    """
+    start = 0
+    for number, text in enumerate(turn.parts):
+        record = _next_record(first, last, turn.draft, text)
+        fields: dict[str, Any] = {}
+        if turn.kinds and number == 0:
+            fields["redacted"] = " ".join(turn.kinds)
+        offset = _utc_offset(turn.draft)
+        if offset:
+            fields[OFFSET] = offset
+        if len(turn.parts) > 1:
+            fields[PARTS] = len(turn.parts)
+        if number == 0:
+            start = record.ref.position
+        else:
+            if turn.draft.message_id is not None:
+                fields[MESSAGE_ID] = turn.draft.message_id
+            labels = {**record.labels, PART: str(start), CONTINUED: "1"}
+            record = record._replace(key=None, labels=labels)
+        last = mark_record(record._replace(fields=fields))
+        yield last
+
+
+def _utc_offset(draft: TurnDraft) -> int:
+    """Return the seconds by which the time zone of a draft's time differs from UTC."""
+    assert draft.created_at is not None  # it was checked
+    offset = draft.created_at.utcoffset()
+    return 0 if offset is None else int(offset.total_seconds())
+
+
+def _next_record(first: Ref, last: Record | None, draft: TurnDraft, text: str) -> Record:
+    assert draft.created_at is not None  # it was checked
+    next_index = 0 if last is None else last.ref.position + 1
+    index = max(draft.index, first.position, next_index)
+    labels = {**draft.tags, ROLE: draft.role}
+    if draft.speaker is not None:
+        labels[SPEAKER] = draft.speaker
+    return Record(
+        ref=first._replace(position=index),
+        text=text,
+        created_at=draft.created_at.astimezone(UTC),
+        key=scoped_key(first.group, draft.message_id),
+        labels=labels,
+        session=_session_of(index, draft.created_at, last),
+    )
+
+
+def _session_of(index: int, created_at: datetime, last: Record | None) -> int:
+    """Return the index of the first turn of a turn's session."""
+    if last is None or last.session is None:
+        return index
+    is_after_pause = abs(created_at - last.created_at) > SESSION_PAUSE
+    is_full = index - last.session >= SESSION_TURNS
+    return index if is_after_pause or is_full else last.session
+
+
+def _result(records: Sequence[Record], prepared: _Prepared, *, is_new: bool) -> Turn:
+    """Return the turn as it is stored, with what happened to the draft."""
+    turn = turn_of(records)
+    if is_new:
+        return replace(turn, status=STORED)
+    if turn.content in (prepared.draft.content, prepared.original):
+        return replace(turn, status=KNOWN)
+    message_id = validate.shown(prepared.draft.message_id or "")
+    reason = (
+        f'message id "{message_id}" is that of {turn.id}, which says something else; '
+        "give this message an id of its own"
+    )
+    return replace(turn, status=REFUSED, reason=reason)
+
+
+# --- the parts of a long message
+
+
+def split(text: str) -> list[str]:
+    """Cut a long message into parts that a search can find, at the ends of paragraphs, sentences or
+    words.
+
+    Returns:
+        The parts, each of which has something visible; together they are the text.
+
+    Raises:
+        InvalidInput: So much of it in one piece is invisible that a part would have nothing else.
+    """
+    parts: list[str] = []
+    start = 0
+    while start < len(text):
+        visible = next((at for at in range(start, len(text)) if _is_visible(text[at])), None)
+        if visible is None and parts:
+            parts[-1] += text[start:]
+            break
+        end = len(text)
+        if end - start > PART_CHARACTERS:
+            end = _end_of_part(text, start, visible or start)
+        parts.append(text[start:end])
+        start = end
+    if any(len(part) > MAX_TURN_CHARACTERS for part in parts):
+        raise InvalidInput(
+            f"content has more than {MAX_TURN_CHARACTERS} invisible characters in a row; cut them"
+        )
+    return parts
+
+
+def _end_of_part(text: str, start: int, visible: int) -> int:
+    """Return where a part ends: at the last of the best borders in its second half.
+
+    Args:
+        text: The whole text.
+        start: Where the part begins.
+        visible: Where its first visible character is.
+    """
+    last = min(len(text), max(start, visible + 1 - _MIN_PART_CHARACTERS) + PART_CHARACTERS)
+    first = last - _MIN_PART_CHARACTERS
+    for border in _BORDERS:
+        borders = [match.end() for match in border.finditer(text, first, last)]
+        ends = [end for end in borders if not _is_within_character(text, end)]
+        if ends:
+            return ends[-1]
+    end = last
+    while end > first and _is_within_character(text, end):
+        end -= 1
+    return end
+
+
+def _is_within_character(text: str, end: int) -> bool:
+    """Return whether what stands at a place belongs to the character before it."""
+    if end >= len(text):
+        return False
+    before, after = text[end - 1], text[end]
+    is_joined = after in _JOINERS or before == "\u200d" or bool(unicodedata.combining(after))
+    return is_joined or before + after == "\r\n"
+
+
+def _is_visible(sign: str) -> bool:
+    return sign.isalnum() or unicodedata.category(sign)[0] in "LNPSM"
+
+
+# --- the description of a conversation
+
+
 class Naming(NamedTuple):
-    """How what a conversation says of itself changes; see `Memories.update_conversation`."""
+    """A change of the title, the user and the tags of a conversation; see
+    `Memories.update_conversation`.
+    """
 
     title: str | None
     user: str | None
@@ -312,42 +417,37 @@ class Naming(NamedTuple):
         """Return the same with acceptable values, without secrets.
 
         Raises:
-            InvalidInput: One is not acceptable, or there is nothing to do.
+            InvalidInput: One is not acceptable, or nothing would change.
         """
         if self.title is None and self.user is None and not self.tags and not self.remove_tags:
             raise InvalidInput(
                 "no change of the conversation was given; give a title, a user, or tags"
             )
-        removed = [self.remove_tags] if isinstance(self.remove_tags, str) else self.remove_tags
-        given = {TITLE: self.title, USER: self.user}
-        clean = {name: _name(value, name, redactor) for name, value in given.items()}
-        tags = self.tags if redactor is None else redactor.pairs(self.tags)[0]
-        return Naming(
-            clean[TITLE],
-            clean[USER],
-            validate.tags(tags),
-            [validate.tag_key(key) for key in removed],
+        title, user = (
+            _check_name(self.title, TITLE, redactor),
+            _check_name(self.user, USER, redactor),
         )
+        tags = self.tags if redactor is None else redactor.pairs(self.tags)[0]
+        return Naming(title, user, validate.tags(tags), validate.tag_keys(self.remove_tags))
 
     def apply(self, store: Store, readable: Sequence[str], name: str) -> Conversation:
         """Change the conversation and return it."""
         name = conversation_id(name)
-        describe(store, readable, name, self._of)
+        describe(store, readable, name, self._change)
         return find(store, readable[:1], name)
 
-    def _of(self, about: About) -> About:
-        tags = {
-            key: value
-            for key, value in {**about.tags, **self.tags}.items()
-            if key not in self.remove_tags
-        }
+    def _change(self, about: About) -> About:
+        tags = {**about.tags, **self.tags}
+        remaining = {key: value for key, value in tags.items() if key not in self.remove_tags}
         title = about.title if self.title is None else self.title or None
         user = about.user if self.user is None else self.user or None
-        return About(title, user, validate.tags(tags))
+        return About(title, user, validate.tags(remaining))
 
 
-def _name(value: str | None, name: str, redactor: "Redactor | None") -> str | None:
-    """Return a title or a user as it is kept; an empty one removes what is there."""
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return value and ""
+def _check_name(value: str | None, name: str, redactor: "Redactor | None") -> str | None:
+    """Return a title or a user as it is stored; an empty one removes the present one."""
+    if value is None:
+        return None
+    if isinstance(value, str) and not value.strip():
+        return ""
     return validate.one_line(value if redactor is None else redactor.text(value, name).text, name)
