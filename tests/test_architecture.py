@@ -79,7 +79,7 @@ ORDER = {
     "memories.integrations.chat": "settings < memory < agent demo < loop",
     "memories.server": "api sockets writers < pages warm mcp_http < app < http < serve",
     "memories.server.api": """problems < middleware idempotency < access < server < routes records <
-        memory_routes openapi < conversation_routes store_routes""",
+        memory_routes openapi < conversation_routes many_routes store_routes""",
     "memories.server.pages": "request < views < routes",
     "memories.skins": "agents_session amplifier anthropic_tool",
 }

@@ -254,7 +254,6 @@ def opened(
 
 
 # --- the four languages
-# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -338,7 +337,6 @@ def test_a_shorter_vector_is_asked_for_where_the_model_knows_it(server: Server) 
 
 
 # --- long and strange texts
-# ----------------------------------------------------------------------------------------
 
 
 def test_a_long_text_is_cut_into_windows_up_to_a_limit(server: Server) -> None:
@@ -419,7 +417,6 @@ def test_a_long_question_is_one_request(server: Server) -> None:
 
 
 # --- a service that is unwell
-# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -441,7 +438,8 @@ def test_pauses_double_and_end(server: Server) -> None:
     assert time.pauses == [0.5, 1, 2, 4, 8, 16, 20]
     assert len(server.seen) == MAX_TRIES
     assert str(caught.value) == (
-        f"the embedder's server ({server.url}/v1/embeddings) is unwell (500): overloaded; tried 8 times, "
+        f"the embedder's server ({server.url}/v1/embeddings) is unwell (500): overloaded; tried 8 "
+        "times, "
         "try again later"
     )
 
@@ -563,7 +561,6 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
 
 
 # --- answers that can't be used
-# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -679,7 +676,6 @@ def test_huge_and_tiny_numbers_have_a_direction(server: Server) -> None:
 
 
 # --- keys and addresses
-# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [401, 403])
@@ -691,7 +687,8 @@ def test_a_refused_key_is_explained_and_not_shown(
     with pytest.raises(EmbedderUnavailable) as caught:
         opened(server).embed("text")
     assert str(caught.value) == (
-        f"the embedder's server ({server.url}/v1/embeddings) refused the key ({code}): Incorrect API key provided: "
+        f"the embedder's server ({server.url}/v1/embeddings) refused the key ({code}): Incorrect "
+        "API key provided: "
         "***; set EMBEDDER_API_KEY"
     )
     assert len(server.seen) == 1
@@ -866,7 +863,6 @@ def test_proxies_of_other_kinds_are_refused(
 
 
 # --- models and their spaces
-# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -949,7 +945,6 @@ def test_names_of_models_are_looked_up_as_they_are_written() -> None:
 
 
 # --- what is kept
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_text_is_asked_once(server: Server, cache: Path) -> None:
@@ -1071,7 +1066,6 @@ print(len(embedder.embed("end")))
 
 
 # --- without the service
-# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trouble", [status(500), status(429), status(401), drop])

@@ -47,8 +47,10 @@ SOURCES = {
 FOLDERS = [*map(sysconfig.get_path, ("purelib", "stdlib")), "/usr/share", "/usr/lib/python3"]
 # Where writing systems lie, so that random text is not mostly unassigned or Chinese.
 BLOCKS = (
-    "20-7e 20-7e 0-ff a0-24f 250-36f 300-36f 370-5ff 600-8ff 900-dff e00-109f 10a0-11ff 1200-1fff 2000-206f 2000-2fff "
-    "3000-33ff 3400-9fff a000-abff ac00-d7ff e000-faff fb00-ffff 10000-11fff 12000-1bfff 1d000-1dfff 1f000-1faff "
+    "20-7e 20-7e 0-ff a0-24f 250-36f 300-36f 370-5ff 600-8ff 900-dff e00-109f 10a0-11ff 1200-1fff "
+    "2000-206f 2000-2fff "
+    "3000-33ff 3400-9fff a000-abff ac00-d7ff e000-faff fb00-ffff 10000-11fff 12000-1bfff "
+    "1d000-1dfff 1f000-1faff "
     "20000-323af e0000-e01ff 0-d7ff e000-10ffff"
 ).split()
 

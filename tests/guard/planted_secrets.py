@@ -175,7 +175,6 @@ def planted(seed: int = 11) -> Iterator[tuple[str, str, str]]:
 
 
 # --- held out
-# --------------------------------------------------------------------------------------------------------
 
 HELD_AROUND = (
     "the key is `{}`", "  - {}", "$ deploy --verbose {} && echo done", "It is {}.", "https://x.example/?token={}&n=1",

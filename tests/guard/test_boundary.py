@@ -184,7 +184,6 @@ def test_what_was_taken_out_is_told_of_each_version(memories: Memories) -> None:
 
 
 # --- agents
-# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -239,7 +238,6 @@ def test_what_waits_in_the_queue_has_no_secret(home: Path, logged: Callable[[], 
 
 
 # --- the command
-# -----------------------------------------------------------------------------------------------------
 
 
 def run(*arguments: str, given: str = "") -> Answer:
@@ -337,7 +335,6 @@ def test_no_redact_is_for_one_call_of_the_command(home: Path) -> None:
 
 
 # --- MCP
-# -------------------------------------------------------------------------------------------------------------
 
 
 def test_mcp_keeps_no_secret_and_has_no_way_around(home: Path) -> None:
@@ -372,7 +369,6 @@ def test_mcp_keeps_no_secret_and_has_no_way_around(home: Path) -> None:
 
 
 # --- settings
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_the_user_may_turn_it_off_and_a_folder_may_not(home: Path, tmp_path: Path) -> None:
@@ -407,7 +403,6 @@ def test_rules_of_the_user_are_read_and_bad_ones_refused(home: Path) -> None:
 
 
 # --- what was stored before
-# ------------------------------------------------------------------------------------------
 
 
 def test_doctor_names_secrets_that_were_stored_and_never_their_values(home: Path) -> None:

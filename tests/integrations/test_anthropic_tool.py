@@ -90,7 +90,8 @@ def test_a_folder_is_listed_two_levels_deep(tool: MemoriesTool) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/memories/../etc/passwd", "/memoriesX", "/etc/passwd", "/memories/%2e%2e/x", "/memories/../memories/x", "x",
+        "/memories/../etc/passwd", "/memoriesX", "/etc/passwd", "/memories/%2e%2e/x",
+        "/memories/../memories/x", "x",
         "/memories//x", "/memories/./x", "/memories/a\\..\\b", "/memories/ ", "", "/",
     ],
 )  # fmt: skip
@@ -165,7 +166,8 @@ def test_the_real_sdk_runs_it(tool: MemoriesTool, memories: Memories) -> None:
                 content = [{"type": "text", "text": "done"}]
             reason = "tool_use" if number < len(calls) else "end_turn"
             usage = {"input_tokens": 1, "output_tokens": 1}
-            told = {"id": "m", "type": "message", "role": "assistant", "model": "claude", "content": content,
+            told = {"id": "m", "type": "message", "role": "assistant", "model": "claude",
+            "content": content,
                     "stop_reason": reason, "stop_sequence": None, "usage": usage}  # fmt: skip
             data = json.dumps(told).encode()
             self.send_response(200)

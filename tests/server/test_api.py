@@ -58,7 +58,6 @@ def contents(config: Config, namespace: str = "shared") -> list[str]:
 
 
 # --- answers and errors
-# ----------------------------------------------------------------------------------------------
 
 
 def test_what_shares_transactions_is_answered_as_what_has_its_own(
@@ -223,7 +222,6 @@ def test_what_an_operator_has_to_mend_is_no_internal_error(
 
 
 # --- versions
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_change_goes_to_the_version_that_was_read(owner: TestClient) -> None:
@@ -255,7 +253,6 @@ def test_a_change_goes_to_the_version_that_was_read(owner: TestClient) -> None:
 
 
 # --- idempotency keys
-# ------------------------------------------------------------------------------------------------
 
 
 def test_a_retry_with_its_key_is_not_done_twice(owner: TestClient, config: Config) -> None:
@@ -363,7 +360,6 @@ def test_a_key_is_its_senders_own(owner: TestClient, token: Token, config: Confi
 
 
 # --- who may what
-# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: Config) -> None:
@@ -515,7 +511,6 @@ def test_no_token_is_in_a_log_and_no_content(
 
 
 # --- browsers
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_browser_signs_in_with_a_token(nobody: TestClient, config: Config, token: Token) -> None:
@@ -636,7 +631,6 @@ def test_what_a_browser_writes_is_a_persons(
 
 
 # --- what is noted
-# ---------------------------------------------------------------------------------------------------
 
 
 def test_each_request_is_noted_once_with_who_sent_it(
@@ -670,7 +664,6 @@ def test_each_request_is_noted_once_with_who_sent_it(
 
 
 # --- limits
-# ----------------------------------------------------------------------------------------------------------
 
 
 def test_who_asks_too_often_waits(
@@ -732,7 +725,6 @@ def test_every_answer_has_the_headers_that_keep_browsers_from_harm(owner: TestCl
 
 
 # --- whole stores
-# ----------------------------------------------------------------------------------------------------
 
 
 def test_an_export_of_somebody_else_waits_for_review(owner: TestClient, token: Token) -> None:
@@ -770,7 +762,8 @@ def test_what_a_token_imports_is_never_a_persons(
 ) -> None:
     labels = {"=trust": "user", "=by": "root", "=via": "cli||root|laptop|1.0|shared"}
     record = {
-        "collection": "memory", "namespace": name, "group": "01a1fdf1-92cd-72f2-8000-000000000000", "position": 1,
+        "collection": "memory", "namespace": name, "group": "01a1fdf1-92cd-72f2-8000-000000000000",
+        "position": 1,
         "text": "The user wants evil", "created_at": "2026-01-01T00:00:00.000Z", "labels": labels,
         "fields": {"accepted_by": "root@laptop (user, cli)", "accepted_at": 5},
     }  # fmt: skip
@@ -796,7 +789,8 @@ def test_an_import_gives_an_identity_another_name_where_the_token_may_write(
     lines = owner.get("/api/export?namespace=bob&shared=false").text
     rob, eve = token("rob:admin", name="rob"), token("rob:r", "eve:admin", name="eve")
     for headers, path, status in (
-        (eve, "as=rob", 403), (eve, "as=rob&trusted=true", 403), (rob, "as=bob", 403), (rob, "as=..", 400),
+        (eve, "as=rob", 403), (eve, "as=rob&trusted=true", 403), (rob, "as=bob", 403), (rob,
+        "as=..", 400),
         (rob, "as=rob&all_namespaces=true", 400), (rob, "as=rob&trusted=true", 200),
     ):  # fmt: skip
         assert (
@@ -844,7 +838,8 @@ def test_what_an_import_brings_is_in_the_scratchpad_and_among_the_operations(
         if each["op"] in ("export", "import", "backup")
     ]
     assert whole == [
-        ("export", "ok", "http"), ("import", "ok", "http"), ("import", "InvalidInput", "http"), ("backup", "ok", "http")
+        ("export", "ok", "http"), ("import", "ok", "http"), ("import", "InvalidInput", "http"),
+        ("backup", "ok", "http")
     ]  # fmt: skip
 
 

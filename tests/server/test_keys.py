@@ -73,8 +73,10 @@ def test_stores_in_one_folder_do_not_know_each_others_keys(tmp_path: Path) -> No
     for name in ("a", "b"):
         with app(f"sqlite:///{home}/{name}.db", home) as client:
             assert create(client, f"Fact {name}", "k1").status_code == 201
-    paths = {file_of(load_config({"store": store}, environment={"MEMORY_HOME": str(home)}, folder=tmp_path)).name
-             for store in (f"files:///{home}/x", f"files:///{home}/y", "qdrant://a:1/c", "qdrant://b:1/c")}  # fmt: skip
+    paths = {file_of(load_config({"store": store}, environment={"MEMORY_HOME": str(home)},
+    folder=tmp_path)).name
+             for store in (f"files:///{home}/x", f"files:///{home}/y", "qdrant://a:1/c",
+             "qdrant://b:1/c")}  # fmt: skip
     assert len(paths) == 4
 
 
@@ -102,7 +104,6 @@ def test_the_same_key_at_two_servers_of_one_file_at_once_is_done_once(
 
 
 # --- every write
-# -----------------------------------------------------------------------------------------------------
 
 Sent = tuple[str, str, Any, dict[str, str]]
 SENT: dict[str, Sent] = {
@@ -243,7 +244,6 @@ def test_each_write_is_done_once(
 
 
 # --- the table in a file
-# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

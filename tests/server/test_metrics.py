@@ -60,7 +60,8 @@ def test_each_route_is_named_by_its_template_and_each_token_by_its_id(
         asked.post(path, json={}, headers=headers)
     told = [json.loads(line) for line in lines]
     assert [(each["route"], each["token"]) for each in told] == [
-        ("/health", None), ("/openapi.json", None), ("/api/me", token.id), ("other", None), ("/login", None),
+        ("/health", None), ("/openapi.json", None), ("/api/me", token.id), ("other", None),
+        ("/login", None),
         ("/store/v1/{method}", token.id), ("/mcp", token.id),
     ]  # fmt: skip
     assert "secret" not in "".join(lines)

@@ -100,7 +100,8 @@ def test_a_client_is_told_where_to_sign_in(api: TestClient, issuer: Small) -> No
         assert (told["resource"], told["authorization_servers"]) == (RESOURCE, [issuer.url])
     refused = api.post("/mcp", json={})
     assert refused.status_code == 401
-    wanted = f'resource_metadata="{RESOURCE.removesuffix("/mcp")}/.well-known/oauth-protected-resource/mcp"'
+    base = RESOURCE.removesuffix("/mcp")
+    wanted = f'resource_metadata="{base}/.well-known/oauth-protected-resource/mcp"'
     assert wanted in refused.headers["www-authenticate"]
 
 
@@ -136,8 +137,10 @@ def test_namespaces_are_those_of_the_claim(api: TestClient, issuer: Small) -> No
 @pytest.mark.parametrize(
     "claims",
     [
-        {"aud": "https://other.example/mcp"}, {"aud": None}, {"iss": "https://evil.example"}, {"exp": 1.0},
-        {"exp": None}, {"sub": None}, {"scope": ""}, {"scope": "openid profile"}, {"nbf": 9e9}, {"namespaces": {}},
+        {"aud": "https://other.example/mcp"}, {"aud": None}, {"iss": "https://evil.example"},
+        {"exp": 1.0},
+        {"exp": None}, {"sub": None}, {"scope": ""}, {"scope": "openid profile"}, {"nbf": 9e9},
+        {"namespaces": {}},
         {"scope": 5}, {"scope": {"memory:admin": True}},
     ],
 )  # fmt: skip

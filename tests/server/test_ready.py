@@ -109,7 +109,6 @@ def test_who_asks_while_the_store_is_being_asked_waits_for_that_answer(
 
 
 # --- stores that can be read and not written
-# -------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["sqlite", "files"])

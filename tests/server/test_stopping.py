@@ -200,9 +200,11 @@ def writes(site: Site, seed: str, *, mcp: bool = True) -> dict[str, Callable[[],
         "keyed": ("POST", "/api/memories", {"content": "keyed"}, {"Idempotency_Key": "k1"}),
         "batch": ("POST", "/api/memories/batch", {"memories": [{"content": "batch"}]}, {}),
         "update": ("PATCH", f"/api/memories/{seed}", {"content": "update"}, {}),
-        "turn": ("POST", "/api/conversations/c/turns", {"turns": [{"content": "turn", "role": "user"}]}, {}),
+        "turn": ("POST", "/api/conversations/c/turns", {"turns": [{"content": "turn",
+        "role": "user"}]}, {}),
         "mcp": ("POST", "/mcp", call("create_memory", content="mcp"), MCP),
-        "store": ("POST", "/store/v1/begin", {"space": None, "arguments": [], "named": {"map": []}, "call": "1"}, {}),
+        "store": ("POST", "/store/v1/begin", {"space": None, "arguments": [], "named": {"map": []},
+        "call": "1"}, {}),
     }  # fmt: skip
     if not mcp:
         del sent["mcp"]
@@ -326,7 +328,6 @@ def test_a_command_that_a_stopping_server_did_not_begin_is_done_by_itself(
 
 
 # --- a campaign
-# ------------------------------------------------------------------------------------------------------
 
 
 class Done(NamedTuple):

@@ -183,7 +183,8 @@ def _verify() -> None:
     """
     if altered := altered_files():
         sys.exit(
-            f"{', '.join(map(str, altered))}: missing or not what was packaged; fetch the source again"
+            f"{', '.join(map(str, altered))}: missing or not what was packaged; fetch the source "
+            "again"
         )
 
 

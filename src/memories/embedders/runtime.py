@@ -66,8 +66,8 @@ def _import_runtime(name: str) -> Any:
         limit = -1
     if 0 <= limit < _ADDRESS_SPACE:
         raise EmbedderError(
-            f"{name} needs {_ADDRESS_SPACE // 2**20} MB of address space, and this process may have "
-            f"{limit // 2**20}; raise the limit (ulimit -v) or set EMBEDDER=none"
+            f"{name} needs {_ADDRESS_SPACE // 2**20} MB of address space, and this process may have"
+            f" {limit // 2**20}; raise the limit (ulimit -v) or set EMBEDDER=none"
         )
     try:
         import onnxruntime

@@ -1,6 +1,4 @@
-"""Validation of content, queries, tags, namespaces and so on: their limits, and one sentence for each
-error.
-"""
+"""Validation of content, queries, tags, namespaces and so on: limits, and a sentence per error."""
 
 import json
 import math

@@ -29,8 +29,8 @@ _CAMEL = (
 FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     | \d{4}-\d\d-\d\d[\dtz:.+-]* | \d+(?:\.\d+)?(?:ms|s|m|h|d|kb|mb|gb|px|em|%)?
     | [~./].* | [a-z]:[\\/].* | [a-z][a-z0-9+.-]{1,12}://.*
-    | [\w.-]+\.(?:py|js|ts|go|rs|java|json|ya?ml|toml|txt|md|html?|css|sh|env|pem|key|crt|cer|p12|jks|conf
-    | cfg|ini|xml|sql|com|org|net|io|dev|app) | [\w.+-]+@[\w-]+\.[\w.-]+
+    | [\w.-]+\.(?:py|js|ts|go|rs|java|json|ya?ml|toml|txt|md|html?|css|sh|env|pem|key|crt|cer|p12
+    | jks|conf|cfg|ini|xml|sql|com|org|net|io|dev|app) | [\w.+-]+@[\w-]+\.[\w.-]+
     | (?:sha|md|utf|aes|rs|hs|es|ps|base|int|uint|float|ed|x|http|oauth|argon|bcrypt|pbkdf|blake)
     [-_]?\d{1,4}(?:[-_./][a-z0-9]{1,12}){0,4}"""
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"

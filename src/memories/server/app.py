@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from memories.embedders import Embedder
-from memories.server.api import conversation_routes, memory_routes, store_routes
+from memories.server.api import conversation_routes, many_routes, memory_routes, store_routes
 from memories.server.api.access import SESSION_SECONDS, WELL_KNOWN, Access, Issuer, Principal
 from memories.server.api.middleware import Guard, Named, Rules
 from memories.server.api.openapi import document
@@ -29,6 +29,7 @@ from memories.stores import Store
 
 ROUTES: tuple[Route, ...] = (
     *memory_routes.ROUTES,
+    *many_routes.ROUTES,
     *conversation_routes.ROUTES,
     *store_routes.ROUTES,
 )

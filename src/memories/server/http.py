@@ -150,7 +150,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._refuse(400, "the request is not HTTP/1.1")
 
     def _waiting(self) -> "list[HttpProtocol]":
-        """Return the connections that wait for their client: for a head, a body, another request."""
+        """Return the connections that wait for their client to send something."""
         waiting = []
         for connection in self.connections:
             assert isinstance(connection, HttpProtocol)

@@ -193,7 +193,8 @@ class Process:
         own = tokens.own(self.config.home)
         if sys.stdin.isatty() and sys.stderr.isatty():
             _say(
-                f"memory serve: open {address}#{own} to sign in; who has this link may do everything"
+                f"memory serve: open {address}#{own} to sign in; who has this link may do "
+                "everything"
             )
         else:
             where = tokens.own_file(self.config.home)

@@ -519,8 +519,10 @@ def _is_logged(config: Config, arguments: Sequence[str]) -> bool:
 # Settings that belong to the open store and model; a client that has others does its own work.
 _OF_STORE = (
     "embedder", "embedder_url", "embedder_dimensions", "embedder_timeout", "embedder_fallback",
-    "embedder_plain_http", "embedder_cache_mb", "embedder_calibration", "collection_name", "file_migrate_at",
-    "file_migrate_to", "compact", "chromadb_host", "chromadb_port", "token_file", "plain_http", "mcp_endpoint",
+    "embedder_plain_http", "embedder_cache_mb", "embedder_calibration", "collection_name",
+    "file_migrate_at",
+    "file_migrate_to", "compact", "chromadb_host", "chromadb_port", "token_file", "plain_http",
+    "mcp_endpoint",
 )  # fmt: skip
 _SECRET = ("embedder_api_key", "openai_api_key", "voyage_api_key", "cohere_api_key", "token")
 

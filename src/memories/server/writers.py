@@ -221,7 +221,8 @@ class Writers:
                 raise Ending
             if self._waiting.qsize() >= MOST_WAITING:
                 raise Full(
-                    f"{MOST_WAITING} writes wait for the store already; nothing was written; try again"
+                    f"{MOST_WAITING} writes wait for the store already; nothing was written; try "
+                    "again"
                 )
             self._waiting.put(write)
         return write.future

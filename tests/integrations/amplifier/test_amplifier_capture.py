@@ -231,7 +231,6 @@ def test_a_session_that_goes_on_tells_nothing_twice(talk: Any, bob: Bob, tmp_pat
 
 
 # --- what a user says of the memory of a session
-# ---------------------------------------------------------------------
 
 
 def test_start_as_bob_with_memory_enabled(talk: Any, tmp_path: Path) -> None:

@@ -92,7 +92,6 @@ def states(settings: Settings) -> int:
 
 
 # --- a conversation
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_session_goes_on_and_facts_outlast_it_for_their_user(
@@ -194,7 +193,6 @@ def test_old_states_of_a_session_do_not_pile_up(settings: Settings, talk: Talk) 
 
 
 # --- what is remembered
-# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -284,7 +282,6 @@ def test_clearing_is_for_one_user_and_one_session(settings: Settings, talk: Talk
 
 
 # --- what fails
-# ------------------------------------------------------------------------------------------------------
 
 
 def test_a_turn_that_fails_is_dropped_and_the_next_one_works(
@@ -326,11 +323,15 @@ def test_a_second_call_of_the_tool_in_one_answer_is_left_out(
         else:
             deltas.append({"content": said["content"]})
         for delta in deltas:
-            yield json.dumps({"id": "1", "object": "chat.completion.chunk", "model": model, "created": 1,
-                              "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})  # fmt: skip
+            yield json.dumps({"id": "1", "object": "chat.completion.chunk", "model": model,
+            "created": 1,
+                              "choices": [{"index": 0, "delta": delta,
+                              "finish_reason": None}]})  # fmt: skip
         reason = "tool_calls" if "call" in said else "stop"
-        yield json.dumps({"id": "1", "object": "chat.completion.chunk", "model": model, "created": 1,
-                          "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})  # fmt: skip
+        yield json.dumps({"id": "1", "object": "chat.completion.chunk", "model": model,
+        "created": 1,
+                          "choices": [{"index": 0, "delta": {},
+                          "finish_reason": reason}]})  # fmt: skip
         yield "[DONE]"
 
     monkeypatch.setattr("memories.integrations.chat.demo._pieces", pieces)
@@ -347,7 +348,6 @@ def test_a_session_file_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 # --- settings
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_the_environment_goes_before_the_env_file_of_the_root(tmp_path: Path) -> None:
@@ -403,7 +403,6 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, name: str, value: s
 
 
 # --- the stand-in, and the command
-# -----------------------------------------------------------------------------------
 
 
 def test_the_stand_in_refuses_what_the_real_one_refuses() -> None:
@@ -433,7 +432,8 @@ def test_the_stand_in_refuses_what_the_real_one_refuses() -> None:
 
 def chat(kimi: FakeKimi, root: Path, **more: str) -> "subprocess.Popen[str]":
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(root), "MOONSHOT_API_KEY": kimi.key, "MOONSHOT_API_BASE": kimi.url,
+        "PATH": os.environ["PATH"], "HOME": str(root), "MOONSHOT_API_KEY": kimi.key,
+        "MOONSHOT_API_BASE": kimi.url,
         "LANGSMITH_TRACING": "false", **more,
     }  # fmt: skip
     command = [sys.executable, "-m", "memories", "chat", "--root", str(root)]
@@ -444,7 +444,10 @@ def chat(kimi: FakeKimi, root: Path, **more: str) -> "subprocess.Popen[str]":
 
 
 def test_the_command_reads_a_pipe(kimi: FakeKimi, tmp_path: Path) -> None:
-    lines = "My dog is Rex\nWhat is my dog?\n/memories\n/export\n/none\n/reset\n/reset\nWhat is my dog?\n"
+    lines = (
+        "My dog is Rex\nWhat is my dog?\n/memories\n/export\n/none\n/reset\n/reset\n"
+        "What is my dog?\n"
+    )
     running = chat(kimi, tmp_path)
     out, err = running.communicate(lines, timeout=300)
     said = out.splitlines()

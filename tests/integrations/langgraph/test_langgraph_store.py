@@ -63,7 +63,6 @@ def keys(found: list[Any]) -> set[str]:
 
 
 # --- what all of them do
-# ---------------------------------------------------------------------------------------------
 
 
 def test_a_value_comes_back_as_it_was_put(store: BaseStore) -> None:
@@ -196,7 +195,6 @@ def test_async(store: BaseStore) -> None:
 
 
 # --- what ours does otherwise, or they do not all
-# --------------------------------------------------------------------
 
 
 def test_the_newest_items_come_first(ours: MemoriesStore) -> None:

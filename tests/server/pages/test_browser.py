@@ -13,7 +13,8 @@ from memories import Draft, Memories, TurnDraft
 Open = Callable[..., Any]
 HOSTILE = (
     '<script>alert(1)</script><img src=x onerror="alert(2)">\'"><svg onload=alert(3)>{{ 7*7 }}'
-    "<style>body{display:none}</style><iframe src=//evil.example></iframe>javascript:alert(4)</textarea><b>"
+    "<style>body{display:none}</style><iframe "
+    "src=//evil.example></iframe>javascript:alert(4)</textarea><b>"
 )
 EVERYWHERE = ("/", "/?q=alert", "/conversations", "/review", "/tags", "/namespaces", "/status")
 
@@ -468,7 +469,8 @@ def test_the_past_stays_as_it_was_while_others_write(site: Site, opened: Open) -
     for path in ("/", f"/memories/{made.id}"):
         page = opened(f"{path}?as_of={day}")
         page.evaluate(
-            "(() => { window.asks = 0; const old = fetch; fetch = (...all) => (window.asks++, old(...all)); })()"
+            "(() => { window.asks = 0; const old = fetch; fetch = (...all) => (window.asks++, "
+            "old(...all)); })()"
         )
         pages.append(page)
     watching = opened("/")
@@ -535,7 +537,8 @@ def test_the_columns_of_a_table_fit_on_a_phone(site: Site, opened: Open) -> None
     page = opened("/namespaces", viewport={"width": 360, "height": 700})
     assert (
         page.evaluate(
-            "(() => { const at = document.querySelector('.scroll'); return at.scrollWidth - at.clientWidth; })()"
+            "(() => { const at = document.querySelector('.scroll'); return at.scrollWidth - "
+            "at.clientWidth; })()"
         )
         == 0
     )

@@ -59,7 +59,6 @@ def socket_path(environment: Mapping[str, str]) -> str:
 
 
 # --- the same answers
-# ------------------------------------------------------------------------------------------------
 
 
 def test_a_server_answers_and_the_process_itself_does_nothing(
@@ -106,7 +105,8 @@ from memories.warm import client
 client._HELLO_SECONDS = 60.0  # on a busy machine a server takes longer than a command waits
 code = front_door.ask(["list"])
 sys.stdout.flush()
-loaded = sys.modules.keys() & {"json", "socket", "typing", "click", "pathlib", "memories.config", "memories.cli"}
+heavy = "json socket typing click pathlib memories.config memories.cli"
+loaded = sys.modules.keys() & set(heavy.split())
 sys.stderr.write(repr((code, sorted(loaded))))
 sys.stderr.flush()
 os._exit(0)
@@ -126,8 +126,10 @@ def test_every_setting_goes_with_a_command() -> None:
 
 
 def test_every_command_is_run_by_a_server_or_never() -> None:
-    never = {"edit", "chat", "mcp", "serve", "config", "trust", "backup", "doctor", "export", "import", "migrate",
-             "reembed", "tokens", "prompt", "scratchpad", "hook", "capture", "off", "on", "connect", "disconnect",
+    never = {"edit", "chat", "mcp", "serve", "config", "trust", "backup", "doctor", "export",
+    "import", "migrate",
+             "reembed", "tokens", "prompt", "scratchpad", "hook", "capture", "off", "on", "connect",
+             "disconnect",
              "projects"}  # fmt: skip
     others = set(COMMANDS) - never
     assert [name for name in others if not client.is_warm([name])] == []
@@ -136,7 +138,8 @@ def test_every_command_is_run_by_a_server_or_never() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["create", "--jsonl", "-"], ["create", "--lines=x"], ["turns", "add", "a", "-"], ["restore", "./x.db"],
+    [["create", "--jsonl", "-"], ["create", "--lines=x"], ["turns", "add", "a", "-"], ["restore",
+    "./x.db"],
      ["restore", "notes.backup"], ["review", "edit", "x"], ["export"], ["--help"], []],
 )  # fmt: skip
 def test_what_reads_files_or_streams_needs_its_own_process(arguments: list[str]) -> None:
@@ -271,7 +274,6 @@ def test_many_commands_at_a_time_keep_their_streams_apart(
 
 
 # --- a server that is unwell
-# -----------------------------------------------------------------------------------------
 
 
 def test_a_server_that_hangs_costs_no_answer(memory: Run, serving: Callable[..., Any]) -> None:
@@ -413,7 +415,6 @@ def test_a_newer_command_ends_an_older_server(
 
 
 # --- begin and end
-# ---------------------------------------------------------------------------------------------------
 
 
 def test_only_one_server_of_a_store_runs(memory: Run, serving: Callable[..., Any]) -> None:

@@ -87,7 +87,8 @@ class ServiceClient:
             message = self._message(answer)
             because = f" ({message})" if message else ""
             raise EmbedderError(
-                f"{self.service.shown} answered with {shown(kind)} that holds no vectors{because}; check EMBEDDER_URL"
+                f"{self.service.shown} answered with {shown(kind)} that holds no vectors{because}; "
+                "check EMBEDDER_URL"
             ) from None
 
     def _try(self, body: Mapping[str, Any], seconds: float) -> Answer:
@@ -121,7 +122,8 @@ class ServiceClient:
         if status == 404:
             model = self.service.model
             return EmbedderError(
-                f"{name} does not know the address or the model {model}{because}; check EMBEDDER and EMBEDDER_URL"
+                f"{name} does not know the address or the model {model}{because}; check EMBEDDER "
+                "and EMBEDDER_URL"
             )
         if status == 429 and "insufficient_quota" in str(answer.value):
             return Failed(
@@ -138,7 +140,8 @@ class ServiceClient:
         if 300 <= status < 400:
             to = shown(answer.headers.get("location", "elsewhere"))
             return EmbedderError(
-                f"{name} points to {to}, and a key is never sent on; set EMBEDDER_URL to where it is"
+                f"{name} points to {to}, and a key is never sent on; set EMBEDDER_URL to where it "
+                "is"
             )
         return EmbedderError(f"{name} refused the request{because}")
 

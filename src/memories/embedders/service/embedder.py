@@ -211,7 +211,8 @@ class HTTPEmbedder:
         largest = np.abs(vectors).max(axis=1, keepdims=True)
         if not np.isfinite(vectors).all() or not largest.all():
             raise EmbedderError(
-                f"{name} gave a vector that points nowhere (zeros or no numbers); nothing was stored"
+                f"{name} gave a vector that points nowhere (zeros or no numbers); nothing was "
+                "stored"
             )
         vectors /= largest  # the squares of huge numbers would be infinite
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -216,7 +216,8 @@ OLLAMA = Provider(
 )  # fmt: skip
 VOYAGE = Provider(
     "voyage", "Voyage", "https://api.voyageai.com/v1", "/embeddings", "voyage-3", 128,
-    ("voyage_api_key",), {"truncation": True}, "input", ("document", "query"), "output_dimension", _in_order,
+    ("voyage_api_key",), {"truncation": True}, "input", ("document", "query"), "output_dimension",
+    _in_order,
 )  # fmt: skip
 COHERE = Provider(
     "cohere", "Cohere", "https://api.cohere.com/v2", "/embed", "embed-english-v3.0", 96,

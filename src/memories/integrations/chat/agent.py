@@ -36,9 +36,10 @@ from memories.integrations.chat.settings import Settings
 
 RULES = """\
 You are a helpful assistant in a terminal. Answer briefly and in plain text.
-With the tool memory_upsert you can store one fact about the user in a turn. Store only what will still matter in \
-other conversations: durable facts, preferences and constraints that the user stated. Skip requests that pass, small \
-talk, guesses, and what is known already. If you are not sure, do not store."""
+With the tool memory_upsert you can store one fact about the user in a turn. Store only what will \
+still matter in other conversations: durable facts, preferences and constraints that the user \
+stated. Skip requests that pass, small talk, guesses, and what is known already. If you are not \
+sure, do not store."""
 MAX_STEPS = 12
 _REQUESTS = 3  # of a model for one answer: the first, and two more if it failed
 Recall = Callable[[str], list[Fact]]

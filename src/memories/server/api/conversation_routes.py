@@ -28,11 +28,11 @@ _TURN: Fields = {
     "role": Field("text", "Who says it.", choices=ROLES),
     "speaker": Field("text", "The name of who says it."),
     "created_at": Field("text", "When it was said; now by default."),
-    "message_id": Field("text", "Its id elsewhere: a turn whose id is there is not added again."),
+    "message_id": Field("text", "Its id elsewhere; a turn with a known id is not added again."),
     "tags": Field("tags", "Free pairs."),
 }
-_REDACT = Field("flag", "Take out secrets; true by default.")
-_DRY_RUN = Field("flag", "Erase nothing, only tell how much there is.")
+_REDACT = Field("flag", "Redact secrets; true by default.")
+_DRY_RUN = Field("flag", "Erase nothing; only report how much there is.")
 
 
 def conversations(call: Call) -> Any:
@@ -164,44 +164,126 @@ def prompt(call: Call) -> Any:
 
 _ONE = "/api/conversations/{conversation}"
 ROUTES = (
-    Route("GET", "/api/conversations", conversations, "read", "List conversations, newest first.",
-          {200: "Conversations"},
-          {"title": Field("text", "Only those whose title has this text."),
-           "user": Field("text", "Only those held with this user."),
-           "tag": FILTERED["tag"]} | _SAID | LIMIT | CURSOR),
-    Route("GET", _ONE, conversation, "read", "Return one conversation.", {200: "Conversation"}, AS_OF),
-    Route("PATCH", _ONE, name, "write", "Give a conversation a title, a user and tags.", {200: "Conversation"},
-          body={"title": Field("text", "Its title; empty to remove it."),
-                "user": Field("text", "Whom it is held with; empty to remove it."),
-                "tags": Field("tags", "Tags to add or change."),
-                "remove_tags": Field("texts", "Keys of tags to remove."), "redact": _REDACT}, kind="write"),
-    Route("GET", f"{_ONE}/turns", turns, "read", "Return the last turns of a conversation, or those from start on.",
-          {200: "Turns"}, {"start": Field("whole", "The index of the first turn.")} | _SAID | LIMIT),
-    Route("POST", f"{_ONE}/turns", add, "write", "Append turns to a conversation.",
-          {201: "Added", 200: "Added", 409: "Added"},
-          body={"turns": Field("objects", "What was said, in order.", required=True, of=_TURN), "redact": _REDACT},
-          kind="write"),
-    Route("POST", f"{_ONE}/forget", forget, "admin", "Erase a conversation, or one of its turns, for good.",
-          {200: "ForgottenTurns"},
-          body={"index": Field("whole", "Only this turn."),
-                "with_memories": Field("flag", "Also the memories that were made from them."),
-                "dry_run": _DRY_RUN}, kind="write"),
-    Route("GET", "/api/waiting-turns", waiting, "read", "Return turns that wait to be stored.", {200: "Turns"},
-          {"conversation": Field("text", "Only those of this conversation.")}),
-    Route("POST", "/api/context", build_context, "read", "Assemble what a model needs to answer a message.",
-          {200: "Context"},
-          body={"query": Field("text", "The message.", required=True),
-                "conversation": Field("text", "The conversation that it belongs to."),
-                "budget": Field("whole", "Maximum number of tokens of the prompt."),
-                "include_suspicious": Field("flag", "Include texts that seem to give orders to a model, marked."),
-                "include_tool_turns": Field("flag", "Include turns of the roles tool and system."),
-                "include_corrected": Field("flag", "Also show a memory that another one shown corrects.")},
-          kind="search"),
-    Route("GET", "/api/scratchpad", scratchpad, "read", "Return what a session begins with, pinned memories first.",
-          {200: "Scratchpad"}),
-    Route("GET", "/api/prompt", prompt, "read", "Return the block that a session's prompt begins with.",
-          {200: "Prompt"},
-          {"project": Field("text", "The project that the session works in."),
-           "budget": Field("whole", "Maximum number of tokens, from 100 to 100,000."),
-           "for": Field("text", "How the agent reaches its memory.", choices=("shell", "mcp"))}),
-)  # fmt: skip
+    Route(
+        "GET",
+        "/api/conversations",
+        conversations,
+        "read",
+        "List conversations, newest first.",
+        {200: "Conversations"},
+        {
+            "title": Field("text", "Only those whose title has this text."),
+            "user": Field("text", "Only those held with this user."),
+            "tag": FILTERED["tag"],
+        }
+        | _SAID
+        | LIMIT
+        | CURSOR,
+    ),
+    Route(
+        "GET", _ONE, conversation, "read", "Return one conversation.", {200: "Conversation"}, AS_OF
+    ),
+    Route(
+        "PATCH",
+        _ONE,
+        name,
+        "write",
+        "Give a conversation a title, a user and tags.",
+        {200: "Conversation"},
+        body={
+            "title": Field("text", "Its title; empty to remove it."),
+            "user": Field("text", "Whom it is held with; empty to remove it."),
+            "tags": Field("tags", "Tags to add or change."),
+            "remove_tags": Field("texts", "Keys of tags to remove."),
+            "redact": _REDACT,
+        },
+        kind="write",
+    ),
+    Route(
+        "GET",
+        f"{_ONE}/turns",
+        turns,
+        "read",
+        "Return the last turns of a conversation, or those from start on.",
+        {200: "Turns"},
+        {"start": Field("whole", "The index of the first turn.")} | _SAID | LIMIT,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/turns",
+        add,
+        "write",
+        "Append turns to a conversation.",
+        {201: "Added", 200: "Added", 409: "Added"},
+        body={
+            "turns": Field("objects", "What was said, in order.", required=True, of=_TURN),
+            "redact": _REDACT,
+        },
+        kind="write",
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/forget",
+        forget,
+        "admin",
+        "Erase a conversation, or one of its turns, for good.",
+        {200: "ForgottenTurns"},
+        body={
+            "index": Field("whole", "Only this turn."),
+            "with_memories": Field("flag", "Also the memories that were made from them."),
+            "dry_run": _DRY_RUN,
+        },
+        kind="write",
+    ),
+    Route(
+        "GET",
+        "/api/waiting-turns",
+        waiting,
+        "read",
+        "Return turns that wait to be stored.",
+        {200: "Turns"},
+        {"conversation": Field("text", "Only those of this conversation.")},
+    ),
+    Route(
+        "POST",
+        "/api/context",
+        build_context,
+        "read",
+        "Assemble what a model needs to answer a message.",
+        {200: "Context"},
+        body={
+            "query": Field("text", "The message.", required=True),
+            "conversation": Field("text", "The conversation that it belongs to."),
+            "budget": Field("whole", "Maximum number of tokens of the prompt."),
+            "include_suspicious": Field(
+                "flag", "Include texts that seem to give orders to a model, marked."
+            ),
+            "include_tool_turns": Field("flag", "Include turns of the roles tool and system."),
+            "include_corrected": Field(
+                "flag", "Also show a memory that another one shown corrects."
+            ),
+        },
+        kind="search",
+    ),
+    Route(
+        "GET",
+        "/api/scratchpad",
+        scratchpad,
+        "read",
+        "Return what a session begins with, pinned memories first.",
+        {200: "Scratchpad"},
+    ),
+    Route(
+        "GET",
+        "/api/prompt",
+        prompt,
+        "read",
+        "Return the block that a session's prompt begins with.",
+        {200: "Prompt"},
+        {
+            "project": Field("text", "The project that the session works in."),
+            "budget": Field("whole", "Maximum number of tokens, from 100 to 100,000."),
+            "for": Field("text", "How the agent reaches its memory.", choices=("shell", "mcp")),
+        },
+    ),
+)

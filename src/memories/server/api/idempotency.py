@@ -1,9 +1,9 @@
 """Idempotency keys: a retried write is applied once, even if the server was killed in between.
 
 Servers of one store share a table of requests: in the store itself if it has one (see
-`stores.claims`), else in a small SQLite file. The table holds no content and no keys. An answer that
-is no longer in memory is rebuilt from ids, or the write runs again, which is safe because it
-recognizes what it has stored.
+`stores.claims`), else in a small SQLite file. The table holds no content and no keys. An answer
+that is no longer in memory is rebuilt from ids, or the write runs again, which is safe because it
+recognizes its own earlier result.
 """
 
 import contextlib

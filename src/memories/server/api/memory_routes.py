@@ -1,24 +1,20 @@
 """Routes about memories: list, search, create, change, tags, changes of many, and review."""
 
 import contextlib
-import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from memories.answers import shapes
 from memories.answers.compare import compare_versions
 from memories.core.ids import same_id
-from memories.core.times import to_iso
 from memories.errors import Conflict, InvalidInput, RequestError
-from memories.guard.validate import MAX_LIMIT
 from memories.models import Change, Draft, Forgotten, Memory
 from memories.search.filters import FILTERS, Parameter
 from memories.server.api.problems import Refused
 from memories.server.api.routes import Answer, Call, Field, Fields, Later, Route
 from memories.write.create import BATCH, BATCH_COMPARED, Created
-from memories.write.many import Affected
 
 _KINDS = {"time": "text", "share": "number"}  # other kinds of filters have the same name here
 
@@ -41,13 +37,14 @@ SEARCH: Fields = {
 LISTING: Fields = {
     "deleted": Field("flag", "List deleted memories instead."),
     "sort": Field(
-        "text", "The order of a list.",
+        "text",
+        "The order of a list.",
         choices=("created", "updated", "reinforced", "confidence", "accesses", "version", "key"),
     ),
-    "reverse": Field("flag", "The other way round."),
+    "reverse": Field("flag", "Reverse the order."),
     **{row.public_name: FILTERED[row.public_name] for row in FILTERS.values() if row.lists},
     **CURSOR,
-}  # fmt: skip
+}
 DRAFT: Fields = {
     "content": Field("text", "The statement.", required=True),
     "tags": Field(
@@ -62,7 +59,7 @@ DRAFT: Fields = {
     "supersedes": Field("text", "Id of a memory that this one replaces."),
     "confidence": Field("number", "How sure the writer is, 0 to 1."),
     "source": Field("text", "Conversation, or turn of one, that it was made from."),
-    "pending": Field("flag", "It waits for review."),
+    "pending": Field("flag", "Whether it waits for review."),
 }
 CHANGE: Fields = {
     "content": Field("text", "The new text; by default as it is."),
@@ -70,12 +67,12 @@ CHANGE: Fields = {
     "remove_tags": Field("texts", "Keys of tags to remove."),
     "decay": DRAFT["decay"],
     "confidence": DRAFT["confidence"],
-    "not_corrects": Field("text", "Id of a memory that it does not correct after all: both hold."),
-    "redact": Field("flag", "Take out secrets; true by default."),
+    "not_corrects": Field("text", "Id of a memory that it does not correct after all; both hold."),
+    "redact": Field("flag", "Redact secrets; true by default."),
 }
 WRITING: Fields = {
-    "force": Field("flag", "Store without comparing with what is there."),
-    "redact": Field("flag", "Take out secrets; true by default."),
+    "force": Field("flag", "Store without comparing with existing memories."),
+    "redact": Field("flag", "Redact secrets; true by default."),
 }
 
 
@@ -368,41 +365,6 @@ def short_ids(call: Call) -> Any:
     return {"short_ids": call.memories.short_ids(call.arguments["id"])}
 
 
-_SHOWN = 10
-_WHERE = Field("text", "An expression of the filter language.", required=True)
-_MANY: Fields = {
-    "dry_run": Field("flag", "Change nothing, only tell what would be done."),
-    "show": Field("whole", f"How many steps are told, up to {MAX_LIMIT}; 10 by default."),
-}
-_RULES: Fields = {
-    "trust": FILTERED["trust"],
-    "written_by": FILTERED["written_by"],
-    "since": FILTERED["since"],
-    "until": FILTERED["until"],
-    "import_id": Field("text", "Only what this import brought."),
-    "match": Field("text", "Only what has this text."),
-    "suspicious": Field("flag", "Only what is marked as suspicious, or only what is not."),
-}
-_DECIDE: Fields = {
-    "ids": Field("texts", "The memories, each by its id."),
-    "all": Field("flag", "Instead of ids: all that the filters choose."),
-    "dry_run": _MANY["dry_run"],
-}
-
-
-def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
-    """Run a change of many memories with the named values of the request; return its report."""
-    arguments = {name: call.arguments[name] for name in names if name in call.arguments}
-    show = call.arguments.get("show", _SHOWN)
-    if not 0 <= show <= MAX_LIMIT:
-        raise InvalidInput(f"show must be a whole number from 0 to {MAX_LIMIT}")
-    affected = run(**arguments, dry_run=call.arguments.get("dry_run", False))
-    shape = shapes.bulk_result(affected, None, show)
-    if affected.undo_to is not None:
-        shape["undo"] = {"to": to_iso(affected.undo_to), "where": affected.undo_where}
-    return shape
-
-
 def tags(call: Call) -> Any:
     """Return tag keys with their counts."""
     return shapes.tags(None, call.memories.tags(**call.arguments))
@@ -415,133 +377,180 @@ def tag_values(call: Call) -> Any:
     return shapes.tags(key, call.memories.tags(key, **arguments))
 
 
-def retag(call: Call) -> Any:
-    """Set, remove or rename tags."""
-    where = call.arguments.get("where")
-    tag = functools.partial(call.memories.tag_where, where)
-    return _change_many(call, tag, "tags", "remove_tags", "rename_tags")
-
-
-def delete_where(call: Call) -> Any:
-    """Delete the memories that match an expression."""
-    return _change_many(call, call.memories.delete_where, "where")
-
-
-def forget_where(call: Call) -> Any:
-    """Erase the memories or turns that match an expression."""
-    call.arguments["scope"] = call.arguments.pop("in", "memories")
-    return _change_many(call, call.memories.forget_where, "where", "scope")
-
-
-def rollback(call: Call) -> Any:
-    """Put memories back as they were."""
-    return _change_many(call, call.memories.rollback, "to", "where")
-
-
-def waiting(call: Call) -> Any:
-    """List the memories that wait for review."""
-    limit = call.arguments.pop("limit", call.memories.config.default_limit)
-    return shapes.page(call.memories.review.page(limit=limit, **call.arguments))
-
-
-def _select(call: Call) -> tuple[list[str], list[str]]:
-    """Return the ids that the request names, and those that its filters select."""
-    named = call.arguments.get("ids", [])
-    filters = {name: call.arguments[name] for name in _RULES if name in call.arguments}
-    if bool(named) == bool(call.arguments.get("all", False) or filters):
-        raise InvalidInput("give ids, or else all or filters")
-    if named:
-        return named, []
-    return [], call.memories.review.select(**filters)
-
-
-def accept(call: Call) -> Any:
-    """Accept memories that wait for review."""
-    named, selected = _select(call)
-    force, dry_run = call.arguments.get("force", False), call.arguments.get("dry_run", False)
-    content = call.arguments.get("content")
-    if content is not None and len(named) != 1:
-        raise InvalidInput("content goes with the id of one memory")
-    review = call.memories.review
-    reviewed = review.accept(named, content=content, force=force, dry_run=dry_run)
-    if selected:
-        suspicious = call.arguments.get("suspicious", False)
-        reviewed += review.accept(selected, suspicious=suspicious, force=force, dry_run=dry_run)
-    return shapes.accept_result(reviewed, dry_run=dry_run)
-
-
-def reject(call: Call) -> Any:
-    """Delete memories that wait for review."""
-    named, selected = _select(call)
-    dry_run = call.arguments.get("dry_run", False)
-    return shapes.reject_result(
-        call.memories.review.reject([*named, *selected], dry_run=dry_run), dry_run=dry_run
-    )
-
-
 _ID = "/api/memories/{id}"
 _COUNTED: Fields = {"written_by": FILTERED["written_by"], "trust": FILTERED["trust"], **AS_OF}
 ROUTES = (
-    Route("GET", "/api/memories", find, "read", "Search memories and turns with q, or list memories.",
-          {200: "Results"}, SEARCH | LISTING, kind="search"),
-    Route("POST", "/api/memories", create, "write", "Store a memory, unless it is already there.",
-          {201: "Created", 200: "Created", 409: "Created"}, body=DRAFT | WRITING, kind="write", submit=submit),
-    Route("POST", "/api/memories/batch", create_many, "write", "Store many memories at once.",
-          {200: "CreatedMany"},
-          body={"memories": Field("objects", "What to store.", required=True, of=DRAFT)} | WRITING, kind="write"),
-    Route("GET", "/api/keys/{key}", by_key, "read", "Return the memory that has a key.", {200: "Memory"},
-          {"project": Field("text", "Project of the key; each has keys of its own."), **AS_OF}),
-    Route("GET", _ID, get, "read", "Return one memory; its ETag is its version.", {200: "Memory"}, AS_OF),
-    Route("PATCH", _ID, update, "write", "Add a version: new text, new tags. If-Match: only if it is still that one.",
-          {200: "Memory"}, body=CHANGE, kind="write"),
-    Route("DELETE", _ID, delete, "write", "Delete a memory; restore brings it back.", {200: "Deleted"}, kind="write"),
-    Route("POST", f"{_ID}/restore", restore, "write", "Bring back a deleted or superseded memory, or a version.",
-          {200: "Memory"}, body={"version": Field("whole", "The version that it is to be like again.")}, kind="write"),
-    Route("POST", f"{_ID}/reinforce", reinforce, "write", "Restart the decay of a reinforceable memory.",
-          {200: "Reinforced"}, body={}, kind="write"),
-    Route("POST", f"{_ID}/pin", pin, "write", "Keep a memory in the scratchpad of its namespace.",
-          {200: "Memory"}, body={}, kind="write"),
-    Route("POST", f"{_ID}/unpin", unpin, "write", "Take back that a memory is kept in the scratchpad.",
-          {200: "Memory"}, body={}, kind="write"),
-    Route("POST", f"{_ID}/forget", forget, "admin", "Erase a memory for good, every version of it.",
-          {200: "Forgotten"}, body={}, kind="write"),
-    Route("GET", f"{_ID}/history", get_history, "read", "Return every version of a memory, oldest first.",
-          {200: "History"}, {"diff": Field("flag", "What each version changed, word by word."), **AS_OF}),
-    Route("GET", "/api/duplicates", duplicates, "read", "Find memories that say the same as older ones.",
-          {200: "Duplicates"}, {"where": FILTERED["where"], **LIMIT}, kind="search"),
-    Route("GET", "/api/ids", ids, "read", "Return ids of memories that begin so.", {200: "Ids"},
-          {"prefix": Field("text", "The beginning, 8 or more characters.", required=True), **LIMIT}),
-    Route("GET", "/api/short-ids", short_ids, "read", "Return the shortest beginnings that name memories.",
-          {200: "ShortIds"}, {"id": Field("texts", "An id; may be given several times.", required=True)}),
-    Route("GET", "/api/tags", tags, "read", "List tags and how many memories have each.", {200: "Tags"}, _COUNTED),
-    Route("GET", "/api/tags/{key}", tag_values, "read", "List the values of a tag.", {200: "Tags"}, _COUNTED),
-    Route("POST", "/api/tags", retag, "write", "Set, remove, rename or merge tags of many memories.",
-          {200: "Affected"},
-          body={
-              "where": Field("text", "Which memories; all of the namespace by default."),
-              "tags": Field("tags", "Tags to set."),
-              "remove_tags": Field("texts", "Keys of tags to remove."),
-              "rename_tags": Field("tags", "Keys by their new keys, or key=value by key=value."),
-              **_MANY,
-          }, kind="write"),
-    Route("POST", "/api/delete", delete_where, "write", "Delete all memories that meet an expression.",
-          {200: "Affected"}, body={"where": _WHERE, **_MANY}, kind="write"),
-    Route("POST", "/api/forget", forget_where, "admin",
-          "Erase all memories or turns that meet an expression, for good.",
-          {200: "Affected"},
-          body={"where": _WHERE, "in": Field("text", "What is erased.", choices=("memories", "history", "all")),
-                **_MANY}, kind="write"),
-    Route("POST", "/api/rollback", rollback, "write", "Put memories back as they were at a time.", {200: "Affected"},
-          body={"to": Field("text", "The time; a date means its beginning.", required=True),
-                "where": Field("text", "Only memories that meet this expression."), **_MANY}, kind="write"),
-    Route("GET", "/api/review", waiting, "read", "List what waits for review.", {200: "Page"},
-          _RULES | LIMIT | CURSOR),
-    Route("POST", "/api/review/accept", accept, "admin", "Accept memories that wait, so that they are found.",
-          {200: "Accepted"},
-          body=_DECIDE | _RULES | {
-              "content": Field("text", "Accept it with this text."),
-              "force": Field("flag", "Without comparing with what is there."),
-          }, kind="write"),
-    Route("POST", "/api/review/reject", reject, "admin", "Delete memories that wait.", {200: "Rejected"},
-          body=_DECIDE | _RULES, kind="write"),
-)  # fmt: skip
+    Route(
+        "GET",
+        "/api/memories",
+        find,
+        "read",
+        "Search memories and turns with q, or list memories.",
+        {200: "Results"},
+        SEARCH | LISTING,
+        kind="search",
+    ),
+    Route(
+        "POST",
+        "/api/memories",
+        create,
+        "write",
+        "Store a memory, unless it is already there.",
+        {201: "Created", 200: "Created", 409: "Created"},
+        body=DRAFT | WRITING,
+        kind="write",
+        submit=submit,
+    ),
+    Route(
+        "POST",
+        "/api/memories/batch",
+        create_many,
+        "write",
+        "Store many memories at once.",
+        {200: "CreatedMany"},
+        body={"memories": Field("objects", "What to store.", required=True, of=DRAFT)} | WRITING,
+        kind="write",
+    ),
+    Route(
+        "GET",
+        "/api/keys/{key}",
+        by_key,
+        "read",
+        "Return the memory that has a key.",
+        {200: "Memory"},
+        {"project": Field("text", "Project of the key; each has keys of its own."), **AS_OF},
+    ),
+    Route(
+        "GET",
+        _ID,
+        get,
+        "read",
+        "Return one memory; its ETag is its version.",
+        {200: "Memory"},
+        AS_OF,
+    ),
+    Route(
+        "PATCH",
+        _ID,
+        update,
+        "write",
+        "Add a version: new text, new tags. If-Match: only if it is still that one.",
+        {200: "Memory"},
+        body=CHANGE,
+        kind="write",
+    ),
+    Route(
+        "DELETE",
+        _ID,
+        delete,
+        "write",
+        "Delete a memory; restore brings it back.",
+        {200: "Deleted"},
+        kind="write",
+    ),
+    Route(
+        "POST",
+        f"{_ID}/restore",
+        restore,
+        "write",
+        "Bring back a deleted or superseded memory, or a version.",
+        {200: "Memory"},
+        body={"version": Field("whole", "The version to restore.")},
+        kind="write",
+    ),
+    Route(
+        "POST",
+        f"{_ID}/reinforce",
+        reinforce,
+        "write",
+        "Restart the decay of a reinforceable memory.",
+        {200: "Reinforced"},
+        body={},
+        kind="write",
+    ),
+    Route(
+        "POST",
+        f"{_ID}/pin",
+        pin,
+        "write",
+        "Keep a memory in the scratchpad of its namespace.",
+        {200: "Memory"},
+        body={},
+        kind="write",
+    ),
+    Route(
+        "POST",
+        f"{_ID}/unpin",
+        unpin,
+        "write",
+        "Take back that a memory is kept in the scratchpad.",
+        {200: "Memory"},
+        body={},
+        kind="write",
+    ),
+    Route(
+        "POST",
+        f"{_ID}/forget",
+        forget,
+        "admin",
+        "Erase a memory for good, every version of it.",
+        {200: "Forgotten"},
+        body={},
+        kind="write",
+    ),
+    Route(
+        "GET",
+        f"{_ID}/history",
+        get_history,
+        "read",
+        "Return every version of a memory, oldest first.",
+        {200: "History"},
+        {"diff": Field("flag", "What each version changed, word by word."), **AS_OF},
+    ),
+    Route(
+        "GET",
+        "/api/duplicates",
+        duplicates,
+        "read",
+        "Find memories that say the same as older ones.",
+        {200: "Duplicates"},
+        {"where": FILTERED["where"], **LIMIT},
+        kind="search",
+    ),
+    Route(
+        "GET",
+        "/api/ids",
+        ids,
+        "read",
+        "Return ids of memories that begin so.",
+        {200: "Ids"},
+        {"prefix": Field("text", "The beginning, 8 or more characters.", required=True), **LIMIT},
+    ),
+    Route(
+        "GET",
+        "/api/short-ids",
+        short_ids,
+        "read",
+        "Return the shortest beginnings that name memories.",
+        {200: "ShortIds"},
+        {"id": Field("texts", "An id; may be given several times.", required=True)},
+    ),
+    Route(
+        "GET",
+        "/api/tags",
+        tags,
+        "read",
+        "List tags and how many memories have each.",
+        {200: "Tags"},
+        _COUNTED,
+    ),
+    Route(
+        "GET",
+        "/api/tags/{key}",
+        tag_values,
+        "read",
+        "List the values of a tag.",
+        {200: "Tags"},
+        _COUNTED,
+    ),
+)

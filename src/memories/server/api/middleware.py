@@ -182,8 +182,10 @@ READS = frozenset(
 STREAMED: Mapping[str, int] = {"/api/import": MAX_IMPORT, "/store/v1/": MAX_STORE}  # by prefix
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?)(?::(\d{1,5}))?")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
-_ONCE = (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"authorization", b"if-match",
-         b"idempotency-key", b"transfer-encoding", b"last-event-id", b"mcp-session-id")  # fmt: skip
+_ONCE = frozenset(
+    b"host origin sec-fetch-site content-type content-length authorization "
+    b"if-match idempotency-key transfer-encoding last-event-id mcp-session-id".split()
+)
 _JSON = ("application/json", "application/x-ndjson")
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),

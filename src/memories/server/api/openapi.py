@@ -57,18 +57,22 @@ def _object(always: str, sometimes: str = "", base: str = "") -> Schema:
 
 def _shape(*fields: Field, sometimes: str = "") -> Schema:
     """Return the schema of an object with these fields, and more optional ones as in `_object`."""
-    always = " ".join(f"{field.name}:{field.kind}" for field in fields if field.default is ALWAYS)
-    rest = " ".join(f"{field.name}:{field.kind}" for field in fields if field.default is not ALWAYS)
-    schema = _object(always, f"{rest} {sometimes}")
+    always: list[str] = []
+    optional = [sometimes]
+    for field in fields:
+        members = always if field.default is ALWAYS else optional
+        members.append(f"{field.name}:{field.kind}")
+    schema = _object(" ".join(always), " ".join(optional))
     for field in fields:
         schema["properties"][field.name] = _type(field.kind) | {"description": field.about}
     return schema
 
 
-_CREATED = (
-    "id:text? stored:flag duplicates:[Similar] merged:texts not_merged:object reinforced:flag similar_to:[Similar] "
-    "corrects:text? pending:flag suspicious:texts redacted:texts note:text hint:text"
-)
+_CREATED = """
+    id:text? stored:flag duplicates:[Similar] merged:texts not_merged:object reinforced:flag
+    similar_to:[Similar] corrects:text? pending:flag suspicious:texts redacted:texts note:text
+    hint:text
+    """
 SCHEMAS: dict[str, Schema] = {
     "Memory": _shape(*MEMORY),
     "Hit": {"allOf": [{"anyOf": [_type("Memory"), _type("Turn")]}, _shape(KIND, *HIT)]},
@@ -110,7 +114,10 @@ SCHEMAS: dict[str, Schema] = {
     "Turn": _shape(*TURN),
     "Turns": _object("results:[Turn] count:whole"),
     "Added": _object(
-        "conversation_id:text count:whole last_index:whole? stored:whole known:whole refused:whole results:[object]",
+        """
+        conversation_id:text count:whole last_index:whole? stored:whole known:whole
+        refused:whole results:[object]
+        """,
         "redacted:texts",
     ),
     "Conversation": _object(
@@ -119,47 +126,68 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Conversations": _object("results:[Conversation] count:whole next_cursor:text?"),
     "Context": _object(
-        "conversation_id:text? history:[object] memories:[object] latest_message:text recalled:[object] "
-        "metadata:object prompt:text"
+        """
+        conversation_id:text? history:[object] memories:[object] latest_message:text
+        recalled:[object] metadata:object prompt:text
+        """
     ),
     "Entry": _object(
-        "id:text content:text pinned:flag namespace:text tags:tags updated_at:text created_at:text version:whole "
-        "access_count:whole",
+        """
+        id:text content:text pinned:flag namespace:text tags:tags updated_at:text
+        created_at:text version:whole access_count:whole
+        """,
         "key:text written_by:text trust:text suspicious:texts cut:whole",
     ),
     "Scratchpad": _object(
         "results:[Entry] count:whole namespace:text pending_count:whole", "file:text? notes:texts"
     ),
     "Prompt": _object(
-        "prompt:text memories:texts sessions:texts pending_count:whole left_out:counts tokens:whole degraded:flag",
+        """
+        prompt:text memories:texts sessions:texts pending_count:whole left_out:counts
+        tokens:whole degraded:flag
+        """,
         "error:text notes:texts",
     ),
     "Me": _object("id:text name:text namespaces:tags"),
     "Namespaces": _object("namespaces:[object] count:whole"),
     "Status": _object(
-        "status:text memory_count:whole turn_count:whole deleted_count:whole without_vector_count:whole namespace:text "
-        "namespaces_read:texts embedder:text store_model:text? schema_version:whole? size_bytes:whole?",
-        "store:text collection:text unfinished_erasure:flag log_bytes:whole missing_commits:whole read_only:flag "
-        "compact:flag chromadb_host:text pending_count:whole error:text",
+        """
+        status:text memory_count:whole turn_count:whole deleted_count:whole
+        without_vector_count:whole namespace:text namespaces_read:texts embedder:text
+        store_model:text? schema_version:whole? size_bytes:whole?
+        """,
+        """
+        store:text collection:text unfinished_erasure:flag log_bytes:whole missing_commits:whole
+        read_only:flag compact:flag chromadb_host:text pending_count:whole error:text
+        """,
     ),
     "Stats": _object(
-        "since:time? noted_since:time? namespaces:texts operations:[Operation] agents:counts projects:counts "
-        "by_namespace:counts per_day:counts memory_count:whole never_used_count:whole most_used:[Used] "
-        "never_used:[Used] tokens:whole"
+        """
+        since:time? noted_since:time? namespaces:texts operations:[Operation] agents:counts
+        projects:counts by_namespace:counts per_day:counts memory_count:whole
+        never_used_count:whole most_used:[Used] never_used:[Used] tokens:whole
+        """
     ),
     "Operation": _object(
-        "name:text total:whole failed:whole p50_ms:number? p95_ms:number? results:whole written:whole tokens:whole"
+        """
+        name:text total:whole failed:whole p50_ms:number? p95_ms:number? results:whole
+        written:whole tokens:whole
+        """
     ),
     "Used": _object("id:text content:text access_count:whole"),
     "Log": _object("results:[object] count:whole"),
     "LogChecks": _object("verified:flag logs:[object]"),
     "BackedUp": _object(
-        "backup:text verified:flag kind:text records:whole size_bytes:whole sha256:text store:text removed:texts "
-        "queued:whole"
+        """
+        backup:text verified:flag kind:text records:whole size_bytes:whole sha256:text
+        store:text removed:texts queued:whole
+        """
     ),
     "Imported": _object(
-        "imported:whole known:whole conflict_count:whole conflicts:[object] without_vector:whole dry_run:flag "
-        "trusted:flag pending:whole",
+        """
+        imported:whole known:whole conflict_count:whole conflicts:[object] without_vector:whole
+        dry_run:flag trusted:flag pending:whole
+        """,
         "redacted:counts note:text import:text hint:text",
     ),
     "Ok": _object("ok:flag"),
@@ -180,16 +208,26 @@ _KINDS: Mapping[str, dict[str, Any]] = {
     "objects": {"type": "array"},
 }
 _STREAMS = {"Lines": "application/x-ndjson", "Events": "text/event-stream"}
-_ERRORS = {"400": "A value is not acceptable.", "401": "No token, or one that is not known.",
-           "403": "The token may not do this there.", "404": "There is no such thing.",
-           "409": "It goes against what is there.", "429": "Too many requests.",
-           "503": "The store, or the server, can't do it now.", "507": "The disk is full."}  # fmt: skip
-_HEADERS = {
-    "Idempotency-Key": "A retry with the same key is not done twice: it gets the same answer.",
-    "If-Match": "Only if the memory has this ETag still.",
+_ERRORS = {
+    "400": "A value is not valid.",
+    "401": "No token, or an unknown one.",
+    "403": "The token may not do this there.",
+    "404": "Not found.",
+    "409": "It conflicts with the stored data.",
+    "429": "Too many requests.",
+    "503": "The store or the server can't do it now.",
+    "507": "The disk is full.",
 }
-_CHANGED = ("PATCH /api/memories/{id}", "DELETE /api/memories/{id}", "POST /api/memories/{id}/restore",
-            "POST /api/memories/{id}/reinforce")  # fmt: skip
+_HEADERS = {
+    "Idempotency-Key": "A retry with the same key is not done again and gets the same answer.",
+    "If-Match": "Only if the memory still has this ETag.",
+}
+_TAKES_IF_MATCH = (
+    "PATCH /api/memories/{id}",
+    "DELETE /api/memories/{id}",
+    "POST /api/memories/{id}/restore",
+    "POST /api/memories/{id}/reinforce",
+)
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
@@ -202,7 +240,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {
             "title": "Memories",
             "version": __version__,
-            "description": "Persistent memory for agents: the verbs and the JSON of the command `memory`.",
+            "description": "Persistent memory for agents: the verbs and JSON of `memory`.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -256,7 +294,7 @@ def _operation(route: Route) -> dict[str, Any]:
 
 def _takes(route: Route, header: str) -> bool:
     if header == "If-Match":
-        return f"{route.method} {route.path}" in _CHANGED
+        return f"{route.method} {route.path}" in _TAKES_IF_MATCH
     return route.repeatable
 
 

@@ -32,12 +32,26 @@ STATUS: tuple[tuple[type[Exception], int, int], ...] = (
 # trying again helps, without an operator
 _TEMPORARY = (errors.StoreBusy, errors.StoreUnreachable, errors.EmbedderError)
 TITLES = {
-    400: "Bad request", 401: "Not signed in", 403: "Forbidden", 404: "Not found", 405: "Method not allowed",
-    408: "Request timeout", 409: "Conflict", 411: "Length required", 412: "Precondition failed", 413: "Too large",
-    415: "Unsupported media type", 421: "Misdirected request", 422: "Unprocessable request",
-    429: "Too many requests", 431: "Header too large", 500: "Internal error", 503: "Unavailable", 504: "Timeout",
+    400: "Bad request",
+    401: "Not signed in",
+    403: "Forbidden",
+    404: "Not found",
+    405: "Method not allowed",
+    408: "Request timeout",
+    409: "Conflict",
+    411: "Length required",
+    412: "Precondition failed",
+    413: "Too large",
+    415: "Unsupported media type",
+    421: "Misdirected request",
+    422: "Unprocessable request",
+    429: "Too many requests",
+    431: "Header too large",
+    500: "Internal error",
+    503: "Unavailable",
+    504: "Timeout",
     507: "Insufficient storage",
-}  # fmt: skip
+}
 
 
 class Refused(Exception):

@@ -1,0 +1,203 @@
+"""Routes about many memories at once: tags, deletion, erasure, rollback, and review."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from memories.answers import shapes
+from memories.core.times import to_iso
+from memories.errors import InvalidInput
+from memories.guard.validate import MAX_LIMIT
+from memories.server.api.memory_routes import CURSOR, FILTERED, LIMIT
+from memories.server.api.routes import Call, Field, Fields, Route
+from memories.write.many import Affected
+
+_DEFAULT_STEPS = 10
+_WHERE = Field("text", "An expression of the filter language.", required=True)
+_MANY: Fields = {
+    "dry_run": Field("flag", "Change nothing; only report what would be done."),
+    "show": Field("whole", f"How many steps are reported, up to {MAX_LIMIT}; 10 by default."),
+}
+_RULES: Fields = {
+    "trust": FILTERED["trust"],
+    "written_by": FILTERED["written_by"],
+    "since": FILTERED["since"],
+    "until": FILTERED["until"],
+    "import_id": Field("text", "Only memories of this import."),
+    "match": Field("text", "Only memories with this text."),
+    "suspicious": Field("flag", "Only memories that are marked as suspicious, or only others."),
+}
+_DECIDE: Fields = {
+    "ids": Field("texts", "The memories, each by its id."),
+    "all": Field("flag", "Instead of ids: all memories that the filters select."),
+    "dry_run": _MANY["dry_run"],
+}
+
+
+def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
+    """Run a change of many memories with the named values of the request; return its report."""
+    arguments = {name: call.arguments[name] for name in names if name in call.arguments}
+    show = call.arguments.get("show", _DEFAULT_STEPS)
+    if not 0 <= show <= MAX_LIMIT:
+        raise InvalidInput(f"show must be a whole number from 0 to {MAX_LIMIT}")
+    affected = run(**arguments, dry_run=call.arguments.get("dry_run", False))
+    shape = shapes.bulk_result(affected, None, show)
+    if affected.undo_to is not None:
+        shape["undo"] = {"to": to_iso(affected.undo_to), "where": affected.undo_where}
+    return shape
+
+
+def retag(call: Call) -> Any:
+    """Set, remove or rename tags."""
+    where = call.arguments.get("where")
+    tag = functools.partial(call.memories.tag_where, where)
+    return _change_many(call, tag, "tags", "remove_tags", "rename_tags")
+
+
+def delete_where(call: Call) -> Any:
+    """Delete the memories that match an expression."""
+    return _change_many(call, call.memories.delete_where, "where")
+
+
+def forget_where(call: Call) -> Any:
+    """Erase the memories or turns that match an expression."""
+    call.arguments["scope"] = call.arguments.pop("in", "memories")
+    return _change_many(call, call.memories.forget_where, "where", "scope")
+
+
+def rollback(call: Call) -> Any:
+    """Put memories back as they were."""
+    return _change_many(call, call.memories.rollback, "to", "where")
+
+
+def waiting(call: Call) -> Any:
+    """List the memories that wait for review."""
+    limit = call.arguments.pop("limit", call.memories.config.default_limit)
+    return shapes.page(call.memories.review.page(limit=limit, **call.arguments))
+
+
+def _select(call: Call) -> tuple[list[str], list[str]]:
+    """Return the ids that the request names, and those that its filters select."""
+    named = call.arguments.get("ids", [])
+    filters = {name: call.arguments[name] for name in _RULES if name in call.arguments}
+    if bool(named) == bool(call.arguments.get("all", False) or filters):
+        raise InvalidInput("give ids, or else all or filters")
+    if named:
+        return named, []
+    return [], call.memories.review.select(**filters)
+
+
+def accept(call: Call) -> Any:
+    """Accept memories that wait for review."""
+    named, selected = _select(call)
+    force, dry_run = call.arguments.get("force", False), call.arguments.get("dry_run", False)
+    content = call.arguments.get("content")
+    if content is not None and len(named) != 1:
+        raise InvalidInput("content goes with the id of one memory")
+    review = call.memories.review
+    reviewed = review.accept(named, content=content, force=force, dry_run=dry_run)
+    if selected:
+        suspicious = call.arguments.get("suspicious", False)
+        reviewed += review.accept(selected, suspicious=suspicious, force=force, dry_run=dry_run)
+    return shapes.accept_result(reviewed, dry_run=dry_run)
+
+
+def reject(call: Call) -> Any:
+    """Delete memories that wait for review."""
+    named, selected = _select(call)
+    dry_run = call.arguments.get("dry_run", False)
+    return shapes.reject_result(
+        call.memories.review.reject([*named, *selected], dry_run=dry_run), dry_run=dry_run
+    )
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/api/tags",
+        retag,
+        "write",
+        "Set, remove, rename or merge tags of many memories.",
+        {200: "Affected"},
+        body={
+            "where": Field("text", "Which memories; all of the namespace by default."),
+            "tags": Field("tags", "Tags to set."),
+            "remove_tags": Field("texts", "Keys of tags to remove."),
+            "rename_tags": Field("tags", "Keys by their new keys, or key=value by key=value."),
+            **_MANY,
+        },
+        kind="write",
+    ),
+    Route(
+        "POST",
+        "/api/delete",
+        delete_where,
+        "write",
+        "Delete all memories that meet an expression.",
+        {200: "Affected"},
+        body={"where": _WHERE, **_MANY},
+        kind="write",
+    ),
+    Route(
+        "POST",
+        "/api/forget",
+        forget_where,
+        "admin",
+        "Erase all memories or turns that meet an expression, for good.",
+        {200: "Affected"},
+        body={
+            "where": _WHERE,
+            "in": Field("text", "What is erased.", choices=("memories", "history", "all")),
+            **_MANY,
+        },
+        kind="write",
+    ),
+    Route(
+        "POST",
+        "/api/rollback",
+        rollback,
+        "write",
+        "Put memories back as they were at a time.",
+        {200: "Affected"},
+        body={
+            "to": Field("text", "The time; a date means its beginning.", required=True),
+            "where": Field("text", "Only memories that meet this expression."),
+            **_MANY,
+        },
+        kind="write",
+    ),
+    Route(
+        "GET",
+        "/api/review",
+        waiting,
+        "read",
+        "List what waits for review.",
+        {200: "Page"},
+        _RULES | LIMIT | CURSOR,
+    ),
+    Route(
+        "POST",
+        "/api/review/accept",
+        accept,
+        "admin",
+        "Accept memories that wait, so that they are found.",
+        {200: "Accepted"},
+        body=_DECIDE
+        | _RULES
+        | {
+            "content": Field("text", "Accept it with this text."),
+            "force": Field("flag", "Without comparing with what is there."),
+        },
+        kind="write",
+    ),
+    Route(
+        "POST",
+        "/api/review/reject",
+        reject,
+        "admin",
+        "Delete memories that wait.",
+        {200: "Rejected"},
+        body=_DECIDE | _RULES,
+        kind="write",
+    ),
+)
