@@ -167,7 +167,8 @@ class Conversations:
     @pytest.mark.parametrize(
         "given",
         [
-            {}, {"title": "a\nb"}, {"title": 5}, {"user": "x" * 257}, {"tags": {"a b": "c"}}, {"remove_tags": ["a b"]},
+            {}, {"title": "a\nb"}, {"title": 5}, {"user": "x" * 257}, {"tags": {"a b": "c"}},
+            {"remove_tags": ["a b"]},
             {"tags": {f"k{number}": "v" for number in range(101)}},
         ],
         ids=lambda given: str(given)[:30],
@@ -195,7 +196,6 @@ class Conversations:
         copy.close()
 
     # --- once, and told
-    # -----------------------------------------------------------------------------------------------
 
     def test_the_outcome_of_each_message_is_reported(self, store: Store) -> None:
         memories = of(store)
@@ -276,7 +276,8 @@ class Conversations:
     def test_turns_are_filtered_by_who_said_them_and_when(self, store: Store) -> None:
         memories = of(store)
         drafts = [
-            TurnDraft(f"ferry {number}", speaker=("Ann", "Bob")[number % 2], created_at=T0 + number * HOUR,
+            TurnDraft(f"ferry {number}", speaker=("Ann", "Bob")[number % 2],
+                      created_at=T0 + number * HOUR,
                       role=("user", "user", "assistant")[number % 3])
             for number in range(12)
         ]  # fmt: skip
@@ -303,7 +304,6 @@ class Conversations:
             memories.search("ferry", speaker="Ann")
 
     # --- long messages
-    # ------------------------------------------------------------------------------------------------
 
     def test_a_long_message_is_one_turn(self, store: Store) -> None:
         memories, text = of(store), long_text(148_469)

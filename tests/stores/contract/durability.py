@@ -35,7 +35,6 @@ from memories.stores.records import SPEAKER, Patch, Record, Ref
 
 class Durability(Opened):
     # --- a store that does not exist
-    # -------------------------------------------------------------------------------
 
     def test_a_missing_store_reads_as_empty(self, store: Store) -> None:
         assert store.scan(pool(), limit=10) == []
@@ -71,7 +70,6 @@ class Durability(Opened):
         assert reader.count(pool()) == 1
 
     # --- whole records
-    # ---------------------------------------------------------------------------------------------
 
     def test_a_record_comes_back_as_it_was_written(self, open_store: OpenStore) -> None:
         written = Record(
@@ -131,7 +129,6 @@ class Durability(Opened):
         assert open_store(SPACE).count(pool()) == 1
 
     # --- transactions
-    # ----------------------------------------------------------------------------------------------
 
     def test_a_transaction_that_ends_well_is_kept(self, open_store: OpenStore) -> None:
         store, other = open_store(SPACE), open_store(SPACE)
@@ -198,7 +195,6 @@ class Durability(Opened):
         )
 
     # --- patch, touch, remove
-    # --------------------------------------------------------------------------------------
 
     def test_a_patch_sets_the_end_and_fields(self, store: Store) -> None:
         store.append([record("m", fields={"kept": 1, "changed": "a", "dropped": True})])
@@ -312,7 +308,6 @@ class Durability(Opened):
         assert set(search(store, "apple")) == {"n"}
 
     # --- several at once
-    # -------------------------------------------------------------------------------------------
 
     def test_eight_threads_use_one_store_at_once(self, store: Store) -> None:
         failures: list[BaseException] = []

@@ -50,7 +50,6 @@ _NARROWED: list[dict[str, Any]] = [
 
 class Isolation(Opened):
     # --- isolation
-    # -------------------------------------------------------------------------------------------------
 
     @pytest.fixture
     def twins(self, store: Store) -> Store:
@@ -228,7 +227,6 @@ class Isolation(Opened):
         assert store.info(pool("bob")).without_vector_count == 2
 
     # --- two collections in one store
-    # ------------------------------------------------------------------------------
 
     def test_turns_do_not_change_how_rare_the_words_of_memories_are(self, store: Store) -> None:
         store.append([record(f"m{number}", text=f"weekly report {number}") for number in range(20)])

@@ -191,7 +191,6 @@ class Log(Opened):
         assert check(memories).problem is None
 
     # --- tampering
-    # -------------------------------------------------------------------------------------------------
 
     def five(self, store: Store) -> tuple[Memories, list[Record]]:
         """Return a memory with five entries in its log, and their records."""
@@ -265,7 +264,6 @@ class Log(Opened):
         assert check(memories, against=link_of(entries[1]).hash).problem is None
 
     # --- several writers
-    # -------------------------------------------------------------------------------------------
 
     def test_writers_in_threads_share_one_chain(self, open_store: OpenStore) -> None:
         both = [opened(open_store(SPACE)), opened(open_store(SPACE))]
@@ -292,7 +290,6 @@ class Log(Opened):
         assert (found.entries, found.problem, found.forks) == (11, None, ())
 
     # --- the past
-    # --------------------------------------------------------------------------------------------------
 
     def test_as_of_is_right_after_any_number_of_reinforcements(self, store: Store) -> None:
         clock = Clock()
@@ -353,7 +350,6 @@ class Log(Opened):
         assert found == [None, T0 + DAY, T0 + 3 * DAY]
 
     # --- moving
-    # ----------------------------------------------------------------------------------------------------
 
     def test_a_log_moves_with_its_store(self, store: Store, tmp_path: Path) -> None:
         clock = Clock()

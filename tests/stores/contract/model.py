@@ -181,7 +181,6 @@ class Operations(RuleBasedStateMachine):
         return False
 
     # --- writing
-    # ---------------------------------------------------------------------------------------------------
 
     @rule(seconds=st.sampled_from((0.001, 1.0, 3600.0, 86_400.0 * 40, -2.0, -86_400.0)))
     def wait(self, seconds: float) -> None:
@@ -339,7 +338,8 @@ class Operations(RuleBasedStateMachine):
             del self.model.memories[known.id]
 
     @rule(
-        who=names, name=st.sampled_from(("talk", "walk")), said=st.lists(words, min_size=1, max_size=3), on=openings,
+        who=names, name=st.sampled_from(("talk", "walk")),
+        said=st.lists(words, min_size=1, max_size=3), on=openings,
         numbered=st.booleans(), number=numbers,
     )  # fmt: skip
     def add_turns(
@@ -413,7 +413,6 @@ class Operations(RuleBasedStateMachine):
         assert again == lines
 
     # --- reading
-    # ---------------------------------------------------------------------------------------------------
 
     @rule(who=names, on=openings, wanted=tags, limit=st.integers(1, 4))
     def list_the_present(self, who: str, on: int, wanted: dict[str, str], limit: int) -> None:
@@ -441,7 +440,8 @@ class Operations(RuleBasedStateMachine):
             for known in self.model.memories.values()
             for version in known.versions
         ]
-        times += [version.ended_at for known in self.model.memories.values() for version in known.versions
+        times += [version.ended_at
+                  for known in self.model.memories.values() for version in known.versions
                   if version.ended_at]  # fmt: skip
         moment = times[number % len(times)] + timedelta(milliseconds=later) if times else self.now
         listed = self.users[on][who].list(as_of=moment, limit=1000).memories

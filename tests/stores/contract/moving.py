@@ -43,7 +43,6 @@ from memories.transfer.migrate import migrate, reembed
 
 class Moving(Opened):
     # --- spaces
-    # ----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
         "other",
@@ -91,7 +90,6 @@ class Moving(Opened):
         assert set(by_words(plain, ["apple"])) == {"m", "n"}
 
     # --- moving a whole store
-    # --------------------------------------------------------------------------------------
 
     def test_namespaces_are_those_that_have_records(self, store: Store) -> None:
         """Ended ones count; those of turns and of memories are apart."""
@@ -208,7 +206,6 @@ class Moving(Opened):
         last.close()
 
     # --- changing the space
-    # ----------------------------------------------------------------------------------------
 
     @pytest.fixture
     def embedded(self, store: Store) -> Store:

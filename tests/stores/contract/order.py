@@ -28,7 +28,6 @@ from tables import failed_cases
 
 class Order(Opened):
     # --- order and pages
-    # -------------------------------------------------------------------------------------------
 
     @pytest.fixture(params=["ids", "names", "mixed"])
     def groups(self, request: pytest.FixtureRequest) -> list[str]:
@@ -137,7 +136,6 @@ class Order(Opened):
         assert store.groups(pool("ann", "bob"), limit=9) == [("ann", "main"), ("bob", "main")]
 
     # --- uniqueness
-    # ------------------------------------------------------------------------------------------------
 
     def test_the_second_writer_of_a_position_gets_a_conflict(self, open_store: OpenStore) -> None:
         open_store(SPACE).append([record("m", text="first")])
@@ -208,7 +206,6 @@ class Order(Opened):
         assert set(search(store, "beta gamma", k=50)) <= kept
 
     # --- keys of projects
-    # ------------------------------------------------------------------------------------------
 
     def test_a_memory_leaves_its_project_only_if_no_other_has_its_key_there(
         self, store: Store

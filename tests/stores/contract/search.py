@@ -75,7 +75,6 @@ _FILTERS: list[tuple[dict[str, Any], str]] = [
 
 class Search(Opened):
     # --- filters
-    # ---------------------------------------------------------------------------------------------------
 
     @pytest.fixture
     def varied(self, store: Store) -> Store:
@@ -189,7 +188,6 @@ class Search(Opened):
         assert store.labels(pool(), "missing") == {}
 
     # --- candidates by vector
-    # --------------------------------------------------------------------------------------
 
     def test_days_counts_what_was_written_on_each_day_of_utc(self, store: Store) -> None:
         moments = [
@@ -260,7 +258,6 @@ class Search(Opened):
         assert found["with"].similarity == pytest.approx(1.0, abs=0.01)
 
     # --- matches
-    # ---------------------------------------------------------------------------------------------------
 
     @pytest.fixture
     def talks(self, store: Store) -> Store:
@@ -451,7 +448,6 @@ class Search(Opened):
             assert not store.matches(pool(), TurnQuery(None, terms, 5)).holds.any()
 
     # --- read and values
-    # -------------------------------------------------------------------------------------------
 
     def test_read_returns_the_records_at_these_addresses(self, store: Store) -> None:
         names = [new_id(T0), "0" * 36, "01", "1e5", "null", "[1]", "it's", "日本 🎉", "x" * 256]

@@ -155,7 +155,6 @@ def _told(store: Store, *, vector: bool) -> list[Any]:
 
 class Words(Opened):
     # --- candidates by words
-    # ---------------------------------------------------------------------------------------
 
     def test_a_better_match_of_words_has_a_larger_score(self, store: Store) -> None:
         store.append(
@@ -250,7 +249,6 @@ class Words(Opened):
         assert set(by_words(store, [f"w{number}" for number in range(64)])) == {"m"}
 
     # --- words of a namespace are its own
-    # --------------------------------------------------------------------------
 
     @pytest.fixture
     def own(self, store: Store) -> Store:

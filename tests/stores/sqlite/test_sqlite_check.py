@@ -242,7 +242,8 @@ DERIVED = [
     "INSERT INTO words (words, rowid, text) VALUES ('delete', 15, 'x'); INSERT INTO words (rowid, text) VALUES (15, 'y')",  # noqa: E501, RUF100
     "DELETE FROM turn_words_docsize",
     "INSERT INTO words (words) VALUES ('delete-all')",
-    "UPDATE words_data SET block = CAST(replace(block, 'again', 'agaim') AS BLOB) WHERE instr(block, 'again')",
+    ("UPDATE words_data SET block = CAST(replace(block, 'again', 'agaim') AS BLOB) "
+    "WHERE instr(block, 'again')"),
     "UPDATE words_data SET id = 8202 WHERE id = 10",
     "UPDATE turn_words_data SET block = x'00' WHERE id = 10",
     "UPDATE words_data SET block = NULL WHERE id = 1",
@@ -250,7 +251,8 @@ DERIVED = [
     "UPDATE words_config SET k = 'versioo' WHERE k = 'version'",
     "UPDATE turn_words_config SET v = 20",
     "DROP TABLE words_config",
-    "PRAGMA writable_schema=ON; UPDATE sqlite_schema SET sql = replace(sql, 'ascii', 'asciy') WHERE name = 'words'",
+    ("PRAGMA writable_schema=ON; "
+    "UPDATE sqlite_schema SET sql = replace(sql, 'ascii', 'asciy') WHERE name = 'words'"),
     "UPDATE OR IGNORE words_idx SET segid = segid + 1",
     "UPDATE words_docsize SET sz = x'ffffffffffffffffff' WHERE id = 15",
     "UPDATE corpus SET tokens = tokens + 1",
@@ -258,7 +260,8 @@ DERIVED = [
     "INSERT INTO meta VALUES ('compact', 1)",
     "UPDATE meta SET value = 'x' WHERE name = 'staged_dimension'",
     "UPDATE sqlite_sequence SET seq = 3 WHERE name = 'record'",
-    "DROP TRIGGER record_added; CREATE TRIGGER record_added AFTER INSERT ON record BEGIN SELECT 1; END",
+    ("DROP TRIGGER record_added; "
+    "CREATE TRIGGER record_added AFTER INSERT ON record BEGIN SELECT 1; END"),
     "CREATE TRIGGER other AFTER INSERT ON record BEGIN SELECT absent FROM record; END",
     "DELETE FROM record_label WHERE seq = 15",
     "INSERT INTO record_label VALUES (1, 5)",
@@ -324,7 +327,10 @@ def test_derived_parts_are_reported_and_rebuilt(path: Path, whole: SQLiteStore, 
 
 
 UNUSABLE = [
-    "UPDATE words_data SET block = NULL WHERE id > 1000; UPDATE turn_words_data SET block = NULL WHERE id > 1000",
+    (
+        "UPDATE words_data SET block = NULL WHERE id > 1000; "
+        "UPDATE turn_words_data SET block = NULL WHERE id > 1000"
+    ),
     "UPDATE words_config SET v = NULL; UPDATE turn_words_config SET k = 'x' WHERE k = 'version'",
     "DELETE FROM words_data; DELETE FROM turn_words_data",
 ]
@@ -514,12 +520,14 @@ def test_search_vectors_of_a_damaged_block_are_scored_one_by_one(path: Path) -> 
 
 
 # --- forgetting
-# ------------------------------------------------------------------------------------------------------
 
 
 def test_an_older_file_is_rewritten_once(path: Path) -> None:
     """Its deletions left bytes in free pages, which no later deletion reaches."""
-    junk = "DELETE FROM meta WHERE name = 'secure'; CREATE TABLE junk (t); INSERT INTO junk VALUES (?); DROP TABLE junk"
+    junk = (
+        "DELETE FROM meta WHERE name = 'secure'; "
+        "CREATE TABLE junk (t); INSERT INTO junk VALUES (?); DROP TABLE junk"
+    )
     run(path, junk, "oldsentinel" * 400)
     assert b"oldsentinel" in path.read_bytes()
     store = SQLiteStore(path, SPACE)
@@ -574,7 +582,6 @@ def test_forgetting_at_random_leaves_no_byte(tmp_path: Path, seed: int) -> None:
 
 
 # --- bits that flip
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_flipped_byte_in_a_text_is_noticed(tmp_path: Path) -> None:

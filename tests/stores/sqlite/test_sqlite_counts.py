@@ -148,7 +148,9 @@ def changed(path: Path, script: str) -> None:
 UNCOUNTED = f"""
 {"".join(f"DROP TRIGGER {name};" for name in counts._TRIGGERS)}
 DROP TABLE key_pool; DROP INDEX record_deleted;
-ALTER TABLE pool DROP COLUMN live; ALTER TABLE pool DROP COLUMN deleted; ALTER TABLE pool DROP COLUMN without_vector;
+ALTER TABLE pool DROP COLUMN live;
+ALTER TABLE pool DROP COLUMN deleted;
+ALTER TABLE pool DROP COLUMN without_vector;
 ALTER TABLE label_pool DROP COLUMN live;
 """
 

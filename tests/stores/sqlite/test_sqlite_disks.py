@@ -24,7 +24,8 @@ def fill():
 def kept():
     found = {record.ref.group for record in store.scan(mine, limit=100_000)}
     assert found == set(written), found ^ set(written)
-    assert len(store.candidates(mine, vector=FakeEmbedder().embed("text 1")[0], terms=["text"], k=5)) >= 5
+    vector = FakeEmbedder().embed("text 1")[0]
+    assert len(store.candidates(mine, vector=vector, terms=["text"], k=5)) >= 5
 """
 
 
@@ -68,7 +69,10 @@ add("later"); written.append("later"); kept()
     )
     done = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, "size=2m,mode=700"))
     assert done.stderr == ""
-    sentence = f"the disk of {folder / 'memories.db'} is full; nothing was written; make room and try again\n"
+    sentence = (
+        f"the disk of {folder / 'memories.db'} is full; nothing was written; make room and try "
+        "again\n"
+    )
     assert done.stdout == 2 * sentence
 
 
@@ -88,7 +92,8 @@ def test_a_disk_with_no_room_for_a_store_gives_one_sentence(
     folder.mkdir()
     script = (
         STORE
-        + "\ntry:\n    add('m')\nexcept StoreError as exc:\n    print(exc)\nprint(store.count(mine))"
+        + "\ntry:\n    add('m')\nexcept StoreError as exc:\n    print(exc)\n"
+        + "print(store.count(mine))"
     )
     done = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, options))
     assert done.stderr == ""
@@ -106,7 +111,8 @@ def use(what):
     except StoreError as exc:
         print("refused:", exc)
 use(lambda: [record.text for record in store.scan(mine, limit=9)])
-use(lambda: len(store.candidates(mine, vector=FakeEmbedder().embed("note")[0], terms=["note"], k=5)))
+vector = FakeEmbedder().embed("note")[0]
+use(lambda: len(store.candidates(mine, vector=vector, terms=["note"], k=5)))
 use(lambda: store.touch([Ref(Collection.MEMORY, "ann", "m", 1)]))
 use(lambda: add("n"))
 """
@@ -214,7 +220,10 @@ def test_a_disk_that_is_full_at_the_first_write_leaves_no_half_made_store(
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, timeout=300).returncode:
         pytest.skip("this system mounts nothing")
-    writing = "import sys; from memories import Memories; Memories(sys.argv[1], embedder='none').create(sys.argv[2])"
+    writing = (
+        "import sys; from memories import Memories; "
+        "Memories(sys.argv[1], embedder='none').create(sys.argv[2])"
+    )
     try:
         run_python(writing, f"sqlite:///{disk}/m.db", "first", check=False)
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True, timeout=300)

@@ -414,7 +414,6 @@ def test_an_interrupted_erasure_erases_these_copies_later(
 
 
 # --- failures after the commit
-# ---------------------------------------------------------------------------------------
 
 
 class Failing:

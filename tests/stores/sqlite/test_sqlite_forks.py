@@ -71,7 +71,11 @@ add("before")
 with store.transaction():
     child = os.fork()
     if child == 0:
-        for use in (lambda: store.count(mine), lambda: add("child"), lambda: SQLiteStore(path, None).count(mine)):
+        for use in (
+            lambda: store.count(mine),
+            lambda: add("child"),
+            lambda: SQLiteStore(path, None).count(mine),
+        ):
             try:
                 use()
             except StoreError as exc:

@@ -46,7 +46,8 @@ def test_counting_a_read_does_not_wait_for_other_programs(
 
 HOLD = (
     STORE
-    + "\nwith store.transaction():\n    add('held'); print(os.getpid(), flush=True); sys.stdin.read()"
+    + "\nwith store.transaction():\n    add('held'); print(os.getpid(), flush=True)\n"
+    + "    sys.stdin.read()"
 )
 
 
@@ -97,7 +98,8 @@ def test_a_writer_that_gives_up_learns_how_many_commits_were_faster(
     script = (
         STORE
         + "print('on', flush=True)\n"
-        + "while True:\n    with store.transaction():\n        add(str(time.time_ns())); time.sleep(0.2)"
+        + "while True:\n    with store.transaction():\n"
+        + "        add(str(time.time_ns())); time.sleep(0.2)"
     )
     running = [start_python(script, path) for _ in range(8)]
     assert [process.stdout.readline() for process in running] == ["on\n"] * 8

@@ -34,7 +34,8 @@ store = SQLiteStore(Path(sys.argv[1]), None)
 def checkpoint():
     store._file._connection().execute("PRAGMA wal_checkpoint").fetchall()
 for name in sys.argv[3:]:
-    store.append([Record(Ref(Collection.MEMORY, "ann", name, 1), f"note {name}", datetime.now(UTC))])
+    ref = Ref(Collection.MEMORY, "ann", name, 1)
+    store.append([Record(ref, f"note {name}", datetime.now(UTC))])
     if sys.argv[2] == "each":
         checkpoint()
 if sys.argv[2] == "last":
@@ -54,7 +55,9 @@ CHANGES = {
     "unpack without times": "tar -cf ../all.tar .; tar -xmf ../all.tar",
     "copy the folder": "cp -r . ../copy; rm memories.db*; cp -r ../copy/. .",
     "copy the folder over itself": "cp -r . ../copy; cp -r ../copy/. .",
-    "another file system": "m=$(mktemp -d /dev/shm/memories-XXXXXX); cp -r . $m; rm memories.db*; mv $m/* .; rm -r $m",
+    "another file system": (
+        "m=$(mktemp -d /dev/shm/memories-XXXXXX); cp -r . $m; rm memories.db*; mv $m/* .; rm -r $m"
+    ),
 }
 
 
@@ -114,7 +117,6 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 # --- a part goes while the store is open
-# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", ["-wal", "-shm"])
@@ -198,7 +200,6 @@ def test_the_first_error_of_a_transaction_is_reported(path: Path, opened: OpenPa
 
 
 # --- a log beside another database
-# -----------------------------------------------------------------------------------
 
 
 def refused(
@@ -514,7 +515,6 @@ def marker_text(store: str, commits: int) -> str:
 
 
 # --- commits that are missing
-# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", ["removed", "emptied", "shortened", "flipped"])

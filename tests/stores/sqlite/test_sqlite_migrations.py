@@ -178,7 +178,8 @@ import re, sys, apsw
 sys.path.insert(0, sys.argv[2])
 from memories.stores.sqlite.schema import MIGRATIONS
 def tables(db):
-    sql = {name: sql for name, sql in db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")}
+    rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
+    sql = {name: sql for name, sql in rows}
     return {name: re.sub(r"--.*|\\s+", "", text) for name, text in sql.items()}
 db = apsw.Connection(sys.argv[1])
 from memories.languages.text import index_text
@@ -189,7 +190,9 @@ for column in ("live", "deleted", "without_vector"):
     db.execute(f"ALTER TABLE pool DROP COLUMN {column}")
 first = apsw.Connection(":memory:")
 first.execute(MIGRATIONS[0])
-later = ("turn_words", "turn_vector", "turn_block", "label_pool", "staged_vector", "staged_turn_vector")
+later = (
+    "turn_words", "turn_vector", "turn_block", "label_pool", "staged_vector", "staged_turn_vector",
+)
 later += ("corpus", "store", "key_pool")
 for table in (*later, "words", "words_ended"):
     db.execute(f"DROP TABLE {table}")

@@ -17,15 +17,18 @@ from memories.stores.sqlite.engine import engine_is_safe, filesystem_of, is_netw
 from memories.stores.sqlite.store import SQLiteStore
 
 # --- file systems
-# ----------------------------------------------------------------------------------------------------
 
-NETWORK = """nfs nfs4 cifs smb2 smb3 smbfs ncpfs afs ceph glusterfs lustre beegfs gpfs ocfs2 gfs2 orangefs 9p virtiofs
-    vboxsf prl_fs vmhgfs drvfs fuse fuse.sshfs fuse.s3fs fuse.rclone fuse.gcsfuse fuse.glusterfs fuse.ceph
-    fuse.ceph-fuse fuse.juicefs fuse.JuiceFS:home fuse.mount-s3 fuse.blobfuse2 fuse.grpcfuse fuse.vmhgfs-fuse fuse.davfs
-    fuse.unheard-of""".split()
-LOCAL = """ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay aufs vfat exfat ntfs3 fuseblk
-    ecryptfs squashfs erofs apfs hfsplus fuse.fuse-overlayfs fuse.mergerfs fuse.gocryptfs fuse.encfs
-    fuse.bindfs""".split()
+NETWORK = """
+    nfs nfs4 cifs smb2 smb3 smbfs ncpfs afs ceph glusterfs lustre beegfs gpfs ocfs2 gfs2 orangefs
+    9p virtiofs vboxsf prl_fs vmhgfs drvfs fuse fuse.sshfs fuse.s3fs fuse.rclone fuse.gcsfuse
+    fuse.glusterfs fuse.ceph fuse.ceph-fuse fuse.juicefs fuse.JuiceFS:home fuse.mount-s3
+    fuse.blobfuse2 fuse.grpcfuse fuse.vmhgfs-fuse fuse.davfs fuse.unheard-of
+""".split()
+LOCAL = """
+    ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay aufs vfat exfat
+    ntfs3 fuseblk ecryptfs squashfs erofs apfs hfsplus fuse.fuse-overlayfs fuse.mergerfs
+    fuse.gocryptfs fuse.encfs fuse.bindfs
+""".split()
 
 
 @pytest.mark.parametrize("kind", NETWORK)
@@ -152,7 +155,6 @@ def test_a_file_system_is_looked_up_once_per_process(
 
 
 # --- disks
-# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("problem", ["link", "folder"])
@@ -172,11 +174,9 @@ def test_an_error_of_the_lock_names_the_lock(path: Path, store: SQLiteStore, pro
 
 
 # --- locks and forks
-# -------------------------------------------------------------------------------------------------
 
 
 # --- a log that grows
-# ------------------------------------------------------------------------------------------------
 
 
 def test_log_bytes_grow_while_a_reader_holds_the_log(path: Path, store: SQLiteStore) -> None:
@@ -193,7 +193,6 @@ def test_log_bytes_grow_while_a_reader_holds_the_log(path: Path, store: SQLiteSt
 
 
 # --- limited memory
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

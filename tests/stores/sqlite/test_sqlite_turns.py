@@ -35,7 +35,10 @@ from memories.stores.sqlite import words as sqlite_words
 from memories.stores.sqlite.store import SQLiteStore
 from tables import failed_cases
 
-WORDS = "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon mango nut olive pear quince".split()
+WORDS = (
+    "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon mango nut olive pear "
+    "quince"
+).split()
 
 
 def _talk(count: int) -> list[Record]:
@@ -170,7 +173,8 @@ def _all_matches(store: SQLiteStore) -> Any:
     found = store.matches(turns(), TurnQuery(embed("apple pie")[0], ["apple", "pie"], 10))
     rows = zip(
         found.group.tolist(), found.position.tolist(), found.session.tolist(), found.label.tolist(),
-        found.words.round(6).tolist(), found.similarity.round(6).tolist(), found.holds.T.tolist(), strict=True,
+        found.words.round(6).tolist(), found.similarity.round(6).tolist(), found.holds.T.tolist(),
+        strict=True,
     )  # fmt: skip
     return sorted(
         (found.groups[row[0]], row[1:3], found.labels[row[3]].get("who"), *row[4:]) for row in rows

@@ -139,7 +139,10 @@ def test_most_vectors_of_a_large_store_are_in_blocks(
     many: SQLiteStore, path: Path, run_python: RunPython
 ) -> None:
     assert many.count(pool("ann", "bob")) == ROWS
-    script = "import sys, apsw; print(*apsw.Connection(sys.argv[1]).execute('SELECT hi FROM block').fetchall())"
+    script = (
+        "import sys, apsw; db = apsw.Connection(sys.argv[1]); "
+        "print(*db.execute('SELECT hi FROM block').fetchall())"
+    )
     assert run_python(script, path).stdout.split() == [
         f"({hi},)" for hi in (1024, 2048, 3072, 4096, 5120, 6144)
     ]
@@ -151,7 +154,10 @@ def test_an_unselective_search_uses_the_blocks(
     """With all their bits taken away it finds little: so the test of its recall tests the
     blocks.
     """
-    script = "import sys, apsw; apsw.Connection(sys.argv[1]).execute('UPDATE block SET bits = zeroblob(length(bits))')"
+    script = (
+        "import sys, apsw; "
+        "apsw.Connection(sys.argv[1]).execute('UPDATE block SET bits = zeroblob(length(bits))')"
+    )
     run_python(script, path)
     assert recall_at_10(many, clusters, pool(), OF_ANN, queries=10) < 0.5
 

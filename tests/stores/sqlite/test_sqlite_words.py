@@ -204,7 +204,8 @@ def test_words_are_scored_by_the_formula_through_all_changes(
 COUNTED = """
 import sys, apsw
 db = apsw.Connection(sys.argv[1])
-counted = {(pool, bool(ended), *numbers) for pool, ended, *numbers in db.execute("SELECT * FROM corpus")}
+rows = db.execute("SELECT * FROM corpus")
+counted = {(pool, bool(ended), *numbers) for pool, ended, *numbers in rows}
 held = set()
 for table in ("words", "turn_words", "words_ended"):
     db.execute(f"CREATE VIRTUAL TABLE temp.{table}_seen USING fts5vocab(main, {table}, instance)")
