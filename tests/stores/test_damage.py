@@ -1,0 +1,89 @@
+"""The rules of a sound record, on both sides of each bound."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from memories.guard.origin import PART
+from memories.models import MAX_TURN_CHARACTERS
+from memories.stores.damage import find_import_problem, find_problem
+from memories.stores.records import ROLE, SPEAKER, Collection, Record, Ref
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+MEMORY = Record(Ref(Collection.MEMORY, "bob", "m", 1), "the gate is open", NOW)
+TURN = Record(Ref(Collection.HISTORY, "bob", "talk", 5), "hello", NOW)
+
+
+def labels(count: int) -> dict[str, str]:
+    return {f"tag{number}": "x" for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("record", "sound", "wrong"),
+    [
+        (
+            MEMORY,
+            {"ref": MEMORY.ref._replace(position=0)},
+            {"ref": MEMORY.ref._replace(position=-1)},
+        ),
+        (
+            MEMORY,
+            {"ref": MEMORY.ref._replace(group="m" * 256)},
+            {"ref": MEMORY.ref._replace(group="m" * 257)},
+        ),
+        (MEMORY, {"ref": MEMORY.ref._replace(group="m")}, {"ref": MEMORY.ref._replace(group="")}),
+        (
+            TURN,
+            {"ref": TURN.ref._replace(group="m" * 256)},
+            {"ref": TURN.ref._replace(group="m\n")},
+        ),
+        (MEMORY, {"accesses": 2**53 - 1}, {"accesses": 2**53}),
+        (TURN, {"session": 0}, {"session": -1}),
+        (MEMORY, {"key": "k" * 513}, {"key": "k" * 514}),
+        (MEMORY, {"key": "shop\x1fk"}, {"key": "shop\x1fk\x1fk"}),
+        (MEMORY, {"key": "k"}, {"key": ""}),
+        (MEMORY, {"labels": labels(112)}, {"labels": labels(113)}),
+        (MEMORY, {"labels": {"t": "x" * 1_024}}, {"labels": {"t": "x" * 1_025}}),
+        (MEMORY, {"labels": {"t" * 256: ""}}, {"labels": {"t" * 257: ""}}),
+        (MEMORY, {"labels": {"t": "x" * 128}}, {"labels": {"t": "x\n"}}),
+        (MEMORY, {"labels": {"t": "x" * 129}}, {"labels": {"t": "x\n" * 70}}),
+        (MEMORY, {"ended_by": "a" * 64}, {"ended_by": "a" * 65}),
+        (TURN, {"labels": {ROLE: "user"}}, {"labels": {ROLE: "king"}}),
+        (TURN, {"labels": {SPEAKER: "A"}}, {"labels": {SPEAKER: ""}}),
+        (TURN, {"labels": {PART: "5"}}, {"labels": {PART: "6"}}),
+        (TURN, {"labels": {PART: f"{5:016}"}}, {"labels": {PART: f"{5:017}"}}),
+        (MEMORY, {"fields": {"confidence": 0}}, {"fields": {"confidence": -0.01}}),
+        (MEMORY, {"fields": {"confidence": 1}}, {"fields": {"confidence": 1.01}}),
+        (MEMORY, {"fields": {"confidence": 0.5}}, {"fields": {"confidence": True}}),
+        (MEMORY, {"fields": {"other": 0.5}}, {"fields": {"other": float("inf")}}),
+        (MEMORY, {"fields": {"other": False}}, {"fields": {"other": [1]}}),
+        (MEMORY, {"fields": {"other": "x"}}, {"fields": {"other": None}}),
+        (MEMORY, {"fields": {"first_at": 0}}, {"fields": {"first_at": 2**60}}),
+        (MEMORY, {"fields": {"supersedes": "m" * 256}}, {"fields": {"supersedes": "m" * 257}}),
+        (MEMORY, {"fields": {"data": '{"a": 1}'}}, {"fields": {"data": "[1]"}}),
+        (TURN, {"fields": {"utc_offset": -86_399}}, {"fields": {"utc_offset": -86_400}}),
+        (TURN, {"fields": {"utc_offset": 86_399}}, {"fields": {"utc_offset": 86_400}}),
+        (TURN, {"fields": {"parts": 2}}, {"fields": {"parts": 1}}),
+        (TURN, {"fields": {"parts": 10_000}}, {"fields": {"parts": 10_001}}),
+        (TURN, {"fields": {"title": "t" * 256}}, {"fields": {"title": "t" * 257}}),
+    ],
+)
+def test_each_part_of_a_record_is_sound_up_to_its_bound(
+    record: Record, sound: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    assert find_problem(record._replace(**sound)) is None
+    assert find_problem(record._replace(**wrong)) is not None
+
+
+def test_imported_turns_keep_the_limits_of_turns_written_here() -> None:
+    long = TURN._replace(text="x" * MAX_TURN_CHARACTERS)
+    assert find_import_problem(long) is None
+    assert "a turn has at most" in str(find_import_problem(long._replace(text=f"{long.text}x")))
+    assert find_import_problem(MEMORY._replace(text=f"{long.text}x")) is None
+    assert "which this program does not know" in str(
+        find_import_problem(MEMORY._replace(ended_by="merge"))
+    )
+    assert "which this program does not know" in str(
+        find_import_problem(MEMORY._replace(fields={"operation": "delete"}))
+    )
